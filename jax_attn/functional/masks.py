@@ -1,0 +1,130 @@
+"""Which keys a query may attend to. Every mask is boolean and True means "may attend"."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Int, Num
+
+from jax_attn.functional.checks import require_rank, require_shape, shape_text
+
+
+def length_mask(valid_lens: Num[Array, "*lens"], size: int) -> Bool[Array, "*lens {size}"]:
+    """The first `valid_lens` of `size` positions.
+
+        length_mask([1, 3], 4) = [[1, 0, 0, 0],
+                                  [1, 1, 1, 0]]
+
+    Args:
+        valid_lens: how many positions count, integer or float, any shape.
+        size: how many positions there are.
+
+    Returns:
+        True at position j where j < valid_lens, `[*lens, size]`.
+    """
+    valid_lens = jnp.asarray(valid_lens)
+    if not (jnp.issubdtype(valid_lens.dtype, jnp.integer) or jnp.issubdtype(valid_lens.dtype, jnp.floating)):
+        raise TypeError(f"valid_lens must have an integer or floating dtype; got {valid_lens.dtype}")
+    return jnp.arange(size) < valid_lens[..., None]
+
+
+def causal_mask(num_queries: int, num_keys: int | None = None) -> Bool[Array, "query key"]:
+    """Query i may attend to keys 0 … i.
+
+        causal_mask(3) = [[1, 0, 0],
+                          [1, 1, 0],
+                          [1, 1, 1]]
+
+    Args:
+        num_queries: Q.
+        num_keys: K, by default Q.
+    """
+    return jnp.tri(num_queries, num_queries if num_keys is None else num_keys, dtype=bool)
+
+
+def attention_mask(
+    shape: tuple[int, ...], valid_lens: Num[Array, "..."] | None = None, mask: Bool[Array, "..."] | None = None
+) -> Bool[Array, "..."] | None:
+    """The mask of scores of a given shape `[*batch, Q, K]`, from lengths, from a mask, or from both.
+
+    Args:
+        shape: the scores' shape.
+        valid_lens: `[*batch]`, one length for all queries of an example, or `[*batch, Q]`, one for each query.
+            Which of the two is decided by the rank, so that `vmap` over the batch means the same.
+        mask: boolean, broadcastable to `shape`.
+
+    Returns:
+        True where both allow it, with as many axes as the scores and broadcastable to them; None if neither is given.
+
+    Raises:
+        ValueError: a shape that fits neither form; both shapes are named.
+        TypeError: a mask that is not boolean, lengths that are no numbers.
+    """
+    allowed = None
+    if valid_lens is not None:
+        valid_lens = jnp.asarray(valid_lens)
+        if valid_lens.shape not in (shape[:-2], shape[:-1]):
+            raise ValueError(
+                f"valid_lens must be {shape_text(shape[:-2])} or {shape_text(shape[:-1])}; "
+                f"got {shape_text(valid_lens.shape)}"
+            )
+        allowed = length_mask(valid_lens, shape[-1])
+        if valid_lens.ndim == len(shape) - 2:
+            allowed = jnp.expand_dims(allowed, -2)  # [*batch, 1, K]
+    if mask is not None:
+        mask = checked_mask(mask, shape)
+        mask = mask.reshape((1,) * (len(shape) - mask.ndim) + mask.shape)
+        allowed = mask if allowed is None else allowed & mask
+    return allowed
+
+
+def checked_mask(mask: Bool[Array, "..."], shape: tuple[int, ...]) -> Bool[Array, "..."]:
+    """`mask` itself, once it is seen to be boolean (TypeError) and broadcastable to `shape` (ValueError)."""
+    mask = jnp.asarray(mask)
+    if mask.dtype != jnp.bool_:
+        raise TypeError(f"mask must be boolean, True where it allows; got {mask.dtype}")
+    trailing = shape[len(shape) - mask.ndim :]
+    if mask.ndim > len(shape) or any(size not in (1, full) for size, full in zip(mask.shape, trailing, strict=True)):
+        raise ValueError(f"mask must be broadcastable to {shape_text(shape)}; got {shape_text(mask.shape)}")
+    return mask
+
+
+def zero_unattended(
+    positions: Float[Array, "*batch key features"], allowed: Bool[Array, "*#batch #query #key"] | None
+) -> Float[Array, "*batch key features"]:
+    """Keys or values with zeros where no query of the example may attend.
+
+    Such a position must reach no result and no gradient even if it holds NaN. Its weight being zero is not enough,
+    since 0 · NaN is NaN: it has to be replaced before the first product it would enter.
+    """
+    if allowed is None:
+        return positions
+    return jnp.where(allowed.any(axis=-2)[..., None], positions, 0)
+
+
+def allow_all_where_empty(allowed: Bool[Array, "*batch #query #key"]) -> Bool[Array, "*batch #query #key"]:
+    """The mask by which `empty_row="uniform"` weighs: a query that may attend to nothing attends to everything."""
+    return allowed | ~allowed.any(axis=-1, keepdims=True)
+
+
+def sequence_mask(
+    X: Num[Array, "*shape"], valid_lens: Int[Array, "*batch"], value: Any = 0
+) -> Num[Array, "*shape"]:
+    """A copy of `X` in which every position past its sequence's length holds `value`; d2l.ai's `sequence_mask`.
+
+        sequence_mask([[1, 2, 3], [4, 5, 6]], [1, 2]) = [[1, 0, 0], [4, 5, 0]]
+
+    Args:
+        X: `[*batch, T, *features]`.
+        valid_lens: `[*batch]`; its rank says which axis of `X` is time.
+        value: what to write, a scalar.
+
+    Raises:
+        ValueError: `valid_lens` is not the leading axes of `X`.
+    """
+    X, valid_lens = jnp.asarray(X), jnp.asarray(valid_lens)
+    require_rank(valid_lens.ndim + 1, "the axes of valid_lens and time", X=X)
+    require_shape(X.shape[: valid_lens.ndim], valid_lens=valid_lens)
+    keep = length_mask(valid_lens, X.shape[valid_lens.ndim])
+    keep = keep.reshape(keep.shape + (1,) * (X.ndim - keep.ndim))
+    return jnp.where(keep, X, jnp.asarray(value, X.dtype))

@@ -1,0 +1,166 @@
+"""LSTM and GRU steps, and running a step over time.
+
+A step takes the input's share of the gates already projected, W_ih x + b_ih: that product does not depend on the
+recurrence, so it is one large product for all time steps, outside the loop. Gates are packed in PyTorch's order, and
+both of PyTorch's biases stay apart: their sum gives the same forward pass, but Adam moves one bias half as far as two.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Float, Int, Num
+
+from jax_attn.functional.checks import require_float, require_rank, require_shape
+from jax_attn.functional.masks import length_mask, sequence_mask
+
+LSTMCarry = tuple[Float[Array, "*batch hidden"], Float[Array, "*batch hidden"]]
+Carry = TypeVar("Carry")
+
+
+def lstm_step(
+    carry: LSTMCarry,
+    projected: Float[Array, "*batch four_hidden"],
+    kernel_hh: Float[Array, "hidden four_hidden"],
+    bias_hh: Float[Array, "four_hidden"] | None = None,
+) -> tuple[LSTMCarry, Float[Array, "*batch hidden"]]:
+    """One step of an LSTM (Hochreiter & Schmidhuber, 1997; Gers et al., 2000).
+
+        i, f, g, o = σ, σ, tanh, σ (projected + h W_hh + b_hh)
+        c' = f ∘ c + i ∘ g,   h' = o ∘ tanh(c')
+
+    Args:
+        carry: (h, c), each `[*batch, H]`.
+        projected: x W_ih + b_ih, `[*batch, 4H]`, gates in the order i, f, g, o.
+        kernel_hh: `[H, 4H]`, the transpose of PyTorch's `weight_hh`.
+        bias_hh: `[4H]`.
+
+    Returns:
+        The new carry (h', c') and the output h'.
+    """
+    h, c = carry
+    gates = projected + _recurrent_share(h, kernel_hh, bias_hh, projected, num_gates=4)
+    i, f, g, o = jnp.split(gates, 4, axis=-1)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    h = jax.nn.sigmoid(o) * jnp.tanh(c)
+    return (h, c), h
+
+
+def gru_step(
+    carry: Float[Array, "*batch hidden"],
+    projected: Float[Array, "*batch three_hidden"],
+    kernel_hh: Float[Array, "hidden three_hidden"],
+    bias_hh: Float[Array, "three_hidden"] | None = None,
+) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch hidden"]]:
+    """One step of a GRU in the reset-after form of cuDNN and PyTorch (Cho et al., 2014).
+
+        r, z = σ(projected_rz + h W_rz + b_rz)
+        n = tanh(projected_n + r ∘ (h W_n + b_n)),   h' = (1 − z) ∘ n + z ∘ h
+
+    b_n stands inside the reset's product, so it cannot be merged with the bias of `projected`.
+
+    Args:
+        carry: h, `[*batch, H]`.
+        projected: x W_ih + b_ih, `[*batch, 3H]`, gates in the order r, z, n.
+        kernel_hh: `[H, 3H]`, the transpose of PyTorch's `weight_hh`.
+        bias_hh: `[3H]`.
+
+    Returns:
+        The new carry h' and the output h'.
+    """
+    h = carry
+    recurrent = _recurrent_share(h, kernel_hh, bias_hh, projected, num_gates=3)
+    input_r, input_z, input_n = jnp.split(projected, 3, axis=-1)
+    hidden_r, hidden_z, hidden_n = jnp.split(recurrent, 3, axis=-1)
+    r = jax.nn.sigmoid(input_r + hidden_r)
+    z = jax.nn.sigmoid(input_z + hidden_z)
+    n = jnp.tanh(input_n + r * hidden_n)
+    h = (1 - z) * n + z * h
+    return h, h
+
+
+def _recurrent_share(h: Array, kernel_hh: Array, bias_hh: Array | None, projected: Array, *, num_gates: int) -> Array:
+    """h W_hh + b_hh, once the shapes are seen to fit."""
+    require_float(carry=h, projected=projected, kernel_hh=kernel_hh)
+    require_rank(1, "[*batch, H]", carry=h)
+    gates = num_gates * h.shape[-1]
+    require_shape((*h.shape[:-1], gates), projected=projected)
+    require_shape((h.shape[-1], gates), kernel_hh=kernel_hh)
+    share = h @ kernel_hh
+    if bias_hh is not None:
+        require_shape((gates,), bias_hh=bias_hh)
+        share = share + bias_hh
+    return share
+
+
+def unroll(
+    step: Callable[[Carry, Array], tuple[Carry, Array]],
+    carry: Carry,
+    inputs: Num[Array, "*batch time feature"],
+    valid_lens: Int[Array, "*batch"] | None = None,
+    *,
+    reverse: bool = False,
+) -> tuple[Carry, Any]:
+    """Run a step over time, each sequence up to its own length.
+
+    Past a sequence's length its carry stands still and its output is 0, so the final carry is that of the last valid
+    position, and padding can be neither seen nor felt. In reverse the same rule makes each sequence start at its last
+    valid position.
+
+    Args:
+        step: (carry, inputs of one time `[*batch, D]`) -> (carry, output `[*batch, H]`).
+        carry: a pytree of arrays `[*batch, ...]`.
+        inputs: `[*batch, T, D]`.
+        valid_lens: `[*batch]`, or None to run through all T.
+        reverse: from the last position to the first; outputs stay at the position they belong to.
+
+    Returns:
+        The final carry and the outputs `[*batch, T, H]`.
+    """
+    require_rank(2, "[*batch, T, D]", inputs=inputs)
+    if valid_lens is None:
+        valid = None
+    else:
+        valid_lens = jnp.asarray(valid_lens)
+        require_shape(inputs.shape[:-2], valid_lens=valid_lens)
+        valid = jnp.moveaxis(length_mask(valid_lens, inputs.shape[-2]), -1, 0)  # [T, *batch]
+        inputs = sequence_mask(inputs, valid_lens)  # what is discarded below must be finite: 0 · NaN would come back
+
+    def advance(carry, at_time):
+        x, valid = at_time
+        new_carry, output = step(carry, x)
+        if valid is None:
+            return new_carry, output
+        held = jax.tree.map(lambda new, old: jnp.where(_align(valid, new), new, old), new_carry, carry)
+        return held, jnp.where(_align(valid, output), output, 0)
+
+    carry, outputs = jax.lax.scan(advance, carry, (jnp.moveaxis(inputs, -2, 0), valid), reverse=reverse)
+    return carry, jnp.moveaxis(outputs, 0, inputs.ndim - 2)
+
+
+def _align(valid: Array, array: Array) -> Array:
+    """`valid` with trailing axes of size 1, so that it selects whole examples of `array`."""
+    return valid.reshape(valid.shape + (1,) * (array.ndim - valid.ndim))
+
+
+def reverse_sequence(
+    inputs: Num[Array, "*batch time feature"], valid_lens: Int[Array, "*batch"] | None = None
+) -> Num[Array, "*batch time feature"]:
+    """Each sequence's first `valid_lens` positions in reverse, the padding where it was.
+
+        reverse_sequence([a, b, c, ·], 3) = [c, b, a, ·]
+
+    Args:
+        inputs: `[*batch, T, D]`.
+        valid_lens: `[*batch]`, or None to reverse all T.
+    """
+    require_rank(2, "[*batch, T, D]", inputs=inputs)
+    if valid_lens is None:
+        return jnp.flip(inputs, axis=-2)
+    valid_lens = jnp.asarray(valid_lens)
+    require_shape(inputs.shape[:-2], valid_lens=valid_lens)
+    position = jnp.arange(inputs.shape[-2])
+    mirrored = valid_lens[..., None] - 1 - position  # [*batch, T]
+    return jnp.take_along_axis(inputs, jnp.where(mirrored >= 0, mirrored, position)[..., None], axis=-2)

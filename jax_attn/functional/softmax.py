@@ -1,0 +1,87 @@
+"""Softmax over the keys that a query may attend to, and what it means when there are none."""
+
+from typing import Literal, get_args
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Num
+
+from jax_attn.functional.checks import require_float, require_rank, wide_dtype
+from jax_attn.functional.masks import allow_all_where_empty, attention_mask
+
+EmptyRow = Literal["zero", "uniform"]
+
+
+def masked_softmax(
+    scores: Float[Array, "*batch query key"],
+    valid_lens: Num[Array, "..."] | None = None,
+    mask: Bool[Array, "..."] | None = None,
+    *,
+    empty_row: EmptyRow = "zero",
+) -> Float[Array, "*batch query key"]:
+    """Softmax over the last axis among the allowed keys; the others get weight 0.
+
+        weights[q, k] = exp(scores[q, k]) / Σ_{j allowed} exp(scores[q, j])   if k is allowed, else 0
+
+        masked_softmax(zeros(2, 2, 4), [2, 3]) = [[[1/2, 1/2, 0, 0], [1/2, 1/2, 0, 0]],
+                                                  [[1/3, 1/3, 1/3, 0], [1/3, 1/3, 1/3, 0]]]
+
+    Args:
+        scores: `[*batch, Q, K]`; never changed. A masked score may be NaN or infinite.
+        valid_lens: `[*batch]` or `[*batch, Q]`, see `attention_mask`.
+        mask: boolean, broadcastable to the scores; True = may attend.
+        empty_row: the weights of a query that may attend to nothing. "zero" gives zeros, and so a zero context;
+            "uniform" gives 1/K, as replacing masked scores by a large negative number does (d2l.ai,
+            `jax.nn.dot_product_attention`). No gradient flows to that row's scores either way.
+
+    Returns:
+        Weights in the scores' dtype, computed in float32 or wider.
+
+    Raises:
+        ValueError: wrong shape or rank, or an unknown `empty_row`.
+        TypeError: scores that are not floating, a mask that is not boolean.
+
+    Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-scoring-functions.html
+    """
+    exponents, total, _ = _exponentials(scores, valid_lens, mask, empty_row)
+    return (exponents / jnp.where(total > 0, total, 1)).astype(scores.dtype)
+
+
+def masked_log_softmax(
+    scores: Float[Array, "*batch query key"],
+    valid_lens: Num[Array, "..."] | None = None,
+    mask: Bool[Array, "..."] | None = None,
+    *,
+    empty_row: EmptyRow = "zero",
+) -> Float[Array, "*batch query key"]:
+    """The logarithm of `masked_softmax`, without leaving log space: a masked entry is −inf, with gradient 0.
+
+        log_weights[q, k] = scores[q, k] − log Σ_{j allowed} exp(scores[q, j])
+
+    Arguments and errors are those of `masked_softmax`; an empty row is all −inf ("zero") or all −log K ("uniform").
+    """
+    _, total, (shifted, allowed) = _exponentials(scores, valid_lens, mask, empty_row)
+    # Inside the where, so that an empty row's log 0 reaches no gradient.
+    log_weights = shifted - jnp.log(jnp.where(total > 0, total, 1))
+    return jnp.where(allowed, log_weights, -jnp.inf).astype(scores.dtype)
+
+
+def _exponentials(scores, valid_lens, mask, empty_row):
+    """exp(scores − row maximum) with zeros where masked, its row sums, and (the shifted scores, the mask)."""
+    if empty_row not in get_args(EmptyRow):
+        raise ValueError(f"empty_row must be one of {get_args(EmptyRow)}; got {empty_row!r}")
+    require_float(scores=scores)
+    require_rank(2, "[*batch, Q, K]", scores=scores)
+    scores = jnp.asarray(scores, wide_dtype(scores))
+    allowed = attention_mask(scores.shape, valid_lens, mask)
+    if allowed is None:
+        allowed = jnp.ones((), bool)
+    elif empty_row == "uniform":
+        scores = jnp.where(allowed.any(axis=-1, keepdims=True), scores, 0)
+        allowed = allow_all_where_empty(allowed)
+    scores = jnp.where(allowed, scores, -jnp.inf)
+    highest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True, initial=-jnp.inf))
+    shifted = scores - jnp.where(highest == -jnp.inf, 0, highest)  # −inf − (−inf) would be NaN in an empty row
+    exponents = jnp.exp(shifted)
+    return exponents, exponents.sum(axis=-1, keepdims=True), (shifted, allowed)

@@ -1,0 +1,338 @@
+"""The recurrent decoder with attention: one step, which serves both teacher forcing and search."""
+
+from dataclasses import field
+from typing import Any, Literal, NamedTuple, get_args
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+from jaxtyping import Bool, Float, Int, Num
+
+from jax_attn.functional.checks import require_integer, require_rank, shape_text, wide_dtype
+from jax_attn.functional.dropout import dropout as drop
+from jax_attn.functional.dropout import keep_mask as draw_keep_mask
+from jax_attn.models.rnn_encoder import EncoderOutput
+from jax_attn.modules.attention import Memory, make_attention
+from jax_attn.modules.recurrent import CellWeights, make_recurrent
+
+Query = Literal["previous", "new"]
+
+
+class DecoderMemory(NamedTuple):
+    """One entry for each source sentence, the same at every step; search indexes it and never reorders it."""
+
+    attention: Memory
+    """Projected keys, values and mask; without attention, `keys` is None and `values` `[B, 1, V]` the fixed context."""
+    initial: tuple[Float[Array, "batch layers hidden"], ...]
+    """The decoder's initial state: (h,) for a GRU, (h, c) for an LSTM."""
+
+
+class DecoderState(NamedTuple):
+    """What changes from step to step; every leaf leads with batch × beam."""
+
+    rnn: tuple[Any, ...]
+    """The carry of each layer: h `[B, H]` for a GRU, (h, c) for an LSTM."""
+    feed: Float[Array, "batch hidden"] | None
+    """With input feeding, the attentional vector of the step before."""
+
+
+class DecoderKeepMasks(NamedTuple):
+    """What dropout keeps, for all steps: given instead of drawn, so that two frameworks can drop the same."""
+
+    layers: Bool[Array, "time between batch hidden"] | None = None
+    attention: Bool[Array, "time batch key"] | None = None
+
+
+class Seq2SeqAttentionDecoder(nn.Module):
+    """A recurrent language model of the target that attends to the source at each step.
+
+    With `query="previous"` (the book; Bahdanau et al., 2015), s the state and x the embedded token:
+
+        context = attention(query = top h of s_{t−1}),   s_t = rnn([context; x], s_{t−1}),   logits = dense(top h of s_t)
+
+    With `query="new"` (Luong et al., 2015), where the feed stands only with `input_feeding`:
+
+        s_t = rnn([feed_{t−1}; x], s_{t−1}),   context = attention(query = top h of s_t)
+        feed_t = tanh(attentional([context; top h of s_t])),   logits = dense(feed_t)
+
+    Args:
+        vocab_size, embed_size: of the target; embeddings are drawn from N(0, 1).
+        num_hiddens: H.
+        num_layers: layers of the recurrent network.
+        dropout: between its layers and on the attention weights, as in the book.
+        cell: "gru" or "lstm".
+        attention: any attention module, or the name of one: "additive", "dot", "scaled_dot", "bilinear", "gaussian";
+            "none" gives every step the encoder's final state as its context, which is the book's model before attention.
+        query, input_feeding: see above; input feeding needs the new query.
+        bridge: tanh of a Dense layer (one for h, one for c, shared by the layers) leads from the encoder's final state
+            to the initial one. Without it the final state is taken as it is, its directions side by side, and must fit.
+        tie_embeddings: logits = output · embeddingᵀ + bias; needs `embed_size == num_hiddens`.
+        use_bias: whether the recurrent network has biases.
+        dtype, param_dtype: as in Flax.
+
+    Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/bahdanau-attention.html
+    """
+
+    vocab_size: int
+    embed_size: int
+    num_hiddens: int
+    num_layers: int = 1
+    dropout: float = 0.0
+    cell: str = field(default="gru", kw_only=True)
+    attention: nn.Module | str = field(default="additive", kw_only=True)
+    query: Query = field(default="previous", kw_only=True)
+    input_feeding: bool = field(default=False, kw_only=True)
+    bridge: bool = field(default=False, kw_only=True)
+    tie_embeddings: bool = field(default=False, kw_only=True)
+    use_bias: bool = field(default=True, kw_only=True)
+    dtype: DTypeLike | None = field(default=None, kw_only=True)
+    param_dtype: DTypeLike = field(default=jnp.float32, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.query not in get_args(Query):
+            raise ValueError(f"query must be one of {get_args(Query)}; got {self.query!r}")
+        if self.input_feeding and self.query != "new":
+            raise ValueError('input_feeding needs query="new": the previous query feeds its context in already')
+        if self.tie_embeddings and self.embed_size != self.num_hiddens:
+            raise ValueError(
+                f"tie_embeddings needs embed_size == num_hiddens; got {self.embed_size} and {self.num_hiddens}"
+            )
+        if isinstance(self.attention, str) and self.attention != "none":
+            self.attention = make_attention(
+                self.attention, self.num_hiddens, self.dropout, dtype=self.dtype, param_dtype=self.param_dtype
+            )
+        super().__post_init__()
+
+    def setup(self) -> None:
+        def dense(features: int, use_bias: bool) -> nn.Dense:
+            return nn.Dense(features, use_bias, dtype=self.dtype, param_dtype=self.param_dtype)
+
+        self.embedding = nn.Embed(
+            self.vocab_size,
+            self.embed_size,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            embedding_init=nn.initializers.normal(self.embed_size**-0.5 if self.tie_embeddings else 1.0),
+        )
+        self.rnn = make_recurrent(
+            self.cell,
+            self.num_hiddens,
+            self.num_layers,
+            self.dropout,
+            use_bias=self.use_bias,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+        )
+        if self.bridge:
+            self.bridge_h = dense(self.num_hiddens, use_bias=True)
+            if self.cell == "lstm":
+                self.bridge_c = dense(self.num_hiddens, use_bias=True)
+        if self.query == "new":
+            self.attentional = dense(self.num_hiddens, use_bias=False)
+        if self.tie_embeddings:
+            self.dense_bias = self.param("dense_bias", nn.initializers.zeros, (self.vocab_size,), self.param_dtype)
+        else:
+            self.dense = dense(self.vocab_size, use_bias=True)
+
+    def prepare(
+        self,
+        encoder_output: EncoderOutput,
+        valid_lens: Num[Array, "batch"] | None = None,
+        mask: Bool[Array, "batch #query key"] | None = None,
+    ) -> DecoderMemory:
+        """Everything that the steps share: keys projected once, values, mask, and the initial state.
+
+        Args:
+            encoder_output: outputs `[B, K, V]` and final state of the encoder.
+            valid_lens: `[B]`, how many source positions may be attended to.
+            mask: boolean, broadcastable to `[B, 1, K]`.
+        """
+        outputs = encoder_output.outputs
+        parts = jax.tree.leaves(encoder_output.state)  # each [layers · directions, B, H]
+        final = [self._by_layer(part, outputs.shape[-1]) for part in parts]  # each [B, layers, directions · H]
+        if self.attention == "none":
+            attention = Memory(None, final[0][:, -1:], None)
+        else:
+            attention = self.attention.prepare(outputs, outputs, valid_lens, mask, query_size=self.num_hiddens)
+        return DecoderMemory(attention, self._initial(final))
+
+    @staticmethod
+    def _by_layer(part: Array, output_size: int) -> Array:
+        """A final state's part with its layers apart and each layer's directions side by side."""
+        directions = output_size // part.shape[-1]
+        layered = part.reshape(-1, directions, *part.shape[1:])  # [layers, directions, B, H]
+        return jnp.moveaxis(layered, 2, 0).reshape(part.shape[1], layered.shape[0], output_size)
+
+    def _initial(self, final: list[Array]) -> tuple[Array, ...]:
+        expected_parts = 2 if self.cell == "lstm" else 1
+        if len(final) != expected_parts:
+            raise ValueError(
+                f"a decoder with cell={self.cell!r} needs an encoder of the same cell; its final state has {len(final)} "
+                f"parts, not {expected_parts}"
+            )
+        if final[0].shape[1] != self.num_layers:
+            raise ValueError(
+                f"encoder and decoder must have as many layers; got {final[0].shape[1]} and {self.num_layers}"
+            )
+        if self.bridge:
+            denses = (self.bridge_h, self.bridge_c) if self.cell == "lstm" else (self.bridge_h,)
+            return tuple(jnp.tanh(dense(part)) for dense, part in zip(denses, final, strict=True))
+        if final[0].shape[-1] != self.num_hiddens:
+            raise ValueError(
+                f"the encoder's final state has {final[0].shape[-1]} features, its directions side by side, and the "
+                f"decoder's num_hiddens is {self.num_hiddens}: make them equal, or set bridge=True"
+            )
+        return tuple(final)
+
+    def initial_state(self, memory: DecoderMemory) -> DecoderState:
+        """The state before the first token."""
+        carries = tuple(
+            tuple(part[:, layer] for part in memory.initial) if self.cell == "lstm" else memory.initial[0][:, layer]
+            for layer in range(self.num_layers)
+        )
+        return DecoderState(carries, jnp.zeros_like(memory.initial[0][:, 0]) if self.input_feeding else None)
+
+    def step(
+        self, tokens: Int[Array, "rows"], state: DecoderState, memory: DecoderMemory
+    ) -> tuple[Float[Array, "rows vocab"], DecoderState, Float[Array, "rows key"] | None]:
+        """Read one token and predict the next.
+
+        Args:
+            tokens: `[B · beam]` ids, a sentence's beam side by side; the beam is found from the memory's batch.
+            state: its leaves lead with B · beam.
+            memory: of B sentences.
+
+        Returns:
+            log p of the next token `[B · beam, N]` (float32 or wider), the new state, and the attention weights
+            `[B · beam, K]`, None without attention.
+        """
+        require_integer(tokens=tokens)
+        sentences = memory.initial[0].shape[0]
+        if tokens.ndim != 1 or tokens.shape[0] % sentences:
+            raise ValueError(f"tokens must be [{sentences} · beam]; got {shape_text(tokens.shape)}")
+        cells = self._cells(memory)
+        state, output, weights = self._advance(cells, self._project(cells, tokens), state, memory, DecoderKeepMasks())
+        logits = self._logits(output)
+        return jax.nn.log_softmax(logits.astype(wide_dtype(logits)), axis=-1), state, weights
+
+    def __call__(
+        self,
+        targets: Int[Array, "batch time"],
+        memory: DecoderMemory,
+        *,
+        deterministic: bool = True,
+        keep_masks: DecoderKeepMasks | None = None,
+        return_weights: bool = True,
+    ) -> tuple[Float[Array, "batch time vocab"], Float[Array, "batch time key"] | None]:
+        """Teacher forcing: read the given tokens and predict, at each, the next.
+
+        The embeddings' share of the gates and the output layer do not depend on the recurrence, and are one product
+        each for all steps; what remains in the loop is the step that `step` takes.
+
+        Args:
+            targets: `[B, T]` ids, the first of them `<bos>`.
+            memory: of the B sentences.
+            deterministic: False turns dropout on, which draws from the "dropout" stream.
+            keep_masks: what dropout keeps, given instead of drawn.
+            return_weights: False returns None in their place.
+
+        Returns:
+            Logits `[B, T, N]` and attention weights `[B, T, K]`.
+        """
+        require_integer(targets=targets)
+        require_rank(2, "[B, T]", targets=targets)
+        if targets.shape[0] != memory.initial[0].shape[0]:
+            raise ValueError(f"targets must be [{memory.initial[0].shape[0]}, T]; got {shape_text(targets.shape)}")
+        cells = self._cells(memory)
+        projected = self._project(cells, targets.T)  # [T, B, gates]
+        if keep_masks is None:
+            keep_masks = DecoderKeepMasks() if deterministic else self._draw_keep_masks(targets, memory)
+
+        def advance(decoder, state, inputs):
+            at_time, keep = inputs
+            state, output, weights = decoder._advance(decoder._cells(memory), at_time, state, memory, keep)
+            return state, (output, weights if return_weights else None)
+
+        unrolled = nn.scan(advance, variable_broadcast="params", split_rngs={"params": False})
+        _, (outputs, weights) = unrolled(self, self.initial_state(memory), (projected, keep_masks))
+        logits = self._logits(jnp.swapaxes(outputs, 0, 1))
+        return logits, None if weights is None else jnp.swapaxes(weights, 0, 1)
+
+    def _cells(self, memory: DecoderMemory) -> tuple[CellWeights, ...]:
+        """The recurrent weights by layer; the first layer's input is what `_advance` adds, then the embedding."""
+        return tuple(cell for (cell,) in self.rnn.weights(self._joined_size(memory) + self.embed_size))
+
+    def _joined_size(self, memory: DecoderMemory) -> int:
+        """How many features stand before the embedding in the recurrent network's input."""
+        if self.query == "previous":
+            return memory.attention.values.shape[-1]
+        return self.num_hiddens if self.input_feeding else 0
+
+    def _project(self, cells: tuple[CellWeights, ...], tokens: Array) -> Array:
+        """The embedding's share of the first layer's gates, with b_ih."""
+        share = cells[0]._replace(kernel_ih=cells[0].kernel_ih[-self.embed_size :])
+        return share.project(self.embedding(tokens))
+
+    def _advance(
+        self,
+        cells: tuple[CellWeights, ...],
+        projected: Array,
+        state: DecoderState,
+        memory: DecoderMemory,
+        keep: DecoderKeepMasks,
+    ) -> tuple[DecoderState, Array, Array | None]:
+        """One step from a projected embedding `[rows, gates]`: the new state, the output `[rows, H]`, the weights."""
+        weights = None
+        if self.query == "previous":
+            context, weights = self._attend(_top(state), memory, keep.attention)
+            projected = projected + context @ cells[0].kernel_ih[: -self.embed_size]
+        elif self.input_feeding:
+            projected = projected + state.feed @ cells[0].kernel_ih[: -self.embed_size]
+        carries = []
+        for layer, cell in enumerate(cells):
+            if layer > 0:
+                output = output if keep.layers is None else drop(output, self.dropout, keep.layers[layer - 1])
+                projected = cell.project(output)
+            carry, output = self.rnn.advance(cell, state.rnn[layer], projected)
+            carries.append(carry)
+        if self.query == "new":
+            context, weights = self._attend(output, memory, keep.attention)
+            output = jnp.tanh(self.attentional(jnp.concatenate([context, output], axis=-1)))
+        return DecoderState(tuple(carries), output if self.input_feeding else None), output, weights
+
+    def _attend(self, queries: Array, memory: DecoderMemory, keep_mask: Array | None) -> tuple[Array, Array | None]:
+        """Context `[rows, V]` and weights `[rows, K]`: a sentence's beam is its axis of queries."""
+        sentences = memory.initial[0].shape[0]
+        rows, beam = queries.shape[0], queries.shape[0] // sentences
+        if self.attention == "none":
+            return jnp.repeat(memory.attention.values[:, 0], beam, axis=0), None
+        context, weights = self.attention.attend(
+            queries.reshape(sentences, beam, -1),
+            memory.attention,
+            keep_mask=None if keep_mask is None else keep_mask.reshape(sentences, beam, -1),
+        )
+        return context.reshape(rows, -1), weights.reshape(rows, -1)
+
+    def _logits(self, outputs: Array) -> Array:
+        if self.tie_embeddings:
+            return self.embedding.attend(outputs) + self.dense_bias
+        return self.dense(outputs)
+
+    def _draw_keep_masks(self, targets: Array, memory: DecoderMemory) -> DecoderKeepMasks:
+        """All of dropout's masks at once, outside the loop."""
+        if self.dropout == 0:
+            return DecoderKeepMasks()
+        (batch, time), values = targets.shape, memory.attention.values
+        layers = (time, self.num_layers - 1, batch, self.num_hiddens)
+        weights = (time, batch, values.shape[-2])
+        return DecoderKeepMasks(
+            draw_keep_mask(self.make_rng("dropout"), self.dropout, layers) if self.num_layers > 1 else None,
+            draw_keep_mask(self.make_rng("dropout"), self.dropout, weights) if self.attention != "none" else None,
+        )
+
+
+def _top(state: DecoderState) -> Array:
+    """h of the top layer."""
+    return jax.tree.leaves(state.rnn[-1])[0]

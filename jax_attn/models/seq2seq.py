@@ -1,0 +1,61 @@
+"""Encoder and decoder as one model."""
+
+import flax.linen as nn
+from jax import Array
+from jaxtyping import Float, Int
+
+from jax_attn.models.rnn_decoder import DecoderMemory, DecoderState
+from jax_attn.models.rnn_encoder import EncoderOutput
+
+
+class EncoderDecoder(nn.Module):
+    """A translation model: any encoder and any decoder that agree on what is handed over.
+
+        params = model.init(key, sources, targets, source_lens)
+        logits, weights = model.apply(params, sources, targets, source_lens)              # teacher forcing
+
+        memory = model.apply(params, sources, source_lens, method="encode")               # search
+        state = model.apply(params, memory, method="initial_state")
+        log_probs, state, weights = model.apply(params, tokens, state, memory, method="step")
+
+    Args:
+        encoder: called with (sources, source_lens).
+        decoder: with `prepare`, `initial_state`, `step` and a call for teacher forcing.
+    """
+
+    encoder: nn.Module
+    decoder: nn.Module
+
+    def encode(
+        self,
+        sources: Int[Array, "batch source"],
+        source_lens: Int[Array, "batch"] | None = None,
+        *,
+        deterministic: bool = True,
+    ) -> DecoderMemory:
+        """Read the sources once: `[B, S]` ids and `[B]` lengths to the decoder's memory."""
+        encoded: EncoderOutput = self.encoder(sources, source_lens, deterministic=deterministic)
+        return self.decoder.prepare(encoded, source_lens)
+
+    def initial_state(self, memory: DecoderMemory) -> DecoderState:
+        """The decoder's state before the first token."""
+        return self.decoder.initial_state(memory)
+
+    def step(
+        self, tokens: Int[Array, "rows"], state: DecoderState, memory: DecoderMemory
+    ) -> tuple[Float[Array, "rows vocab"], DecoderState, Float[Array, "rows source"] | None]:
+        """One step of the decoder, as search wants it."""
+        return self.decoder.step(tokens, state, memory)
+
+    def __call__(
+        self,
+        sources: Int[Array, "batch source"],
+        targets: Int[Array, "batch time"],
+        source_lens: Int[Array, "batch"] | None = None,
+        *,
+        deterministic: bool = True,
+        return_weights: bool = True,
+    ) -> tuple[Float[Array, "batch time vocab"], Float[Array, "batch time source"] | None]:
+        """Logits `[B, T, N]` of the token after each given one, and the attention weights `[B, T, S]`."""
+        memory = self.encode(sources, source_lens, deterministic=deterministic)
+        return self.decoder(targets, memory, deterministic=deterministic, return_weights=return_weights)

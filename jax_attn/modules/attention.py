@@ -1,0 +1,349 @@
+"""Attention modules: the parameters of the scoring functions, and a memory of projected keys.
+
+Every module is called in the same way, and in two steps where the same keys serve many queries:
+
+    context, weights = module.apply(params, queries, keys, values, valid_lens)
+
+    memory = module.apply(params, keys, values, valid_lens, method="prepare")   # once: the keys projected, the mask
+    context, weights = module.apply(params, queries, memory, method="attend")   # for each set of queries
+
+Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-scoring-functions.html
+"""
+
+from collections.abc import Callable
+from dataclasses import field
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+from jaxtyping import Bool, Float, Num
+
+from jax_attn.functional.attend import attended, weighted_mean
+from jax_attn.functional.checks import require_float, require_same_length, shape_text, wide_dtype
+from jax_attn.functional.dropout import keep_mask as draw_keep_mask
+from jax_attn.functional.masks import attention_mask, zero_unattended
+from jax_attn.functional.scores import additive_score, dot_score, gaussian_score, scaled_dot_score
+from jax_attn.functional.softmax import EmptyRow, masked_softmax
+
+
+class Memory(NamedTuple):
+    """What queries attend to, prepared once for all of them."""
+
+    keys: Float[Array, "*batch key feature"] | None
+    """As the scoring function wants them: projected, and zero where no query may attend."""
+    values: Float[Array, "*batch key value"]
+    """Zero where they carry no weight for any query."""
+    mask: Bool[Array, "*batch query key"] | None
+    """True = may attend; the query axis has size 1 when one length serves all queries."""
+
+
+class Attention(nn.Module, kw_only=True):
+    """What the scoring functions share: a subclass projects keys, scores queries and has a field `dropout`.
+
+    Args (of every subclass):
+        dropout: the rate of dropout on the weights.
+        empty_row: what a query that may attend to nothing gets, see `masked_softmax`.
+        dtype: the dtype to compute the projections in; by default that of inputs and parameters together.
+        param_dtype: the parameters' dtype.
+    """
+
+    empty_row: EmptyRow = "zero"
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    def project_keys(self, keys: Array, query_size: int) -> Array:
+        """What of the score depends on the keys alone; the keys themselves unless a subclass says otherwise."""
+        return keys
+
+    def score(self, queries: Array, keys: Array, dtype: DTypeLike) -> Array:
+        """Scores `[*batch, Q, K]` of queries `[*batch, Q, D]` and projected keys."""
+        raise NotImplementedError
+
+    def prepare(
+        self,
+        keys: Float[Array, "*batch key feature"],
+        values: Float[Array, "*batch key value"],
+        valid_lens: Num[Array, "..."] | None = None,
+        mask: Bool[Array, "..."] | None = None,
+        *,
+        num_queries: int = 1,
+        query_size: int | None = None,
+    ) -> Memory:
+        """Project the keys once.
+
+        Args:
+            keys, values: `[*batch, K, D]` and `[*batch, K, V]`.
+            valid_lens: `[*batch]`, or `[*batch, Q]` with one length for each query.
+            mask: boolean, broadcastable to `[*batch, Q, K]`.
+            num_queries: Q, where lengths or mask tell the queries apart.
+            query_size: features of the queries to come, by default those of the keys; only bilinear attention asks.
+        """
+        require_float(keys=keys, values=values)
+        require_same_length(keys=keys, values=values)
+        allowed = attention_mask((*keys.shape[:-2], num_queries, keys.shape[-2]), valid_lens, mask)
+        keys = self.project_keys(zero_unattended(keys, allowed), query_size or keys.shape[-1])
+        return Memory(keys, zero_unattended(values, attended(allowed, self.empty_row)), allowed)
+
+    def attend(
+        self,
+        queries: Float[Array, "*batch query feature"],
+        memory: Memory,
+        *,
+        deterministic: bool = True,
+        keep_mask: Bool[Array, "*batch query key"] | None = None,
+        return_weights: bool = True,
+    ) -> tuple[Float[Array, "*batch query value"], Float[Array, "*batch query key"] | None]:
+        """Context and weights of queries over a prepared memory; arguments and results as for the call."""
+        require_float(queries=queries)
+        dtype = jnp.result_type(queries, memory.values)
+        wide = wide_dtype(queries, memory.keys, memory.values)
+        scores = self.score(queries, memory.keys, wide)
+        weights = masked_softmax(scores, mask=memory.mask, empty_row=self.empty_row)
+        rate: float = self.dropout  # type: ignore[attr-defined]  # a field of every subclass, after its own
+        if keep_mask is None and rate > 0 and not deterministic:
+            keep_mask = draw_keep_mask(self.make_rng("dropout"), rate, weights.shape)
+        context = weighted_mean(weights, memory.values.astype(wide), rate, keep_mask)
+        return context.astype(dtype), weights.astype(dtype) if return_weights else None
+
+    def __call__(
+        self,
+        queries: Float[Array, "*batch query query_feature"],
+        keys: Float[Array, "*batch key key_feature"],
+        values: Float[Array, "*batch key value"],
+        valid_lens: Num[Array, "..."] | None = None,
+        mask: Bool[Array, "..."] | None = None,
+        *,
+        deterministic: bool = True,
+        keep_mask: Bool[Array, "*batch query key"] | None = None,
+        return_weights: bool = True,
+    ) -> tuple[Float[Array, "*batch query value"], Float[Array, "*batch query key"] | None]:
+        """softmax(score(queries, keys)) · values
+
+        Args:
+            queries, keys, values: `[*batch, Q, D]`, `[*batch, K, D]`, `[*batch, K, V]`.
+            valid_lens: `[*batch]`, one length for all queries, or `[*batch, Q]`, one for each.
+            mask: boolean, broadcastable to `[*batch, Q, K]`; True = may attend. With both, both must allow.
+            deterministic: False turns dropout on, which draws from the "dropout" stream.
+            keep_mask: `[*batch, Q, K]`, the entries that dropout keeps, given instead of drawn.
+            return_weights: False returns None in their place.
+
+        Returns:
+            The context `[*batch, Q, V]` and the weights `[*batch, Q, K]`, before dropout.
+
+        Raises:
+            ValueError, TypeError: shapes, ranks or dtypes that do not fit, when traced; both shapes are named.
+        """
+        _require_rank_of_queries(queries, keys)
+        memory = self.prepare(
+            keys, values, valid_lens, mask, num_queries=queries.shape[-2], query_size=queries.shape[-1]
+        )
+        return self.attend(
+            queries, memory, deterministic=deterministic, keep_mask=keep_mask, return_weights=return_weights
+        )
+
+
+def _require_rank_of_queries(queries: Array, keys: Array) -> None:
+    if queries.ndim < 2 or queries.shape[:-2] != keys.shape[:-2]:
+        raise ValueError(
+            f"queries must be {shape_text((*keys.shape[:-2], 'Q', 'D'))} for keys {shape_text(keys.shape)}; "
+            f"got {shape_text(queries.shape)}"
+        )
+
+
+class Kernel(nn.Module):
+    """The kernel of a Dense layer by itself, for a product that is not taken over whole activations."""
+
+    features: int
+    param_dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, input_size: int) -> Float[Array, "{input_size} {self.features}"]:
+        shape = (input_size, self.features)
+        return self.param("kernel", nn.initializers.lecun_normal(), shape, self.param_dtype)
+
+
+class DotProductAttention(Attention):
+    """a(q, k) = q · k / √D, or q · k with `scaled=False`; no parameters."""
+
+    dropout: float = 0.0
+    scaled: bool = field(default=True, kw_only=True)
+
+    def score(self, queries: Array, keys: Array, dtype: DTypeLike) -> Array:
+        return (scaled_dot_score if self.scaled else dot_score)(queries, keys, dtype=dtype)
+
+
+class GaussianAttention(Attention):
+    """a(q, k) = −‖q − k‖² / (2 σ²): attention as kernel regression; no parameters."""
+
+    dropout: float = 0.0
+    sigma: float = field(default=1.0, kw_only=True)
+
+    def score(self, queries: Array, keys: Array, dtype: DTypeLike) -> Array:
+        return gaussian_score(queries, keys, self.sigma, dtype=dtype)
+
+
+class BilinearAttention(Attention):
+    """a(q, k) = qᵀ W k, for queries and keys of different length (Luong et al., 2015, "general").
+
+    Parameters: `W`, a Dense layer without bias from the keys' features to the queries', so that W k is projected once.
+    """
+
+    dropout: float = 0.0
+
+    @nn.compact
+    def project_keys(self, keys: Array, query_size: int) -> Array:
+        return nn.Dense(query_size, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype, name="W")(keys)
+
+    def score(self, queries: Array, keys: Array, dtype: DTypeLike) -> Array:
+        return dot_score(queries, keys, dtype=dtype)
+
+
+class AdditiveAttention(Attention):
+    """a(q, k) = w_vᵀ tanh(W_q q + W_k k) (Bahdanau et al., 2015).
+
+    Parameters: `W_q`, `W_k` (Dense to `num_hiddens`) and `w_v` (Dense to 1), none with a bias: the book's names.
+
+    Args:
+        num_hiddens: H.
+        use_tanh: see `additive_score`.
+    """
+
+    num_hiddens: int
+    dropout: float = 0.0
+    use_tanh: bool = field(default=True, kw_only=True)
+
+    def setup(self) -> None:
+        def dense(features: int) -> nn.Dense:
+            return nn.Dense(features, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype)
+
+        self.W_q, self.W_k = dense(self.num_hiddens), dense(self.num_hiddens)
+        self.w_v = Kernel(1, param_dtype=self.param_dtype)
+
+    def project_keys(self, keys: Array, query_size: int) -> Array:
+        return self.W_k(keys)
+
+    def score(self, queries: Array, keys: Array, dtype: DTypeLike) -> Array:
+        w_v = self.w_v(self.num_hiddens)[:, 0]
+        return additive_score(self.W_q(queries), keys, w_v, use_tanh=self.use_tanh, dtype=dtype)
+
+
+MLPAttention = AdditiveAttention
+"""The name of additive attention in the book's older editions."""
+
+
+class MultiHeadAttention(nn.Module):
+    """Scaled dot-product attention in several subspaces at once (Vaswani et al., 2017).
+
+        head_i = attention(W_q,i queries, W_k,i keys, W_v,i values),   context = W_o [head_1; …; head_h]
+
+    Parameters: `W_q`, `W_k`, `W_v`, `W_o`, each a Dense layer to `num_hiddens` features.
+
+    Args:
+        num_hiddens: features of all heads together, and of the result.
+        num_heads: must divide `num_hiddens`.
+        dropout, empty_row, dtype, param_dtype: see `Attention`.
+        use_bias: whether the four projections have biases.
+
+    Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/multihead-attention.html
+    """
+
+    num_hiddens: int
+    num_heads: int
+    dropout: float = 0.0
+    use_bias: bool = False
+    empty_row: EmptyRow = field(default="zero", kw_only=True)
+    dtype: DTypeLike | None = field(default=None, kw_only=True)
+    param_dtype: DTypeLike = field(default=jnp.float32, kw_only=True)
+
+    def setup(self) -> None:
+        if self.num_heads < 1 or self.num_hiddens % self.num_heads:
+            raise ValueError(
+                f"num_hiddens must be a multiple of num_heads; got {self.num_hiddens} for {self.num_heads} heads"
+            )
+
+        def dense() -> nn.Dense:
+            return nn.Dense(self.num_hiddens, self.use_bias, dtype=self.dtype, param_dtype=self.param_dtype)
+
+        self.W_q, self.W_k, self.W_v, self.W_o = dense(), dense(), dense(), dense()
+        self.heads = DotProductAttention(self.dropout, empty_row=self.empty_row)
+
+    def prepare(
+        self,
+        keys: Float[Array, "*batch key key_feature"],
+        values: Float[Array, "*batch key value"],
+        valid_lens: Num[Array, "..."] | None = None,
+        mask: Bool[Array, "..."] | None = None,
+        *,
+        num_queries: int = 1,
+        query_size: int | None = None,
+    ) -> Memory:
+        """Project keys and values once and split them into heads; see `Attention.prepare`."""
+        require_float(keys=keys, values=values)
+        require_same_length(keys=keys, values=values)
+        allowed = attention_mask((*keys.shape[:-2], num_queries, keys.shape[-2]), valid_lens, mask)
+        keys = self._split(self.W_k(zero_unattended(keys, allowed)))
+        values = self._split(self.W_v(zero_unattended(values, attended(allowed, self.empty_row))))
+        return Memory(keys, values, None if allowed is None else jnp.expand_dims(allowed, -3))
+
+    def attend(
+        self,
+        queries: Float[Array, "*batch query feature"],
+        memory: Memory,
+        *,
+        deterministic: bool = True,
+        keep_mask: Bool[Array, "*batch head query key"] | None = None,
+        return_weights: bool = True,
+    ) -> tuple[Float[Array, "*batch query hidden"], Float[Array, "*batch head query key"] | None]:
+        """Context and weights of queries over a prepared memory; arguments and results as for the call."""
+        require_float(queries=queries)
+        context, weights = self.heads.attend(
+            self._split(self.W_q(queries)),
+            memory,
+            deterministic=deterministic,
+            keep_mask=keep_mask,
+            return_weights=return_weights,
+        )
+        joined = jnp.swapaxes(context, -3, -2)  # [*batch, Q, heads, H / heads]
+        return self.W_o(joined.reshape(*joined.shape[:-2], self.num_hiddens)), weights
+
+    def __call__(
+        self,
+        queries: Float[Array, "*batch query query_feature"],
+        keys: Float[Array, "*batch key key_feature"],
+        values: Float[Array, "*batch key value"],
+        valid_lens: Num[Array, "..."] | None = None,
+        mask: Bool[Array, "..."] | None = None,
+        *,
+        deterministic: bool = True,
+        keep_mask: Bool[Array, "*batch head query key"] | None = None,
+        return_weights: bool = True,
+    ) -> tuple[Float[Array, "*batch query hidden"], Float[Array, "*batch head query key"] | None]:
+        """As `Attention.__call__`; lengths and mask hold for every head, the weights are `[*batch, heads, Q, K]`."""
+        _require_rank_of_queries(queries, keys)
+        memory = self.prepare(keys, values, valid_lens, mask, num_queries=queries.shape[-2])
+        return self.attend(
+            queries, memory, deterministic=deterministic, keep_mask=keep_mask, return_weights=return_weights
+        )
+
+    def _split(self, x: Array) -> Array:
+        """`[*batch, T, H]` as `[*batch, heads, T, H / heads]`."""
+        return jnp.swapaxes(x.reshape(*x.shape[:-1], self.num_heads, -1), -3, -2)
+
+
+def make_attention(name: str, num_hiddens: int, dropout: float = 0.0, **kwargs: Any) -> Attention:
+    """The attention module of a scoring function's name: additive, dot, scaled_dot, bilinear or gaussian.
+
+    `num_hiddens` is the width of additive attention; the others take theirs from the keys.
+    """
+    modules: dict[str, Callable[[], Attention]] = {
+        "additive": lambda: AdditiveAttention(num_hiddens, dropout, **kwargs),
+        "dot": lambda: DotProductAttention(dropout, scaled=False, **kwargs),
+        "scaled_dot": lambda: DotProductAttention(dropout, **kwargs),
+        "bilinear": lambda: BilinearAttention(dropout, **kwargs),
+        "gaussian": lambda: GaussianAttention(dropout, **kwargs),
+    }
+    if name not in modules:
+        raise ValueError(f"attention must be one of {(*modules, 'none')}; got {name!r}")
+    return modules[name]()

@@ -1,0 +1,87 @@
+"""Tokens and their positions as vectors."""
+
+from dataclasses import field
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+from jaxtyping import Bool, Float, Int
+
+from jax_attn.functional.checks import require_float, require_integer, require_rank
+from jax_attn.functional.dropout import dropout as drop
+from jax_attn.functional.dropout import keep_mask as draw_keep_mask
+from jax_attn.functional.positions import sinusoidal_positions
+
+
+class Embeddings(nn.Module):
+    """E[token] · √D, so that embeddings drawn with variance 1/D enter as large as the positions added to them.
+
+    Parameters: `embedding/embedding`, `[vocab_size, D]`.
+
+    Args:
+        d_model: D.
+        vocab_size: N. Ids must be in [0, N): checked on the host before a jit, where JAX would give NaN.
+
+    Source: Vaswani et al., 2017, section 3.4.
+    """
+
+    d_model: int
+    vocab_size: int
+    dtype: DTypeLike | None = field(default=None, kw_only=True)
+    param_dtype: DTypeLike = field(default=jnp.float32, kw_only=True)
+
+    def setup(self) -> None:
+        self.embedding = nn.Embed(
+            self.vocab_size,
+            self.d_model,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            embedding_init=nn.initializers.normal(self.d_model**-0.5),
+        )
+
+    def __call__(self, tokens: Int[Array, "*batch"]) -> Float[Array, "*batch feature"]:
+        """Embed tokens of any shape."""
+        require_integer(tokens=tokens)
+        return self.embedding(tokens) * self.d_model**0.5
+
+
+class PositionalEncoding(nn.Module):
+    """x + P[:T], then dropout; P as in `sinusoidal_positions`. No parameters.
+
+    Args:
+        d_model: D, the features of x.
+        dropout: the rate.
+        max_len: the longest T allowed.
+
+    Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/self-attention-and-positional-encoding.html
+    """
+
+    d_model: int
+    dropout: float = 0.0
+    max_len: int = 5000
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "*batch time feature"],
+        *,
+        deterministic: bool = True,
+        keep_mask: Bool[Array, "*batch time feature"] | None = None,
+    ) -> Float[Array, "*batch time feature"]:
+        """Add the positions to `[*batch, T, D]`.
+
+        Raises:
+            ValueError: D is not `d_model`, or T is more than `max_len`.
+        """
+        require_float(x=x)
+        require_rank(2, "[*batch, T, D]", x=x)
+        length, num_features = x.shape[-2:]
+        if num_features != self.d_model:
+            raise ValueError(f"x must have d_model = {self.d_model} features; got {num_features} in {list(x.shape)}")
+        if length > self.max_len:
+            raise ValueError(f"x must have at most max_len = {self.max_len} positions; got {length} in {list(x.shape)}")
+        x = x + sinusoidal_positions(length, num_features, x.dtype)
+        if keep_mask is None and self.dropout > 0 and not deterministic:
+            keep_mask = draw_keep_mask(self.make_rng("dropout"), self.dropout, x.shape)
+        return x if keep_mask is None else drop(x, self.dropout, keep_mask)

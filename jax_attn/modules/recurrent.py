@@ -1,0 +1,203 @@
+"""LSTM and GRU of several layers and one or two directions, with PyTorch's parameters."""
+
+from dataclasses import field
+from typing import Any, ClassVar, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.typing import Initializer
+from jax import Array
+from jax.typing import DTypeLike
+from jaxtyping import Bool, Float, Int
+
+from jax_attn.functional.checks import require_float, require_rank, require_shape
+from jax_attn.functional.dropout import dropout as drop
+from jax_attn.functional.dropout import keep_mask as draw_keep_mask
+from jax_attn.functional.masks import sequence_mask
+from jax_attn.functional.recurrence import gru_step, lstm_step, unroll
+
+RecurrentState = Any
+"""GRU: h; LSTM: (h, c); each `[layers · directions, *batch, H]`, layer by layer, forward before backward."""
+
+
+class CellWeights(NamedTuple):
+    """The weights of one layer in one direction (G: 4 gates of an LSTM, 3 of a GRU)."""
+
+    kernel_ih: Float[Array, "feature gates"]
+    kernel_hh: Float[Array, "hidden gates"]
+    bias_ih: Float[Array, "gates"] | None
+    bias_hh: Float[Array, "gates"] | None
+
+    def project(self, inputs: Float[Array, "*batch feature"]) -> Float[Array, "*batch gates"]:
+        """x W_ih + b_ih: what of the gates does not depend on the recurrence."""
+        projected = inputs @ self.kernel_ih
+        return projected if self.bias_ih is None else projected + self.bias_ih
+
+
+class Recurrent(nn.Module, kw_only=True):
+    """What LSTM and GRU share. Parameters of layer l, with the suffix `_reverse` for the backward direction:
+
+        kernel_ih_l{l} [D, G·H],  kernel_hh_l{l} [H, G·H],  bias_ih_l{l} [G·H],  bias_hh_l{l} [G·H]
+
+    which are PyTorch's `weight_ih_l{l}` … transposed, and its two biases as two parameters.
+
+    Args (of both subclasses):
+        num_hiddens: H, in each direction.
+        num_layers: each layer reads the outputs of the one below, both directions side by side.
+        dropout: the rate of dropout between layers; none after the last.
+        bidirectional: a second set of weights reads each sequence from its end.
+        use_bias: False leaves both biases out.
+        kernel_init: of both kernels; biases start at zero.
+        dtype, param_dtype: as in Flax.
+    """
+
+    num_gates: ClassVar[int]
+    use_bias: bool = True
+    kernel_init: Initializer = nn.initializers.glorot_uniform()
+    dtype: DTypeLike | None = None
+    param_dtype: DTypeLike = jnp.float32
+
+    num_hiddens: int = field(kw_only=False)
+    num_layers: int = field(default=1, kw_only=False)
+    dropout: float = field(default=0.0, kw_only=False)
+    bidirectional: bool = field(default=False, kw_only=False)
+
+    @property
+    def num_directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def initial_carry(self, batch: tuple[int, ...], dtype: DTypeLike) -> Any:
+        """The carry of one layer and direction before the first step: zeros."""
+        raise NotImplementedError
+
+    def advance(self, weights: CellWeights, carry: Any, projected: Array) -> tuple[Any, Array]:
+        """One step of one layer: the new carry and the output."""
+        raise NotImplementedError
+
+    @nn.compact
+    def weights(self, input_size: int) -> tuple[tuple[CellWeights, ...], ...]:
+        """All weights, `[layer][direction]`; created at the first call."""
+        gates = self.num_gates * self.num_hiddens
+
+        def cell(input_size: int, suffix: str) -> CellWeights:
+            def parameter(name: str, init: Initializer, *shape: int) -> Array:
+                value = self.param(f"{name}_{suffix}", init, shape, self.param_dtype)
+                return value if self.dtype is None else value.astype(self.dtype)
+
+            zeros = nn.initializers.zeros
+            return CellWeights(
+                parameter("kernel_ih", self.kernel_init, input_size, gates),
+                parameter("kernel_hh", self.kernel_init, self.num_hiddens, gates),
+                parameter("bias_ih", zeros, gates) if self.use_bias else None,
+                parameter("bias_hh", zeros, gates) if self.use_bias else None,
+            )
+
+        suffixes = ("", "_reverse")[: self.num_directions]
+        sizes = [input_size] + [self.num_hiddens * self.num_directions] * (self.num_layers - 1)
+        return tuple(tuple(cell(size, f"l{layer}{suffix}") for suffix in suffixes) for layer, size in enumerate(sizes))
+
+    def __call__(
+        self,
+        inputs: Float[Array, "*batch time feature"],
+        valid_lens: Int[Array, "*batch"] | None = None,
+        initial_state: RecurrentState | None = None,
+        *,
+        deterministic: bool = True,
+        keep_masks: Bool[Array, "between *batch time feature"] | None = None,
+    ) -> tuple[Float[Array, "*batch time hidden"], RecurrentState]:
+        """Run all layers over time.
+
+        Args:
+            inputs: `[*batch, T, D]`.
+            valid_lens: `[*batch]`. Each sequence ends at its own length: outputs past it are 0, the final state is
+                that of its last position, and the backward direction begins there. None runs through all T.
+            initial_state: as the state returned; zeros by default.
+            deterministic: False turns dropout on, which draws from the "dropout" stream.
+            keep_masks: `[layers − 1, *batch, T, H · directions]`, what dropout keeps between layers, given instead of
+                drawn.
+
+        Returns:
+            The top layer's outputs `[*batch, T, H · directions]`, and the final state: h (GRU) or (h, c) (LSTM), each
+            `[layers · directions, *batch, H]`.
+        """
+        require_float(inputs=inputs)
+        require_rank(2, "[*batch, T, D]", inputs=inputs)
+        weights = self.weights(inputs.shape[-1])
+        dtype = jnp.result_type(inputs, weights[0][0].kernel_ih)
+        carries = self._initial_carries(initial_state, inputs.shape[:-2], dtype)
+        x, final = inputs, []
+        if valid_lens is not None:
+            x = sequence_mask(x, valid_lens)  # before the projection, whose weights' gradient padding must not reach
+        for layer, cells in enumerate(weights):
+            if layer > 0:
+                x = self._drop_between(x, layer, deterministic, keep_masks)
+            outputs = []
+            for direction, cell in enumerate(cells):
+                carry, output = unroll(
+                    lambda carry, projected, cell=cell: self.advance(cell, carry, projected),
+                    carries[layer * self.num_directions + direction],
+                    cell.project(x),
+                    valid_lens,
+                    reverse=direction == 1,
+                )
+                final.append(carry)
+                outputs.append(output)
+            x = jnp.concatenate(outputs, axis=-1)
+        return x, jax.tree.map(lambda *parts: jnp.stack(parts), *final)
+
+    def _initial_carries(self, state: RecurrentState | None, batch: tuple[int, ...], dtype: DTypeLike) -> list[Any]:
+        """One carry for each layer and direction."""
+        count = self.num_layers * self.num_directions
+        zeros = self.initial_carry(batch, dtype)
+        if state is None:
+            return [zeros] * count
+        if jax.tree.structure(state) != jax.tree.structure(zeros):
+            raise ValueError(
+                f"initial_state of {type(self).__name__} must be {'(h, c)' if self.num_gates == 4 else 'h'}; "
+                f"got {jax.tree.structure(state)}"
+            )
+        for part in jax.tree.leaves(state):
+            require_shape((count, *batch, self.num_hiddens), initial_state=part)
+        return [jax.tree.map(lambda part, i=i: part[i].astype(dtype), state) for i in range(count)]
+
+    def _drop_between(self, x: Array, layer: int, deterministic: bool, keep_masks: Array | None) -> Array:
+        if keep_masks is not None:
+            require_shape((self.num_layers - 1, *x.shape), keep_masks=keep_masks)
+            return drop(x, self.dropout, keep_masks[layer - 1])
+        if self.dropout > 0 and not deterministic:
+            return drop(x, self.dropout, draw_keep_mask(self.make_rng("dropout"), self.dropout, x.shape))
+        return x
+
+
+class LSTM(Recurrent):
+    """Long short-term memory (Hochreiter & Schmidhuber, 1997), the same model as `torch.nn.LSTM`."""
+
+    num_gates: ClassVar[int] = 4
+
+    def initial_carry(self, batch: tuple[int, ...], dtype: DTypeLike) -> tuple[Array, Array]:
+        zeros = jnp.zeros((*batch, self.num_hiddens), dtype)
+        return zeros, zeros
+
+    def advance(self, weights: CellWeights, carry: Any, projected: Array) -> tuple[Any, Array]:
+        return lstm_step(carry, projected, weights.kernel_hh, weights.bias_hh)
+
+
+class GRU(Recurrent):
+    """Gated recurrent unit (Cho et al., 2014), reset after the product: the same model as `torch.nn.GRU`."""
+
+    num_gates: ClassVar[int] = 3
+
+    def initial_carry(self, batch: tuple[int, ...], dtype: DTypeLike) -> Array:
+        return jnp.zeros((*batch, self.num_hiddens), dtype)
+
+    def advance(self, weights: CellWeights, carry: Any, projected: Array) -> tuple[Any, Array]:
+        return gru_step(carry, projected, weights.kernel_hh, weights.bias_hh)
+
+
+def make_recurrent(cell: str, *args: Any, **kwargs: Any) -> Recurrent:
+    """The recurrent module of a cell's name, "gru" or "lstm", built from the other arguments."""
+    modules = {"gru": GRU, "lstm": LSTM}
+    if cell not in modules:
+        raise ValueError(f"cell must be one of {tuple(modules)}; got {cell!r}")
+    return modules[cell](*args, **kwargs)

@@ -1,0 +1,39 @@
+"""Pure functions of tensors: no parameters of their own."""
+
+from torch_ref.functional.attend import attend, attention
+from torch_ref.functional.beam import beam_search
+from torch_ref.functional.dropout import dropout
+from torch_ref.functional.greedy import greedy_search
+from torch_ref.functional.losses import masked_cross_entropy
+from torch_ref.functional.masks import attention_mask, causal_mask, length_mask, sequence_mask
+from torch_ref.functional.positions import sinusoidal_positions
+from torch_ref.functional.recurrence import gru_step, lstm_step, reverse_sequence, unroll
+from torch_ref.functional.scores import additive_score, bilinear_score, dot_score, gaussian_score, scaled_dot_score
+from torch_ref.functional.search_result import SearchResult
+from torch_ref.functional.softmax import masked_log_softmax, masked_softmax
+
+__all__ = [
+    "SearchResult",
+    "additive_score",
+    "attend",
+    "attention",
+    "attention_mask",
+    "beam_search",
+    "bilinear_score",
+    "causal_mask",
+    "dot_score",
+    "dropout",
+    "gaussian_score",
+    "greedy_search",
+    "gru_step",
+    "length_mask",
+    "lstm_step",
+    "masked_cross_entropy",
+    "masked_log_softmax",
+    "masked_softmax",
+    "reverse_sequence",
+    "scaled_dot_score",
+    "sequence_mask",
+    "sinusoidal_positions",
+    "unroll",
+]

@@ -1,0 +1,54 @@
+import pytest
+import torch
+
+from torch_ref import attention_mask, causal_mask, length_mask, sequence_mask
+
+
+def test_length_mask_stops_at_the_length():
+    assert length_mask(torch.tensor([1, 3, 0, 9]), 4).int().tolist() == [
+        [1, 0, 0, 0],
+        [1, 1, 1, 0],
+        [0, 0, 0, 0],
+        [1, 1, 1, 1],
+    ]
+    assert length_mask(torch.tensor(2.0), 3).tolist() == [True, True, False]
+
+
+def test_causal_mask():
+    assert causal_mask(3).int().tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    assert causal_mask(2, 4).int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0]]
+
+
+def test_attention_mask_decides_by_rank_and_both_must_allow():
+    shape = (2, 3, 4)
+    assert attention_mask(shape) is None
+    assert attention_mask(shape, torch.tensor([1, 2])).shape == (2, 1, 4)
+    per_query = attention_mask(shape, torch.tensor([[1, 2, 3], [4, 0, 4]]), torch.tensor([True, True, True, False]))
+    assert per_query.sum(-1).tolist() == [[1, 2, 3], [3, 0, 3]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"valid_lens": torch.ones(3)}, ValueError, r"valid_lens must be \[2\] or \[2, 3\]; got \[3\]"),
+        ({"valid_lens": torch.ones(2, dtype=torch.bool)}, TypeError, "valid_lens must have an integer or floating"),
+        ({"mask": torch.ones(4)}, TypeError, "mask must be boolean.*float32"),
+        (
+            {"mask": torch.ones(2, 4, dtype=torch.bool)},
+            ValueError,
+            r"mask must be broadcastable to \[2, 3, 4\]; got \[2, 4\]",
+        ),
+    ],
+)
+def test_attention_mask_says_both_shapes(arguments, error, message):
+    with pytest.raises(error, match=message):
+        attention_mask((2, 3, 4), **arguments)
+
+
+def test_sequence_mask_leaves_its_argument_and_its_dtype():
+    X = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    assert sequence_mask(X, torch.tensor([1, 2])).tolist() == [[1, 0, 0], [4, 5, 0]]
+    assert sequence_mask(torch.ones(2, 3, 4), torch.tensor([1, 2]), value=-1)[0, 1:].eq(-1).all()
+    assert X.tolist() == [[1, 2, 3], [4, 5, 6]]
+    with pytest.raises(ValueError, match=r"valid_lens must be \[2\] for X \[2, 3\]; got \[3\]"):
+        sequence_mask(X, torch.tensor([1, 2, 3]))

@@ -1,0 +1,25 @@
+"""Sinusoidal positions. Source: Vaswani et al. 2017, section 3.5; d2l.ai, "Self-Attention and Positional Encoding"."""
+
+import torch
+from torch import Tensor
+
+from torch_ref.functional.checks import check_count
+
+
+def sinusoidal_positions(
+    length: int, num_features: int, dtype: torch.dtype = torch.float32, *, device: torch.device | None = None
+) -> Tensor:
+    """PE[t, 2i] = sin(t / 10000^(2i/D)), PE[t, 2i+1] = cos(t / 10000^(2i/D)).
+
+    Shapes: [length, num_features]. With an odd num_features the last column is a sine.
+    """
+    check_count("length", length)
+    check_count("num_features", num_features, least=1)
+    # float64 until the end: the angle grows with t, and a float32 angle of 5000 is already off by 2e-4.
+    positions = torch.arange(length, dtype=torch.float64, device=device).unsqueeze(-1)  # [T, 1]
+    even = torch.arange(0, num_features, 2, dtype=torch.float64, device=device)  # 2i
+    angles = positions / 10000.0 ** (even / num_features)
+    table = torch.zeros(length, num_features, dtype=torch.float64, device=device)
+    table[:, 0::2] = torch.sin(angles)
+    table[:, 1::2] = torch.cos(angles[:, : num_features // 2])
+    return table.to(dtype)

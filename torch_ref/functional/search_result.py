@@ -1,0 +1,109 @@
+"""What a search returns, and the hypotheses it is made of."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_ref.functional.checks import check_count, shape_text
+from torch_ref.functional.trees import map_tensors
+
+
+class SearchResult(NamedTuple):
+    """B sentences, n hypotheses each (best first), L = max_len positions.
+
+    A place of the beam that no hypothesis of positive probability fills has score -inf, length 0 and ids of eos.
+    """
+
+    ids: Tensor  # int64 [B, n, L], eos past the end
+    lengths: Tensor  # int64 [B, n], eos counted when it was reached
+    scores: Tensor  # [B, n], sum of log p / length**length_penalty
+    token_scores: Tensor  # [B, n, L], log p of each token, 0 past the end
+    weights: Tensor | None  # [B, n, L, K], attention, 0 past the end
+
+
+@dataclass
+class Hypothesis:
+    """One translation under construction."""
+
+    ids: list[int] = field(default_factory=list)
+    token_scores: list[float] = field(default_factory=list)
+    weights: list[Tensor | None] = field(default_factory=list)  # each [K]
+    state: Any = None  # what the decoder needs to take the next step; every tensor leads with 1
+    total: float = 0.0
+    finished: bool = False
+
+    def extended(self, token: int, log_prob: float, weights: Tensor | None, state: Any, eos: int) -> "Hypothesis":
+        return Hypothesis(
+            ids=[*self.ids, token],
+            token_scores=[*self.token_scores, log_prob],
+            weights=[*self.weights, weights],
+            state=state,
+            total=self.total + log_prob,
+            finished=token == eos,
+        )
+
+    def score(self, length_penalty: float) -> float:
+        return self.total / len(self.ids) ** length_penalty
+
+
+def sentence(tree: Any, index: int) -> Any:
+    """One sentence's part of a state or a memory, its batch axis kept with size 1."""
+    return map_tensors(lambda x: x[index : index + 1], tree)
+
+
+def token_tensor(token: int, *trees: Any) -> Tensor:
+    """The token as a tensor [1], on the device where the state and the memory live."""
+    devices: list[torch.device] = []
+
+    def note(x: Tensor) -> Tensor:
+        devices.append(x.device)
+        return x
+
+    map_tensors(note, trees)
+    return torch.tensor([token], device=devices[0] if devices else None)
+
+
+def check_search(state: Any, memory: Any, max_len: int, batch_size: int) -> None:
+    check_count("max_len", max_len, least=1)
+    check_count("batch_size", batch_size, least=1)
+
+    def leads(name: str, x: Tensor) -> Tensor:
+        if x.ndim == 0 or x.shape[0] != batch_size:
+            raise ValueError(f"every tensor of {name} must be [{batch_size}, ...]; got {shape_text(x.shape)}")
+        return x
+
+    map_tensors(lambda x: leads("state", x), state)
+    map_tensors(lambda x: leads("memory", x), memory)
+
+
+def check_log_probs(log_probs: Tensor) -> None:
+    if log_probs.ndim != 2 or log_probs.shape[0] != 1:
+        raise ValueError(f"the step's log_probs must be [1, N] for tokens [1]; got {shape_text(log_probs.shape)}")
+
+
+def collect(
+    found: list[list[Hypothesis]], log_probs: Tensor, *, eos: int, max_len: int, penalty: float
+) -> SearchResult:
+    """Lists of hypotheses -> tensors; `log_probs` lends its dtype and device."""
+    real = {"dtype": log_probs.dtype, "device": log_probs.device}
+    shape = (len(found), len(found[0]))
+    ids = torch.full((*shape, max_len), eos, device=log_probs.device)
+    lengths = torch.zeros(shape, dtype=torch.int64, device=log_probs.device)
+    scores = torch.full(shape, -torch.inf, **real)
+    token_scores = torch.zeros(*shape, max_len, **real)
+    first = next((hypothesis.weights[0] for row in found for hypothesis in row if hypothesis.ids), None)
+    weights = None if first is None else first.new_zeros(*shape, max_len, first.shape[-1])
+    for b, hypotheses in enumerate(found):
+        for n, hypothesis in enumerate(hypotheses):
+            length = len(hypothesis.ids)
+            if length == 0:
+                continue
+            ids[b, n, :length] = torch.tensor(hypothesis.ids)
+            lengths[b, n] = length
+            scores[b, n] = hypothesis.score(penalty)
+            token_scores[b, n, :length] = torch.tensor(hypothesis.token_scores, **real)
+            if weights is not None:
+                weights[b, n, :length] = torch.stack(hypothesis.weights)
+    return SearchResult(ids, lengths, scores, token_scores, weights)

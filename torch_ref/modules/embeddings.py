@@ -1,0 +1,51 @@
+"""Token and position embeddings. Source: Vaswani et al. 2017, sections 3.4 and 3.5; the Annotated Transformer."""
+
+import math
+
+from torch import Tensor, nn
+
+from torch_ref.functional.checks import check_floating, check_ids, check_min_rank, check_rate, check_shape
+from torch_ref.functional.dropout import draw_keep_mask
+from torch_ref.functional.dropout import dropout as keep_or_drop
+from torch_ref.functional.positions import sinusoidal_positions
+
+
+class Embeddings(nn.Module):
+    """embedding[token] * sqrt(d_model).
+
+    Shapes: tokens [...] -> [..., d_model]. Parameters: embedding [vocab_size, d_model].
+    Errors: TypeError for tokens that are not integers; ValueError for an id outside 0..vocab_size-1.
+    """
+
+    def __init__(self, d_model: int, vocab_size: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, d_model)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        check_ids("tokens", tokens, self.embedding.num_embeddings)
+        return self.embedding(tokens.long()) * math.sqrt(self.embedding.embedding_dim)
+
+
+class PositionalEncoding(nn.Module):
+    """X + sinusoidal positions, then dropout; no parameters.
+
+    Shapes: X [*batch, T, d_model] -> the same. keep_mask, of that shape, sets the dropout explicitly.
+    Errors: ValueError when T is above max_len.
+    """
+
+    def __init__(self, d_model: int, dropout: float = 0.0, max_len: int = 5000) -> None:
+        super().__init__()
+        check_rate("dropout", dropout)
+        self.d_model, self.dropout, self.max_len = d_model, dropout, max_len
+
+    def forward(self, X: Tensor, *, keep_mask: Tensor | None = None) -> Tensor:
+        check_floating("X", X)
+        check_min_rank("X", X, ["T", "D"])
+        *batch, length, _ = X.shape
+        check_shape("X", X, (*batch, "T", self.d_model))
+        if length > self.max_len:
+            raise ValueError(f"X must have at most max_len = {self.max_len} positions; got {length}")
+        X = X + sinusoidal_positions(length, self.d_model, X.dtype, device=X.device)
+        if keep_mask is None and self.training and self.dropout > 0:
+            keep_mask = draw_keep_mask(X.shape, self.dropout, X.device)
+        return X if keep_mask is None else keep_or_drop(X, self.dropout, keep_mask)

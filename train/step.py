@@ -1,0 +1,100 @@
+"""One training step, and an epoch of them in a single program."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jaxtyping import Float, Int
+
+from jax_attn.functional import masked_cross_entropy
+from jax_attn.models import EncoderDecoder
+from train.batches import NOBODY, Examples
+
+
+class TrainState(NamedTuple):
+    """What training changes."""
+
+    params: Any
+    optimizer: optax.OptState
+    step: Int[Array, ""]
+    """Steps taken: with the seed, the position in the plan of batches and in the stream of dropout."""
+
+
+class Losses(NamedTuple):
+    """What a batch cost."""
+
+    nats: Float[Array, ""]
+    """Cross entropy, summed over the tokens that count."""
+    tokens: Int[Array, ""]
+    """How many tokens count: the target's words and `<eos>`."""
+    sentences: Float[Array, ""]
+    """The book's sum: each sentence's mean over all label positions, padding counted in."""
+
+    def per_token(self) -> Array:
+        """Nats a token."""
+        return self.nats / jnp.maximum(self.tokens, 1)
+
+    def book(self) -> Array:
+        """The loss that the book prints: its sum over the number of tokens that count."""
+        return self.sentences / jnp.maximum(self.tokens, 1)
+
+
+def select(examples: Examples, rows: Int[Array, "batch"]) -> Examples:
+    """The examples of a row of the plan; `NOBODY` has length 0."""
+    batch = Examples(*(jnp.take(column, rows, axis=0, mode="clip") for column in examples))
+    present = rows != NOBODY
+    return batch._replace(
+        source_lens=jnp.where(present, batch.source_lens, 0), target_lens=jnp.where(present, batch.target_lens, 0)
+    )
+
+
+def batch_losses(model: EncoderDecoder, params: Any, batch: Examples, dropout_key: Array | None = None) -> Losses:
+    """Teacher forcing: read target[:-1], predict target[1:]."""
+    logits, _ = model.apply(
+        params,
+        batch.sources,
+        batch.targets[:, :-1],
+        batch.source_lens,
+        deterministic=dropout_key is None,
+        return_weights=False,
+        rngs=None if dropout_key is None else {"dropout": dropout_key},
+    )
+    label_lens = jnp.maximum(batch.target_lens - 1, 0)
+    nats = masked_cross_entropy(logits, batch.targets[:, 1:], label_lens, reduction="none")
+    return Losses(nats.sum(), label_lens.sum(), nats.mean(axis=-1).sum())
+
+
+def make_train_epoch(
+    model: EncoderDecoder, optimizer: optax.GradientTransformation, loss: str, seed: int
+) -> Callable[[TrainState, Examples, Int[Array, "step row"]], tuple[TrainState, Losses]]:
+    """A jitted function (state, examples, plan of the epoch) -> (state, losses of each step).
+
+    A whole epoch is one program, so that the host has nothing to do between steps; the old state's buffers are reused.
+    """
+
+    def objective(params: Any, batch: Examples, key: Array) -> tuple[Array, Losses]:
+        losses = batch_losses(model, params, batch, key)
+        return (losses.per_token() if loss == "tokens" else losses.sentences), losses
+
+    def train_step(state: TrainState, batch: Examples) -> tuple[TrainState, Losses]:
+        key = jax.random.fold_in(jax.random.key(seed), state.step)
+        gradients, losses = jax.grad(objective, has_aux=True)(state.params, batch, key)
+        updates, opt_state = optimizer.update(gradients, state.optimizer, state.params)
+        return TrainState(optax.apply_updates(state.params, updates), opt_state, state.step + 1), losses
+
+    def train_epoch(state: TrainState, examples: Examples, rows: Array) -> tuple[TrainState, Losses]:
+        return jax.lax.scan(lambda state, row: train_step(state, select(examples, row)), state, rows)
+
+    return jax.jit(train_epoch, donate_argnums=0)
+
+
+def make_evaluate(model: EncoderDecoder) -> Callable[[Any, Examples, Int[Array, "step row"]], Losses]:
+    """A jitted function (params, examples, plan) -> losses of each batch, without dropout."""
+
+    def evaluate(params: Any, examples: Examples, rows: Array) -> Losses:
+        return jax.lax.map(lambda row: batch_losses(model, params, select(examples, row)), rows)
+
+    return jax.jit(evaluate)
