@@ -58,7 +58,14 @@ def plan(num_examples: int, batch_size: int, seed: int, epoch: int) -> Int[np.nd
     Each example occurs once; the last batch is filled up with `NOBODY`. The global step is the position in the plan:
     step s is batch s % num_batches of epoch s // num_batches, on however many devices its rows are spread.
     """
-    order = np.random.Generator(np.random.Philox([seed, epoch])).permutation(num_examples)
+    order = np.random.Generator(np.random.Philox([seed, epoch])).permutation(num_examples).astype(np.int32)
+    rows = in_order(num_examples, batch_size)
+    return np.where(rows == NOBODY, NOBODY, order[rows])
+
+
+def in_order(num_examples: int, batch_size: int) -> Int[np.ndarray, "batch row"]:
+    """The examples one after another, the last batch filled up with `NOBODY`: the plan of an evaluation."""
     num_batches = -(-num_examples // batch_size)
-    padding = np.full(num_batches * batch_size - num_examples, NOBODY)
-    return np.concatenate([order, padding]).astype(np.int32).reshape(num_batches, batch_size)
+    rows = np.full(num_batches * batch_size, NOBODY, np.int32)
+    rows[:num_examples] = np.arange(num_examples)
+    return rows.reshape(num_batches, batch_size)

@@ -7,11 +7,15 @@ from typing import Literal
 from train.tokens import Tokenizer
 
 
+class ConfigError(ValueError):
+    """A setting that cannot be used; the message says which, what it must be, and what it is."""
+
+
 @dataclass(frozen=True)
 class CorpusConfig:
     """Which sentence pairs are used, and what a word is."""
 
-    train: int | None = 10_000
+    train: int | None = 20_000
     """Pairs for training; None: all of the file but those for validation and test."""
     valid: int = 500
     """Pairs for validation: the loss that is shown after each epoch."""
@@ -25,6 +29,8 @@ class CorpusConfig:
     """Words that occur less often in training are <unk>."""
     max_words: int = 30
     """Pairs with a longer side are left out, and counted. Also the longest translation."""
+    steps: int | None = None
+    """Ids that either side is padded to, <bos> and <eos> counted in; by default as many as the longest pair needs."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,7 @@ class ModelConfig:
     """The recurrent cell of encoder and decoder."""
     embed_size: int = 64
     """Features of a word's embedding."""
-    num_hiddens: int = 128
+    num_hiddens: int = 96
     """Hidden units of the decoder, and of the encoder's directions together."""
     num_layers: int = 1
     """Layers of encoder and decoder."""
@@ -83,8 +89,8 @@ class SearchConfig:
     beam_size: int = 1
     """Hypotheses kept at each step; 1 is greedy search."""
     length_penalty: float = 1.0
-    """Hypotheses are ranked by log p / length^penalty."""
-    batch_size: int = 125
+    """Hypotheses of a beam are ranked by log p / length^penalty."""
+    batch_size: int = 100
     """Sentences translated at once."""
     examples: tuple[str, ...] = ()
     """Sentences to translate at the end; by default the first of the test set."""
@@ -100,11 +106,47 @@ class Config:
     """The run folder, which must not exist yet; by default the next free one in runs/."""
     seed: int = 0
     """Of the initial parameters, of the order of examples and of dropout."""
-    epochs: int = 12
+    epochs: int = 4
     """Passes over the training pairs."""
     framework: Literal["jax", "torch"] = "jax"
-    """torch runs the plain PyTorch reference on the same batches (only the preset book)."""
+    """torch: the plain PyTorch reference learns from the same batches (the preset book and its like)."""
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
+
+
+def check(config: Config) -> None:
+    """Raise ConfigError on a number that no run could use; all of them are listed."""
+    at_least = {
+        "seed": (config.seed, 0),
+        "epochs": (config.epochs, 1),
+        "corpus.valid": (config.corpus.valid, 0),
+        "corpus.test": (config.corpus.test, 0),
+        "corpus.seed": (config.corpus.seed, 0),
+        "corpus.min-freq": (config.corpus.min_freq, 1),
+        "corpus.max-words": (config.corpus.max_words, 1),
+        "model.embed-size": (config.model.embed_size, 1),
+        "model.num-hiddens": (config.model.num_hiddens, 1),
+        "model.num-layers": (config.model.num_layers, 1),
+        "training.batch-size": (config.training.batch_size, 1),
+        "search.beam-size": (config.search.beam_size, 1),
+        "search.batch-size": (config.search.batch_size, 1),
+    }
+    if config.corpus.train is not None:
+        at_least["corpus.train"] = (config.corpus.train, 1)
+    wrong = [f"{name} must be at least {least}; got {value}" for name, (value, least) in at_least.items() if value < least]
+    if not 0 <= config.model.dropout < 1:
+        wrong.append(f"model.dropout must be in [0, 1); got {config.model.dropout}")
+    for name, value in {
+        "training.learning-rate": config.training.learning_rate,
+        "training.clip-norm": config.training.clip_norm,
+    }.items():
+        if not 0 < value < float("inf"):
+            wrong.append(f"{name} must be more than 0; got {value}")
+    if config.search.beam_size > 1 and config.framework == "torch":
+        wrong.append("search.beam-size must be 1 with framework torch, which searches greedily")
+    if config.data is None and config.corpus.train is None:
+        wrong.append("corpus.train must be a number for the embedded corpus; it has no end")
+    if wrong:
+        raise ConfigError("; ".join(wrong))

@@ -25,7 +25,7 @@ from train.lexicon import IL, ILS, NOUS, Adjective, Determiner, Noun, Verb
 
 Item = TypeVar("Item")
 
-MAX_LENGTH = 16  # tokens a side; longer sentences are drawn again
+MAX_LENGTH = 13  # tokens a side; longer sentences are drawn again
 
 PRESENT, PAST, GOING = "present", "past", "going"
 TENSES = 7 * (PRESENT,) + 4 * (PAST,) + (GOING, GOING, *lex.MODALS, *(verb.base for verb in lex.CATENATIVE))

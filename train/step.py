@@ -98,3 +98,16 @@ def make_evaluate(model: EncoderDecoder) -> Callable[[Any, Examples, Int[Array, 
         return jax.lax.map(lambda row: batch_losses(model, params, select(examples, row)), rows)
 
     return jax.jit(evaluate)
+
+
+def make_force_decode(model: EncoderDecoder) -> Callable[[Any, Examples, Int[Array, "step row"]], Array | None]:
+    """A jitted function (params, examples, plan) -> attention weights `[examples, T, S]` while the reference is read."""
+
+    def attend(params: Any, batch: Examples) -> Array | None:
+        return model.apply(params, batch.sources, batch.targets[:, :-1], batch.source_lens)[1]
+
+    def force_decode(params: Any, examples: Examples, rows: Array) -> Array | None:
+        weights = jax.lax.map(lambda row: attend(params, select(examples, row)), rows)
+        return None if weights is None else weights.reshape(-1, *weights.shape[2:])
+
+    return jax.jit(force_decode)

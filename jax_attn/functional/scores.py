@@ -9,7 +9,9 @@ Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-s
 """
 
 import math
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
@@ -86,9 +88,18 @@ def additive_score(
     require_same_features(queries=queries, keys=keys)
     require_shape(queries.shape[-1:], w_v=w_v)
     wide = wide_dtype(queries, keys, w_v)
-    hidden = jnp.expand_dims(queries.astype(wide), -2) + jnp.expand_dims(keys.astype(wide), -3)  # [*batch, Q, K, H]
-    scores = jnp.sum((jnp.tanh(hidden) if use_tanh else hidden) * w_v.astype(wide), axis=-1)
+    scores = _sum_of_tanh(queries.astype(wide), keys.astype(wide), w_v.astype(wide), use_tanh)
     return scores.astype(dtype or jnp.result_type(queries, keys, w_v))
+
+
+@partial(jax.checkpoint, static_argnums=3)
+def _sum_of_tanh(queries: Array, keys: Array, w_v: Array, use_tanh: bool) -> Array:
+    """Σ_h w_v[h] tanh(q[h] + k[h]), whose `[*batch, Q, K, H]` terms are computed again for the gradient, not kept.
+
+    They are H times as large as the scores: writing them out and reading them back takes longer than a second tanh.
+    """
+    hidden = jnp.expand_dims(queries, -2) + jnp.expand_dims(keys, -3)  # [*batch, Q, K, H]
+    return jnp.sum((jnp.tanh(hidden) if use_tanh else hidden) * w_v, axis=-1)
 
 
 def gaussian_score(

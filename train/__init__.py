@@ -1,0 +1,1 @@
+"""A program that trains neural machine translation: `python -m train.nmt`."""

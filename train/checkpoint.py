@@ -1,0 +1,90 @@
+"""What a run leaves behind: one folder, made once and never written over."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from train.config import Config, ConfigError
+from train.vocabulary import Vocabulary
+
+
+class RunFolder:
+    """The files of a run.
+
+        config.json           the configuration, every setting of it
+        source.json           the vocabularies, a word a line
+        target.json
+        metrics.jsonl         one line for each epoch
+        checkpoint/           parameters, optimiser and step, by Orbax
+        model.safetensors     the parameters under PyTorch's names
+        attention.png         what the translations of a few test sentences attended to
+        summary.json          the results
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def require_free(path: Path) -> None:
+        """ConfigError if the folder could not be made; nothing is made yet."""
+        if path.exists() or path.is_symlink():
+            raise ConfigError(f"{path} exists already; name another folder with --out, or remove it")
+        parent = next(folder for folder in path.absolute().parents if folder.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            raise ConfigError(f"the run folder {path} cannot be made: {parent} is no folder that can be written to")
+
+    @classmethod
+    def create(cls, path: Path) -> "RunFolder":
+        """Make the folder; ConfigError if it exists or cannot be made."""
+        cls.require_free(path)
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise ConfigError(f"the run folder {path} cannot be made: {error.strerror}") from error
+        return cls(path)
+
+    def save_inputs(self, config: Config, source: Vocabulary, target: Vocabulary) -> None:
+        """What is known before training."""
+        self._write_json("config.json", dataclasses.asdict(config))
+        source.save(self.path / "source.json")
+        target.save(self.path / "target.json")
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """One line more in metrics.jsonl."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def save_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """The parameters as safetensors, under PyTorch's names and in its layouts."""
+        from safetensors.numpy import save_file
+
+        save_file(dict(weights), self.path / "model.safetensors")
+
+    def save_summary(self, summary: Mapping[str, Any]) -> None:
+        """The results, last of all: a folder without a summary is a run that did not end."""
+        self._write_json("summary.json", summary)
+
+    def _write_json(self, name: str, content: Any) -> None:
+        text = json.dumps(content, ensure_ascii=False, indent=2, default=str)
+        (self.path / name).write_text(text + "\n", encoding="utf-8")
+
+
+def next_free(folder: Path, name: str) -> Path:
+    """The first of `folder/name-1`, `folder/name-2`, … that does not exist."""
+    number = 1
+    while (folder / f"{name}-{number}").exists():
+        number += 1
+    return folder / f"{name}-{number}"
+
+
+def save_state(path: Path, state: Any) -> None:
+    """Write a training state with Orbax, whole or not at all."""
+    import orbax.checkpoint as ocp
+
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(path.absolute(), state)

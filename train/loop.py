@@ -1,0 +1,109 @@
+"""Training, and what is asked of a trained model, in JAX. `train.reference` answers the same questions in PyTorch."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_attn.functional import SearchResult
+from jax_attn.weights import to_torch
+from train.batches import Examples, in_order, plan
+from train.checkpoint import save_state
+from train.config import Config
+from train.data import Data
+from train.model import build_model
+from train.optimizers import make_optimizer
+from train.step import TrainState, make_evaluate, make_force_decode, make_train_epoch
+from train.translate import make_search
+
+
+class Epoch(NamedTuple):
+    """What one pass over the training pairs came to."""
+
+    epoch: int
+    loss: float
+    """Nats a token that counts, while training."""
+    loss_book: float
+    """The same by the book's measure, see `Losses.book`."""
+    valid_loss: float | None
+    """Nats a token of the validation pairs, after the epoch."""
+    tokens: int
+    """Target tokens learnt from, `<eos>` counted in."""
+    seconds: float
+    """Of training alone; the first epoch's hold the compilation."""
+
+
+class Learner(Protocol):
+    """A model that learns from a run's data, whatever framework it is written in."""
+
+    def fit(self, report: Callable[[Epoch], None]) -> None:
+        """Train, and report each epoch when it is done."""
+
+    def search(self, sources: np.ndarray, source_lens: np.ndarray) -> SearchResult:
+        """Hypotheses for padded sources `[rows, S]`."""
+
+    def force_decode(self, examples: Examples) -> np.ndarray | None:
+        """Attention weights `[examples, T, S]` while the references are read; None without attention."""
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """The parameters under PyTorch's names."""
+
+    def save(self, path: Path) -> None:
+        """Write parameters, optimiser and step."""
+
+
+class JaxLearner:
+    """The model of `jax_attn`, trained with Optax."""
+
+    def __init__(self, config: Config, data: Data) -> None:
+        self.config, self.data = config, data
+        self.model = build_model(config.model, len(data.source), len(data.target))
+        num_batches = len(in_order(len(data.corpus.train), config.training.batch_size))
+        optimizer = make_optimizer(config.training, num_batches * config.epochs)
+        example = Examples(*(column[:1] for column in data.train))
+        init = jax.jit(self.model.init)
+        params = init(jax.random.key(config.seed), example.sources, example.targets, example.source_lens)
+        self.state = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+        self._train_epoch = make_train_epoch(self.model, optimizer, config.training.loss, config.seed)
+        self._evaluate = make_evaluate(self.model)
+        self._force_decode = make_force_decode(self.model)
+        self._search = make_search(self.model, config.search, data.max_target_len)
+
+    def fit(self, report: Callable[[Epoch], None]) -> None:
+        examples, batch_size = jax.device_put(self.data.train), self.config.training.batch_size
+        for epoch in range(self.config.epochs):
+            start = time.perf_counter()
+            rows = plan(len(self.data.corpus.train), batch_size, self.config.seed, epoch)
+            self.state, losses = self._train_epoch(self.state, examples, rows)
+            total = jax.tree.map(lambda of_step: float(np.sum(of_step)), jax.device_get(losses))
+            seconds = time.perf_counter() - start
+            tokens = int(total.tokens)
+            report(
+                Epoch(epoch + 1, total.nats / tokens, total.sentences / tokens, self._valid_loss(), tokens, seconds)
+            )
+
+    def _valid_loss(self) -> float | None:
+        if not self.data.corpus.valid:
+            return None
+        rows = in_order(len(self.data.corpus.valid), self.config.training.batch_size)
+        losses = jax.device_get(self._evaluate(self.state.params, self.data.valid, rows))
+        return float(losses.nats.sum() / losses.tokens.sum())
+
+    def search(self, sources: np.ndarray, source_lens: np.ndarray) -> SearchResult:
+        return jax.device_get(partial(self._search, self.state.params)(sources, source_lens))
+
+    def force_decode(self, examples: Examples) -> np.ndarray | None:
+        rows = in_order(len(examples.sources), self.config.search.batch_size)
+        weights = self._force_decode(self.state.params, examples, rows)
+        return None if weights is None else np.asarray(weights)[: len(examples.sources)]
+
+    def weights(self) -> dict[str, np.ndarray]:
+        return to_torch(self.state.params)
+
+    def save(self, path: Path) -> None:
+        save_state(path, self.state)

@@ -1,0 +1,120 @@
+"""Train a translator: `python -m train.nmt [PRESET] [OPTIONS]`.
+
+    python -m train.nmt                              the embedded English-French corpus, within a minute
+    python -m train.nmt book --data fra.txt          d2l.ai's translator, by the book
+    python -m train.nmt --data pairs.txt --epochs 20 your own sentence pairs, a tab between source and target
+    python -m train.nmt --model.attention none       the same without attention
+"""
+
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from train.config import Config, ConfigError, check
+from train.corpus import CorpusError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse, run, and say what was wrong on one line; the exit status."""
+    started = time.perf_counter()
+    try:
+        preset, config = parse(sys.argv[1:] if arguments is None else list(arguments))
+        run(preset, config, started)
+    except (ConfigError, CorpusError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def parse(arguments: list[str]) -> tuple[str, Config]:
+    """The preset's name and its configuration with the command line's changes."""
+    import tyro
+
+    from train.presets import PRESETS
+
+    named = bool(arguments) and not arguments[0].startswith("-")
+    preset = arguments[0] if named else "demo"
+    if preset not in PRESETS:
+        raise ConfigError(f"there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
+    config = tyro.cli(
+        Config,
+        prog=f"python -m train.nmt {preset}" if named else "python -m train.nmt",
+        description=__doc__,
+        args=arguments[named:],
+        default=PRESETS[preset],
+    )
+    check(config)
+    return preset, config
+
+
+def run(preset: str, config: Config, started: float) -> None:
+    """One run from its configuration to its summary."""
+    from train import console, data
+    from train.checkpoint import RunFolder, next_free
+
+    out = config.out or next_free(Path("runs"), preset)
+    RunFolder.require_free(out)
+    loaded = data.load(config)
+    learner = make_learner(config, loaded)
+    folder = RunFolder.create(out)
+    folder.save_inputs(config, loaded.source, loaded.target)
+    console.show_start(config, loaded, folder)
+
+    epochs = []
+    with console.Progress(config.epochs) as progress:
+        def report(epoch) -> None:
+            epochs.append(epoch)
+            folder.append_metrics(epoch._asdict())
+            progress.show(epoch)
+
+        learner.fit(report)
+    learner.save(folder.path / "checkpoint")
+    folder.save_weights(learner.weights())
+
+    from train.evaluate import evaluate
+
+    summary = summarize(epochs) | evaluate(learner, config, loaded, folder)
+    summary |= {"preset": preset, "framework": config.framework, "seed": config.seed, "versions": versions()}
+    summary["seconds"] = time.perf_counter() - started
+    folder.save_summary(summary)
+    console.show_results(summary, folder)
+
+
+def make_learner(config: Config, loaded):
+    """The learner of the framework asked for; PyTorch is imported only for its own."""
+    if config.framework == "torch":
+        try:
+            from train.reference import TorchLearner
+        except ImportError as error:
+            raise ConfigError(f"--framework torch needs PyTorch ({error}); install the extra `test`") from error
+        return TorchLearner(config, loaded)
+    from train.loop import JaxLearner
+
+    return JaxLearner(config, loaded)
+
+
+def summarize(epochs) -> dict:
+    """The losses and the speed of a run, from its epochs."""
+    last = epochs[-50:]
+    steady = epochs[1:] or epochs  # the first epoch compiles
+    return {
+        "loss": epochs[-1].loss,
+        "valid_loss": epochs[-1].valid_loss,
+        "loss_book": sum(epoch.loss_book for epoch in last) / len(last),
+        "loss_book_best": min(epoch.loss_book for epoch in epochs),
+        "epochs": len(epochs),
+        "tokens_per_second": sum(epoch.tokens for epoch in steady) / sum(epoch.seconds for epoch in steady),
+        "seconds_training": sum(epoch.seconds for epoch in epochs),
+    }
+
+
+def versions() -> dict[str, str]:
+    """What the numbers were computed with."""
+    return {"python": platform.python_version()} | {name: version(name) for name in ("jax", "flax", "optax", "numpy")}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

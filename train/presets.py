@@ -1,0 +1,32 @@
+"""The runs that have a name. Each says its command, its time on two cores, and the score to expect."""
+
+from train.config import Config, CorpusConfig, ModelConfig, SearchConfig, TrainingConfig
+
+DEMO = Config()
+"""The embedded corpus.
+
+    python -m train.nmt
+"""
+
+BOOK = Config(
+    epochs=500,
+    corpus=CorpusConfig(train=1000, valid=0, test=100, tokenizer="book", min_freq=3, max_words=8, steps=10),
+    model=ModelConfig(
+        cell="lstm",
+        embed_size=32,
+        num_hiddens=32,
+        num_layers=2,
+        bidirectional=False,
+        query="previous",
+        input_feeding=False,
+        bridge=False,
+    ),
+    training=TrainingConfig(decay=False, loss="sentences"),
+    search=SearchConfig(examples=("go .", "i'm ok .", "i won !")),
+)
+"""d2l.ai's translator: the first 1000 pairs of its English-French corpus, 500 epochs.
+
+    python -m train.nmt book --data fra.txt
+"""
+
+PRESETS = {"demo": DEMO, "book": BOOK}

@@ -1,0 +1,82 @@
+"""The same run in plain PyTorch, by `torch_ref`: what `--framework torch` asks for, and nothing else imports."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from jax_attn.functional import SearchResult
+from torch_ref import recipe
+from train.batches import NOBODY, Examples, plan
+from train.config import Config, ConfigError
+from train.data import Data
+from train.loop import Epoch
+from train.vocabulary import BOS, EOS
+
+
+class TorchLearner:
+    """The model of `torch_ref`, trained by the book's recipe on the same batches in the same order."""
+
+    def __init__(self, config: Config, data: Data) -> None:
+        self.config, self.data = config, data
+        self.recipe = _recipe(config)
+        self.model = recipe.build(len(data.source), len(data.target), self.recipe, config.seed)
+
+    def fit(self, report: Callable[[Epoch], None]) -> None:
+        def convert(done: recipe.EpochReport) -> None:
+            tokens = int(np.maximum(self.data.train.target_lens - 1, 0).sum())
+            seconds = tokens / done.tokens_per_second
+            report(Epoch(done.epoch + 1, done.nats_per_token, done.loss_book, None, tokens, seconds))
+
+        recipe.train(self.model, self._batches, self.recipe, self.config.epochs, convert)
+
+    def _batches(self, epoch: int) -> Iterator[Examples]:
+        train = self.data.train
+        for rows in plan(len(train.sources), self.config.training.batch_size, self.config.seed, epoch):
+            present = rows[rows != NOBODY]
+            yield Examples(*(column[present] for column in train))
+
+    def search(self, sources: np.ndarray, source_lens: np.ndarray) -> SearchResult:
+        found = recipe.translate(self.model, sources, source_lens, BOS, EOS, self.data.max_target_len)
+        return SearchResult(*(None if part is None else part.numpy() for part in found))
+
+    def force_decode(self, examples: Examples) -> np.ndarray | None:
+        with torch.no_grad():
+            inputs = (examples.sources, examples.targets[:, :-1], examples.source_lens)
+            return self.model(*map(torch.as_tensor, inputs))[1].numpy()
+
+    def weights(self) -> dict[str, np.ndarray]:
+        return {name: tensor.numpy() for name, tensor in self.model.state_dict().items()}
+
+    def save(self, path: Path) -> None:
+        path.mkdir()
+        torch.save(self.model.state_dict(), path / "model.pt")
+
+
+def _recipe(config: Config) -> recipe.Recipe:
+    """The recipe that a configuration describes; ConfigError if it is not the book's kind."""
+    model, training = config.model, config.training
+    fixed = {
+        "model.cell": (model.cell, "lstm"),
+        "model.attention": (model.attention, "additive"),
+        "model.query": (model.query, "previous"),
+        "model.bidirectional": (model.bidirectional, False),
+        "model.bridge": (model.bridge, False),
+        "model.tie-embeddings": (model.tie_embeddings, False),
+        "training.loss": (training.loss, "sentences"),
+        "training.decay": (training.decay, False),
+    }
+    other = [f"{name} must be {needed}; got {value}" for name, (value, needed) in fixed.items() if value != needed]
+    if other:
+        raise ConfigError("framework torch runs the book's recipe (the preset book): " + "; ".join(other))
+    return recipe.Recipe(
+        embed_size=model.embed_size,
+        num_hiddens=model.num_hiddens,
+        num_layers=model.num_layers,
+        dropout=model.dropout,
+        learning_rate=training.learning_rate,
+        clip_norm=training.clip_norm,
+        decoder_bias=model.decoder_bias,
+        stop_at_length=model.stop_at_length,
+    )
