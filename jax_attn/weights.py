@@ -9,8 +9,8 @@ Both sides describe the same tree, so one rule for each leaf is all there is:
     `scale` [features]              `weight`                   as it is
     anything else                   the same name              as it is
 
-and a path `encoder / rnn / kernel_ih_l0` is the name `encoder.rnn.weight_ih_l0`. What differs by more than that, such as
-another order of gates, is a foreign format and has a file of its own under `jax_attn.checkpoints`.
+and a path `encoder / rnn / kernel_ih_l0` is the name `encoder.rnn.weight_ih_l0`. What differs by more than that, such
+as another order of gates, is a foreign format and has a file of its own under `jax_attn.checkpoints`.
 """
 
 from collections.abc import Mapping

@@ -16,14 +16,14 @@ from train.vocabulary import Vocabulary
 class RunFolder:
     """The files of a run.
 
-        config.json           the configuration, every setting of it
-        source.json           the vocabularies, a word a line
-        target.json
-        metrics.jsonl         one line for each epoch
-        checkpoint/           parameters, optimiser and step, by Orbax
-        model.safetensors     the parameters under PyTorch's names
-        attention.png         what the translations of a few test sentences attended to
-        summary.json          the results
+    config.json           the configuration, every setting of it
+    source.json           the vocabularies, a word a line
+    target.json
+    metrics.jsonl         one line for each epoch
+    checkpoint/           parameters, optimiser and step, by Orbax
+    model.safetensors     the parameters under PyTorch's names
+    attention.png         what the translations of a few test sentences attended to
+    summary.json          the results
     """
 
     def __init__(self, path: Path) -> None:

@@ -135,7 +135,9 @@ def check(config: Config) -> None:
     }
     if config.corpus.train is not None:
         at_least["corpus.train"] = (config.corpus.train, 1)
-    wrong = [f"{name} must be at least {least}; got {value}" for name, (value, least) in at_least.items() if value < least]
+    wrong = [
+        f"{name} must be at least {least}; got {value}" for name, (value, least) in at_least.items() if value < least
+    ]
     if not 0 <= config.model.dropout < 1:
         wrong.append(f"model.dropout must be in [0, 1); got {config.model.dropout}")
     for name, value in {

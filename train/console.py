@@ -10,7 +10,7 @@ from rich.table import Table
 from train.checkpoint import RunFolder
 from train.config import Config
 from train.data import Data
-from train.loop import Epoch
+from train.learner import Epoch
 
 CONSOLE = Console(highlight=False)
 

@@ -93,10 +93,10 @@ def _lines(path: Path, report: Counter[str]) -> Iterator[tuple[str, str]]:
     lines = data.split(b"\n")
     cut_short = lines.pop() if lines[-1] else lines.pop() or None
     if cut_short:
-        report["last line without an end, not used"] += 1
+        report["last line without an end, perhaps cut short, not used"] += 1
     for raw in lines:
         if raw.endswith(b"\r"):
-            report["Windows line end, ignored"] += 1
+            report["Windows line ends, ignored"] += 1
             raw = raw[:-1]
         try:
             columns = raw.decode("utf-8").split("\t")

@@ -56,5 +56,7 @@ def load(config: Config) -> Data:
                 "(or leave longer pairs out with corpus.max-words)"
             )
         source_length = target_length = c.steps
-    splits = (encode(split, source, target, source_length, target_length) for split in (pairs.train, pairs.valid, pairs.test))
+    splits = (
+        encode(split, source, target, source_length, target_length) for split in (pairs.train, pairs.valid, pairs.test)
+    )
     return Data(pairs, source, target, *splits)

@@ -8,7 +8,7 @@ from train.checkpoint import RunFolder
 from train.config import Config
 from train.corpus import Pair
 from train.data import Data
-from train.loop import Learner
+from train.learner import Learner
 from train.metrics import alignment_error_rate, diagonal, peaks, score_texts
 from train.tokens import detokenize
 from train.translate import Translation, Translator
@@ -70,7 +70,8 @@ def _alignment_results(learner: Learner, data: Data) -> Results:
 def _known_translations(shown: Sequence[Translation], data: Data) -> list[list[str]]:
     """What the training pairs give for each source: one, several, or none."""
     return [
-        list(dict.fromkeys(detokenize(list(p.target)) for p in data.corpus.train if p.source == t.source)) for t in shown
+        list(dict.fromkeys(detokenize(list(p.target)) for p in data.corpus.train if p.source == t.source))
+        for t in shown
     ]
 
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,45 +15,11 @@ from train.batches import Examples, in_order, plan
 from train.checkpoint import save_state
 from train.config import Config
 from train.data import Data
+from train.learner import Epoch
 from train.model import build_model
 from train.optimizers import make_optimizer
 from train.step import TrainState, make_evaluate, make_force_decode, make_train_epoch
 from train.translate import make_search
-
-
-class Epoch(NamedTuple):
-    """What one pass over the training pairs came to."""
-
-    epoch: int
-    loss: float
-    """Nats a token that counts, while training."""
-    loss_book: float
-    """The same by the book's measure, see `Losses.book`."""
-    valid_loss: float | None
-    """Nats a token of the validation pairs, after the epoch."""
-    tokens: int
-    """Target tokens learnt from, `<eos>` counted in."""
-    seconds: float
-    """Of training alone; the first epoch's hold the compilation."""
-
-
-class Learner(Protocol):
-    """A model that learns from a run's data, whatever framework it is written in."""
-
-    def fit(self, report: Callable[[Epoch], None]) -> None:
-        """Train, and report each epoch when it is done."""
-
-    def search(self, sources: np.ndarray, source_lens: np.ndarray) -> SearchResult:
-        """Hypotheses for padded sources `[rows, S]`."""
-
-    def force_decode(self, examples: Examples) -> np.ndarray | None:
-        """Attention weights `[examples, T, S]` while the references are read; None without attention."""
-
-    def weights(self) -> dict[str, np.ndarray]:
-        """The parameters under PyTorch's names."""
-
-    def save(self, path: Path) -> None:
-        """Write parameters, optimiser and step."""
 
 
 class JaxLearner:
@@ -83,9 +48,7 @@ class JaxLearner:
             total = jax.tree.map(lambda of_step: float(np.sum(of_step)), jax.device_get(losses))
             seconds = time.perf_counter() - start
             tokens = int(total.tokens)
-            report(
-                Epoch(epoch + 1, total.nats / tokens, total.sentences / tokens, self._valid_loss(), tokens, seconds)
-            )
+            report(Epoch(epoch + 1, total.nats / tokens, total.sentences / tokens, self._valid_loss(), tokens, seconds))
 
     def _valid_loss(self) -> float | None:
         if not self.data.corpus.valid:

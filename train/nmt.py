@@ -1,10 +1,14 @@
 """Train a translator: `python -m train.nmt [PRESET] [OPTIONS]`.
 
-    python -m train.nmt                              the embedded English-French corpus, within a minute
-    python -m train.nmt book --data fra.txt          d2l.ai's translator, by the book
-    python -m train.nmt --data pairs.txt --epochs 20 your own sentence pairs, a tab between source and target
-    python -m train.nmt --model.attention none       the same without attention
+python -m train.nmt                              the embedded English-French corpus, within a minute
+python -m train.nmt book --data fra.txt          d2l.ai's translator, by the book
+python -m train.nmt --data pairs.txt --epochs 20 your own sentence pairs, a tab between source and target
+python -m train.nmt --model.attention none       the same without attention
 """
+
+# JAX takes a second to import and a bad option or a bad file should be answered at once, so what needs it is imported
+# where the run comes to it.
+from __future__ import annotations
 
 import platform
 import sys
@@ -12,9 +16,15 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from train import data
+from train.checkpoint import RunFolder, next_free
 from train.config import Config, ConfigError, check
 from train.corpus import CorpusError
+
+if TYPE_CHECKING:
+    from train.learner import Epoch, Learner
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,20 +62,22 @@ def parse(arguments: list[str]) -> tuple[str, Config]:
 
 def run(preset: str, config: Config, started: float) -> None:
     """One run from its configuration to its summary."""
-    from train import console, data
-    from train.checkpoint import RunFolder, next_free
-
     out = config.out or next_free(Path("runs"), preset)
     RunFolder.require_free(out)
     loaded = data.load(config)
+
+    from train import console
+    from train.evaluate import evaluate
+
     learner = make_learner(config, loaded)
     folder = RunFolder.create(out)
     folder.save_inputs(config, loaded.source, loaded.target)
     console.show_start(config, loaded, folder)
 
-    epochs = []
+    epochs: list[Epoch] = []
     with console.Progress(config.epochs) as progress:
-        def report(epoch) -> None:
+
+        def report(epoch: Epoch) -> None:
             epochs.append(epoch)
             folder.append_metrics(epoch._asdict())
             progress.show(epoch)
@@ -74,30 +86,28 @@ def run(preset: str, config: Config, started: float) -> None:
     learner.save(folder.path / "checkpoint")
     folder.save_weights(learner.weights())
 
-    from train.evaluate import evaluate
-
-    summary = summarize(epochs) | evaluate(learner, config, loaded, folder)
-    summary |= {"preset": preset, "framework": config.framework, "seed": config.seed, "versions": versions()}
+    summary = {"preset": preset, "framework": config.framework, "seed": config.seed, "versions": versions()}
+    summary |= summarize(epochs) | evaluate(learner, config, loaded, folder)
     summary["seconds"] = time.perf_counter() - started
     folder.save_summary(summary)
     console.show_results(summary, folder)
 
 
-def make_learner(config: Config, loaded):
+def make_learner(config: Config, loaded: data.Data) -> Learner:
     """The learner of the framework asked for; PyTorch is imported only for its own."""
     if config.framework == "torch":
         try:
             from train.reference import TorchLearner
         except ImportError as error:
-            raise ConfigError(f"--framework torch needs PyTorch ({error}); install the extra `test`") from error
+            raise ConfigError(f"--framework torch needs PyTorch: pip install torch ({error})") from error
         return TorchLearner(config, loaded)
     from train.loop import JaxLearner
 
     return JaxLearner(config, loaded)
 
 
-def summarize(epochs) -> dict:
-    """The losses and the speed of a run, from its epochs."""
+def summarize(epochs: Sequence[Epoch]) -> dict[str, Any]:
+    """The losses and the speed of a run; the book's loss over the last 50 epochs, as it wavers from one to the next."""
     last = epochs[-50:]
     steady = epochs[1:] or epochs  # the first epoch compiles
     return {

@@ -11,7 +11,7 @@ from torch_ref import recipe
 from train.batches import NOBODY, Examples, plan
 from train.config import Config, ConfigError
 from train.data import Data
-from train.loop import Epoch
+from train.learner import Epoch
 from train.vocabulary import BOS, EOS
 
 

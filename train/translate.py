@@ -74,7 +74,9 @@ class Translator:
         """Translate sentences that are words already."""
         too_long = sum(len(words) > self.max_words for words in sentences)
         if too_long:
-            warnings.warn(f"{too_long} sentences are longer than {self.max_words} words; the rest is not read", stacklevel=2)
+            warnings.warn(
+                f"{too_long} sentences are longer than {self.max_words} words; the rest is not read", stacklevel=2
+            )
         kept = [tuple(words[: self.max_words]) for words in sentences]
         translations = []
         for start in range(0, len(kept), self.batch_size):

@@ -99,9 +99,7 @@ def beam_search(
             "weights": weights,
         }
 
-    search = jax.lax.while_loop(
-        lambda search: (search["time"] < max_len) & ~search["finished"].all(), advance, start
-    )
+    search = jax.lax.while_loop(lambda search: (search["time"] < max_len) & ~search["finished"].all(), advance, start)
     return SearchResult(
         ids=search["ids"],
         lengths=search["lengths"],

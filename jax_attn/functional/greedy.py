@@ -57,9 +57,7 @@ def greedy_search(
             ),
         }  # fmt: skip
 
-    search = jax.lax.while_loop(
-        lambda search: (search["time"] < max_len) & ~search["finished"].all(), advance, start
-    )
+    search = jax.lax.while_loop(lambda search: (search["time"] < max_len) & ~search["finished"].all(), advance, start)
     ended = search["ids"] == eos
     lengths = jnp.where(ended.any(axis=-1), jnp.argmax(ended, axis=-1) + 1, max_len).astype(jnp.int32)
     return SearchResult(

@@ -69,4 +69,3 @@ def masked_cross_entropy(
     if reduction == "sentences":
         return losses.mean(axis=-1)
     return losses.sum() / jnp.maximum(counts.sum(), 1)
-

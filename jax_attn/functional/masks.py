@@ -107,9 +107,7 @@ def allow_all_where_empty(allowed: Bool[Array, "*batch #query #key"]) -> Bool[Ar
     return allowed | ~allowed.any(axis=-1, keepdims=True)
 
 
-def sequence_mask(
-    X: Num[Array, "*shape"], valid_lens: Int[Array, "*batch"], value: Any = 0
-) -> Num[Array, "*shape"]:
+def sequence_mask(X: Num[Array, "*shape"], valid_lens: Int[Array, "*batch"], value: Any = 0) -> Num[Array, "*shape"]:
     """A copy of `X` in which every position past its sequence's length holds `value`; d2l.ai's `sequence_mask`.
 
         sequence_mask([[1, 2, 3], [4, 5, 6]], [1, 2]) = [[1, 0, 0], [4, 5, 0]]

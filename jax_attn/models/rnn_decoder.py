@@ -14,7 +14,7 @@ from jax_attn.functional.checks import require_integer, require_rank, shape_text
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.models.rnn_encoder import EncoderOutput
-from jax_attn.modules.attention import Memory, make_attention
+from jax_attn.modules.attention import Memory, MultiHeadAttention, make_attention
 from jax_attn.modules.recurrent import CellWeights, make_recurrent
 
 Query = Literal["previous", "new"]
@@ -24,7 +24,7 @@ class DecoderMemory(NamedTuple):
     """One entry for each source sentence, the same at every step; search indexes it and never reorders it."""
 
     attention: Memory
-    """Projected keys, values and mask; without attention, `keys` is None and `values` `[B, 1, V]` the fixed context."""
+    """Projected keys, values and mask; without attention, keys and values are both the fixed context `[B, 1, V]`."""
     initial: tuple[Float[Array, "batch layers hidden"], ...]
     """The decoder's initial state: (h,) for a GRU, (h, c) for an LSTM."""
 
@@ -50,7 +50,8 @@ class Seq2SeqAttentionDecoder(nn.Module):
 
     With `query="previous"` (the book; Bahdanau et al., 2015), s the state and x the embedded token:
 
-        context = attention(query = top h of s_{t−1}),   s_t = rnn([context; x], s_{t−1}),   logits = dense(top h of s_t)
+        context = attention(query = top h of s_{t−1})
+        s_t = rnn([context; x], s_{t−1}),   logits = dense(top h of s_t)
 
     With `query="new"` (Luong et al., 2015), where the feed stands only with `input_feeding`:
 
@@ -63,8 +64,9 @@ class Seq2SeqAttentionDecoder(nn.Module):
         num_layers: layers of the recurrent network.
         dropout: between its layers and on the attention weights, as in the book.
         cell: "gru" or "lstm".
-        attention: any attention module, or the name of one: "additive", "dot", "scaled_dot", "bilinear", "gaussian";
-            "none" gives every step the encoder's final state as its context, which is the book's model before attention.
+        attention: an attention module of one head, with its own dropout, or the name of one: "additive", "dot",
+            "scaled_dot", "bilinear", "gaussian";
+            "none" gives every step the encoder's final state as its context: the book's model before attention.
         query, input_feeding: see above; input feeding needs the new query.
         bridge: tanh of a Dense layer (one for h, one for c, shared by the layers) leads from the encoder's final state
             to the initial one. Without it the final state is taken as it is, its directions side by side, and must fit.
@@ -99,6 +101,8 @@ class Seq2SeqAttentionDecoder(nn.Module):
             raise ValueError(
                 f"tie_embeddings needs embed_size == num_hiddens; got {self.embed_size} and {self.num_hiddens}"
             )
+        if isinstance(self.attention, MultiHeadAttention):
+            raise TypeError("attention must have one score for each key; MultiHeadAttention has one for each head")
         if isinstance(self.attention, str) and self.attention != "none":
             self.attention = make_attention(
                 self.attention, self.num_hiddens, self.dropout, dtype=self.dtype, param_dtype=self.param_dtype
@@ -152,8 +156,9 @@ class Seq2SeqAttentionDecoder(nn.Module):
         outputs = encoder_output.outputs
         parts = jax.tree.leaves(encoder_output.state)  # each [layers · directions, B, H]
         final = [self._by_layer(part, outputs.shape[-1]) for part in parts]  # each [B, layers, directions · H]
-        if self.attention == "none":
-            attention = Memory(None, final[0][:, -1:], None)
+        if isinstance(self.attention, str):  # "none"
+            context = final[0][:, -1:]
+            attention = Memory(context, context, None)
         else:
             attention = self.attention.prepare(outputs, outputs, valid_lens, mask, query_size=self.num_hiddens)
         return DecoderMemory(attention, self._initial(final))
@@ -169,8 +174,8 @@ class Seq2SeqAttentionDecoder(nn.Module):
         expected_parts = 2 if self.cell == "lstm" else 1
         if len(final) != expected_parts:
             raise ValueError(
-                f"a decoder with cell={self.cell!r} needs an encoder of the same cell; its final state has {len(final)} "
-                f"parts, not {expected_parts}"
+                f"a decoder with cell={self.cell!r} needs an encoder of the same cell; "
+                f"its final state has {len(final)} parts, not {expected_parts}"
             )
         if final[0].shape[1] != self.num_layers:
             raise ValueError(
@@ -288,9 +293,10 @@ class Seq2SeqAttentionDecoder(nn.Module):
         if self.query == "previous":
             context, weights = self._attend(_top(state), memory, keep.attention)
             projected = projected + context @ cells[0].kernel_ih[: -self.embed_size]
-        elif self.input_feeding:
+        elif state.feed is not None:
             projected = projected + state.feed @ cells[0].kernel_ih[: -self.embed_size]
         carries = []
+        output: Array
         for layer, cell in enumerate(cells):
             if layer > 0:
                 output = output if keep.layers is None else drop(output, self.dropout, keep.layers[layer - 1])
@@ -306,7 +312,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
         """Context `[rows, V]` and weights `[rows, K]`: a sentence's beam is its axis of queries."""
         sentences = memory.initial[0].shape[0]
         rows, beam = queries.shape[0], queries.shape[0] // sentences
-        if self.attention == "none":
+        if isinstance(self.attention, str):  # "none"
             return jnp.repeat(memory.attention.values[:, 0], beam, axis=0), None
         context, weights = self.attention.attend(
             queries.reshape(sentences, beam, -1),
@@ -322,14 +328,14 @@ class Seq2SeqAttentionDecoder(nn.Module):
 
     def _draw_keep_masks(self, targets: Array, memory: DecoderMemory) -> DecoderKeepMasks:
         """All of dropout's masks at once, outside the loop."""
-        if self.dropout == 0:
-            return DecoderKeepMasks()
         (batch, time), values = targets.shape, memory.attention.values
         layers = (time, self.num_layers - 1, batch, self.num_hiddens)
         weights = (time, batch, values.shape[-2])
+        between = self.dropout if self.num_layers > 1 else 0.0
+        on_weights = 0.0 if isinstance(self.attention, str) else self.attention.dropout
         return DecoderKeepMasks(
-            draw_keep_mask(self.make_rng("dropout"), self.dropout, layers) if self.num_layers > 1 else None,
-            draw_keep_mask(self.make_rng("dropout"), self.dropout, weights) if self.attention != "none" else None,
+            draw_keep_mask(self.make_rng("dropout"), self.dropout, layers) if between > 0 else None,
+            draw_keep_mask(self.make_rng("dropout"), on_weights, weights) if on_weights > 0 else None,
         )
 
 

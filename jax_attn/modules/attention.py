@@ -31,7 +31,7 @@ from jax_attn.functional.softmax import EmptyRow, masked_softmax
 class Memory(NamedTuple):
     """What queries attend to, prepared once for all of them."""
 
-    keys: Float[Array, "*batch key feature"] | None
+    keys: Float[Array, "*batch key feature"]
     """As the scoring function wants them: projected, and zero where no query may attend."""
     values: Float[Array, "*batch key value"]
     """Zero where they carry no weight for any query."""

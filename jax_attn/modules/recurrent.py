@@ -1,6 +1,7 @@
 """LSTM and GRU of several layers and one or two directions, with PyTorch's parameters."""
 
 from dataclasses import field
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import flax.linen as nn
@@ -135,7 +136,7 @@ class Recurrent(nn.Module, kw_only=True):
             outputs = []
             for direction, cell in enumerate(cells):
                 carry, output = unroll(
-                    lambda carry, projected, cell=cell: self.advance(cell, carry, projected),
+                    partial(self.advance, cell),
                     carries[layer * self.num_directions + direction],
                     cell.project(x),
                     valid_lens,
@@ -152,7 +153,7 @@ class Recurrent(nn.Module, kw_only=True):
         zeros = self.initial_carry(batch, dtype)
         if state is None:
             return [zeros] * count
-        if jax.tree.structure(state) != jax.tree.structure(zeros):
+        if jax.tree.structure(state) != jax.tree.structure(zeros):  # type: ignore[operator]  # an incomplete stub
             raise ValueError(
                 f"initial_state of {type(self).__name__} must be {'(h, c)' if self.num_gates == 4 else 'h'}; "
                 f"got {jax.tree.structure(state)}"

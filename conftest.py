@@ -1,0 +1,36 @@
+"""What all tests share: shapes checked against the signatures, a float64 switch, and memory given back.
+
+Under the hook a shape, rank or dtype that contradicts an annotation of `jax_attn` is an error wherever it occurs, inside
+the library too. A test of the library's own messages asks for the fixture `own_checks`, which takes the hook away.
+"""
+
+from collections.abc import Iterator
+
+import jax
+import jaxtyping
+import pytest
+from jaxtyping import install_import_hook
+
+install_import_hook("jax_attn", "beartype.beartype")
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    """float64 wherever a dtype is not given."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture
+def own_checks() -> Iterator[None]:
+    """Leave wrong arguments to the library's own checks, as its users do."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def clear_caches() -> Iterator[None]:
+    """Thousands of compiled programs would exhaust the memory maps of one process."""
+    yield
+    jax.clear_caches()

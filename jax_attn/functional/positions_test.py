@@ -1,0 +1,20 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_attn import sinusoidal_positions
+
+
+@pytest.mark.parametrize("num_features", [6, 5])
+def test_sines_and_cosines_alternate_by_the_equation(x64, num_features):
+    P = sinusoidal_positions(4, num_features, jnp.float64)
+    assert P.shape == (4, num_features)
+    for t in range(4):
+        for j in range(num_features):
+            angle = t / 10000 ** ((j - j % 2) / num_features)
+            assert np.isclose(P[t, j], np.cos(angle) if j % 2 else np.sin(angle), rtol=1e-13, atol=1e-15)
+
+
+def test_the_dtype_is_the_one_asked_for_and_rounded_once():
+    P = sinusoidal_positions(600, 8, jnp.bfloat16)  # above 256, bfloat16 cannot count
+    np.testing.assert_array_equal(P, sinusoidal_positions(600, 8).astype(jnp.bfloat16))

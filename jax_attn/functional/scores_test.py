@@ -1,0 +1,107 @@
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_attn import additive_score, bilinear_score, dot_score, gaussian_score, scaled_dot_score
+
+random = np.random.default_rng(0)
+QUERIES, KEYS = random.normal(size=(2, 3, 4)), random.normal(size=(2, 5, 4))
+NARROW = random.normal(size=(2, 5, 2))
+W, W_V = random.normal(size=(4, 2)), random.normal(size=4)
+
+SCORES = {
+    "dot": (dot_score, (QUERIES, KEYS), lambda q, k: q @ k),
+    "scaled_dot": (scaled_dot_score, (QUERIES, KEYS), lambda q, k: q @ k / 2),
+    "bilinear": (bilinear_score, (QUERIES, NARROW, W), lambda q, k: q @ W @ k),
+    "additive": (additive_score, (QUERIES, KEYS, W_V), lambda q, k: W_V @ np.tanh(q + k)),
+    "additive without tanh": (
+        partial(additive_score, use_tanh=False),
+        (QUERIES, KEYS, W_V),
+        lambda q, k: W_V @ (q + k),
+    ),
+    "gaussian": (
+        partial(gaussian_score, sigma=0.5),
+        (QUERIES, KEYS),
+        lambda q, k: -((q - k) ** 2).sum() / (2 * 0.5**2),
+    ),
+}
+each_score = pytest.mark.parametrize("name", SCORES)
+
+
+@each_score
+def test_each_pair_is_scored_by_the_equation(x64, name):
+    function, inputs, equation = SCORES[name]
+    scores = jax.jit(function)(*map(jnp.asarray, inputs))
+    expected = [[[equation(q, k) for k in keys] for q in queries] for queries, keys in zip(*inputs[:2], strict=True)]
+    np.testing.assert_allclose(scores, expected, rtol=1e-12)
+
+
+@each_score
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64])
+def test_scores_have_the_inputs_dtype_and_are_rounded_once(x64, name, dtype):
+    function, inputs, _ = SCORES[name]
+    rounded = [jnp.asarray(x, dtype) for x in inputs]
+    scores = jax.jit(function)(*rounded)
+    assert scores.dtype == dtype
+    exact = jax.jit(function)(*(x.astype(jnp.float64) for x in rounded))
+    error = np.abs(np.asarray(scores.astype(jnp.float64)) - exact)
+    assert (error <= float(jnp.finfo(dtype).eps) * (np.abs(exact) / 2 * 1.001 + (dtype in (jnp.float32, jnp.float64)) * 16)).all()
+    assert jax.jit(partial(function, dtype=jnp.float64))(*rounded).dtype == jnp.float64
+
+
+def test_half_precision_products_of_6e4_do_not_overflow_on_the_way():
+    long = jnp.full((1, 4), 6e4, jnp.float16)
+    np.testing.assert_array_equal(dot_score(long, long, dtype=jnp.float32), [[4 * np.float32(long[0, 0]) ** 2]])
+
+
+@each_score
+def test_vmap_over_the_batch_gives_the_same(name):
+    function, (queries, keys, *weights), _ = SCORES[name]
+    queries, keys = jnp.asarray(queries, jnp.float32), jnp.asarray(keys, jnp.float32)
+    score = partial(lambda q, k: function(q, k, *(jnp.asarray(w, jnp.float32) for w in weights)))
+    np.testing.assert_allclose(jax.jit(jax.vmap(score))(queries, keys), jax.jit(score)(queries, keys), rtol=2e-6, atol=1e-6)
+
+
+def test_only_the_tanh_lets_the_query_change_the_weights():
+    queries, keys, w_v = (jnp.asarray(x) for x in (QUERIES, KEYS, W_V))
+    with_tanh, without = (jax.nn.softmax(additive_score(queries, keys, w_v, use_tanh=t)) for t in (True, False))
+    np.testing.assert_allclose(without, np.broadcast_to(without[:, :1], without.shape), rtol=1e-5)
+    assert np.abs(with_tanh - with_tanh[:, :1]).max() > 0.05
+
+
+def test_the_gaussian_keeps_the_digits_of_close_pairs():
+    close = gaussian_score(jnp.array([[1e4]]), jnp.array([[1e4 + 1]]))
+    assert close.item() == -0.5
+
+
+def test_a_bilinear_form_with_the_identity_is_the_dot_product():
+    queries, keys = jnp.asarray(QUERIES), jnp.asarray(KEYS)
+    np.testing.assert_allclose(bilinear_score(queries, keys, jnp.eye(4)), dot_score(queries, keys), rtol=1e-5)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize(
+    ("function", "shapes", "message"),
+    [
+        (dot_score, [(3, 4), (5, 2)], "keys must have as many features as queries, 4; got 2"),
+        (scaled_dot_score, [(2, 3, 4), (3, 5, 4)], "keys must have the leading axes of queries, [2]; got [3]"),
+        (gaussian_score, [(3, 4), (5, 2)], "keys must have as many features as queries, 4; got 2"),
+        (gaussian_score, [(4,), (5, 4)], "queries must have at least 2 axes, [*batch, length, features]; got shape [4]"),
+        (bilinear_score, [(3, 4), (5, 2), (2, 4)], "weight must be [4, 2]; got [2, 4]"),
+        (additive_score, [(3, 4), (5, 4), (4, 1)], "w_v must be [4]; got [4, 1]"),
+    ],
+)
+def test_a_wrong_shape_is_told_both_shapes(own_checks, jit, function, shapes, message):
+    with pytest.raises(ValueError, match=".*") as error:
+        (jax.jit(function) if jit else function)(*(jnp.ones(shape) for shape in shapes))
+    assert str(error.value).startswith(message)
+
+
+@each_score
+def test_integers_are_refused(own_checks, name):
+    function, (queries, *others), _ = SCORES[name]
+    with pytest.raises(TypeError, match="queries must have a floating dtype; got int32"):
+        function(jnp.asarray(queries).astype(int), *map(jnp.asarray, others))

@@ -1,0 +1,143 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jax_attn import masked_log_softmax, masked_softmax
+
+softmax = jax.jit(masked_softmax, static_argnames="empty_row")
+log_softmax = jax.jit(masked_log_softmax, static_argnames="empty_row")
+few = settings(max_examples=25, derandomize=True, deadline=None)
+SCORES = jax.random.normal(jax.random.key(0), (2, 3, 5))
+
+
+@pytest.mark.parametrize(
+    ("lens", "allowed"), [([2, 3], [[2, 2], [3, 3]]), ([[1, 3], [2, 4]], [[1, 3], [2, 4]])]
+)  # fmt: skip
+def test_the_book_s_example_is_zero_past_the_length_and_its_rows_sum_to_one(lens, allowed):
+    scores = jax.random.uniform(jax.random.key(1), (2, 2, 4))
+    weights = np.asarray(masked_softmax(scores, jnp.array(lens)))
+    for row, score, length in zip(weights.reshape(4, 4), scores.reshape(4, 4), np.ravel(allowed), strict=True):
+        np.testing.assert_allclose(row[:length], np.exp(score[:length]) / np.exp(score[:length]).sum(), rtol=1e-5)
+        assert (row[length:] == 0).all()
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-6)
+
+
+def test_without_a_mask_it_is_softmax():
+    np.testing.assert_allclose(softmax(SCORES), jax.nn.softmax(SCORES), rtol=1e-6)
+    np.testing.assert_allclose(log_softmax(SCORES), jax.nn.log_softmax(SCORES), rtol=1e-5)
+
+
+def test_the_logarithm_is_that_of_the_weights_and_minus_infinity_where_masked():
+    lens = jnp.array([[1, 2, 5], [3, 0, 4]])
+    with np.errstate(divide="ignore"):
+        expected = np.log(softmax(SCORES, lens))
+    np.testing.assert_allclose(log_softmax(SCORES, lens), expected, rtol=1e-5, atol=1e-6)
+    assert (log_softmax(SCORES, lens)[1, 1] == -jnp.inf).all()
+
+
+def test_a_mask_of_zeros_weighs_four_keys_by_a_quarter_when_uniform_and_by_nothing_otherwise():
+    scores, mask = jax.random.normal(jax.random.key(0), (1, 3, 4)), jnp.zeros((1, 1, 4), bool)
+    np.testing.assert_array_equal(softmax(scores, mask=mask, empty_row="uniform"), np.full((1, 3, 4), 0.25))
+    np.testing.assert_array_equal(softmax(scores, mask=mask), np.zeros((1, 3, 4)))
+    np.testing.assert_allclose(log_softmax(scores, mask=mask, empty_row="uniform"), np.full((1, 3, 4), -np.log(4)))
+
+
+@pytest.mark.parametrize("function", [softmax, log_softmax])
+@pytest.mark.parametrize("empty_row", ["zero", "uniform"])
+@pytest.mark.parametrize("poison", [jnp.nan, jnp.inf, -jnp.inf])
+def test_what_is_masked_reaches_neither_value_nor_gradient(function, empty_row, poison):
+    lens = jnp.array([[2, 0, 5], [1, 4, 3]])
+    allowed = np.arange(5) < lens[..., None]
+
+    def total(scores):
+        values = function(scores, lens, empty_row=empty_row)
+        return jnp.sum(jnp.where(allowed, values, 0) * jnp.arange(5.0)), values
+
+    (_, values), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(jnp.where(allowed, SCORES, poison))
+    (_, expected), clean = jax.jit(jax.value_and_grad(total, has_aux=True))(SCORES)
+    np.testing.assert_array_equal(values, expected)
+    np.testing.assert_array_equal(gradient, clean)
+    assert (np.asarray(gradient)[~allowed] == 0).all()
+    assert np.abs(np.asarray(gradient)[allowed]).max() > 0.01
+
+
+@pytest.mark.parametrize("empty_row", ["zero", "uniform"])
+def test_no_gradient_flows_to_an_empty_row(empty_row):
+    scores, mask = SCORES, jnp.zeros((3, 5), bool).at[0].set(True)
+    gradient = jax.jit(jax.grad(lambda s: jnp.sum(masked_softmax(s, mask=mask, empty_row=empty_row)[..., 0])))(scores)
+    assert (gradient[:, 1:] == 0).all()
+    assert (gradient[:, 0] != 0).all()
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64])
+@pytest.mark.parametrize("function", [softmax, log_softmax])
+def test_the_dtype_is_kept_and_large_scores_do_not_overflow(x64, function, dtype):
+    scores = jnp.array([[6e4, 6e4, -6e4, 6e4]], dtype)
+    result = function(scores, mask=jnp.array([True, True, True, False]))
+    assert result.dtype == dtype
+    weights = np.asarray(result if function is softmax else jnp.exp(result), float)
+    np.testing.assert_allclose(weights, [[0.5, 0.5, 0, 0]], atol=2e-3)
+
+
+def test_half_precision_is_computed_in_float32():
+    scores = jax.random.normal(jax.random.key(3), (4, 300)).astype(jnp.bfloat16)
+    expected = jax.nn.softmax(scores.astype(jnp.float32)).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(softmax(scores), expected)
+
+
+def test_float64_is_computed_in_float64(x64):
+    scores = jax.random.normal(jax.random.key(0), (3, 5), jnp.float64)
+    expected = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(softmax(scores), expected, rtol=1e-14)
+
+
+def test_the_caller_s_scores_are_unchanged():
+    scores = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
+    before = scores.copy()
+    masked_softmax(jnp.asarray(scores), jnp.array([1, 2]))
+    np.testing.assert_array_equal(scores, before)
+
+
+def test_lengths_of_examples_are_repeated_for_each_query_not_for_each_example():
+    # 2 examples and 3 queries: repeating by 2 cannot give 3 rows, by position it would mix the examples.
+    weights = softmax(jnp.zeros((2, 3, 4)), jnp.array([1, 4]))
+    np.testing.assert_array_equal(weights, [[[1, 0, 0, 0]] * 3, [[0.25] * 4] * 3])
+
+
+@pytest.mark.parametrize("lens", [jnp.array([2, 0]), jnp.array([[1, 2, 3], [0, 4, 5]])])
+def test_vmap_over_the_batch_and_no_jit_give_the_same(lens):
+    batch = softmax(SCORES, lens)
+    np.testing.assert_array_equal(jax.vmap(masked_softmax)(SCORES, lens), batch)
+    np.testing.assert_allclose(masked_softmax(SCORES, lens), batch, rtol=1e-6)
+
+
+def test_wrong_arguments_are_told(own_checks):
+    with pytest.raises(ValueError, match=r"valid_lens must be \[2\] or \[2, 3\]; got \[3\]"):
+        softmax(SCORES, jnp.array([1, 2, 3]))
+    with pytest.raises(ValueError, match=r"empty_row must be one of \('zero', 'uniform'\); got 'mean'"):
+        softmax(SCORES, empty_row="mean")
+    with pytest.raises(TypeError, match="scores must have a floating dtype; got int32"):
+        softmax(SCORES.astype(int))
+    with pytest.raises(ValueError, match=r"scores must have at least 2 axes, \[\*batch, Q, K\]; got shape \[5\]"):
+        softmax(SCORES[0, 0])
+
+
+rows = st.lists(st.floats(-50, 50, width=32), min_size=6, max_size=6)
+
+
+@few
+@given(rows, st.integers(1, 6))
+def test_masking_equals_deleting(row, length):
+    weights = softmax(jnp.array([row], jnp.float32), mask=jnp.arange(6) < length)
+    np.testing.assert_allclose(weights[:, :length], jax.nn.softmax(np.array([row[:length]], np.float32)), atol=1e-6)
+
+
+@few
+@given(rows, st.permutations(range(6)), st.lists(st.booleans(), min_size=6, max_size=6))
+def test_permuting_the_keys_permutes_the_weights(row, order, mask):
+    order, scores, mask = np.array(order), np.array([row], np.float32), np.array([mask])
+    permuted = softmax(jnp.asarray(scores[:, order]), mask=jnp.asarray(mask[:, order]))
+    np.testing.assert_allclose(permuted, softmax(jnp.asarray(scores), mask=jnp.asarray(mask))[:, order], atol=1e-6)

@@ -1,0 +1,45 @@
+"""What a run asks of the model that it trains, whatever framework the model is written in."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from jax_attn.functional import SearchResult
+from train.batches import Examples
+
+
+class Epoch(NamedTuple):
+    """What one pass over the training pairs came to."""
+
+    epoch: int
+    loss: float
+    """Nats a token that counts, while training."""
+    loss_book: float
+    """The same by the book's measure, see `Losses.book`."""
+    valid_loss: float | None
+    """Nats a token of the validation pairs, after the epoch."""
+    tokens: int
+    """Target tokens learnt from, `<eos>` counted in."""
+    seconds: float
+    """Of training alone; the first epoch's hold the compilation."""
+
+
+class Learner(Protocol):
+    """A model that learns from a run's data, whatever framework it is written in."""
+
+    def fit(self, report: Callable[[Epoch], None]) -> None:
+        """Train, and report each epoch when it is done."""
+
+    def search(self, sources: np.ndarray, source_lens: np.ndarray) -> SearchResult:
+        """Hypotheses for padded sources `[rows, S]`."""
+
+    def force_decode(self, examples: Examples) -> np.ndarray | None:
+        """Attention weights `[examples, T, S]` while the references are read; None without attention."""
+
+    def weights(self) -> dict[str, np.ndarray]:
+        """The parameters under PyTorch's names."""
+
+    def save(self, path: Path) -> None:
+        """Write parameters, optimiser and step."""

@@ -1,0 +1,153 @@
+"""The program as a user meets it: whole runs of a small configuration, and every way to be told no."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from train import nmt
+
+SMALL = ["--corpus.train", "96", "--corpus.valid", "16", "--corpus.test", "16", "--epochs", "2"]
+SMALL += ["--model.num-hiddens", "16", "--model.embed-size", "8", "--search.batch-size", "8"]
+FRA = Path(__file__).parents[2] / "shared" / "data" / "fra.txt"
+needs_fra = pytest.mark.skipif(not FRA.exists(), reason=f"the English-French corpus is not at {FRA}")
+
+
+def run(tmp_path: Path, *options: str) -> dict:
+    """A run into tmp_path/run that must succeed, and its summary."""
+    out = tmp_path / "run"
+    assert nmt.main([*options, "--out", str(out)]) == 0
+    return json.loads((out / "summary.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nmt")
+    return folder / "run", run(folder, *SMALL)
+
+
+def test_a_run_leaves_every_file_that_it_promises(small_run):
+    folder, _ = small_run
+    assert {path.name for path in folder.iterdir()} == {
+        "config.json", "source.json", "target.json", "metrics.jsonl", "checkpoint", "model.safetensors",
+        "attention.png", "summary.json",
+    }  # fmt: skip
+    assert (folder / "attention.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_summary_holds_the_results(small_run):
+    folder, summary = small_run
+    for name in ("loss", "bleu", "chrf", "alignment_error_rate", "seconds", "tokens_per_second"):
+        assert isinstance(summary[name], float), name
+    assert len(summary["translations"]) == 8
+    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in metrics] == [1, 2]
+    assert metrics[-1]["loss"] == summary["loss"] < metrics[0]["loss"]
+
+
+def test_the_weights_are_under_pytorchs_names_and_the_size_of_the_vocabularies(small_run):
+    folder, _ = small_run
+    weights = load_file(folder / "model.safetensors")
+    words = json.loads((folder / "target.json").read_text(encoding="utf-8"))
+    assert weights["decoder.dense.weight"].shape == (len(words), 16)
+    assert weights["encoder.rnn.weight_hh_l0_reverse"].shape == (24, 8)
+    assert all(np.isfinite(array).all() for array in weights.values())
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small_run, tmp_path):
+    folder, _ = small_run
+    run(tmp_path, *SMALL)
+    first, again = load_file(folder / "model.safetensors"), load_file(tmp_path / "run" / "model.safetensors")
+    assert all((first[name] == again[name]).all() for name in first)
+    run(tmp_path / "other", *SMALL, "--seed", "1")
+    other = load_file(tmp_path / "other" / "run" / "model.safetensors")
+    assert any((first[name] != other[name]).any() for name in first)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--model.attention", "none", "--model.no-input-feeding"],
+        ["--model.attention", "bilinear", "--model.cell", "lstm", "--model.dropout", "0.2", "--model.num-layers", "2"],
+        ["--model.query", "previous", "--model.no-input-feeding", "--model.no-bridge", "--search.beam-size", "3"],
+    ],
+)
+def test_other_models_run_to_their_end(tmp_path, options):
+    summary = run(tmp_path, *SMALL, *options)
+    assert (summary["alignment_error_rate"] is None) == ("none" in options)
+    assert (tmp_path / "run" / "attention.png").exists() == ("none" not in options)
+
+
+@needs_fra
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_the_books_run_begins_in_both_frameworks(tmp_path, framework):
+    summary = run(tmp_path, "book", "--data", str(FRA), "--epochs", "2", "--framework", framework)
+    assert [len(json.loads((tmp_path / "run" / f"{side}.json").read_text())) for side in ("source", "target")] == [184, 168]
+    assert [row["source"] for row in summary["translations"]] == ["go .", "i'm ok .", "i won !"]
+    assert summary["loss_book"] < 0.5
+
+
+@pytest.mark.slow
+@needs_fra
+@pytest.mark.parametrize("framework", ["jax", "torch"])
+def test_the_books_loss_and_translations_are_reached(tmp_path, framework):
+    summary = run(tmp_path, "book", "--data", str(FRA), "--framework", framework)
+    assert summary["loss_book"] <= 0.0235
+    assert summary["loss_book_best"] <= 0.0215
+    for row in summary["translations"]:
+        assert row["translation"] in row["references"]
+
+
+@pytest.mark.slow
+def test_the_default_run_translates_and_aligns(tmp_path):
+    summary = run(tmp_path)
+    assert summary["bleu"] >= 95
+    assert summary["alignment_error_rate"] <= 0.10
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["bok"], "there is no preset 'bok'; there are: demo, book"),
+        (["--data", "nowhere.txt"], "there is no file nowhere.txt"),
+        (["--epochs", "0"], "epochs must be at least 1; got 0"),
+        (["--model.dropout", "1.5"], "model.dropout must be in [0, 1); got 1.5"),
+        (["--training.learning-rate", "0"], "training.learning-rate must be more than 0; got 0"),
+        (["--model.query", "previous"], "input_feeding needs query"),
+        (["--model.tie-embeddings"], "tie_embeddings needs embed_size == num_hiddens"),
+        (["--model.num-hiddens", "15"], "num_hiddens must be even for two directions; got 15"),
+        (["--corpus.steps", "5"], "corpus.steps must be at least"),
+        (["--framework", "torch"], "model.cell must be lstm; got gru"),
+    ],
+)
+def test_bad_settings_are_told_before_any_work_and_nothing_is_written(tmp_path, monkeypatch, capsys, options, said):
+    monkeypatch.chdir(tmp_path)
+    small = [] if options == ["bok"] else ["--corpus.train", "50", "--corpus.valid", "5", "--corpus.test", "5"]
+    assert nmt.main([*options, *small]) == 2
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_exists_is_not_written_over(tmp_path, capsys):
+    (tmp_path / "kept.txt").write_text("mine")
+    assert nmt.main([*SMALL, "--out", str(tmp_path)]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.txt"]
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert nmt.main([*SMALL, "--out", str(tmp_path / "file" / "run")]) == 2
+    assert "cannot be made" in capsys.readouterr().err
+
+
+def test_an_unknown_option_ends_the_program_with_a_message():
+    done = subprocess.run(
+        [sys.executable, "-m", "train.nmt", "--no-such-option"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "no-such-option" in done.stderr + done.stdout
