@@ -1,7 +1,8 @@
 """What all tests share: shapes checked against the signatures, a float64 switch, and memory given back.
 
-Under the hook a shape, rank or dtype that contradicts an annotation of `jax_attn` is an error wherever it occurs, inside
-the library too. A test of the library's own messages asks for the fixture `own_checks`, which takes the hook away.
+Under the hook a shape, rank or dtype that contradicts an annotation of `jax_attn` is an error wherever it occurs,
+inside the library too. A test of the library's own messages asks for the fixture `own_checks`, which takes the hook
+away.
 """
 
 from collections.abc import Iterator

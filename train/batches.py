@@ -1,13 +1,16 @@
 """Padded arrays of ids, and the plan of which examples stand in which batch."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
 from train.corpus import Pair
 from train.vocabulary import BOS, EOS, PAD, Vocabulary
+
+Ids = Any
+"""Integers, in NumPy on the host or in JAX within a step."""
 
 NOBODY = -1
 """The example of a row that fills up the last batch: it has length 0 and counts for nothing."""
@@ -16,11 +19,14 @@ NOBODY = -1
 class Examples(NamedTuple):
     """Sentence pairs as ids; a source ends with `<eos>`, a target stands between `<bos>` and `<eos>`."""
 
-    sources: Int[np.ndarray, "example source"]
-    source_lens: Int[np.ndarray, "example"]
-    targets: Int[np.ndarray, "example target"]
-    target_lens: Int[np.ndarray, "example"]
-    """`<bos>` and `<eos>` counted in."""
+    sources: Ids
+    """`[examples, S]`"""
+    source_lens: Ids
+    """`[examples]`"""
+    targets: Ids
+    """`[examples, T]`"""
+    target_lens: Ids
+    """`[examples]`, `<bos>` and `<eos>` counted in."""
 
 
 def pad(sentences: Sequence[Sequence[int]], length: int) -> tuple[np.ndarray, np.ndarray]:
@@ -38,7 +44,9 @@ def pad(sentences: Sequence[Sequence[int]], length: int) -> tuple[np.ndarray, np
     return ids, lens
 
 
-def encode_sources(sentences: Sequence[Sequence[str]], vocabulary: Vocabulary, length: int) -> tuple:
+def encode_sources(
+    sentences: Sequence[Sequence[str]], vocabulary: Vocabulary, length: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Source words as padded ids with `<eos>`, and their lengths."""
     return pad([[*vocabulary.encode(words), EOS] for words in sentences], length)
 
@@ -47,9 +55,9 @@ def encode(
     pairs: Sequence[Pair], source: Vocabulary, target: Vocabulary, source_length: int, target_length: int
 ) -> Examples:
     """Pairs as padded ids; the lengths count the special tokens."""
-    sources = encode_sources([pair.source for pair in pairs], source, source_length)
-    targets = pad([[BOS, *target.encode(pair.target), EOS] for pair in pairs], target_length)
-    return Examples(*sources, *targets)
+    sources, source_lens = encode_sources([pair.source for pair in pairs], source, source_length)
+    targets, target_lens = pad([[BOS, *target.encode(pair.target), EOS] for pair in pairs], target_length)
+    return Examples(sources, source_lens, targets, target_lens)
 
 
 def plan(num_examples: int, batch_size: int, seed: int, epoch: int) -> Int[np.ndarray, "batch row"]:

@@ -84,8 +84,8 @@ def show_results(summary: Mapping[str, Any], folder: RunFolder) -> None:
             f"(the diagonal's: {summary['alignment_error_rate_of_diagonal']:.3f})"
         )
     CONSOLE.print(
-        f"loss {summary['loss']:.4f} nats a token; by the book's measure {summary['loss_book']:.4f} over the last epochs, "
-        f"{summary['loss_book_best']:.4f} at best",
+        f"loss {summary['loss']:.4f} nats a token; by the book's measure {summary['loss_book']:.4f} "
+        f"over the last epochs, {summary['loss_book_best']:.4f} at best",
         soft_wrap=True,
     )
     CONSOLE.print(f"{summary['tokens_per_second']:,.0f} tokens/s; {summary['seconds']:.0f} s in all; see {folder.path}")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from train import grammar
+from train.embedded import grammar
 from train.tokens import Tokenizer, tokenize
 
 
@@ -43,12 +43,12 @@ class Corpus:
 
 
 def embedded(seed: int, num_train: int, num_valid: int, num_test: int) -> Corpus:
-    """The corpus that comes with the program, see `train.grammar`."""
-    splits = [
+    """The corpus that comes with the program, see `train.embedded`."""
+    train, valid, test = (
         tuple(Pair(p.source, p.target, Alignment(frozenset(p.sure), frozenset(p.possible))) for p in split)
         for split in grammar.generate(seed, (num_train, num_valid, num_test))
-    ]
-    return Corpus(*splits)
+    )
+    return Corpus(train, valid, test)
 
 
 def read(
@@ -124,17 +124,23 @@ def _split(pairs: list[Pair], num_train: int | None, num_valid: int, num_test: i
     if num_train < 1:
         raise CorpusError(f"{len(pairs)} pairs are too few to keep {held_out} of them for validation and test")
     train, rest = pairs[:num_train], pairs[num_train:]
-    taken = [train]
-    for size in (num_valid, num_test):
-        seen_sources = {pair.source for split in taken for pair in split}
-        seen_targets = {pair.target for split in taken for pair in split}
-        split: list[Pair] = []
-        while rest and len(split) < size:
-            pair, rest = rest[0], rest[1:]
-            if pair.source in seen_sources or pair.target in seen_targets:
-                report["held-out pairs passed over, a sentence of theirs being known"] += 1
-            else:
-                split.append(pair)
-        taken.append(split)
-    report["pairs for training"], report["for validation"], report["for test"] = map(len, taken)
-    return Corpus(*map(tuple, taken), dict(report))
+    valid, rest = _hold_out(rest, num_valid, train, report)
+    test, rest = _hold_out(rest, num_test, train + valid, report)
+    used = {"pairs for training": len(train), "for validation": len(valid), "for test": len(test)}
+    return Corpus(tuple(train), tuple(valid), tuple(test), dict(report) | used)
+
+
+def _hold_out(
+    candidates: list[Pair], size: int, known: list[Pair], report: Counter[str]
+) -> tuple[list[Pair], list[Pair]]:
+    """The first `size` candidates with no sentence in common with the known pairs, and the candidates after them."""
+    sources, targets = {pair.source for pair in known}, {pair.target for pair in known}
+    chosen: list[Pair] = []
+    for i, pair in enumerate(candidates):
+        if len(chosen) == size:
+            return chosen, candidates[i:]
+        if pair.source in sources or pair.target in targets:
+            report["held-out pairs passed over, a sentence of theirs being known"] += 1
+        else:
+            chosen.append(pair)
+    return chosen, []

@@ -53,10 +53,10 @@ def _text_results(translated: Sequence[Translation], pairs: Sequence[Pair]) -> R
 
 def _alignment_results(learner: Learner, data: Data) -> Results:
     """Alignment error on the test set where its gold alignment is known, beside that of the diagonal."""
-    pairs = [pair for pair in data.corpus.test if pair.alignment is not None]
-    if not pairs or len(pairs) < len(data.corpus.test):
+    pairs = data.corpus.test
+    gold = [pair.alignment for pair in pairs if pair.alignment is not None]
+    if not gold or len(gold) < len(pairs):
         return {"alignment_error_rate": None}
-    gold = [pair.alignment for pair in pairs]
     sizes = [(len(pair.source), len(pair.target)) for pair in pairs]
     results: Results = {"alignment_error_rate": None}
     weights = learner.force_decode(data.test)

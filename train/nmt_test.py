@@ -86,7 +86,10 @@ def test_other_models_run_to_their_end(tmp_path, options):
 @pytest.mark.parametrize("framework", ["jax", "torch"])
 def test_the_books_run_begins_in_both_frameworks(tmp_path, framework):
     summary = run(tmp_path, "book", "--data", str(FRA), "--epochs", "2", "--framework", framework)
-    assert [len(json.loads((tmp_path / "run" / f"{side}.json").read_text())) for side in ("source", "target")] == [184, 168]
+    assert [len(json.loads((tmp_path / "run" / f"{side}.json").read_text())) for side in ("source", "target")] == [
+        184,
+        168,
+    ]
     assert [row["source"] for row in summary["translations"]] == ["go .", "i'm ok .", "i won !"]
     assert summary["loss_book"] < 0.5
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +40,8 @@ class TorchLearner:
 
     def search(self, sources: np.ndarray, source_lens: np.ndarray) -> SearchResult:
         found = recipe.translate(self.model, sources, source_lens, BOS, EOS, self.data.max_target_len)
-        return SearchResult(*(None if part is None else part.numpy() for part in found))
+        arrays: Any = [None if part is None else part.numpy() for part in found]
+        return SearchResult(*arrays)
 
     def force_decode(self, examples: Examples) -> np.ndarray | None:
         with torch.no_grad():

@@ -69,7 +69,7 @@ def batch_losses(model: EncoderDecoder, params: Any, batch: Examples, dropout_ke
 
 def make_train_epoch(
     model: EncoderDecoder, optimizer: optax.GradientTransformation, loss: str, seed: int
-) -> Callable[[TrainState, Examples, Int[Array, "step row"]], tuple[TrainState, Losses]]:
+) -> Callable[[TrainState, Examples, Any], tuple[TrainState, Losses]]:
     """A jitted function (state, examples, plan of the epoch) -> (state, losses of each step).
 
     A whole epoch is one program, so that the host has nothing to do between steps; the old state's buffers are reused.
@@ -91,7 +91,7 @@ def make_train_epoch(
     return jax.jit(train_epoch, donate_argnums=0)
 
 
-def make_evaluate(model: EncoderDecoder) -> Callable[[Any, Examples, Int[Array, "step row"]], Losses]:
+def make_evaluate(model: EncoderDecoder) -> Callable[[Any, Examples, Any], Losses]:
     """A jitted function (params, examples, plan) -> losses of each batch, without dropout."""
 
     def evaluate(params: Any, examples: Examples, rows: Array) -> Losses:
@@ -100,11 +100,12 @@ def make_evaluate(model: EncoderDecoder) -> Callable[[Any, Examples, Int[Array, 
     return jax.jit(evaluate)
 
 
-def make_force_decode(model: EncoderDecoder) -> Callable[[Any, Examples, Int[Array, "step row"]], Array | None]:
-    """A jitted function (params, examples, plan) -> attention weights `[examples, T, S]` while the reference is read."""
+def make_force_decode(model: EncoderDecoder) -> Callable[[Any, Examples, Any], Array | None]:
+    """A jitted function (params, examples, plan) -> attention weights `[examples, T, S]` as the references are read."""
 
-    def attend(params: Any, batch: Examples) -> Array | None:
-        return model.apply(params, batch.sources, batch.targets[:, :-1], batch.source_lens)[1]
+    def attend(params: Any, batch: Examples) -> Any:
+        _, weights = model.apply(params, batch.sources, batch.targets[:, :-1], batch.source_lens)
+        return weights
 
     def force_decode(params: Any, examples: Examples, rows: Array) -> Array | None:
         weights = jax.lax.map(lambda row: attend(params, select(examples, row)), rows)

@@ -44,7 +44,7 @@ def make_search(model: EncoderDecoder, config: SearchConfig, max_len: int) -> Ca
     def search(params: Any, sources: jax.Array, source_lens: jax.Array) -> SearchResult:
         memory = model.apply(params, sources, source_lens, method="encode")
         state = model.apply(params, memory, method="initial_state")
-        step = partial(model.apply, params, method="step")
+        step: Any = partial(model.apply, params, method="step")
         ends = {"bos": BOS, "eos": EOS, "max_len": max_len, "batch_size": sources.shape[0]}
         if config.beam_size == 1:
             return greedy_search(step, state, memory, **ends)

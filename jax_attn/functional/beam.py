@@ -34,7 +34,7 @@ def beam_search(
         max_len: L, the most tokens of a sentence, `eos` included.
         batch_size: B.
         beam_size: n, how many hypotheses are kept and returned. Places that cannot be filled, because fewer sentences
-            exist than places, score −inf.
+            exist than places, score −inf and have length 0.
         length_penalty: 0 compares sums, 1 averages, between them a compromise.
 
     Returns:
@@ -100,10 +100,12 @@ def beam_search(
         }
 
     search = jax.lax.while_loop(lambda search: (search["time"] < max_len) & ~search["finished"].all(), advance, start)
+    found = search["sums"] > -jnp.inf
+    weights = search["weights"]
     return SearchResult(
-        ids=search["ids"],
-        lengths=search["lengths"],
+        ids=jnp.where(found[..., None], search["ids"], eos),
+        lengths=jnp.where(found, search["lengths"], 0),
         scores=search["sums"] / search["lengths"].astype(score_dtype) ** length_penalty,
-        token_scores=search["token_scores"],
-        weights=search["weights"],
+        token_scores=jnp.where(found[..., None], search["token_scores"], 0),
+        weights=None if weights is None else jnp.where(found[..., None, None], weights, 0),
     )

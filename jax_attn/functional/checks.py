@@ -25,6 +25,13 @@ def require_integer(**arrays: Array) -> None:
             raise TypeError(f"{name} must have an integer dtype; got {jnp.result_type(array)}")
 
 
+def require_bool(**arrays: Array) -> None:
+    """Raise TypeError unless every array is boolean."""
+    for name, array in arrays.items():
+        if jnp.result_type(array) != jnp.bool_:
+            raise TypeError(f"{name} must be boolean; got {jnp.result_type(array)}")
+
+
 def require_rank(minimum: int, axes: str, **arrays: Array) -> None:
     """Raise ValueError unless every array has at least `minimum` axes; `axes` names them in the message."""
     for name, array in arrays.items():
@@ -55,7 +62,7 @@ def require_same_batch(**arrays: Array) -> None:
 
 
 def require_same_length(**arrays: Array) -> None:
-    """Raise ValueError unless the axes before the features agree: keys `[*batch, K, D]` beside values `[*batch, K, V]`."""
+    """Raise ValueError unless all axes but the last agree: keys `[*batch, K, D]` beside values `[*batch, K, V]`."""
     require_same_batch(**arrays)
     (first, reference), *others = arrays.items()
     for name, array in others:

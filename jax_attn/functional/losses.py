@@ -34,7 +34,7 @@ def masked_cross_entropy(
         mask: boolean, broadcastable to `[*batch, T]`; True = counts. With both, both must allow.
         label_smoothing: ε, with the meaning of PyTorch's `cross_entropy`.
         reduction: "tokens": the sum over the number of tokens that count (0 when none does);
-            "sentences": `[*batch]`, each sentence's sum over T, padding counted in, as the book's `MaskedSoftmaxCELoss`;
+            "sentences": `[*batch]`, each sentence's sum over T, padding counted in: the book's `MaskedSoftmaxCELoss`;
             "none": `[*batch, T]`, 0 where masked.
 
     Returns:

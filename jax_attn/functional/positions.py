@@ -1,6 +1,7 @@
 """Where a token stands, as features."""
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float
@@ -18,10 +19,9 @@ def sinusoidal_positions(
         num_features: D; an odd one ends with a sine.
 
     Returns:
-        `[T, D]`, computed in float32 or wider.
+        `[T, D]`, computed in float64 on the host: a float32 angle of 5000 is off by 2e-4.
     """
-    wide = jnp.promote_types(dtype, jnp.float32)
-    frequencies = 10000.0 ** (-jnp.arange(0, num_features, 2, dtype=wide) / num_features)
-    angles = jnp.arange(length, dtype=wide)[:, None] * frequencies  # [T, ceil(D / 2)]
-    pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)  # [T, ceil(D / 2), 2]
-    return pairs.reshape(length, 2 * frequencies.size)[:, :num_features].astype(dtype)
+    frequencies = 10000.0 ** (-np.arange(0, num_features, 2) / num_features)
+    angles = np.arange(length)[:, None] * frequencies  # [T, ceil(D / 2)]
+    pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1)  # [T, ceil(D / 2), 2]
+    return jnp.asarray(pairs.reshape(length, 2 * frequencies.size)[:, :num_features], dtype)

@@ -162,5 +162,5 @@ def reverse_sequence(
     valid_lens = jnp.asarray(valid_lens)
     require_shape(inputs.shape[:-2], valid_lens=valid_lens)
     position = jnp.arange(inputs.shape[-2])
-    mirrored = valid_lens[..., None] - 1 - position  # [*batch, T]
+    mirrored = jnp.minimum(valid_lens, position.size)[..., None] - 1 - position  # [*batch, T]
     return jnp.take_along_axis(inputs, jnp.where(mirrored >= 0, mirrored, position)[..., None], axis=-2)

@@ -42,7 +42,8 @@ class DecoderKeepMasks(NamedTuple):
     """What dropout keeps, for all steps: given instead of drawn, so that two frameworks can drop the same."""
 
     layers: Bool[Array, "time between batch hidden"] | None = None
-    attention: Bool[Array, "time batch key"] | None = None
+    attention: Bool[Array, "time batch *heads key"] | None = None
+    """Of the attention weights; several heads have an axis of their own."""
 
 
 class Seq2SeqAttentionDecoder(nn.Module):
@@ -217,8 +218,9 @@ class Seq2SeqAttentionDecoder(nn.Module):
         sentences = memory.initial[0].shape[0]
         if tokens.ndim != 1 or tokens.shape[0] % sentences:
             raise ValueError(f"tokens must be [{sentences} · beam]; got {shape_text(tokens.shape)}")
-        cells = self._cells(memory)
-        state, output, weights = self._advance(cells, self._project(cells, tokens), state, memory, DecoderKeepMasks())
+        of_embedding, cells = self._cells(memory)
+        projected = of_embedding.project(self.embedding(tokens))
+        state, output, weights = self._advance(cells, projected, state, memory, DecoderKeepMasks())
         logits = self._logits(output)
         return jax.nn.log_softmax(logits.astype(wide_dtype(logits)), axis=-1), state, weights
 
@@ -250,14 +252,14 @@ class Seq2SeqAttentionDecoder(nn.Module):
         require_rank(2, "[B, T]", targets=targets)
         if targets.shape[0] != memory.initial[0].shape[0]:
             raise ValueError(f"targets must be [{memory.initial[0].shape[0]}, T]; got {shape_text(targets.shape)}")
-        cells = self._cells(memory)
-        projected = self._project(cells, targets.T)  # [T, B, gates]
+        of_embedding, cells = self._cells(memory)
+        projected = of_embedding.project(self.embedding(targets.T))  # [T, B, gates]
         if keep_masks is None:
             keep_masks = DecoderKeepMasks() if deterministic else self._draw_keep_masks(targets, memory)
 
         def advance(decoder, state, inputs):
             at_time, keep = inputs
-            state, output, weights = decoder._advance(decoder._cells(memory), at_time, state, memory, keep)
+            state, output, weights = decoder._advance(cells, at_time, state, memory, keep)
             return state, (output, weights if return_weights else None)
 
         unrolled = nn.scan(advance, variable_broadcast="params", split_rngs={"params": False})
@@ -265,20 +267,20 @@ class Seq2SeqAttentionDecoder(nn.Module):
         logits = self._logits(jnp.swapaxes(outputs, 0, 1))
         return logits, None if weights is None else jnp.swapaxes(weights, 0, 1)
 
-    def _cells(self, memory: DecoderMemory) -> tuple[CellWeights, ...]:
-        """The recurrent weights by layer; the first layer's input is what `_advance` adds, then the embedding."""
-        return tuple(cell for (cell,) in self.rnn.weights(self._joined_size(memory) + self.embed_size))
+    def _cells(self, memory: DecoderMemory) -> tuple[CellWeights, tuple[CellWeights, ...]]:
+        """The recurrent weights: the embedding's share of the first layer, with b_ih, and the layers without it."""
+        (first,), *upper = self.rnn.weights(self._joined_size(memory) + self.embed_size)
+        of_embedding = first._replace(kernel_ih=first.kernel_ih[-self.embed_size :])
+        of_joined = first._replace(kernel_ih=first.kernel_ih[: -self.embed_size])
+        return of_embedding, (of_joined, *(cell for (cell,) in upper))
 
     def _joined_size(self, memory: DecoderMemory) -> int:
         """How many features stand before the embedding in the recurrent network's input."""
-        if self.query == "previous":
+        if self.query == "new":
+            return self.num_hiddens if self.input_feeding else 0
+        if isinstance(self.attention, str):  # "none"
             return memory.attention.values.shape[-1]
-        return self.num_hiddens if self.input_feeding else 0
-
-    def _project(self, cells: tuple[CellWeights, ...], tokens: Array) -> Array:
-        """The embedding's share of the first layer's gates, with b_ih."""
-        share = cells[0]._replace(kernel_ih=cells[0].kernel_ih[-self.embed_size :])
-        return share.project(self.embedding(tokens))
+        return self.attention.context_size(memory.attention)
 
     def _advance(
         self,
@@ -292,9 +294,9 @@ class Seq2SeqAttentionDecoder(nn.Module):
         weights = None
         if self.query == "previous":
             context, weights = self._attend(_top(state), memory, keep.attention)
-            projected = projected + context @ cells[0].kernel_ih[: -self.embed_size]
+            projected = projected + context @ cells[0].kernel_ih
         elif state.feed is not None:
-            projected = projected + state.feed @ cells[0].kernel_ih[: -self.embed_size]
+            projected = projected + state.feed @ cells[0].kernel_ih
         carries = []
         output: Array
         for layer, cell in enumerate(cells):
@@ -317,8 +319,10 @@ class Seq2SeqAttentionDecoder(nn.Module):
         context, weights = self.attention.attend(
             queries.reshape(sentences, beam, -1),
             memory.attention,
-            keep_mask=None if keep_mask is None else keep_mask.reshape(sentences, beam, -1),
+            keep_mask=None if keep_mask is None else jnp.expand_dims(keep_mask, -2),  # teacher forcing: one query
         )
+        if weights.ndim == 4:
+            weights = weights.mean(axis=1)  # of several heads, one picture: their mean
         return context.reshape(rows, -1), weights.reshape(rows, -1)
 
     def _logits(self, outputs: Array) -> Array:
@@ -328,15 +332,14 @@ class Seq2SeqAttentionDecoder(nn.Module):
 
     def _draw_keep_masks(self, targets: Array, memory: DecoderMemory) -> DecoderKeepMasks:
         """All of dropout's masks at once, outside the loop."""
-        (batch, time), values = targets.shape, memory.attention.values
-        layers = (time, self.num_layers - 1, batch, self.num_hiddens)
-        weights = (time, batch, values.shape[-2])
-        between = self.dropout if self.num_layers > 1 else 0.0
-        on_weights = 0.0 if isinstance(self.attention, str) else self.attention.dropout
-        return DecoderKeepMasks(
-            draw_keep_mask(self.make_rng("dropout"), self.dropout, layers) if between > 0 else None,
-            draw_keep_mask(self.make_rng("dropout"), on_weights, weights) if on_weights > 0 else None,
-        )
+        (batch, time), layers, weights = targets.shape, None, None
+        if self.num_layers > 1 and self.dropout > 0:
+            between = (time, self.num_layers - 1, batch, self.num_hiddens)
+            layers = draw_keep_mask(self.make_rng("dropout"), self.dropout, between)
+        if not isinstance(self.attention, str) and self.attention.dropout > 0:  # a module has a rate of its own
+            on_weights = (time, batch, *memory.attention.values.shape[1:-1])  # [T, B, K], or [T, B, heads, K]
+            weights = draw_keep_mask(self.make_rng("dropout"), self.attention.dropout, on_weights)
+        return DecoderKeepMasks(layers, weights)
 
 
 def _top(state: DecoderState) -> Array:

@@ -61,6 +61,10 @@ class Attention(nn.Module, kw_only=True):
         """Scores `[*batch, Q, K]` of queries `[*batch, Q, D]` and projected keys."""
         raise NotImplementedError
 
+    def context_size(self, memory: Memory) -> int:
+        """Features of the context that `attend` gives: those of the values."""
+        return memory.values.shape[-1]
+
     def prepare(
         self,
         keys: Float[Array, "*batch key feature"],
@@ -268,6 +272,10 @@ class MultiHeadAttention(nn.Module):
 
         self.W_q, self.W_k, self.W_v, self.W_o = dense(), dense(), dense(), dense()
         self.heads = DotProductAttention(self.dropout, empty_row=self.empty_row)
+
+    def context_size(self, memory: Memory) -> int:
+        """Features of the context that `attend` gives: those of all heads together."""
+        return self.num_hiddens
 
     def prepare(
         self,

@@ -105,7 +105,7 @@ class Recurrent(nn.Module, kw_only=True):
         initial_state: RecurrentState | None = None,
         *,
         deterministic: bool = True,
-        keep_masks: Bool[Array, "between *batch time feature"] | None = None,
+        keep_masks: Bool[Array, "between *batch time hidden"] | None = None,
     ) -> tuple[Float[Array, "*batch time hidden"], RecurrentState]:
         """Run all layers over time.
 
@@ -125,6 +125,8 @@ class Recurrent(nn.Module, kw_only=True):
         require_float(inputs=inputs)
         require_rank(2, "[*batch, T, D]", inputs=inputs)
         weights = self.weights(inputs.shape[-1])
+        if self.dtype is not None:
+            inputs = inputs.astype(self.dtype)
         dtype = jnp.result_type(inputs, weights[0][0].kernel_ih)
         carries = self._initial_carries(initial_state, inputs.shape[:-2], dtype)
         x, final = inputs, []

@@ -62,7 +62,7 @@ def masked_cross_entropy(
         loss = loss.mean(-1)
     elif reduction == "tokens":
         loss = loss.sum() / valid.sum().clamp(min=1)
-    return loss.to(logits.dtype)
+    return loss  # in float32 or wider: a mean of many tokens is not worth rounding to half precision
 
 
 def _valid_positions(labels: Tensor, valid_lens: Tensor | None, mask: Tensor | None) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from torch_ref.functional.checks import check_bool, check_choice, check_ids, check_shape, shape_text
+from torch_ref.functional.precision import widen
 from torch_ref.functional.softmax import masked_log_softmax
 from torch_ref.models.rnn_encoder import CELLS, EncoderOutput
 from torch_ref.modules.attention import (
@@ -102,10 +103,10 @@ class Seq2SeqAttentionDecoder(nn.Module):
         elif input_feeding:
             input_size += num_hiddens
         self.rnn = CELLS[cell](input_size, num_hiddens, num_layers, dropout, use_bias=use_bias)
-        self.attentional = nn.Linear(context_size + num_hiddens, num_hiddens, bias=False) if query == "new" else None
-        self.bridge_h = nn.Linear(encoder_size, num_hiddens) if bridge else None
-        self.bridge_c = nn.Linear(encoder_size, num_hiddens) if bridge and cell == "lstm" else None
-        self.dense = None if tie_embeddings else nn.Linear(num_hiddens, vocab_size)
+        self.attentional: Any = nn.Linear(context_size + num_hiddens, num_hiddens, bias=False) if query == "new" else None
+        self.bridge_h: Any = nn.Linear(encoder_size, num_hiddens) if bridge else None
+        self.bridge_c: Any = nn.Linear(encoder_size, num_hiddens) if bridge and cell == "lstm" else None
+        self.dense: Any = None if tie_embeddings else nn.Linear(num_hiddens, vocab_size)
         self.dense_bias = nn.Parameter(torch.zeros(vocab_size)) if tie_embeddings else None
 
     def prepare(
@@ -142,7 +143,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
         if tokens.shape[0] % batch:
             raise ValueError(f"tokens must be [{batch} * beam]; got {shape_text(tokens.shape)}")
         logits, state, weights = self._step(tokens, state, memory)
-        return masked_log_softmax(logits), state, weights
+        return masked_log_softmax(*widen(logits)), state, weights
 
     def forward(
         self, targets: Tensor, memory: DecoderMemory, *, keep_masks: DecoderKeepMasks | None = None
@@ -191,6 +192,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
             return values.expand(-1, queries.shape[1], -1).flatten(0, 1), None
         keep_mask = None if keep_mask is None else keep_mask.unsqueeze(-2)  # one query: [B, 1, K]
         context, weights = self.attention.attend(queries, memory.attention, keep_mask)
+        assert weights is not None  # asked for
         if weights.ndim == 4:  # the heads of MultiHeadAttention: a picture of one alignment shows their mean
             weights = weights.mean(1)
         return context.flatten(0, 1), weights.flatten(0, 1)

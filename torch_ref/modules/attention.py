@@ -271,9 +271,9 @@ class MultiHeadAttention(Attention):
     def _attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, keep_mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        heads = [self._split_heads(x) for x in (queries, keys, values)]  # [*batch, heads, Q or K, H / heads]
+        queries, keys, values = map(self._split_heads, (queries, keys, values))  # [*batch, heads, Q or K, H / heads]
         mask = None if mask is None else mask.unsqueeze(-3)
-        context, weights = super()._attend(*heads, mask, keep_mask)
+        context, weights = super()._attend(queries, keys, values, mask, keep_mask)
         context = context.transpose(-3, -2).flatten(-2)  # [*batch, Q, H]
         return self.W_o(context), weights
 

@@ -7,6 +7,7 @@ Networks".
 
 import math
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +26,10 @@ from torch_ref.functional.dropout import dropout as keep_or_drop
 from torch_ref.functional.masks import length_mask, sequence_mask
 from torch_ref.functional.recurrence import gru_step, lstm_step, unroll
 
-State = Tensor | tuple[Tensor, Tensor]
+State: TypeAlias = Tensor | tuple[Tensor, Tensor]
 
 
-class _Recurrent:
+class _Recurrent(nn.RNNBase):
     """What LSTM and GRU share: everything around the call of nn.LSTM or nn.GRU.
 
     Inside, the batch axes are one and the state is a tuple of its parts, (h,) or (h, c), each [L * directions, B, H].

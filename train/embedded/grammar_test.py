@@ -6,8 +6,8 @@ from itertools import islice
 
 import pytest
 
-from train import grammar, lexicon
-from train.grammar import AlignedPair, Phrase, gloss, join, spell
+from train.embedded import grammar, lexicon
+from train.embedded.phrases import AlignedPair, Phrase, gloss, join, spell
 
 SIDES = ("source", "target")
 

@@ -1,10 +1,5 @@
 """A grammar of English and French, written for this project, that generates sentence pairs and their word alignment.
 
-Every constituent is built on both sides at once.  A French word holds the English words that it renders, so putting
-constituents together, in whatever order each language asks for, carries the alignment along without any arithmetic on
-positions.  Spelling comes last, in one pass a side: "a apple" becomes "an apple" and "le eau" becomes "l' eau", so no
-constituent has to know its neighbours.
-
 English determines French.  Where English leaves a choice open, one convention settles it: "you" is "tu", "they" is
 "ils", the simple past is the passé composé and "was" the imparfait; nothing has to agree with the gender of the speaker
 or of the person spoken to.
@@ -15,249 +10,33 @@ that French expresses within another word: the article in "au", the "does" of "d
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from random import Random
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from train import lexicon as lex
-from train.lexicon import IL, ILS, NOUS, Adjective, Determiner, Noun, Verb
+from train.embedded import lexicon as lex
+from train.embedded.lexicon import IL, ILS, NOUS, Adjective, Determiner, Noun, Verb
+from train.embedded.phrases import AlignedPair, English, French, Phrase, gloss, spell
+from train.embedded.verbs import (
+    GOING,
+    PAST,
+    PRESENT,
+    Agreement,
+    Modifier,
+    Nominal,
+    Predicate,
+    adverb,
+    conjugate,
+    negation,
+    present,
+)
 
 Item = TypeVar("Item")
 
 MAX_LENGTH = 13  # tokens a side; longer sentences are drawn again
 
-PRESENT, PAST, GOING = "present", "past", "going"
 TENSES = 7 * (PRESENT,) + 4 * (PAST,) + (GOING, GOING, *lex.MODALS, *(verb.base for verb in lex.CATENATIVE))
-
-
-@dataclass(frozen=True)
-class AlignedPair:
-    """A sentence, its translation, and the links (source position, target position) between their words."""
-
-    source: tuple[str, ...]
-    target: tuple[str, ...]
-    sure: tuple[tuple[int, int], ...]
-    possible: tuple[tuple[int, int], ...]  # further links that are not wrong
-
-
-def join(tokens: Sequence[str]) -> str:
-    """The tokens as text: a space between words, none after an apostrophe."""
-    return " ".join(tokens).replace("' ", "'")
-
-
-# --- Words and phrases -----------------------------------------------------------------------------------------------
-
-
-@dataclass(eq=False, slots=True)
-class English:
-    """An occurrence of an English word; two occurrences differ even if their forms agree."""
-
-    form: str
-
-
-@dataclass(eq=False, slots=True)
-class French:
-    """An occurrence of a French word, with the English words that it renders."""
-
-    form: str
-    sure: tuple[English, ...]
-    possible: tuple[English, ...] = ()
-    prevocalic: str = ""  # the form before a vowel, where it depends on more than the form ("vieux", "vieil")
-
-
-@dataclass(slots=True)
-class Phrase:
-    """A constituent in both languages."""
-
-    source: tuple[English, ...] = ()
-    target: tuple[French, ...] = ()
-
-    def __add__(self, other: "Phrase") -> "Phrase":
-        return Phrase(self.source + other.source, self.target + other.target)
-
-
-def gloss(english: str, french: str, prevocalic: str = "") -> Phrase:
-    """Words that translate each other: one to one, or all the French words rendering the single English one."""
-    source = tuple(English(form) for form in english.split())
-    forms = french.split()
-    renders = source if len(source) == len(forms) else source * len(forms)
-    return Phrase(
-        source, tuple(French(form, (word,), (), prevocalic) for form, word in zip(forms, renders, strict=True))
-    )
-
-
-# --- Spelling --------------------------------------------------------------------------------------------------------
-
-ELIDED = {word: word[:-1] + "'" for word in ("le", "la", "je", "me", "te", "ne", "de", "que")}
-PREVOCALIC = ELIDED | {"ma": "mon", "ta": "ton", "sa": "son", "ce": "cet"}
-CONTRACTED = {("de", "le"): "du", ("de", "les"): "des", ("à", "le"): "au", ("à", "les"): "aux"}
-
-
-def opens_with_vowel(word: str) -> bool:
-    """Whether the sound that a French word begins with calls for elision: "eau", "homme", but not "hibou"."""
-    return word[0] in "aeiouyéêèâîôœ" or (word[0] == "h" and word not in lex.ASPIRATED)
-
-
-def spell_french(words: Sequence[French]) -> list[French]:
-    """Elide ("l' eau"), choose the forms before a vowel ("mon amie", "bel oiseau"), then contract ("du pain")."""
-    spelt: list[French] = []
-    for word, following in zip(words, (*words[1:], None), strict=True):
-        if following and opens_with_vowel(following.form):
-            form = word.prevocalic or PREVOCALIC.get(word.form, word.form)
-            word = French(form, word.sure, word.possible)
-        contracted = CONTRACTED.get((spelt[-1].form, word.form)) if spelt else None
-        if contracted:
-            preposition = spelt.pop()
-            absorbed = tuple(source for source in word.sure if source not in preposition.sure)
-            word = French(contracted, preposition.sure, preposition.possible + absorbed)
-        spelt.append(word)
-    return spelt
-
-
-def spell_english(words: Sequence[English]) -> tuple[list[str], dict[English, int]]:
-    """Write "an" before a vowel and "cannot" in one; returns the tokens and the position of each word among them."""
-    forms: list[str] = []
-    position = {}
-    for word, following in zip(words, (*words[1:], None), strict=True):
-        if forms and (forms[-1], word.form) == ("can", "not"):
-            forms[-1] = "cannot"
-        else:
-            forms.append("an" if word.form == "a" and following and following.form[0] in "aeiou" else word.form)
-        position[word] = len(forms) - 1
-    return forms, position
-
-
-def spell(phrase: Phrase) -> AlignedPair:
-    """The sentence as tokens, its links as positions."""
-    source, position = spell_english(phrase.source)
-    target = spell_french(phrase.target)
-    sure = {(position[word], j): None for j, french in enumerate(target) for word in french.sure}
-    possible = {(position[word], j): None for j, french in enumerate(target) for word in french.possible}
-    return AlignedPair(
-        tuple(source),
-        tuple(word.form for word in target),
-        tuple(sure),
-        tuple(link for link in possible if link not in sure),
-    )
-
-
-# --- Verbs -----------------------------------------------------------------------------------------------------------
-
-
-class Agreement(NamedTuple):
-    """What a verb and its participle agree with; the person indexes the paradigms of the lexicon."""
-
-    person: int
-    feminine: bool = False
-    plural: bool = False
-
-
-@dataclass(slots=True)
-class Nominal:
-    """A noun phrase or a pronoun, with the agreement that it imposes."""
-
-    phrase: Phrase
-    agreement: Agreement
-
-
-@dataclass(slots=True)
-class Modifier:
-    """A negation or an adverb: after the English auxiliary; in French around the finite verb, or after it."""
-
-    source: tuple[English, ...] = ()
-    before: tuple[French, ...] = ()
-    after: tuple[French, ...] = ()
-
-
-@dataclass(slots=True)
-class Predicate:
-    """A verb and what goes with it, kept apart at the joints where subject, negation and pronouns enter.
-
-    English:    [operator] modifier rest complement
-    French:     modifier.before clitics finite modifier.after nonfinite complement
-    """
-
-    operator: tuple[English, ...]  # the auxiliary that inverts and is negated, if any
-    rest: tuple[English, ...]
-    finite: French
-    nonfinite: tuple[French, ...] = ()
-    clitics: tuple[French, ...] = ()
-    modifier: Modifier = field(default_factory=Modifier)
-    complement: Phrase = field(default_factory=Phrase)
-
-    def phrase(self) -> Phrase:
-        """The predicate as it follows a subject."""
-        return Phrase(self.operator + self.english(), self.french())
-
-    def english(self) -> tuple[English, ...]:
-        return self.modifier.source + self.rest + self.complement.source
-
-    def french(self) -> tuple[French, ...]:
-        verb = (*self.clitics, self.finite)
-        return self.modifier.before + verb + self.modifier.after + self.nonfinite + self.complement.target
-
-
-def negation(english: str, french: str) -> Modifier:
-    """ "not" is "ne ... pas", "never" is "ne ... jamais": one English word, two French ones."""
-    word = English(english)
-    return Modifier((word,), (French("ne", (word,)),), (French(french, (word,)),))
-
-
-def adverb(english: str, french: str) -> Modifier:
-    word = gloss(english, french)
-    return Modifier(word.source, (), word.target)
-
-
-def present(verb: Verb, who: Agreement, supported: bool) -> Predicate:
-    """ "eats", "does ... eat": "mange"."""
-    form = verb.third if who.person == IL else verb.base
-    support = (English("does" if who.person == IL else "do"),) if supported else ()
-    main = English(verb.base if supported else form)
-    particle = tuple(map(English, verb.particle.split()))
-    return Predicate(support, (main, *particle), French(verb.present[who.person], (main,), support + particle))
-
-
-def past(verb: Verb, who: Agreement, supported: bool, with_participle: Agreement | None) -> Predicate:
-    """ "ate", "did ... eat": "a mangé"; the participle agrees with a preceding object, or with the subject of être."""
-    main = English(verb.base if supported else verb.past)
-    support = (English("did"),) if supported else ()
-    particle = tuple(map(English, verb.particle.split()))
-    auxiliary = (lex.ETRE if verb.etre else lex.AVOIR)[who.person]
-    agreed = who if verb.etre else with_participle or Agreement(IL)
-    participle = French(verb.participles[agreed.feminine + 2 * agreed.plural], (main,), particle)
-    return Predicate(support, (main, *particle), French(auxiliary, support or (main,)), (participle,))
-
-
-def auxiliary(tense: str, who: Agreement, supported: bool) -> Predicate:
-    """What governs an infinitive: "is going (to)", "can", "must", "wants (to)", "likes (to)"."""
-    if tense in lex.MODALS:
-        modal = English(tense)
-        return Predicate((modal,), (), French(lex.MODALS[tense][who.person], (modal,)))
-    if tense == GOING:
-        be, going = English(lex.AM[who.person]), English("going")
-        return Predicate((be,), (going,), French(lex.ALLER[who.person], (going,), (be,)))
-    return present(next(verb for verb in lex.CATENATIVE if verb.base == tense), who, supported)
-
-
-def conjugate(verb: Verb, tense: str, who: Agreement, supported: bool, pronoun: Nominal | None = None) -> Predicate:
-    """The verb in its tense, do-support included; an object pronoun stands before the French verb that governs it."""
-    object_ = pronoun.phrase if pronoun else Phrase()
-    if tense in (PRESENT, PAST):
-        if tense == PRESENT:
-            predicate = present(verb, who, supported)
-        else:
-            predicate = past(verb, who, supported, pronoun and pronoun.agreement)
-        return replace(predicate, rest=predicate.rest + object_.source, clitics=object_.target)
-    predicate = auxiliary(tense, who, supported)
-    to = () if tense in lex.MODALS else (English("to"),)
-    main, particle = English(verb.base), tuple(map(English, verb.particle.split()))
-    infinitive = French(verb.infinitive, (main,), to + particle)
-    rest = (*predicate.rest, *to, main, *particle, *object_.source)
-    return replace(predicate, rest=rest, nonfinite=(*object_.target, infinitive))
-
-
-# --- Sentences -------------------------------------------------------------------------------------------------------
 
 
 def declare(subject: Nominal, predicate: Predicate) -> Phrase:
@@ -600,7 +379,7 @@ def sentences(seed: int) -> Iterator[AlignedPair]:
             yield pair
 
 
-def generate(seed: int = 0, sizes: tuple[int, ...] = (10_000, 500, 500)) -> tuple[tuple[AlignedPair, ...], ...]:
+def generate(seed: int = 0, sizes: tuple[int, ...] = (20_000, 500, 500)) -> tuple[tuple[AlignedPair, ...], ...]:
     """Splits of the given sizes; no English and no French sentence occurs twice, within a split or across splits."""
     seen: set[tuple[str, ...]] = set()
     fresh: list[AlignedPair] = []

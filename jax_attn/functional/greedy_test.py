@@ -1,0 +1,63 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_attn import greedy_search
+
+EOS, BOS = 0, 3
+# The likeliest token after each: 3 -> 1 -> 2 -> eos, and for the second sentence 3 -> 2 -> 1 -> 2 -> 1 …
+NEXT = jnp.array([[0, 2, 0, 1], [0, 2, 1, 2]])
+SETTINGS = {"bos": BOS, "eos": EOS, "batch_size": 2}
+
+
+def step(tokens, state, memory):
+    """The likeliest next token has probability 7/10; the weights point at how many steps have been taken."""
+    log_probs = jnp.log(0.1 + 0.6 * jax.nn.one_hot(memory[jnp.arange(2), tokens], 4))
+    return log_probs, state + 1, jax.nn.one_hot(state, 6)
+
+
+def test_the_likeliest_token_is_followed_until_the_end_or_the_limit():
+    result = jax.jit(lambda memory: greedy_search(step, jnp.zeros(2, int), memory, max_len=5, **SETTINGS))(NEXT)
+    np.testing.assert_array_equal(result.ids, [[[1, 2, EOS, EOS, EOS]], [[2, 1, 2, 1, 2]]])
+    np.testing.assert_array_equal(result.lengths, [[3], [5]])
+    np.testing.assert_allclose(result.token_scores, np.log(0.7) * np.array([[[1, 1, 1, 0, 0]], [[1] * 5]]), rtol=1e-6)
+    np.testing.assert_allclose(result.scores, np.log(0.7) * np.array([[3], [5]]), rtol=1e-6)
+    np.testing.assert_array_equal(result.weights[0, 0], np.eye(6)[:5] * [[1], [1], [1], [0], [0]])
+    np.testing.assert_array_equal(result.weights[1, 0], np.eye(6)[:5])
+
+
+def test_it_stops_when_every_sentence_has_ended():
+    taken = []
+
+    def counted(tokens, state, memory):
+        jax.debug.callback(lambda _: taken.append(1), state)
+        return step(tokens, state, memory)
+
+    jax.block_until_ready(greedy_search(counted, jnp.zeros(2, int), jnp.stack([NEXT[0]] * 2), max_len=50, **SETTINGS))
+    jax.effects_barrier()
+    assert len(taken) == 3
+
+
+def test_a_step_without_weights_gives_none():
+    def plain(tokens, state, memory):
+        return (*step(tokens, state, memory)[:2], None)
+
+    assert greedy_search(plain, jnp.zeros(2, int), NEXT, max_len=2, **SETTINGS).weights is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"max_len": 0}, "max_len must be at least 1; got 0"),
+        ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
+        ({"eos": -1}, "eos must be a token id, 0 or more; got -1"),
+        ({"batch_size": 3}, r"step must return log_probs of shape \[3, N\]; got \[2, 4\]"),
+    ],
+)
+def test_a_search_that_cannot_return_anything_is_refused(change, message):
+    def two_rows(tokens, state, memory):
+        return jnp.zeros((2, 4)), state, None
+
+    with pytest.raises(ValueError, match=message):
+        greedy_search(two_rows, jnp.zeros(2, int), NEXT, **({"max_len": 2} | SETTINGS | change))

@@ -1,0 +1,301 @@
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from flax.errors import InvalidRngError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jax_attn import (
+    AdditiveAttention,
+    BilinearAttention,
+    DotProductAttention,
+    GaussianAttention,
+    MLPAttention,
+    MultiHeadAttention,
+    additive_score,
+    attend,
+    bilinear_score,
+    dot_score,
+    gaussian_score,
+    scaled_dot_score,
+)
+from jax_attn.modules.attention import make_attention
+
+few = settings(max_examples=25, derandomize=True, deadline=None)
+random = np.random.default_rng(0)
+QUERIES, KEYS = (jnp.asarray(random.normal(size=(2, q, 4)), jnp.float32) for q in (3, 5))
+VALUES = jnp.asarray(random.normal(size=(2, 5, 6)), jnp.float32)
+INPUTS = QUERIES, KEYS, VALUES
+BY_EXAMPLE, BY_QUERY = jnp.array([2, 4]), jnp.array([[1, 2, 0], [3, 4, 4]])  # nobody attends to keys 2… and 4…
+SEEN = (jnp.arange(5) < BY_EXAMPLE[:, None])[..., None]
+
+MODULES = {
+    "additive": lambda **kw: AdditiveAttention(8, **kw),
+    "without tanh": lambda **kw: AdditiveAttention(8, use_tanh=False, **kw),
+    "scaled dot": lambda **kw: DotProductAttention(**kw),
+    "dot": lambda **kw: DotProductAttention(scaled=False, **kw),
+    "bilinear": lambda **kw: BilinearAttention(**kw),
+    "gaussian": lambda **kw: GaussianAttention(sigma=2.0, **kw),
+    "multi-head": lambda **kw: MultiHeadAttention(8, 2, use_bias=True, **kw),
+}
+each_module = pytest.mark.parametrize("name", MODULES)
+
+
+def init(module, *inputs):
+    return jax.jit(module.init)(jax.random.key(0), *inputs)
+
+
+@cache
+def params_of(name):
+    """The parameters for INPUTS; they depend on neither dropout nor `empty_row`."""
+    return init(MODULES[name](), *INPUTS)
+
+
+def close(a, b, **tolerance):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **({"rtol": 1e-5, "atol": 1e-6} | tolerance)), a, b)
+
+
+@pytest.mark.parametrize("module", [AdditiveAttention(8, dropout=0.1), DotProductAttention(dropout=0.5)])
+def test_the_book_s_example_weighs_equal_keys_equally(module):
+    queries = jax.random.normal(jax.random.key(1), (2, 1, 20 if isinstance(module, AdditiveAttention) else 2))
+    keys, lens = jnp.ones((2, 10, 2)), jnp.array([2, 6])
+    values = jnp.tile(jnp.arange(40.0).reshape(1, 10, 4), (2, 1, 1))
+    context, weights = jax.jit(module.apply)(init(module, queries, keys, values), queries, keys, values, lens)
+    np.testing.assert_allclose(context, [[[2, 3, 4, 5]], [[10, 11, 12, 13]]], rtol=1e-6)
+    expected = [[[1 / 2] * 2 + [0] * 8], [[1 / 6] * 6 + [0] * 4]]
+    np.testing.assert_allclose(weights, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "score"),
+    [
+        (
+            "additive",
+            lambda p, q, k: additive_score(
+                q @ p["W_q"]["kernel"], k @ p["W_k"]["kernel"], p["w_v"]["kernel"][:, 0]
+            ),
+        ),
+        ("scaled dot", lambda p, q, k: scaled_dot_score(q, k)),
+        ("dot", lambda p, q, k: dot_score(q, k)),
+        ("bilinear", lambda p, q, k: bilinear_score(q, k, p["W"]["kernel"].T)),
+        ("gaussian", lambda p, q, k: gaussian_score(q, k, 2.0)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("lens", [BY_EXAMPLE, BY_QUERY])
+def test_a_module_is_its_scoring_function_with_its_own_parameters(name, score, lens):
+    # The additive equation also tells W_q from W_k: exchanged they would give other scores.
+    module = MODULES[name]()
+    params = params_of(name)
+    expected = attend(score(params.get("params"), QUERIES, KEYS), VALUES, lens)
+    close(jax.jit(module.apply)(params, *INPUTS, lens), expected)
+
+
+def test_the_old_name_of_additive_attention_still_stands():
+    assert MLPAttention is AdditiveAttention
+
+
+@pytest.mark.parametrize("name", ["additive", "bilinear"])
+def test_queries_keys_and_values_may_differ_in_size(name):
+    module, inputs = MODULES[name](), (QUERIES, KEYS[..., :2], VALUES)
+    context, weights = jax.jit(module.apply)(init(module, *inputs), *inputs)
+    assert (context.shape, weights.shape) == ((2, 3, 6), (2, 3, 5))
+
+
+def test_every_head_attends_by_itself_and_the_lengths_hold_for_each():
+    module = MODULES["multi-head"]()
+    params = jax.tree.map(lambda p: p + 0.1, params_of("multi-head"))  # biases that are not zero
+    mask = jnp.asarray(random.random((2, 3, 5)) < 0.7)
+    context, weights = jax.jit(module.apply)(params, *INPUTS, BY_EXAMPLE, mask)
+    layers = params["params"]
+    q, k, v = (x @ layers[f"W_{n}"]["kernel"] + layers[f"W_{n}"]["bias"] for n, x in zip("qkv", INPUTS, strict=True))
+    heads = [
+        attend(scaled_dot_score(q[..., h], k[..., h]), v[..., h], BY_EXAMPLE, mask) for h in (slice(4), slice(4, 8))
+    ]
+    joined = jnp.concatenate([context for context, _ in heads], axis=-1)
+    close(context, joined @ layers["W_o"]["kernel"] + layers["W_o"]["bias"])
+    close(weights, jnp.stack([weights for _, weights in heads], axis=1))
+
+
+def test_without_the_tanh_every_query_gets_the_same_weights():
+    for name, same in (("additive", False), ("without tanh", True)):
+        module = MODULES[name]()
+        _, weights = jax.jit(module.apply)(params_of(name), *INPUTS)
+        assert np.allclose(weights, weights[:, :1], atol=1e-6) == same
+
+
+@each_module
+@pytest.mark.parametrize("lens", [BY_EXAMPLE, BY_QUERY])
+def test_prepare_and_attend_are_the_call(name, lens):
+    module = MODULES[name]()
+    params = params_of(name)
+    num_queries = 3 if lens is BY_QUERY else 1
+
+    def in_two_steps(params, queries, keys, values, lens):
+        memory = module.apply(params, keys, values, lens, num_queries=num_queries, query_size=4, method="prepare")
+        return module.apply(params, queries, memory, method="attend")
+
+    close(jax.jit(in_two_steps)(params, *INPUTS, lens), jax.jit(module.apply)(params, *INPUTS, lens))
+
+
+@each_module
+def test_vmap_over_the_batch_gives_the_same(name):
+    module = MODULES[name]()
+    params = params_of(name)
+    for lens in (BY_EXAMPLE, BY_QUERY):
+        mapped = jax.jit(jax.vmap(module.apply, in_axes=(None, 0, 0, 0, 0)))
+        close(mapped(params, *INPUTS, lens), jax.jit(module.apply)(params, *INPUTS, lens))
+
+
+@each_module
+@pytest.mark.parametrize("poison", [jnp.nan, jnp.inf])
+def test_nobody_s_keys_and_values_reach_no_result_and_no_gradient_of_inputs_or_parameters(name, poison):
+    module = MODULES[name]()
+    params = params_of(name)
+
+    def total(params, *inputs):
+        context, weights = module.apply(params, *inputs, BY_QUERY)
+        return jnp.sum(jnp.sin(context)) + jnp.sum(weights**2), (context, weights)
+
+    run = jax.jit(jax.grad(total, argnums=(0, 1, 2, 3), has_aux=True))
+    poisoned = run(params, QUERIES, jnp.where(SEEN, KEYS, poison), jnp.where(SEEN, VALUES, poison))
+    jax.tree.map(np.testing.assert_array_equal, poisoned, run(params, *INPUTS))
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(poisoned))
+
+
+@each_module
+def test_an_empty_row_has_no_context_and_finite_gradients_or_is_uniform(name):
+    module, lens = MODULES[name](), jnp.array([0, 5])
+    params = params_of(name)
+
+    def total(params):
+        context, weights = module.apply(params, *INPUTS, lens)
+        return context.sum(), (context, weights)
+
+    gradients, (context, weights) = jax.jit(jax.grad(total, has_aux=True))(params)
+    no_context = params["params"]["W_o"]["bias"] if name == "multi-head" else 0
+    np.testing.assert_array_equal(context[0], jnp.zeros_like(context[0]) + no_context)
+    assert (weights[0] == 0).all()
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+    uniform = MODULES[name](empty_row="uniform")
+    context, weights = jax.jit(uniform.apply)(params, *INPUTS, lens)
+    np.testing.assert_allclose(weights[0], jnp.full_like(weights[0], 0.2), rtol=1e-6)
+    if name != "multi-head":
+        close(context[0], jnp.broadcast_to(VALUES[0].mean(0), (3, 6)))
+
+
+@each_module
+def test_dropout_needs_its_stream_drops_by_the_rate_and_leaves_the_weights_returned(name):
+    module = MODULES[name](dropout=0.5)
+    params = params_of(name)
+    plain = jax.jit(module.apply)(params, *INPUTS)
+    close(plain, jax.jit(MODULES[name]().apply)(params, *INPUTS))  # deterministic unless asked
+    drop = jax.jit(lambda key: module.apply(params, *INPUTS, deterministic=False, rngs={"dropout": key}))
+    one, again, other = drop(jax.random.key(1)), drop(jax.random.key(1)), drop(jax.random.key(2))
+    jax.tree.map(np.testing.assert_array_equal, one, again)
+    assert np.abs(one[0] - other[0]).max() > 0.01
+    close(one[1], plain[1])
+    with pytest.raises(InvalidRngError):
+        module.apply(params, *INPUTS, deterministic=False)
+
+
+@each_module
+def test_a_keep_mask_is_used_instead_of_a_drawn_one(name):
+    module = MODULES[name](dropout=0.5)
+    params = params_of(name)
+    _, weights = jax.jit(module.apply)(params, *INPUTS)
+    run = jax.jit(lambda keep, deterministic=True: module.apply(params, *INPUTS, keep_mask=keep)[0])
+    keep = jnp.asarray(random.random(weights.shape) < 0.5)
+    if name == "multi-head":
+        everything, nothing = run(jnp.ones_like(keep)), run(jnp.zeros_like(keep))
+        bias = params["params"]["W_o"]["bias"]
+        np.testing.assert_array_equal(nothing, jnp.zeros_like(nothing) + bias)
+        close(run(keep) + run(~keep), everything + bias)
+    else:
+        close(run(keep), jnp.where(keep, 2 * weights, 0) @ VALUES)
+
+
+@each_module
+def test_weights_that_are_not_wanted_are_none_and_the_context_is_the_same(name):
+    module = MODULES[name]()
+    params = params_of(name)
+    context, weights = module.apply(params, *INPUTS, BY_QUERY, return_weights=False)
+    assert weights is None
+    close(context, module.apply(params, *INPUTS, BY_QUERY)[0])
+
+
+@each_module
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float64])
+def test_dtypes_go_in_and_out(x64, name, dtype):
+    module, inputs = MODULES[name](param_dtype=dtype), [x.astype(dtype) for x in INPUTS]
+    params = init(module, *inputs)
+    results = jax.jit(module.apply)(params, *inputs, BY_EXAMPLE)
+    assert {leaf.dtype for leaf in jax.tree.leaves((params, results))} == {jnp.dtype(dtype)}
+    wide = jax.tree.map(lambda x: x.astype(jnp.float64), (params, *inputs))
+    exact = jax.jit(MODULES[name](param_dtype=jnp.float64).apply)(*wide, BY_EXAMPLE)
+    close(jax.tree.map(lambda x: x.astype(jnp.float64), results), exact, rtol=0, atol=8 * float(jnp.finfo(dtype).eps))
+
+
+@each_module
+def test_the_module_works_in_nnx_through_the_bridge(name):
+    module = nnx.bridge.ToNNX(MODULES[name](), rngs=nnx.Rngs(0)).lazy_init(*INPUTS)
+    params = nnx.to_pure_dict(nnx.state(module, nnx.Param))
+    expected = MODULES[name]().apply({"params": params}, *INPUTS, BY_QUERY)
+    jax.tree.map(np.testing.assert_array_equal, module(*INPUTS, BY_QUERY), expected)
+
+
+@each_module
+@pytest.mark.parametrize("jit", [False, True])
+def test_wrong_shapes_and_dtypes_are_told(own_checks, name, jit):
+    module = MODULES[name]()
+    params = params_of(name)
+    apply = jax.jit(module.apply) if jit else module.apply
+    with pytest.raises(ValueError, match=r"valid_lens must be \[2\] or \[2, 3\]; got \[3\]"):
+        apply(params, *INPUTS, jnp.array([1, 2, 3]))
+    with pytest.raises(ValueError, match=r"mask must be broadcastable to \[2, 3, 5\]; got \[2, 3, 4\]"):
+        apply(params, *INPUTS, None, jnp.ones((2, 3, 4), bool))
+    with pytest.raises(ValueError, match=r"queries must be \[2, Q, D\] for keys \[2, 5, 4\]; got \[3, 4\]"):
+        apply(params, QUERIES[0], KEYS, VALUES)
+    with pytest.raises(ValueError, match="values must have as many positions as keys, 5; got 4"):
+        apply(params, QUERIES, KEYS, VALUES[:, :4])
+    with pytest.raises(TypeError, match="keys must have a floating dtype; got int32"):
+        apply(params, QUERIES, KEYS.astype(int), VALUES)
+    shape = "[2, 2, 3, 5]" if name == "multi-head" else "[2, 3, 5]"
+    with pytest.raises(ValueError, match=f"keep_mask must be {shape}; got [1]".replace("[", r"\[")):
+        apply(params, *INPUTS, keep_mask=jnp.ones(1, bool))
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(ValueError, match="num_hiddens must be a multiple of num_heads; got 8 for 3 heads"):
+        MultiHeadAttention(8, 3).init(jax.random.key(0), *INPUTS)
+
+
+def test_an_unknown_name_of_a_scoring_function_is_refused():
+    with pytest.raises(ValueError, match=r"attention must be one of .*'bilinear'.*; got 'cosine'"):
+        make_attention("cosine", 8)
+
+
+apply_additive = jax.jit(MODULES["additive"]().apply)
+
+
+@few
+@given(st.integers(1, 5), st.integers(0, 2**16))
+def test_masking_equals_deleting_whatever_the_padding_holds(length, seed):
+    params, padding = params_of("additive"), np.random.default_rng(seed).normal(size=(2, 5, 1))
+    valid = (jnp.arange(5) < length)[:, None]
+    keys, values = (jnp.where(valid, x, padding) for x in (KEYS, VALUES))
+    context, weights = apply_additive(params, QUERIES, keys, values, jnp.full(2, length))
+    expected = apply_additive(params, QUERIES, KEYS[:, :length], VALUES[:, :length])
+    close((context, weights[..., :length]), expected)
+
+
+@few
+@given(st.permutations(range(5)))
+def test_permuting_keys_with_their_values_permutes_the_weights_and_leaves_the_context(order):
+    params, order = params_of("additive"), np.array(order)
+    context, weights = apply_additive(params, *INPUTS)
+    close(apply_additive(params, QUERIES, KEYS[:, order], VALUES[:, order]), (context, weights[..., order]))

@@ -1,0 +1,33 @@
+"""The registry: every public name of jax_attn.functional, modules and models, with its PyTorch twin and its inputs.
+
+The tests read it, and so does whatever else runs both sides: what is measured is what is proved. Inputs are seeded: random
+and ragged, with several keys (with one key every weight is 1, whatever the score), a single key, an empty row under
+both of its meanings, scores of ±1e4, NaN where nobody attends, more leading axes and none.
+"""
+
+import jax_attn.functional
+import jax_attn.models
+import jax_attn.modules
+from parity_tests.case import Case
+from parity_tests.functional_cases import FUNCTIONAL_CASES
+from parity_tests.model_cases import MODEL_CASES
+from parity_tests.module_cases import MODULE_CASES
+from parity_tests.search_cases import SEARCH_CASES
+
+CASES: tuple[Case, ...] = (*FUNCTIONAL_CASES, *SEARCH_CASES, *MODULE_CASES, *MODEL_CASES)
+
+WITHOUT_CASE: dict[str, str] = {
+    "SearchResult": "a record: greedy_search and beam_search compare its fields",
+    "Memory": "a record: the attention modules are compared over one",
+    "MLPAttention": "the older name of AdditiveAttention, which it is",
+    "EncoderOutput": "a record: Seq2SeqEncoder compares its fields",
+    "DecoderMemory": "a record: Seq2SeqAttentionDecoder compares its initial state, and steps over it",
+    "DecoderState": "a record: Seq2SeqAttentionDecoder compares its fields after a step",
+    "DecoderKeepMasks": "a record of arguments: Seq2SeqAttentionDecoder is given one",
+}
+
+
+def public_names() -> set[str]:
+    """What the registry has to account for."""
+    packages = (jax_attn.functional, jax_attn.modules, jax_attn.models)
+    return {name for package in packages for name in package.__all__}

@@ -1,0 +1,115 @@
+"""How far apart the two sides are, and how far they may be.
+
+Errors are measured by tensor: e(x) = max|x − o| / max|o|. (By element, two correct float64 gradients at scores of ±1e4
+differ by 100 %.) With u the unit roundoff:
+
+    float64     max|jax − torch| ≤ (1e-12 + 16 u max|score|) max|torch|
+    narrower    e_jax ≤ 2 e_torch + c u, where o is torch_ref in float64 on the same rounded inputs and weights
+
+Where o is 0 the errors are absolute. Shapes and dtypes are equal, and NaN and the infinities stand in the same places.
+"""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from parity_tests.case import Case, Variant
+from parity_tests.sides import is_floating, make_numbers, run_jax, run_torch
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One tensor of one variant: its error and its bound, or what makes them meaningless."""
+
+    case: str
+    variant: str
+    dtype: str
+    tensor: str
+    error: float
+    bound: float
+    mismatch: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.mismatch) or not self.error <= self.bound
+
+    def __str__(self) -> str:
+        what = self.mismatch or f"error {self.error:.3g} exceeds {self.bound:.3g}"
+        return f"{self.case} | {self.variant} | {self.dtype} | {self.tensor}: {what}"
+
+
+def unit_roundoff(dtype: str) -> float:
+    """u: half the distance from 1 to the next number."""
+    return float(jnp.finfo(dtype).eps) / 2
+
+
+def compare_variant(case: Case, variant: Variant, dtype: str) -> list[Measurement]:
+    """Both sides run, and every tensor of theirs measured."""
+    numbers = make_numbers(case, variant, dtype)
+    torch_run = run_torch(case, variant, numbers, dtype, dtype)
+    oracle = torch_run if dtype == "float64" else run_torch(case, variant, numbers, "float64", dtype)
+    jax_run = run_jax(case, variant, numbers, dtype, torch_run)
+    measurements = []
+    for name in sorted(torch_run.tensors.keys() | jax_run.tensors.keys()):
+        ours, twin = jax_run.tensors.get(name), torch_run.tensors.get(name)
+        truth = oracle.tensors.get(name)
+        mismatch = "one side alone has it" if (ours is None) != (twin is None) else ""
+        error = bound = 0.0
+        if not mismatch and ours is not None:
+            mismatch = _different_form(ours, twin) or _different_extremes(ours, truth)
+            if not mismatch:
+                absolute = name in variant.vanishing
+                error, bound = _error_and_bound(case, ours, twin, truth, dtype, oracle.max_score, absolute)
+        measurements.append(Measurement(case.name, variant.name, dtype, name, error, bound, mismatch))
+    return measurements
+
+
+def compare_case(case: Case, dtype: str) -> list[Measurement]:
+    """All variants of a case."""
+    return [measurement for variant in case.variants for measurement in compare_variant(case, variant, dtype)]
+
+
+def _error_and_bound(
+    case: Case, ours: np.ndarray, twin: np.ndarray, truth: np.ndarray, dtype: str, max_score: float, absolute: bool
+) -> tuple[float, float]:
+    if not is_floating(truth):  # ids, masks
+        return float(np.sum(ours != truth)), 0.0
+    error = relative_error(ours, truth, absolute)
+    if dtype == "float64":
+        return error, 1e-12 + 16 * unit_roundoff(dtype) * max_score
+    return error, 2 * relative_error(twin, truth, absolute) + case.factor * unit_roundoff(dtype)
+
+
+def relative_error(x: np.ndarray, truth: np.ndarray, absolute: bool = False) -> float:
+    """max|x − o| / max|o| over what is finite in o; absolute where o is 0."""
+    finite = np.isfinite(truth.astype(np.float64))
+    x, truth = x.astype(np.float64)[finite], truth.astype(np.float64)[finite]
+    if truth.size == 0:
+        return 0.0
+    scale = float(np.abs(truth).max())
+    return float(np.abs(x - truth).max()) / (1.0 if absolute or scale == 0 else scale)
+
+
+def _different_form(ours: np.ndarray, twin: np.ndarray) -> str:
+    """Shape and dtype. Of integers the kind: PyTorch counts in int64, JAX in int32 unless x64 is on."""
+    if ours.shape != twin.shape:
+        return f"shape {list(ours.shape)} in JAX, {list(twin.shape)} in PyTorch"
+    both_integers = ours.dtype.kind == twin.dtype.kind == "i"
+    if ours.dtype != twin.dtype and not both_integers:
+        return f"dtype {ours.dtype} in JAX, {twin.dtype} in PyTorch"
+    return ""
+
+
+def _different_extremes(ours: np.ndarray, truth: np.ndarray) -> str:
+    if not is_floating(ours):
+        return ""
+    ours, truth = ours.astype(np.float64), truth.astype(np.float64)
+    for name, found, expected in (
+        ("NaN", np.isnan(ours), np.isnan(truth)),
+        ("inf", np.isposinf(ours), np.isposinf(truth)),
+        ("−inf", np.isneginf(ours), np.isneginf(truth)),
+    ):
+        if not np.array_equal(found, expected):
+            return f"{name} in {found.sum()} places in JAX, in {expected.sum()} in PyTorch, not the same ones"
+    return ""

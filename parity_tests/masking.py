@@ -1,0 +1,80 @@
+"""The ways to say what may be attended to, each with scores, keys or values that could betray a wrong mask."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Masking(NamedTuple):
+    """Lengths and mask for scores of one shape, and which entries they hide."""
+
+    name: str
+    shape: tuple[int, ...]
+    """`[*batch, Q, K]`."""
+    valid_lens: np.ndarray | None = None
+    mask: np.ndarray | None = None
+    options: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default, never written to)
+    nan: bool = False
+    """Whether NaN stands wherever nobody attends."""
+
+    @property
+    def allowed(self) -> np.ndarray:
+        """True = may attend, `[*batch, Q, K]`, written independently of both libraries."""
+        allowed = np.ones(self.shape, bool)
+        if self.valid_lens is not None:
+            lens = np.asarray(self.valid_lens)
+            lens = lens[..., None] if lens.ndim == len(self.shape) - 2 else lens
+            allowed &= np.arange(self.shape[-1]) < lens[..., None]
+        return allowed if self.mask is None else allowed & self.mask
+
+    @property
+    def attended(self) -> np.ndarray:
+        """Which keys carry weight for some query of their example, `[*batch, K]`."""
+        allowed = self.allowed
+        if self.options.get("empty_row") == "uniform":
+            allowed = allowed | ~allowed.any(-1, keepdims=True)
+        return allowed.any(-2)
+
+    def arguments(self) -> dict[str, np.ndarray | None]:
+        return {"valid_lens": self.valid_lens, "mask": self.mask}
+
+
+_SHAPE = (3, 2, 5)  # three examples, two queries, five keys
+_UNIFORM = {"empty_row": "uniform"}
+_MASK = np.array([[[1, 0, 1, 1, 0], [0, 1, 1, 0, 0]], [[1, 1, 1, 1, 1], [0, 0, 0, 0, 0]], [[0, 1, 0, 0, 1]] * 2], bool)
+_LENS = np.array([2, 5, 3], np.int32)
+_PER_QUERY = np.array([[1, 3], [0, 5], [2, 4]], np.int32)
+
+COMMON = (
+    Masking("nothing masked", _SHAPE),
+    Masking("ragged lengths", _SHAPE, _LENS),
+    Masking("an empty row", _SHAPE, np.array([0, 3, 1], np.int32)),
+    Masking("an empty row, uniform", _SHAPE, np.array([0, 3, 1], np.int32), options=_UNIFORM),
+    Masking("lengths of each query", _SHAPE, _PER_QUERY),
+    Masking("mask and lengths", _SHAPE, _LENS, _MASK),
+    Masking("NaN where nobody attends", _SHAPE, _LENS, nan=True),
+    Masking("NaN where nobody attends, an empty row", _SHAPE, np.array([0, 3, 1], np.int32), nan=True),
+    Masking("a single key", (3, 2, 1), np.array([1, 0, 1], np.int32)),
+)
+"""What every attention is run on."""
+
+MORE = (
+    Masking("lengths of each query, uniform", _SHAPE, _PER_QUERY, options=_UNIFORM),
+    Masking("lengths beyond the keys", _SHAPE, np.array([7, 2, 5], np.int32)),
+    Masking("floating lengths", _SHAPE, np.array([2.0, 4.5, 0.0])),
+    Masking("mask alone", _SHAPE, None, _MASK),
+    Masking("causal mask of all examples", (3, 5, 5), None, np.tri(5, dtype=bool)),
+    Masking("more leading axes", (2, 3, 2, 5), np.array([[1, 2, 5], [0, 4, 3]], np.int32)),
+    Masking("more leading axes, lengths of each query", (2, 3, 2, 5), np.array([_PER_QUERY, _PER_QUERY[::-1]])),
+    Masking("no leading axis", (2, 5), np.array(3, np.int32)),
+    Masking("no leading axis, lengths of each query", (2, 5), np.array([3, 0], np.int32)),
+)
+"""What the pure functions are run on besides."""
+
+EXTREME = Masking("scores of ±1e4", _SHAPE, np.array([4, 5, 3], np.int32))
+"""Lengths for scores of ±1e4, of which some are close to each other: else no gradient would be left to compare."""
+
+
+def hide(array: np.ndarray, visible: np.ndarray, masking: Masking) -> np.ndarray:
+    """NaN in place of what is not visible, if the masking asks for it."""
+    return np.where(visible, array, np.nan) if masking.nan else array

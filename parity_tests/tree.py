@@ -1,0 +1,24 @@
+"""Nested arguments and results as flat mappings from names to arrays, the same names in both frameworks."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+
+def flatten(tree: Any, names: tuple[str, ...] = ()) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], Any]]:
+    """The leaves by name (`initial_state.0`, `memory.keys`), and the function that puts such leaves in their places.
+
+    A tuple's parts are called `names` where given. None is a leaf: a side that returns None where the other does not
+    is to be seen.
+    """
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None)
+    flat = {_text(path, names): leaf for path, leaf in paths}
+    return flat, lambda leaves: jax.tree_util.tree_unflatten(structure, [leaves[name] for name in flat])
+
+
+def _text(path: tuple[Any, ...], names: tuple[str, ...]) -> str:
+    keys = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
+    if keys and names and keys[0].isdigit():
+        keys[0] = names[int(keys[0])]
+    return ".".join(keys) or "result"

@@ -1,0 +1,1 @@
+"""The English-French corpus that comes with the program: a lexicon and a grammar that writes sentence pairs."""
