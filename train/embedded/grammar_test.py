@@ -74,7 +74,7 @@ def crosses(pair: AlignedPair) -> bool:
 
 class TestCorpus:
     def test_sizes(self, splits):
-        assert [len(split) for split in splits] == [10_000, 500, 500]
+        assert [len(split) for split in splits] == [20_000, 500, 500]
 
     def test_same_seed_same_corpus(self, splits):
         assert grammar.generate(sizes=(200, 20)) == (splits[0][:200], splits[0][200:220])

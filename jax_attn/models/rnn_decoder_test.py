@@ -1,0 +1,314 @@
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jax_attn import (
+    AdditiveAttention,
+    DecoderKeepMasks,
+    DotProductAttention,
+    EncoderOutput,
+    MultiHeadAttention,
+    Seq2SeqAttentionDecoder,
+)
+
+B, S, T, N, E, H = 2, 5, 3, 7, 6, 4
+random = np.random.default_rng(0)
+TARGETS, LENS = jnp.asarray(random.integers(0, N, (B, T))), jnp.array([5, 2])
+
+
+def normal(*shape):
+    return jnp.asarray(random.normal(size=shape), jnp.float32)
+
+
+def encoder_output(cell="gru", layers=1, directions=1, seed=0):
+    """What an encoder of H hidden units in all would hand over; NaN where a source has ended."""
+    random = np.random.default_rng(seed)
+    outputs = random.normal(size=(B, S, H))
+    outputs[1, 2:] = np.nan
+    shape = (layers * directions, B, H // directions)
+    parts = tuple(jnp.asarray(random.normal(size=shape), jnp.float32) for _ in range({"gru": 1, "lstm": 2}[cell]))
+    return EncoderOutput(jnp.asarray(outputs, jnp.float32), parts if cell == "lstm" else parts[0])
+
+
+class Case:
+    """A decoder with its parameters, none of them zero, its memory, and compiled calls."""
+
+    def __init__(self, directions=1, **settings):
+        self.module = Seq2SeqAttentionDecoder(N, settings.pop("embed_size", E), H, **settings)
+        encoded = encoder_output(self.module.cell, self.module.num_layers, directions)
+        self.variables = jax.tree.map(lambda p: p + 0.1, jax.jit(self.everything)(encoded))
+        self.memory = jax.jit(self.prepare)(encoded, LENS)
+        self.decode = jax.jit(self.module.apply)
+        self.step = jax.jit(lambda *args: self.module.apply(*args, method="step"))
+
+    def everything(self, encoded):
+        def run(decoder):
+            return decoder(TARGETS, decoder.prepare(encoded))
+
+        return self.module.init(jax.random.key(0), method=run)
+
+    def prepare(self, encoded, lens=None):
+        return self.module.apply(self.variables, encoded, lens, method="prepare")
+
+    def initial_state(self):
+        return self.module.apply(self.variables, self.memory, method="initial_state")
+
+
+case = cache(Case)
+SETTINGS = {
+    "the book": {},
+    "lstm, two layers": {"cell": "lstm", "num_layers": 2},
+    "luong": {"query": "new", "attention": "bilinear", "cell": "lstm"},
+    "input feeding, two layers": {"query": "new", "input_feeding": True, "num_layers": 2, "attention": "scaled_dot"},
+    "no attention": {"attention": "none", "use_bias": False},
+    "no attention, new query": {"attention": "none", "query": "new", "input_feeding": True},
+    "bridge and tied": {"bridge": True, "tie_embeddings": True, "embed_size": H, "cell": "lstm", "directions": 2},
+    "a module": {"attention": AdditiveAttention(3, use_tanh=False)},
+    "gaussian": {"attention": "gaussian"},
+    "dot": {"attention": "dot"},
+}
+each_setting = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+
+
+def build(settings):
+    return case(**settings)
+
+
+def close(a, b, **tolerance):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **({"rtol": 1e-5, "atol": 1e-6} | tolerance)), a, b)
+
+
+def test_the_book_s_decoder_gives_its_shapes():
+    module, zeros = Seq2SeqAttentionDecoder(10, 8, 16, 2, cell="lstm"), jnp.zeros((4, 7), int)
+    encoded = EncoderOutput(jnp.zeros((4, 7, 16)), (jnp.zeros((2, 4, 16)),) * 2)
+
+    def run(decoder):
+        memory = decoder.prepare(encoded)
+        return decoder(zeros, memory), memory, decoder.initial_state(memory)
+
+    (logits, weights), _, state = jax.eval_shape(lambda k: module.init_with_output(k, method=run)[0], jax.random.key(0))
+    assert (logits.shape, weights.shape) == ((4, 7, 10), (4, 7, 7))
+    assert jax.tree.map(jnp.shape, state.rnn) == (((4, 16), (4, 16)),) * 2
+
+
+@each_setting
+def test_teacher_forcing_is_the_step_repeated(settings):
+    c = build(settings)
+    logits, weights = c.decode(c.variables, TARGETS, c.memory)
+    state = c.initial_state()
+    for t in range(T):
+        log_probs, state, step_weights = c.step(c.variables, TARGETS[:, t], state, c.memory)
+        close(log_probs, jax.nn.log_softmax(logits[:, t]))
+        if weights is None:
+            assert step_weights is None
+        else:
+            close(step_weights, weights[:, t])
+    assert (weights is None) == (settings.get("attention") == "none")
+
+
+@each_setting
+def test_a_beam_is_its_rows_side_by_side_over_one_memory(settings):
+    c = build(settings)
+    tokens = jnp.array([[1, 2, 3], [4, 5, 6]])
+    state = jax.tree.map(
+        lambda leaf: jnp.stack([leaf, 2 * leaf, leaf - 1], axis=1).reshape(6, -1), c.initial_state()
+    )  # fmt: skip
+    together = c.step(c.variables, tokens.reshape(6), state, c.memory)
+    for i in range(3):
+        alone = c.step(c.variables, tokens[:, i], jax.tree.map(lambda leaf, i=i: leaf[i::3], state), c.memory)
+        close(jax.tree.map(lambda leaf, i=i: leaf[i::3], together), alone)
+
+
+@each_setting
+def test_padding_of_the_source_reaches_neither_result_nor_gradient(settings):
+    c = build(settings)
+
+    def total(variables, encoded):
+        memory = c.module.apply(variables, encoded, LENS, method="prepare")
+        logits, weights = c.module.apply(variables, TARGETS, memory)
+        return jnp.sum(logits**2), (logits, weights)
+
+    encoded = encoder_output(c.module.cell, c.module.num_layers, settings.get("directions", 1))
+    run = jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True))
+    poisoned = run(c.variables, encoded)
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        poisoned,
+        run(c.variables, encoded._replace(outputs=jnp.nan_to_num(encoded.outputs))),
+    )
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(poisoned))
+
+
+def test_a_step_of_the_book_s_decoder_is_its_equations():
+    c = case()
+    p = c.variables["params"]
+    assert set(p) == {"embedding", "attention", "rnn", "dense"}
+    state = c.initial_state()
+    np.testing.assert_array_equal(state.rnn[0], encoder_output().state[0])
+    memory = c.memory.attention
+    context, weights = c.module.attention.apply(
+        {"params": p["attention"]}, state.rnn[0][:, None], memory, method="attend"
+    )
+    x = jnp.concatenate([context[:, 0], p["embedding"]["embedding"][TARGETS[:, 0]]], axis=-1)
+    h, _ = _gru(p["rnn"], state.rnn[0], x)
+    log_probs, new_state, step_weights = c.step(c.variables, TARGETS[:, 0], state, c.memory)
+    close(log_probs, jax.nn.log_softmax(h @ p["dense"]["kernel"] + p["dense"]["bias"]))
+    close((new_state.rnn[0], step_weights), (h, weights[:, 0]))
+
+
+def test_a_step_with_the_new_query_and_input_feeding_is_its_equations():
+    c = case(query="new", input_feeding=True, attention="dot")
+    p = c.variables["params"]
+    state = c.initial_state()._replace(feed=normal(B, H))
+    h, _ = _gru(
+        p["rnn"], state.rnn[0], jnp.concatenate([state.feed, p["embedding"]["embedding"][TARGETS[:, 0]]], axis=-1)
+    )
+    context, _ = DotProductAttention(scaled=False).apply({}, h[:, None], c.memory.attention, method="attend")
+    feed = jnp.tanh(jnp.concatenate([context[:, 0], h], axis=-1) @ p["attentional"]["kernel"])
+    log_probs, new_state, _ = c.step(c.variables, TARGETS[:, 0], state, c.memory)
+    close(log_probs, jax.nn.log_softmax(feed @ p["dense"]["kernel"] + p["dense"]["bias"]))
+    close((new_state.rnn[0], new_state.feed), (h, feed))
+    np.testing.assert_array_equal(c.initial_state().feed, np.zeros((B, H)))
+
+
+def _gru(p, h, x):
+    from jax_attn import gru_step
+
+    return gru_step(h, x @ p["kernel_ih_l0"] + p["bias_ih_l0"], p["kernel_hh_l0"], p["bias_hh_l0"])
+
+
+def test_the_bridge_leads_from_both_directions_to_every_layer_and_ties_share_the_table():
+    c = case(**SETTINGS["bridge and tied"])
+    p, encoded = c.variables["params"], encoder_output("lstm", 1, 2)
+    for name, part, initial in zip(("bridge_h", "bridge_c"), encoded.state, c.memory.initial, strict=True):
+        both = jnp.concatenate([part[0], part[1]], axis=-1)
+        close(initial[:, 0], jnp.tanh(both @ p[name]["kernel"] + p[name]["bias"]))
+    assert "dense" not in p
+    assert p["dense_bias"].shape == (N,)
+
+
+def test_without_a_bridge_each_layer_gets_its_directions_side_by_side():
+    module, encoded = Seq2SeqAttentionDecoder(N, E, H, 2, attention="none"), encoder_output("gru", 2, 2)
+    memory = module.apply({}, encoded, method="prepare")
+    for layer in range(2):
+        expected = jnp.concatenate([encoded.state[2 * layer], encoded.state[2 * layer + 1]], axis=-1)
+        np.testing.assert_array_equal(memory.initial[0][:, layer], expected)
+    np.testing.assert_array_equal(memory.attention.values[:, 0], memory.initial[0][:, 1])  # the top layer
+
+
+def test_without_biases_the_recurrent_network_has_none_and_keeps_its_dropout():
+    # The fault of passing dropout in the place of bias would do the contrary.
+    without = Seq2SeqAttentionDecoder(N, E, H, 2, 0.5, use_bias=False)
+    params = jax.eval_shape(
+        lambda key: without.init(key, method=lambda d: d(TARGETS, d.prepare(encoder_output(layers=2)))),
+        jax.random.key(0),
+    )
+    assert not [name for name in params["params"]["rnn"] if "bias" in name]
+    params = case(num_layers=2, dropout=0.5).variables["params"]["rnn"]
+    assert len([name for name in params if "bias" in name]) == 4
+
+
+KEEP = {"keep everything": True, "keep nothing": False}
+
+
+@pytest.mark.parametrize("keep", KEEP.values(), ids=KEEP)
+def test_keep_masks_drop_the_attention_s_weights_and_what_goes_between_the_layers(keep):
+    c, plain = case(num_layers=2, dropout=0.5), case(num_layers=2)
+    masks = DecoderKeepMasks(jnp.full((T, 1, B, H), keep), jnp.full((T, B, S), keep))
+    logits, weights = c.decode(c.variables, TARGETS, c.memory, keep_masks=masks)
+    # By hand: kept at rate 1/2, context and the second layer's input double; dropped, both are zero.
+    scale = 2.0 if keep else 0.0
+    rnn = c.variables["params"]["rnn"]
+    scaled = rnn | {
+        "kernel_ih_l1": scale * rnn["kernel_ih_l1"],
+        "kernel_ih_l0": jnp.concatenate([scale * rnn["kernel_ih_l0"][:-E], rnn["kernel_ih_l0"][-E:]]),
+    }
+    variables = {"params": c.variables["params"] | {"rnn": scaled}}
+    close((logits, weights), plain.decode(variables, TARGETS, c.memory))
+
+
+def test_drawn_dropout_needs_its_stream_differs_by_key_and_is_off_unless_asked():
+    c = case(num_layers=2, dropout=0.5)
+    drop = jax.jit(
+        lambda key: c.module.apply(c.variables, TARGETS, c.memory, deterministic=False, rngs={"dropout": key})[0]
+    )
+    np.testing.assert_array_equal(drop(jax.random.key(1)), drop(jax.random.key(1)))
+    assert np.abs(drop(jax.random.key(1)) - drop(jax.random.key(2))).max() > 0.01
+    close(c.decode(c.variables, TARGETS, c.memory), case(num_layers=2).decode(c.variables, TARGETS, c.memory))
+
+
+@pytest.mark.parametrize(("rate", "own"), [(0.0, 0.5), (0.5, 0.0)])
+def test_an_attention_module_drops_by_its_own_rate(rate, own):
+    c = case(dropout=rate, attention=DotProductAttention(own))
+    drop = jax.jit(
+        lambda key: c.module.apply(c.variables, TARGETS, c.memory, deterministic=False, rngs={"dropout": key})[0]
+    )
+    differs = np.abs(drop(jax.random.key(1)) - c.decode(c.variables, TARGETS, c.memory)[0]).max() > 1e-3
+    assert differs == (own > 0)
+
+
+@each_setting
+def test_weights_that_are_not_wanted_are_none_and_the_logits_are_the_same(settings):
+    c = build(settings)
+    logits, weights = c.module.apply(c.variables, TARGETS, c.memory, return_weights=False)
+    assert weights is None
+    close(logits, c.decode(c.variables, TARGETS, c.memory)[0])
+
+
+def test_the_module_works_in_nnx_through_the_bridge():
+    module = Seq2SeqAttentionDecoder(N, E, H)
+    in_nnx = nnx.bridge.ToNNX(module, rngs=nnx.Rngs(0)).lazy_init(encoder_output(), LENS, method="prepare")
+    variables = {"params": nnx.to_pure_dict(nnx.state(in_nnx, nnx.Param))}
+    memory = module.apply(variables, encoder_output(), LENS, method="prepare")
+    jax.tree.map(np.testing.assert_array_equal, in_nnx(encoder_output(), LENS, method="prepare"), memory)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"query": "old"}, r"query must be one of \('previous', 'new'\); got 'old'"),
+        ({"input_feeding": True}, 'input_feeding needs query="new"'),
+        ({"tie_embeddings": True}, "tie_embeddings needs embed_size == num_hiddens; got 6 and 4"),
+        ({"attention": "cosine"}, "attention must be one of .* got 'cosine'"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(own_checks, settings, message):
+    with pytest.raises(ValueError, match=message):
+        Seq2SeqAttentionDecoder(N, E, H, **settings)
+
+
+def test_several_heads_are_refused():
+    with pytest.raises(TypeError, match="attention must have one score for each key; MultiHeadAttention"):
+        Seq2SeqAttentionDecoder(N, E, H, attention=MultiHeadAttention(4, 2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "encoded", "message"),
+    [
+        ({"num_layers": 2}, encoder_output(), "encoder and decoder must have as many layers; got 1 and 2"),
+        ({"cell": "lstm"}, encoder_output(), "a decoder with cell='lstm' needs an encoder of the same cell"),
+        ({}, EncoderOutput(jnp.ones((B, S, 8)), jnp.ones((2, B, 4))), "final state has 8 features.*set bridge=True"),
+    ],
+)
+def test_an_encoder_that_does_not_fit_is_refused(settings, encoded, message):
+    module = Seq2SeqAttentionDecoder(N, E, H, attention="none", **settings)
+    with pytest.raises(ValueError, match=message):
+        module.apply({}, encoded, method="prepare")
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_wrong_shapes_of_lengths_targets_and_tokens_are_told(own_checks, jit):
+    c = case()
+    maybe_jit = jax.jit if jit else lambda function: function
+    with pytest.raises(ValueError, match=r"valid_lens must be \[2\] or \[2, 1\]; got \[3\]"):
+        maybe_jit(c.prepare)(encoder_output(), jnp.array([1, 2, 3]))
+    with pytest.raises(ValueError, match=r"targets must be \[2, T\]; got \[3, 3\]"):
+        maybe_jit(c.module.apply)(c.variables, jnp.ones((3, T), int), c.memory)
+    with pytest.raises(ValueError, match=r"tokens must be \[2 · beam\]; got \[3\]"):
+        c.step(c.variables, jnp.ones(3, int), c.initial_state(), c.memory)
+    with pytest.raises(TypeError, match="targets must have an integer dtype; got float32"):
+        maybe_jit(c.module.apply)(c.variables, jnp.ones((B, T)), c.memory)

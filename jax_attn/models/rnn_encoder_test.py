@@ -1,0 +1,75 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jax_attn import GRU, LSTM, Seq2SeqEncoder
+
+few = settings(max_examples=25, derandomize=True, deadline=None)
+TOKENS, LENS = jnp.array([[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8]]), jnp.array([4, 2, 0])
+encoder = Seq2SeqEncoder(10, 8, 4)
+params = encoder.init(jax.random.key(0), TOKENS)
+encode = jax.jit(encoder.apply)
+
+
+def test_the_book_s_encoder_gives_its_shapes_batch_first():
+    module, tokens = Seq2SeqEncoder(10, 8, 16, 2, cell="lstm"), jnp.zeros((4, 7), int)
+    outputs, state = jax.eval_shape(lambda key: module.init_with_output(key, tokens)[0], jax.random.key(0))
+    assert outputs.shape == (4, 7, 16)
+    assert [part.shape for part in state] == [(2, 4, 16), (2, 4, 16)]
+
+
+@pytest.mark.parametrize(("cell", "rnn"), [("gru", GRU), ("lstm", LSTM)])
+def test_it_is_its_recurrent_network_over_its_embeddings(cell, rnn):
+    module = Seq2SeqEncoder(10, 8, 4, 2, cell=cell, bidirectional=True)
+    params = jax.jit(module.init)(jax.random.key(0), TOKENS)["params"]
+    embedded = params["embedding"]["embedding"][TOKENS]
+    expected = jax.jit(rnn(4, 2, bidirectional=True).apply)({"params": params["rnn"]}, embedded, LENS)
+    encoded = jax.jit(module.apply)({"params": params}, TOKENS, LENS)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), tuple(encoded), expected)
+
+
+def test_padding_is_run_through_only_when_asked():
+    through = Seq2SeqEncoder(10, 8, 4, stop_at_length=False)
+    np.testing.assert_array_equal(through.apply(params, TOKENS, LENS).state, encode(params, TOKENS).state)
+    stopped, other_padding = encode(params, TOKENS, LENS), TOKENS.at[1, 2:].set(0)
+    jax.tree.map(np.testing.assert_array_equal, stopped, encode(params, other_padding, LENS))
+    assert np.abs(through.apply(params, other_padding, LENS).state - encode(params, TOKENS).state).max() > 0.01
+    assert np.abs(stopped.state[0, 1] - encode(params, TOKENS).state[0, 1]).max() > 0.01
+
+
+def test_dropout_is_that_of_the_recurrent_network():
+    module = Seq2SeqEncoder(10, 8, 4, 2, dropout=0.5)
+    params = jax.jit(module.init)(jax.random.key(0), TOKENS)
+    nothing = jax.jit(module.apply)(params, TOKENS, keep_masks=jnp.zeros((1, 3, 4, 4), bool)).outputs
+    np.testing.assert_array_equal(nothing, jnp.broadcast_to(nothing[:1], nothing.shape))
+    drop = jax.jit(lambda key: module.apply(params, TOKENS, deterministic=False, rngs={"dropout": key}).outputs)
+    assert np.abs(drop(jax.random.key(1)) - drop(jax.random.key(2))).max() > 0.01
+
+
+def test_the_module_works_in_nnx_through_the_bridge():
+    module = nnx.bridge.ToNNX(Seq2SeqEncoder(10, 8, 4), rngs=nnx.Rngs(0)).lazy_init(TOKENS)
+    variables = {"params": nnx.to_pure_dict(nnx.state(module, nnx.Param))}
+    jax.tree.map(np.testing.assert_allclose, module(TOKENS, LENS), encode(variables, TOKENS, LENS))
+
+
+def test_wrong_arguments_are_told(own_checks):
+    with pytest.raises(ValueError, match=r"valid_lens must be \[3\]; got \[2\]"):
+        encode(params, TOKENS, LENS[:2])
+    with pytest.raises(TypeError, match="tokens must have an integer dtype; got float32"):
+        encode(params, TOKENS.astype(float))
+    with pytest.raises(ValueError, match=r"cell must be one of \('gru', 'lstm'\); got 'rnn'"):
+        Seq2SeqEncoder(10, 8, 4, cell="rnn").init(jax.random.key(0), TOKENS)
+
+
+@few
+@given(st.lists(st.integers(0, 9), min_size=6, max_size=6))
+def test_more_padding_changes_nothing(padding):
+    more = jnp.concatenate([TOKENS, jnp.array(padding).reshape(3, 2)], axis=1)
+    longer, shorter = encode(params, more, LENS), encode(params, TOKENS, LENS)
+    np.testing.assert_allclose(longer.outputs[:, :4], shorter.outputs, rtol=1e-6)
+    np.testing.assert_allclose(longer.state, shorter.state, rtol=1e-6)
+    assert (longer.outputs[:, 4:] == 0).all()

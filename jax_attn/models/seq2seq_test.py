@@ -1,0 +1,107 @@
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jax_attn import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder, beam_search, greedy_search
+
+random = np.random.default_rng(0)
+SOURCES, TARGETS = jnp.asarray(random.integers(0, 9, (3, 5))), jnp.asarray(random.integers(0, 7, (3, 4)))
+LENS = jnp.array([5, 2, 0])
+
+
+def build(dtype=None, **settings):
+    encoder = Seq2SeqEncoder(9, 6, 4, dtype=dtype, **settings)
+    return EncoderDecoder(encoder, Seq2SeqAttentionDecoder(7, 6, 4, dtype=dtype, **settings))
+
+
+model = build()
+params = jax.jit(model.init)(jax.random.key(0), SOURCES, TARGETS, LENS)
+apply = jax.jit(model.apply)
+encode = jax.jit(partial(model.apply, method="encode"))
+
+
+def close(a, b):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), a, b)
+
+
+def test_it_is_the_decoder_on_the_memory_of_the_encoder_s_outputs():
+    p = params["params"]
+    assert set(p) == {"encoder", "decoder"}
+    encoded = model.encoder.apply({"params": p["encoder"]}, SOURCES, LENS)
+    memory = model.decoder.apply({"params": p["decoder"]}, encoded, LENS, method="prepare")
+    close(encode(params, SOURCES, LENS), memory)
+    close(apply(params, SOURCES, TARGETS, LENS), model.decoder.apply({"params": p["decoder"]}, TARGETS, memory))
+
+
+def test_the_book_s_model_has_the_book_s_shapes():
+    zeros, settings = jnp.zeros((4, 7), int), {"num_layers": 2, "cell": "lstm"}
+    book = EncoderDecoder(Seq2SeqEncoder(10, 8, 16, **settings), Seq2SeqAttentionDecoder(10, 8, 16, **settings))
+    logits, weights = jax.eval_shape(lambda key: book.init_with_output(key, zeros, zeros)[0], jax.random.key(0))
+    assert (logits.shape, weights.shape) == ((4, 7, 10), (4, 7, 7))
+
+
+def test_a_source_s_padding_and_neighbours_change_nothing():
+    logits, weights = apply(params, SOURCES, TARGETS, LENS)
+    other = jnp.pad(SOURCES.at[1, 2:].set(0).at[2].set(8), ((0, 0), (0, 2)))
+    longer_logits, longer_weights = apply(params, other, TARGETS, LENS)
+    close((longer_logits, longer_weights[..., :5]), (logits, weights))
+    for row in range(3):
+        one = slice(row, row + 1)
+        close(apply(params, SOURCES[one], TARGETS[one], LENS[one]), (logits[one], weights[one]))
+
+
+def test_a_token_changes_no_logits_before_it():
+    logits, _ = apply(params, SOURCES, TARGETS, LENS)
+    changed, _ = apply(params, SOURCES, TARGETS.at[:, 2].add(1) % 7, LENS)
+    np.testing.assert_array_equal(changed[:, :2], logits[:, :2])
+    assert (np.abs(changed[:, 2] - logits[:, 2]).max(axis=-1) > 1e-4).all()
+
+
+@pytest.mark.parametrize("search", [greedy_search, partial(beam_search, beam_size=3)])
+def test_search_returns_what_teacher_forcing_says_of_its_sentences(search):
+    @jax.jit
+    def translate(params):
+        memory = model.apply(params, SOURCES, LENS, method="encode")
+        state = model.apply(params, memory, method="initial_state")
+        step = partial(model.apply, params, method="step")
+        return search(step, state, memory, bos=1, eos=2, max_len=6, batch_size=3)
+
+    result = translate(params)
+    for n in range(result.ids.shape[1]):
+        ids = result.ids[:, n]
+        logits, weights = apply(params, SOURCES, jnp.pad(ids[:, :-1], ((0, 0), (1, 0)), constant_values=1), LENS)
+        counts = np.arange(6) < result.lengths[:, n, None]
+        log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), ids[..., None], axis=-1)[..., 0]
+        close(result.token_scores[:, n], jnp.where(counts, log_p, 0))
+        close(result.weights[:, n], jnp.where(counts[..., None], weights, 0))
+
+
+def test_dropout_is_off_unless_asked_and_then_runs_through_both_halves():
+    dropping = build(num_layers=2, dropout=0.5)
+    params = jax.jit(dropping.init)(jax.random.key(0), SOURCES, TARGETS)
+    plain = jax.jit(dropping.apply)(params, SOURCES, TARGETS)[0]
+    close(plain, jax.jit(build(num_layers=2).apply)(params, SOURCES, TARGETS)[0])
+    rngs = {"dropout": jax.random.key(1)}
+    dropped = jax.jit(partial(dropping.apply, deterministic=False))(params, SOURCES, TARGETS, rngs=rngs)[0]
+    assert np.abs(dropped - plain).max() > 0.01
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_a_model_computes_in_bfloat16_with_parameters_in_float32(cell):
+    half = build(dtype=jnp.bfloat16, cell=cell)
+    params = jax.jit(half.init)(jax.random.key(0), SOURCES, TARGETS, LENS)
+    assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype(jnp.float32)}
+    logits, _ = jax.jit(half.apply)(params, SOURCES, TARGETS, LENS)
+    assert logits.dtype == jnp.bfloat16
+    expected, _ = jax.jit(build(cell=cell).apply)(params, SOURCES, TARGETS, LENS)
+    np.testing.assert_allclose(logits.astype(jnp.float32), expected, atol=0.1)
+
+
+def test_the_model_works_in_nnx_through_the_bridge():
+    in_nnx = nnx.bridge.ToNNX(build(), rngs=nnx.Rngs(0)).lazy_init(SOURCES, TARGETS, LENS)
+    variables = {"params": nnx.to_pure_dict(nnx.state(in_nnx, nnx.Param))}
+    close(in_nnx(SOURCES, TARGETS, LENS), apply(variables, SOURCES, TARGETS, LENS))
