@@ -67,9 +67,17 @@ def show_alignments(
         examples: (source words, target words, weights `[target words, source words]`) for each sentence.
         columns: how many heatmaps stand side by side.
         cmap: a Matplotlib colour map; white is 0 and its darkest colour 1 in every heatmap.
+
+    Returns:
+        The figure; nothing is shown or saved.
+
+    Raises:
+        ValueError: no examples, or weights that do not fit their words.
     """
     from matplotlib.figure import Figure
 
+    if not examples:
+        raise ValueError("examples must not be empty")
     columns = min(columns, len(examples))
     rows = -(-len(examples) // columns)
     widest = max(len(source) for source, _, _ in examples)

@@ -11,6 +11,9 @@ RUN_DTYPE = "the dtype of the run"
 """As the value of an option: each side puts its own name of that dtype in its place."""
 
 
+DTYPES = ("float64", "float32", "bfloat16")
+
+
 @dataclass(frozen=True)
 class Variant:
     """One set of inputs of a case."""
@@ -24,6 +27,10 @@ class Variant:
     """Factors of single parameters, by PyTorch name; the others stay as drawn."""
     vanishing: Mapping[str, str] = field(default_factory=dict)
     """Tensors that are zero but for rounding -> why; a relative error of rounding errors says nothing."""
+    dtypes: tuple[str, ...] = DTYPES
+    """The dtypes it is run in."""
+    factor: float | None = None
+    """c for this variant, where it is another than the case's; the case's `reason` says why."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,8 @@ class Case:
     """c in the bound 2 e_torch + c u below float64."""
     reason: str = ""
     """Why `factor` is another than 8."""
+    slow_dtypes: tuple[str, ...] = ()
+    """Dtypes that the quick run of the tests leaves out."""
 
     @property
     def public_name(self) -> str:

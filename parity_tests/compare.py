@@ -60,25 +60,27 @@ def compare_variant(case: Case, variant: Variant, dtype: str) -> list[Measuremen
             mismatch = _different_form(ours, twin) or _different_extremes(ours, truth)
             if not mismatch:
                 absolute = name in variant.vanishing
-                error, bound = _error_and_bound(case, ours, twin, truth, dtype, oracle.max_score, absolute)
+                factor = case.factor if variant.factor is None else variant.factor
+                error, bound = _error_and_bound(factor, ours, twin, truth, dtype, oracle.max_score, absolute)
         measurements.append(Measurement(case.name, variant.name, dtype, name, error, bound, mismatch))
     return measurements
 
 
 def compare_case(case: Case, dtype: str) -> list[Measurement]:
     """All variants of a case."""
-    return [measurement for variant in case.variants for measurement in compare_variant(case, variant, dtype)]
+    variants = [variant for variant in case.variants if dtype in variant.dtypes]
+    return [measurement for variant in variants for measurement in compare_variant(case, variant, dtype)]
 
 
 def _error_and_bound(
-    case: Case, ours: np.ndarray, twin: np.ndarray, truth: np.ndarray, dtype: str, max_score: float, absolute: bool
+    factor: float, ours: np.ndarray, twin: np.ndarray, truth: np.ndarray, dtype: str, max_score: float, absolute: bool
 ) -> tuple[float, float]:
     if not is_floating(truth):  # ids, masks
         return float(np.sum(ours != truth)), 0.0
     error = relative_error(ours, truth, absolute)
     if dtype == "float64":
         return error, 1e-12 + 16 * unit_roundoff(dtype) * max_score
-    return error, 2 * relative_error(twin, truth, absolute) + case.factor * unit_roundoff(dtype)
+    return error, 2 * relative_error(twin, truth, absolute) + factor * unit_roundoff(dtype)
 
 
 def relative_error(x: np.ndarray, truth: np.ndarray, absolute: bool = False) -> float:

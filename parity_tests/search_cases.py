@@ -43,7 +43,9 @@ def beam_tables() -> Iterator[Variant]:
     yield Variant("equal scores", {**variant.inputs, "table": flat}, {"beam_size": 4})
     only = np.where(np.arange(VOCAB) == EOS, 0.0, -np.inf) + 0 * flat
     only[:, 0, :, 1] = -0.5
-    yield Variant("more places than sentences", {**variant.inputs, "table": only}, {"beam_size": 4, "length_penalty": 1.0})
+    yield Variant(
+        "more places than sentences", {**variant.inputs, "table": only}, {"beam_size": 4, "length_penalty": 1.0}
+    )
 
 
 def table_call(name: str) -> Callable[..., Any]:
@@ -106,7 +108,15 @@ def table_case(name: str, variants: Iterator[Variant]) -> Case:
 
 def model_case(name: str, **options: Any) -> Case:
     jax_call = jax_model_call(name, **options)
-    return Case(f"{name} (model)", tuple(models()), torch_model_call(name, **options), (), TRANSLATOR, jax_call)
+    return Case(
+        f"{name} (model)",
+        tuple(models()),
+        torch_model_call(name, **options),
+        (),
+        TRANSLATOR,
+        jax_call,
+        slow_dtypes=("bfloat16",),
+    )
 
 
 SEARCH_CASES = (

@@ -190,9 +190,11 @@ def _build(case: Case, options: Mapping[str, Any], numbers: Numbers, dtype: str)
     if module is not None:
         inputs = numbers.rebuild({name: None if x is None else jnp.asarray(x) for name, x in numbers.inputs.items()})
         template = jax.eval_shape(
-            lambda: module.init(jax.random.key(0), inputs, method=case.call)
-            if case.jax_call is None
-            else case.jax_call(module, None, inputs)
+            lambda: (
+                module.init(jax.random.key(0), inputs, method=case.call)
+                if case.jax_call is None
+                else case.jax_call(module, None, inputs)
+            )
         )
 
     @jax.jit

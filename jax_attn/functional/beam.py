@@ -47,7 +47,8 @@ def beam_search(
     rows = batch_size * beam_size
     tokens = jnp.full(rows, bos, jnp.int32)
     state = jax.tree.map(lambda leaf: jnp.repeat(leaf, beam_size, axis=0), state)
-    score_dtype = jax.eval_shape(step, tokens, state, memory)[0].dtype
+    log_prob_dtype = jax.eval_shape(step, tokens, state, memory)[0].dtype
+    score_dtype = jnp.promote_types(log_prob_dtype, jnp.float32)  # a sum in half precision would rank at random
     weights = zeros_for_weights(step, tokens, state, memory, max_len)
     start = {
         "time": jnp.zeros((), jnp.int32),
@@ -66,7 +67,7 @@ def beam_search(
         time, finished = search["time"], search["finished"]
         log_probs, state, weights = step(search["tokens"].reshape(rows), search["state"], memory)
         vocab_size = log_probs.shape[-1]
-        log_probs = log_probs.reshape(batch_size, beam_size, vocab_size)
+        log_probs = log_probs.reshape(batch_size, beam_size, vocab_size).astype(score_dtype)
         # A finished hypothesis has one continuation, eos again, which costs nothing.
         nothing = jnp.where(jnp.arange(vocab_size) == eos, 0.0, -jnp.inf).astype(score_dtype)
         log_probs = jnp.where(finished[..., None], nothing, log_probs)
@@ -105,7 +106,7 @@ def beam_search(
     return SearchResult(
         ids=jnp.where(found[..., None], search["ids"], eos),
         lengths=jnp.where(found, search["lengths"], 0),
-        scores=search["sums"] / search["lengths"].astype(score_dtype) ** length_penalty,
-        token_scores=jnp.where(found[..., None], search["token_scores"], 0),
+        scores=(search["sums"] / search["lengths"].astype(score_dtype) ** length_penalty).astype(log_prob_dtype),
+        token_scores=jnp.where(found[..., None], search["token_scores"], 0).astype(log_prob_dtype),
         weights=None if weights is None else jnp.where(found[..., None, None], weights, 0),
     )

@@ -42,6 +42,8 @@ def masked_cross_entropy(
     """
     if reduction not in get_args(Reduction):
         raise ValueError(f"reduction must be one of {get_args(Reduction)}; got {reduction!r}")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be in [0, 1]; got {label_smoothing}")
     require_float(logits=logits)
     require_integer(labels=labels)
     require_rank(2, "[*batch, T, N]", logits=logits)

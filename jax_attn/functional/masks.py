@@ -62,6 +62,8 @@ def attention_mask(
         ValueError: a shape that fits neither form; both shapes are named.
         TypeError: a mask that is not boolean, lengths that are no numbers.
     """
+    if len(shape) < 2:
+        raise ValueError(f"scores must be [..., Q, K]; got {shape_text(shape)}")
     allowed = None
     if valid_lens is not None:
         valid_lens = jnp.asarray(valid_lens)

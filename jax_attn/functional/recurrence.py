@@ -41,6 +41,8 @@ def lstm_step(
         The new carry (h', c') and the output h'.
     """
     h, c = carry
+    require_float(c=c)
+    require_shape(h.shape, c=c)
     gates = projected + _recurrent_share(h, kernel_hh, bias_hh, projected, num_gates=4)
     i, f, g, o = jnp.split(gates, 4, axis=-1)
     c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
@@ -90,6 +92,7 @@ def _recurrent_share(h: Array, kernel_hh: Array, bias_hh: Array | None, projecte
     require_shape((h.shape[-1], gates), kernel_hh=kernel_hh)
     share = h @ kernel_hh
     if bias_hh is not None:
+        require_float(bias_hh=bias_hh)
         require_shape((gates,), bias_hh=bias_hh)
         share = share + bias_hh
     return share

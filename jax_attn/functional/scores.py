@@ -59,8 +59,8 @@ def bilinear_score(
     Args:
         weight: W, `[features of a query, features of a key]`.
     """
+    require_float(queries=queries, keys=keys, weight=weight)
     require_same_batch(queries=queries, keys=keys)
-    require_float(weight=weight)
     require_shape((queries.shape[-1], keys.shape[-1]), weight=weight)
     wide = wide_dtype(queries, keys, weight)
     return dot_score(
@@ -115,6 +115,8 @@ def gaussian_score(
     """
     require_float(queries=queries, keys=keys)
     require_same_features(queries=queries, keys=keys)
+    if isinstance(sigma, float | int) and not sigma > 0:
+        raise ValueError(f"sigma must be positive; got {sigma}")
     wide = wide_dtype(queries, keys)
     difference = jnp.expand_dims(queries.astype(wide), -2) - jnp.expand_dims(keys.astype(wide), -3)
     scores = -jnp.sum(difference**2, axis=-1) / (2 * sigma**2)

@@ -57,6 +57,10 @@ class Attention(nn.Module, kw_only=True):
         """What of the score depends on the keys alone; the keys themselves unless a subclass says otherwise."""
         return keys
 
+    def project_values(self, values: Array) -> Array:
+        """What the weights are the weights of; the values themselves unless a subclass says otherwise."""
+        return values
+
     def score(self, queries: Array, keys: Array, dtype: DTypeLike) -> Array:
         """Scores `[*batch, Q, K]` of queries `[*batch, Q, D]` and projected keys."""
         raise NotImplementedError
@@ -88,7 +92,8 @@ class Attention(nn.Module, kw_only=True):
         require_same_length(keys=keys, values=values)
         allowed = attention_mask((*keys.shape[:-2], num_queries, keys.shape[-2]), valid_lens, mask)
         keys = self.project_keys(zero_unattended(keys, allowed), query_size or keys.shape[-1])
-        return Memory(keys, zero_unattended(values, attended(allowed, self.empty_row)), allowed)
+        values = self.project_values(zero_unattended(values, attended(allowed, self.empty_row)))
+        return Memory(keys, values, allowed)
 
     def attend(
         self,
@@ -120,9 +125,9 @@ class Attention(nn.Module, kw_only=True):
         mask: Bool[Array, "..."] | None = None,
         *,
         deterministic: bool = True,
-        keep_mask: Bool[Array, "*batch query key"] | None = None,
+        keep_mask: Bool[Array, "*weighted query key"] | None = None,
         return_weights: bool = True,
-    ) -> tuple[Float[Array, "*batch query value"], Float[Array, "*batch query key"] | None]:
+    ) -> tuple[Float[Array, "*batch query context"], Float[Array, "*weighted query key"] | None]:
         """softmax(score(queries, keys)) · values
 
         Args:
@@ -237,17 +242,18 @@ MLPAttention = AdditiveAttention
 """The name of additive attention in the book's older editions."""
 
 
-class MultiHeadAttention(nn.Module):
+class MultiHeadAttention(Attention):
     """Scaled dot-product attention in several subspaces at once (Vaswani et al., 2017).
 
         head_i = attention(W_q,i queries, W_k,i keys, W_v,i values),   context = W_o [head_1; …; head_h]
+
+    Lengths and mask hold for every head; the weights are `[*batch, heads, Q, K]`, and so is an explicit keep-mask.
 
     Parameters: `W_q`, `W_k`, `W_v`, `W_o`, each a Dense layer to `num_hiddens` features.
 
     Args:
         num_hiddens: features of all heads together, and of the result.
         num_heads: must divide `num_hiddens`.
-        dropout, empty_row, dtype, param_dtype: see `Attention`.
         use_bias: whether the four projections have biases.
 
     Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/multihead-attention.html
@@ -257,9 +263,6 @@ class MultiHeadAttention(nn.Module):
     num_heads: int
     dropout: float = 0.0
     use_bias: bool = False
-    empty_row: EmptyRow = field(default="zero", kw_only=True)
-    dtype: DTypeLike | None = field(default=None, kw_only=True)
-    param_dtype: DTypeLike = field(default=jnp.float32, kw_only=True)
 
     def setup(self) -> None:
         if self.num_heads < 1 or self.num_hiddens % self.num_heads:
@@ -271,69 +274,28 @@ class MultiHeadAttention(nn.Module):
             return nn.Dense(self.num_hiddens, self.use_bias, dtype=self.dtype, param_dtype=self.param_dtype)
 
         self.W_q, self.W_k, self.W_v, self.W_o = dense(), dense(), dense(), dense()
-        self.heads = DotProductAttention(self.dropout, empty_row=self.empty_row)
+
+    def project_keys(self, keys: Array, query_size: int) -> Array:
+        return self._split(self.W_k(keys))
+
+    def project_values(self, values: Array) -> Array:
+        return self._split(self.W_v(values))
+
+    def score(self, queries: Array, keys: Array, dtype: DTypeLike) -> Array:
+        return scaled_dot_score(queries, keys, dtype=dtype)
 
     def context_size(self, memory: Memory) -> int:
-        """Features of the context that `attend` gives: those of all heads together."""
         return self.num_hiddens
 
-    def prepare(
-        self,
-        keys: Float[Array, "*batch key key_feature"],
-        values: Float[Array, "*batch key value"],
-        valid_lens: Num[Array, "..."] | None = None,
-        mask: Bool[Array, "..."] | None = None,
-        *,
-        num_queries: int = 1,
-        query_size: int | None = None,
-    ) -> Memory:
-        """Project keys and values once and split them into heads; see `Attention.prepare`."""
-        require_float(keys=keys, values=values)
-        require_same_length(keys=keys, values=values)
-        allowed = attention_mask((*keys.shape[:-2], num_queries, keys.shape[-2]), valid_lens, mask)
-        keys = self._split(self.W_k(zero_unattended(keys, allowed)))
-        values = self._split(self.W_v(zero_unattended(values, attended(allowed, self.empty_row))))
-        return Memory(keys, values, None if allowed is None else jnp.expand_dims(allowed, -3))
+    def prepare(self, *args: Any, **kwargs: Any) -> Memory:
+        memory = super().prepare(*args, **kwargs)
+        return memory if memory.mask is None else memory._replace(mask=jnp.expand_dims(memory.mask, -3))
 
-    def attend(
-        self,
-        queries: Float[Array, "*batch query feature"],
-        memory: Memory,
-        *,
-        deterministic: bool = True,
-        keep_mask: Bool[Array, "*batch head query key"] | None = None,
-        return_weights: bool = True,
-    ) -> tuple[Float[Array, "*batch query hidden"], Float[Array, "*batch head query key"] | None]:
-        """Context and weights of queries over a prepared memory; arguments and results as for the call."""
+    def attend(self, queries: Array, memory: Memory, **kwargs: Any) -> tuple[Array, Array | None]:
         require_float(queries=queries)
-        context, weights = self.heads.attend(
-            self._split(self.W_q(queries)),
-            memory,
-            deterministic=deterministic,
-            keep_mask=keep_mask,
-            return_weights=return_weights,
-        )
+        context, weights = super().attend(self._split(self.W_q(queries)), memory, **kwargs)
         joined = jnp.swapaxes(context, -3, -2)  # [*batch, Q, heads, H / heads]
         return self.W_o(joined.reshape(*joined.shape[:-2], self.num_hiddens)), weights
-
-    def __call__(
-        self,
-        queries: Float[Array, "*batch query query_feature"],
-        keys: Float[Array, "*batch key key_feature"],
-        values: Float[Array, "*batch key value"],
-        valid_lens: Num[Array, "..."] | None = None,
-        mask: Bool[Array, "..."] | None = None,
-        *,
-        deterministic: bool = True,
-        keep_mask: Bool[Array, "*batch head query key"] | None = None,
-        return_weights: bool = True,
-    ) -> tuple[Float[Array, "*batch query hidden"], Float[Array, "*batch head query key"] | None]:
-        """As `Attention.__call__`; lengths and mask hold for every head, the weights are `[*batch, heads, Q, K]`."""
-        _require_rank_of_queries(queries, keys)
-        memory = self.prepare(keys, values, valid_lens, mask, num_queries=queries.shape[-2])
-        return self.attend(
-            queries, memory, deterministic=deterministic, keep_mask=keep_mask, return_weights=return_weights
-        )
 
     def _split(self, x: Array) -> Array:
         """`[*batch, T, H]` as `[*batch, heads, T, H / heads]`."""

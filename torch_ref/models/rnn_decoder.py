@@ -103,7 +103,9 @@ class Seq2SeqAttentionDecoder(nn.Module):
         elif input_feeding:
             input_size += num_hiddens
         self.rnn = CELLS[cell](input_size, num_hiddens, num_layers, dropout, use_bias=use_bias)
-        self.attentional: Any = nn.Linear(context_size + num_hiddens, num_hiddens, bias=False) if query == "new" else None
+        self.attentional: Any = None
+        if query == "new":
+            self.attentional = nn.Linear(context_size + num_hiddens, num_hiddens, bias=False)
         self.bridge_h: Any = nn.Linear(encoder_size, num_hiddens) if bridge else None
         self.bridge_c: Any = nn.Linear(encoder_size, num_hiddens) if bridge and cell == "lstm" else None
         self.dense: Any = None if tie_embeddings else nn.Linear(num_hiddens, vocab_size)

@@ -274,7 +274,7 @@ class MultiHeadAttention(Attention):
         queries, keys, values = map(self._split_heads, (queries, keys, values))  # [*batch, heads, Q or K, H / heads]
         mask = None if mask is None else mask.unsqueeze(-3)
         context, weights = super()._attend(queries, keys, values, mask, keep_mask)
-        context = context.transpose(-3, -2).flatten(-2)  # [*batch, Q, H]
+        context = context.to(values.dtype).transpose(-3, -2).flatten(-2)  # [*batch, Q, H]
         return self.W_o(context), weights
 
     def _split_heads(self, x: Tensor) -> Tensor:

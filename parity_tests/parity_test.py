@@ -1,0 +1,143 @@
+"""The proof: every public name, every dtype, every refusal, every planted fault, the weights' round trip, the imports."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+import jax_attn
+import torch_ref
+from jax_attn.weights import from_torch, to_torch
+from parity_tests.case import DTYPES, Case, Refusal
+from parity_tests.cases import CASES, WITHOUT_CASE, public_names
+from parity_tests.compare import compare_case, compare_variant
+from parity_tests.faults import FAULTS, Fault
+from parity_tests.model_cases import jax_translator, torch_translator, translator_options
+from parity_tests.refusals import FUNCTIONAL_REFUSALS, MODULE_REFUSALS, ask_jax, ask_torch
+from parity_tests.sides import forget_programs
+
+
+@pytest.fixture(autouse=True)
+def _few_programs() -> Iterator[None]:
+    """A process has room for so many compiled programs, and a planted fault must not outlive its test in one."""
+    forget_programs()
+    yield
+    forget_programs()
+
+
+def _runs() -> Iterator[object]:
+    for dtype in DTYPES:
+        for case in CASES:
+            marks = [pytest.mark.slow] if dtype in case.slow_dtypes else []
+            yield pytest.param(case, dtype, id=f"{case.name}-{dtype}", marks=marks)
+
+
+@pytest.mark.parametrize(("case", "dtype"), list(_runs()))
+def test_both_sides_agree(case: Case, dtype: str) -> None:
+    measurements = compare_case(case, dtype)
+    assert measurements
+    assert not [str(measurement) for measurement in measurements if measurement.failed]
+
+
+def test_every_public_name_has_a_case_or_a_reason() -> None:
+    covered = {case.public_name for case in CASES}
+    assert covered | WITHOUT_CASE.keys() == public_names()
+    assert not covered & WITHOUT_CASE.keys()
+    assert all(WITHOUT_CASE.values())
+    assert jax_attn.MLPAttention is jax_attn.AdditiveAttention
+    assert torch_ref.MLPAttention is torch_ref.AdditiveAttention
+
+
+def test_names_are_unique_and_a_looser_bound_has_a_reason() -> None:
+    assert len({case.name for case in CASES}) == len(CASES)
+    for case in CASES:
+        assert len({variant.name for variant in case.variants}) == len(case.variants), case.name
+        assert case.factor == 8 or case.reason, case.name
+        assert case.reason or all(variant.factor is None for variant in case.variants), case.name
+
+
+@pytest.mark.parametrize("refusal", (*FUNCTIONAL_REFUSALS, *MODULE_REFUSALS), ids=lambda r: f"{r.name}: {r.why}")
+def test_both_sides_refuse(refusal: Refusal) -> None:
+    for ask in (ask_jax(refusal), ask_torch(refusal)):
+        with pytest.raises((TypeError, ValueError)):
+            ask()
+
+
+def test_both_sides_refuse_inputs_of_another_size_than_the_weights() -> None:
+    """Each in its own words: the size of a weight is Flax's and PyTorch's to check."""
+    rng = np.random.default_rng(0)
+    queries, keys = (rng.normal(size=(2, 3, features)).astype(np.float32) for features in (4, 5))
+    module = jax_attn.AdditiveAttention(6)
+    parameters = module.init(jax.random.key(0), queries, keys, keys)
+    with pytest.raises(Exception, match="shape"):
+        jax.eval_shape(module.apply, parameters, keys, keys, keys)
+    with pytest.raises(ValueError, match="queries must be"):
+        torch_ref.AdditiveAttention(6, query_size=4, key_size=5)(*(torch.tensor(keys) for _ in range(3)))
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_planted_fault_is_caught(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault.plant(monkeypatch)
+    case = next(case for case in CASES if case.name == fault.case)
+    # One variant after the other until one sees it: most of the time the first that can.
+    assert any(
+        measurement.failed for variant in case.variants for measurement in compare_variant(case, variant, "float64")
+    )
+
+
+# Weights
+
+
+def _translators() -> tuple[dict[str, np.ndarray], object]:
+    options = translator_options(bidirectional=True, bridge=True)
+    tokens = np.zeros((2, 3), np.int32)
+    model = torch_translator(options, None)
+    parameters = jax.jit(jax_translator(options, np.float32).init)(jax.random.key(0), tokens, tokens)
+    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}, parameters
+
+
+def test_weights_go_there_and_back_bit_for_bit() -> None:
+    state_dict, parameters = _translators()
+    jax.tree.map(np.testing.assert_array_equal, from_torch(to_torch(parameters), parameters), parameters)
+    returned = to_torch(from_torch(state_dict, parameters))
+    assert returned.keys() == state_dict.keys()
+    for name, array in state_dict.items():
+        assert returned[name].dtype == array.dtype
+        np.testing.assert_array_equal(returned[name], array)
+
+
+def test_every_weight_is_accounted_for() -> None:
+    state_dict, parameters = _translators()
+    name = "decoder.rnn.weight_hh_l0"
+    with pytest.raises(KeyError, match=name):
+        from_torch({key: value for key, value in state_dict.items() if key != name}, parameters)
+    with pytest.raises(KeyError, match="decoder.extra"):
+        from_torch({**state_dict, "decoder.extra": np.zeros(1, np.float32)}, parameters)
+    with pytest.raises(ValueError, match=name):
+        from_torch({**state_dict, name: state_dict[name].T}, parameters)
+    with pytest.raises(TypeError, match=name):
+        from_torch({**state_dict, name: state_dict[name].astype(np.float64)}, parameters)
+
+
+# Imports
+
+
+@pytest.mark.parametrize(
+    ("package", "foreign"), [("jax_attn", ("torch", "torch_ref", "train")), ("torch_ref", ("jax", "flax", "jax_attn"))]
+)
+def test_neither_side_imports_the_other(package: str, foreign: tuple[str, ...]) -> None:
+    """All of it, file by file, in a process of its own."""
+    program = (
+        "import importlib, pkgutil, sys\n"
+        f"import {package}\n"
+        f"for module in pkgutil.walk_packages({package}.__path__, '{package}.'):\n"
+        "    if not module.name.endswith(('_test', 'conftest')):\n"
+        "        importlib.import_module(module.name)\n"
+        f"print([name for name in {foreign!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"

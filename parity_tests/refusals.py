@@ -1,0 +1,188 @@
+"""Arguments that both sides must refuse: wrong shapes, ranks, dtypes and choices."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+import jax_attn
+import torch_ref
+from parity_tests.case import Refusal
+from parity_tests.cases import CASES
+
+
+def floats(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def ints(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.int32)
+
+
+def bools(*shape: int) -> np.ndarray:
+    return np.ones(shape, bool)
+
+
+def masks() -> Iterator[Refusal]:
+    yield Refusal("length_mask", "boolean lengths", {"valid_lens": bools(2)}, {"size": 3})
+    for name in ("masked_softmax", "masked_log_softmax"):
+        scores = {"scores": floats(2, 3, 4)}
+        yield Refusal(name, "integer scores", {"scores": ints(2, 3, 4)})
+        yield Refusal(name, "scores of one axis", {"scores": floats(4)})
+        yield Refusal(name, "lengths of another batch", {**scores, "valid_lens": ints(3)})
+        yield Refusal(name, "lengths of other queries", {**scores, "valid_lens": ints(2, 4)})
+        yield Refusal(name, "lengths of every key", {**scores, "valid_lens": ints(2, 3, 4)})
+        yield Refusal(name, "boolean lengths", {**scores, "valid_lens": bools(2)})
+        yield Refusal(name, "an integer mask", {**scores, "mask": ints(2, 3, 4)})
+        yield Refusal(name, "a mask of other keys", {**scores, "mask": bools(2, 3, 5)})
+        yield Refusal(name, "a mask of more axes", {**scores, "mask": bools(1, 2, 3, 4)})
+        yield Refusal(name, "an unknown empty_row", scores, {"empty_row": "nan"})
+    yield Refusal("attention_mask", "scores of one axis", {"valid_lens": ints()}, {"shape": (4,)})
+    yield Refusal("attention_mask", "lengths of another batch", {"valid_lens": ints(3)}, {"shape": (2, 3, 4)})
+    yield Refusal("sequence_mask", "lengths of another batch", {"X": floats(2, 3), "valid_lens": ints(3)})
+    yield Refusal("sequence_mask", "lengths of every position", {"X": floats(2, 3), "valid_lens": ints(2, 3)})
+    yield Refusal("sequence_mask", "boolean lengths", {"X": floats(2, 3), "valid_lens": bools(2)})
+    yield Refusal("causal_mask", "fewer than no queries", {}, {"num_queries": -1})
+
+
+def scores() -> Iterator[Refusal]:
+    more = {"bilinear_score": {"weight": floats(4, 4)}, "additive_score": {"w_v": floats(4)}}
+    for name in ("dot_score", "scaled_dot_score", "gaussian_score", "bilinear_score", "additive_score"):
+        fitting = {"queries": floats(2, 3, 4), "keys": floats(2, 5, 4), **more.get(name, {})}
+        yield Refusal(name, "other features", {**fitting, "keys": floats(2, 5, 6)})
+        yield Refusal(name, "another batch", {**fitting, "keys": floats(3, 5, 4)})
+        yield Refusal(name, "a batch to be broadcast", {**fitting, "keys": floats(1, 5, 4)})
+        yield Refusal(name, "other ranks", {**fitting, "keys": floats(5, 4)})
+        yield Refusal(name, "one axis", {**fitting, "queries": floats(4), "keys": floats(4)})
+        yield Refusal(name, "integer queries", {**fitting, "queries": ints(2, 3, 4)})
+        yield Refusal(name, "integer keys", {**fitting, "keys": ints(2, 5, 4)})
+    yield Refusal(
+        "bilinear_score", "a weight transposed", {"queries": floats(2, 3), "keys": floats(5, 4), "weight": floats(4, 3)}
+    )
+    yield Refusal(
+        "additive_score", "w_v of two axes", {"queries": floats(2, 3), "keys": floats(5, 3), "w_v": floats(1, 3)}
+    )
+    yield Refusal("gaussian_score", "sigma of 0", {"queries": floats(2, 3), "keys": floats(5, 3)}, {"sigma": 0.0})
+
+
+def attentions() -> Iterator[Refusal]:
+    fitting = {"scores": floats(2, 3, 5), "values": floats(2, 5, 4)}
+    yield Refusal("attend", "values of other keys", {**fitting, "values": floats(2, 4, 4)})
+    yield Refusal("attend", "values of another batch", {**fitting, "values": floats(1, 5, 4)})
+    yield Refusal("attend", "values of another rank", {**fitting, "values": floats(5, 4)})
+    yield Refusal("attend", "integer values", {**fitting, "values": ints(2, 5, 4)})
+    yield Refusal("attend", "a keep-mask of floats", {**fitting, "keep_mask": floats(2, 3, 5)})
+    yield Refusal("attend", "a keep-mask of another shape", {**fitting, "keep_mask": bools(2, 3, 4)})
+    fitting = {"query": floats(2, 3, 4), "key": floats(2, 5, 4), "value": floats(2, 5, 6)}
+    yield Refusal("attention", "other features", {**fitting, "key": floats(2, 5, 3)})
+    yield Refusal("attention", "values of other keys", {**fitting, "value": floats(2, 4, 6)})
+    yield Refusal("attention", "another batch", {**fitting, "query": floats(1, 3, 4)})
+    yield Refusal("attention", "integers", {**fitting, "query": ints(2, 3, 4)})
+    yield Refusal("attention", "an integer mask", {**fitting, "mask": ints(2, 3, 5)})
+    fitting = {"x": floats(2, 3), "keep_mask": bools(2, 3)}
+    yield Refusal("dropout", "a rate of 1", fitting, {"rate": 1.0})
+    yield Refusal("dropout", "a mask to be broadcast", {**fitting, "keep_mask": bools(3)}, {"rate": 0.5})
+    yield Refusal("dropout", "a mask of integers", {**fitting, "keep_mask": ints(2, 3)}, {"rate": 0.5})
+    yield Refusal("dropout", "integers", {**fitting, "x": ints(2, 3)}, {"rate": 0.5})
+
+
+def recurrences() -> Iterator[Refusal]:
+    for name, gates in (("lstm_step", 4), ("gru_step", 3)):
+        carry = (floats(2, 3), floats(2, 3)) if gates == 4 else floats(2, 3)
+        kernel, bias = floats(3, gates * 3), floats(gates * 3)
+        fitting = {"carry": carry, "projected": floats(2, gates * 3), "kernel": kernel, "bias": bias}
+        yield Refusal(name, "gates of another width", {**fitting, "projected": floats(2, gates * 4)})
+        yield Refusal(name, "another batch", {**fitting, "projected": floats(1, gates * 3)})
+        yield Refusal(name, "another kernel", {**fitting, "kernel": floats(4, gates * 3)})
+        yield Refusal(name, "another bias", {**fitting, "bias": floats(1)})
+        yield Refusal(name, "an integer bias", {**fitting, "bias": ints(gates * 3)})
+        yield Refusal(name, "integer gates", {**fitting, "projected": ints(2, gates * 3)})
+    other = {"carry": (floats(2, 3), floats(1, 3)), "projected": floats(2, 12), "kernel": floats(3, 12), "bias": None}
+    yield Refusal("lstm_step", "a cell to be broadcast", other)
+    yield Refusal("reverse_sequence", "lengths of another batch", {"inputs": floats(2, 3, 4), "valid_lens": ints(3)})
+    yield Refusal("reverse_sequence", "one axis", {"inputs": floats(3)})
+
+
+def losses() -> Iterator[Refusal]:
+    fitting = {"logits": floats(2, 3, 4), "labels": ints(2, 3)}
+    name = "masked_cross_entropy"
+    yield Refusal(name, "labels of another shape", {**fitting, "labels": ints(2, 4)})
+    yield Refusal(name, "floating labels", {**fitting, "labels": floats(2, 3)})
+    yield Refusal(name, "integer logits", {**fitting, "logits": ints(2, 3, 4)})
+    yield Refusal(name, "lengths of another batch", {**fitting, "valid_lens": ints(3)})
+    yield Refusal(name, "an integer mask", {**fitting, "mask": ints(2, 3)})
+    yield Refusal(name, "a mask of another shape", {**fitting, "mask": bools(2, 4)})
+    yield Refusal(name, "an unknown reduction", fitting, {"reduction": "mean"})
+    yield Refusal(name, "smoothing beyond 1", fitting, {"label_smoothing": 1.5})
+
+
+FUNCTIONAL_REFUSALS = (*masks(), *scores(), *attentions(), *recurrences(), *losses())
+
+
+def modules() -> Iterator[Refusal]:
+    """For every attention module: queries, keys and values that do not fit each other or are no floats."""
+    attentions = {
+        "AdditiveAttention": {"num_hiddens": 4},
+        "DotProductAttention": {},
+        "BilinearAttention": {},
+        "GaussianAttention": {},
+        "MultiHeadAttention": {"num_hiddens": 4, "num_heads": 2},
+    }
+    for name, options in attentions.items():
+        fitting = {"queries": floats(2, 3, 4), "keys": floats(2, 5, 4), "values": floats(2, 5, 4)}
+        for why, wrong in (
+            ("keys of another batch", {"keys": floats(1, 5, 4)}),
+            ("queries of another batch", {"queries": floats(1, 3, 4)}),
+            ("queries of another rank", {"queries": floats(3, 4)}),
+            ("values of other keys", {"values": floats(2, 4, 4)}),
+            ("queries of one axis", {"queries": floats(4)}),
+            ("integer queries", {"queries": ints(2, 3, 4)}),
+            ("integer keys", {"keys": ints(2, 5, 4)}),
+            ("integer values", {"values": ints(2, 5, 4)}),
+            ("lengths of another batch", {"valid_lens": ints(3)}),
+            ("boolean lengths", {"valid_lens": bools(2)}),
+            ("an integer mask", {"mask": ints(2, 3, 5)}),
+            ("a mask of another shape", {"mask": bools(2, 3, 4)}),
+            ("a keep-mask of another shape", {"keep_mask": bools(2, 3, 4)}),
+        ):
+            yield Refusal(name, why, {**fitting, **wrong}, options)
+    heads = {"num_hiddens": 5, "num_heads": 2}
+    yield Refusal("MultiHeadAttention", "heads that do not divide", fitting, heads)
+
+
+MODULE_REFUSALS = tuple(modules())
+
+
+def ask_jax(refusal: Refusal) -> Callable[[], Any]:
+    """What should raise: under a trace, where a user of jit would want to know."""
+    calls = {case.name: case.call for case in CASES}
+
+    def call(inputs: Any) -> Any:
+        if refusal.name not in jax_attn.modules.__all__:
+            return calls[refusal.name](jax_attn, {**_absent(refusal), **inputs}, refusal.options)
+        module = getattr(jax_attn, refusal.name)(**refusal.options)
+        return module.init(jax.random.key(0), **inputs)
+
+    return lambda: jax.eval_shape(call, jax.tree.map(jnp.asarray, dict(refusal.inputs)))
+
+
+def ask_torch(refusal: Refusal) -> Callable[[], Any]:
+    """What should raise, in PyTorch."""
+    calls = {case.name: case.call for case in CASES}
+
+    def call() -> Any:
+        inputs = jax.tree.map(torch.tensor, dict(refusal.inputs))
+        if refusal.name not in jax_attn.modules.__all__:
+            return calls[refusal.name](torch_ref, {**_absent(refusal), **inputs}, refusal.options)
+        sizes = {"query_size": 4, "key_size": 4} if refusal.name == "BilinearAttention" else {}
+        return getattr(torch_ref, refusal.name)(**refusal.options, **sizes)(**inputs)
+
+    return call
+
+
+def _absent(refusal: Refusal) -> dict[str, None]:
+    """Arguments that a case's call reads by name, left out of the refusal."""
+    return {"mask": None} if refusal.name == "attention_mask" else {}
