@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from parity_tests.case import RUN_DTYPE, Case, Variant, random_for
-from parity_tests.masking import COMMON, EXTREME, MORE, Masking, hide
+from parity_tests.masking import COMMON, EXTREME, MORE, hide
 
 Shape = tuple[int, ...]
 

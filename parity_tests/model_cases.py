@@ -43,6 +43,8 @@ def encoder_call(module: Any, inputs: Any) -> Any:
 
 
 AGAIN = (
+    "gru, scaled dot, new, tied",
+    "lstm, bilinear, bridged",
     "gru, gaussian, tied, no biases",
     "lstm, no attention",
     "gru, no attention, new, fed, bridged",
@@ -206,6 +208,6 @@ MODEL_CASES = (
         translator_call,
         ("logits", "weights"),
         TRANSLATOR,
-        slow_dtypes=("bfloat16",),
+        slow_dtypes=("float32", "bfloat16"),
     ),
 )

@@ -14,7 +14,7 @@ from jax_attn.functional.checks import require_integer, require_rank, shape_text
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.models.rnn_encoder import EncoderOutput
-from jax_attn.modules.attention import Memory, MultiHeadAttention, make_attention
+from jax_attn.modules.attention import Memory, make_attention
 from jax_attn.modules.recurrent import CellWeights, make_recurrent
 
 Query = Literal["previous", "new"]
@@ -65,8 +65,8 @@ class Seq2SeqAttentionDecoder(nn.Module):
         num_layers: layers of the recurrent network.
         dropout: between its layers and on the attention weights, as in the book.
         cell: "gru" or "lstm".
-        attention: an attention module of one head, with its own dropout, or the name of one: "additive", "dot",
-            "scaled_dot", "bilinear", "gaussian";
+        attention: any attention module, with its own rate of dropout, or the name of one: "additive", "dot",
+            "scaled_dot", "bilinear", "gaussian"; the weights of several heads are returned as their mean;
             "none" gives every step the encoder's final state as its context: the book's model before attention.
         query, input_feeding: see above; input feeding needs the new query.
         bridge: tanh of a Dense layer (one for h, one for c, shared by the layers) leads from the encoder's final state
@@ -102,8 +102,6 @@ class Seq2SeqAttentionDecoder(nn.Module):
             raise ValueError(
                 f"tie_embeddings needs embed_size == num_hiddens; got {self.embed_size} and {self.num_hiddens}"
             )
-        if isinstance(self.attention, MultiHeadAttention):
-            raise TypeError("attention must have one score for each key; MultiHeadAttention has one for each head")
         if isinstance(self.attention, str) and self.attention != "none":
             self.attention = make_attention(
                 self.attention, self.num_hiddens, self.dropout, dtype=self.dtype, param_dtype=self.param_dtype

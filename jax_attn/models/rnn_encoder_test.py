@@ -10,8 +10,17 @@ from jax_attn import GRU, LSTM, Seq2SeqEncoder
 
 few = settings(max_examples=25, derandomize=True, deadline=None)
 TOKENS, LENS = jnp.array([[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8]]), jnp.array([4, 2, 0])
+
+
+def random_params(module, *inputs):
+    """Parameters of the right shapes, none of them zero; drawn by NumPy, which needs no compiling."""
+    random = np.random.default_rng(1)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)
+    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape) / 2, leaf.dtype), shapes)
+
+
 encoder = Seq2SeqEncoder(10, 8, 4)
-params = encoder.init(jax.random.key(0), TOKENS)
+params = random_params(encoder, TOKENS)
 encode = jax.jit(encoder.apply)
 
 
@@ -25,7 +34,7 @@ def test_the_book_s_encoder_gives_its_shapes_batch_first():
 @pytest.mark.parametrize(("cell", "rnn"), [("gru", GRU), ("lstm", LSTM)])
 def test_it_is_its_recurrent_network_over_its_embeddings(cell, rnn):
     module = Seq2SeqEncoder(10, 8, 4, 2, cell=cell, bidirectional=True)
-    params = jax.jit(module.init)(jax.random.key(0), TOKENS)["params"]
+    params = random_params(module, TOKENS)["params"]
     embedded = params["embedding"]["embedding"][TOKENS]
     expected = jax.jit(rnn(4, 2, bidirectional=True).apply)({"params": params["rnn"]}, embedded, LENS)
     encoded = jax.jit(module.apply)({"params": params}, TOKENS, LENS)
@@ -43,7 +52,7 @@ def test_padding_is_run_through_only_when_asked():
 
 def test_dropout_is_that_of_the_recurrent_network():
     module = Seq2SeqEncoder(10, 8, 4, 2, dropout=0.5)
-    params = jax.jit(module.init)(jax.random.key(0), TOKENS)
+    params = random_params(module, TOKENS)
     nothing = jax.jit(module.apply)(params, TOKENS, keep_masks=jnp.zeros((1, 3, 4, 4), bool)).outputs
     np.testing.assert_array_equal(nothing, jnp.broadcast_to(nothing[:1], nothing.shape))
     drop = jax.jit(lambda key: module.apply(params, TOKENS, deterministic=False, rngs={"dropout": key}).outputs)
