@@ -1,8 +1,8 @@
 """The registry: every public name of jax_attn.functional, modules and models, with its PyTorch twin and its inputs.
 
 The tests read it, and so does whatever else runs both sides: what is measured is what is proved. Inputs are seeded:
-random and ragged, with several keys (with one key every weight is 1, whatever the score), a single key, an empty row under
-both of its meanings, scores of ±1e4, NaN where nobody attends, more leading axes and none.
+random and ragged, with several keys (with one key every weight is 1, whatever the score), a single key, an empty row
+under both of its meanings, scores of ±1e4, NaN where nobody attends, more leading axes and none.
 """
 
 import jax_attn.functional

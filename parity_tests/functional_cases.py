@@ -143,7 +143,7 @@ def attentions() -> Iterator[Variant]:
 
 
 def extreme_pair(queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Queries and keys whose products are ±1e4 and a few units: the first feature says the sign, the others the rest."""
+    """Queries and keys with products of ±1e4 and a few units: the first feature gives the one, the others the rest."""
     queries, keys = queries.copy(), keys.copy()
     queries[..., 0] = 1e4
     keys[..., 0] = np.sign(keys[..., 0])

@@ -106,7 +106,7 @@ class Config:
     """The run folder, which must not exist yet; by default the next free one in runs/."""
     seed: int = 0
     """Of the initial parameters, of the order of examples and of dropout."""
-    epochs: int = 4
+    epochs: int = 5
     """Passes over the training pairs."""
     framework: Literal["jax", "torch"] = "jax"
     """torch: the plain PyTorch reference learns from the same batches (the preset book and its like)."""

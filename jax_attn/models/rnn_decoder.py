@@ -266,7 +266,10 @@ class Seq2SeqAttentionDecoder(nn.Module):
         return logits, None if weights is None else jnp.swapaxes(weights, 0, 1)
 
     def _cells(self, memory: DecoderMemory) -> tuple[CellWeights, tuple[CellWeights, ...]]:
-        """The recurrent weights: the embedding's share of the first layer, with b_ih, and the layers without it."""
+        """The recurrent weights: the embedding's share of the first layer, with b_ih, and the layers without it.
+
+        The rows of the first layer's kernel are those of [context or feed; embedding], in this order, as in the book.
+        """
         (first,), *upper = self.rnn.weights(self._joined_size(memory) + self.embed_size)
         of_embedding = first._replace(kernel_ih=first.kernel_ih[-self.embed_size :])
         of_joined = first._replace(kernel_ih=first.kernel_ih[: -self.embed_size])

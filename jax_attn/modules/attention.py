@@ -295,7 +295,8 @@ class MultiHeadAttention(Attention):
         require_float(queries=queries)
         context, weights = super().attend(self._split(self.W_q(queries)), memory, **kwargs)
         joined = jnp.swapaxes(context, -3, -2)  # [*batch, Q, heads, H / heads]
-        return self.W_o(joined.reshape(*joined.shape[:-2], self.num_hiddens)), weights
+        context = self.W_o(joined.reshape(*joined.shape[:-2], self.num_hiddens))
+        return context.astype(queries.dtype), None if weights is None else weights.astype(queries.dtype)
 
     def _split(self, x: Array) -> Array:
         """`[*batch, T, H]` as `[*batch, heads, T, H / heads]`."""
