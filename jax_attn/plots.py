@@ -105,4 +105,4 @@ def show_alignments(
 
 def save(figure: Figure, path: Path | str) -> None:
     """Write a figure as PNG, SVG or PDF, by the suffix of the path."""
-    figure.savefig(path, dpi=150)
+    figure.savefig(path, dpi=100, bbox_inches="tight")

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from jax_attn.plots import save, show_alignments
 from train.checkpoint import RunFolder
 from train.config import Config
@@ -39,7 +41,7 @@ def evaluate(learner: Learner, config: Config, data: Data, folder: RunFolder) ->
         {"source": detokenize(list(t.source)), "translation": t.text, "references": known}
         for t, known in zip(shown, references, strict=True)
     ]
-    _draw(shown, folder)
+    _draw(shown if config.search.examples else translated, folder)
     return results
 
 
@@ -75,11 +77,19 @@ def _known_translations(shown: Sequence[Translation], data: Data) -> list[list[s
     ]
 
 
-def _draw(shown: Sequence[Translation], folder: RunFolder) -> None:
+def _draw(translations: Sequence[Translation], folder: RunFolder) -> None:
+    """What the four translations that reorder their source most attended to; nothing without attention."""
     examples = [
         ((*t.source, "<eos>"), (*t.target, "<eos>")[: len(t.weights)], t.weights)
-        for t in shown[:4]
+        for t in sorted(translations, key=_steps_back, reverse=True)[:4]
         if t.weights is not None
     ]
     if examples:
         save(show_alignments(examples), folder.path / "attention.png")
+
+
+def _steps_back(translation: Translation) -> int:
+    """How often attention's peak moves to an earlier word from one target word to the next."""
+    if translation.weights is None:
+        return 0
+    return int((np.diff(translation.weights[:-1].argmax(axis=-1)) < 0).sum())
