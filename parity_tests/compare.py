@@ -54,9 +54,10 @@ def compare_variant(case: Case, variant: Variant, dtype: str) -> list[Measuremen
     for name in sorted(torch_run.tensors.keys() | jax_run.tensors.keys()):
         ours, twin = jax_run.tensors.get(name), torch_run.tensors.get(name)
         truth = oracle.tensors.get(name)
-        mismatch = "one side alone has it" if (ours is None) != (twin is None) else ""
-        error = bound = 0.0
-        if not mismatch and ours is not None:
+        mismatch, error, bound = "", 0.0, 0.0
+        if ours is None or twin is None or truth is None:
+            mismatch = "" if ours is twin is truth else "one side alone has it"
+        else:
             mismatch = _different_form(ours, twin) or _different_extremes(ours, truth)
             if not mismatch:
                 absolute = name in variant.vanishing

@@ -128,7 +128,7 @@ def attentions() -> Iterator[Variant]:
         query, key = rng.normal(size=(*batch, num_queries, 4)), rng.normal(size=(*batch, num_keys, 4))
         if masking is EXTREME:
             query, key = extreme_pair(query, key)
-        allowed_keys = masking.allowed.any(-2)[..., None]
+        allowed_keys = masking.attendable[..., None]
         yield Variant(
             masking.name,
             {
@@ -263,7 +263,7 @@ def unrolls() -> Iterator[Variant]:
         for reverse in (False, True):
             options, direction = {"cell": cell, "reverse": reverse}, "in reverse" if reverse else "forward"
             yield Variant(f"{cell} {direction}, ragged", {**inputs, "valid_lens": lens}, options)
-            hidden = {**inputs, "inputs": hide_time(inputs["inputs"], lens), "valid_lens": lens}
+            hidden = {**inputs, "inputs": hide_time(np.asarray(inputs["inputs"]), lens), "valid_lens": lens}
             yield Variant(f"{cell} {direction}, NaN past the length", hidden, options)
     leading = {
         "carry": rng.normal(size=(2, 3, 2)),

@@ -22,7 +22,7 @@ class Masking(NamedTuple):
     @property
     def allowed(self) -> np.ndarray:
         """True = may attend, `[*batch, Q, K]`, written independently of both libraries."""
-        allowed = np.ones(self.shape, bool)
+        allowed: np.ndarray = np.ones(self.shape, bool)
         if self.valid_lens is not None:
             lens = np.asarray(self.valid_lens)
             lens = lens[..., None] if lens.ndim == len(self.shape) - 2 else lens
@@ -30,12 +30,17 @@ class Masking(NamedTuple):
         return allowed if self.mask is None else allowed & self.mask
 
     @property
+    def attendable(self) -> np.ndarray:
+        """Which keys some query of their example may attend to, `[*batch, K]`."""
+        return np.any(self.allowed, axis=-2)
+
+    @property
     def attended(self) -> np.ndarray:
         """Which keys carry weight for some query of their example, `[*batch, K]`."""
         allowed = self.allowed
         if self.options.get("empty_row") == "uniform":
             allowed = allowed | ~allowed.any(-1, keepdims=True)
-        return allowed.any(-2)
+        return np.any(allowed, axis=-2)
 
     @property
     def dtypes(self) -> tuple[str, ...]:

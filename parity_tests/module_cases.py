@@ -32,7 +32,7 @@ def attention_inputs(masking: Masking, features: Features, *seed: str) -> dict[s
         queries, keys = extreme_pair(queries, keys)
     return {
         "queries": queries,
-        "keys": hide(keys, masking.allowed.any(-2)[..., None], masking),
+        "keys": hide(keys, masking.attendable[..., None], masking),
         "values": hide(rng.normal(size=(*batch, num_keys, VALUE_SIZE)), masking.attended[..., None], masking),
         **masking.arguments(),
         "keep_mask": None,

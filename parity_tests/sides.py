@@ -57,7 +57,7 @@ def is_floating(array: np.ndarray) -> bool:
     return bool(jnp.issubdtype(array.dtype, jnp.floating))
 
 
-def _rounded(array: np.ndarray | None, dtype: str) -> np.ndarray | None:
+def _rounded(array: np.ndarray | None, dtype: str) -> Any:
     return array.astype(jnp.dtype(dtype)) if array is not None and is_floating(array) else array
 
 
@@ -106,7 +106,7 @@ def _torch_gradients(
     return dict(zip(sources, gradients, strict=True))
 
 
-def _tensor(array: np.ndarray | None, dtype: str | None) -> torch.Tensor | None:
+def _tensor(array: np.ndarray | None, dtype: str | None) -> Any:
     """A new tensor: in `dtype` if the array is floating, which holds every number of the narrower dtypes."""
     if array is None:
         return None
