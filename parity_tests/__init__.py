@@ -6,4 +6,5 @@ sides      one variant run in one framework: outputs and gradients by name
 compare    the two sides' results, and how far apart they may be
 refusals   what both frameworks must refuse
 faults     faults planted on purpose, to see that the comparison sees them
+report     what was measured, as a table; `python -m parity_tests` prints it
 """

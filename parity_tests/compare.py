@@ -27,8 +27,15 @@ class Measurement:
     dtype: str
     tensor: str
     error: float
+    """Of JAX, against PyTorch in float64."""
     bound: float
+    twin_error: float = 0.0
+    """Of PyTorch, against itself in float64."""
     mismatch: str = ""
+
+    @property
+    def of_gradient(self) -> bool:
+        return self.tensor.startswith("gradient of ")
 
     @property
     def failed(self) -> bool:
@@ -54,7 +61,7 @@ def compare_variant(case: Case, variant: Variant, dtype: str) -> list[Measuremen
     for name in sorted(torch_run.tensors.keys() | jax_run.tensors.keys()):
         ours, twin = jax_run.tensors.get(name), torch_run.tensors.get(name)
         truth = oracle.tensors.get(name)
-        mismatch, error, bound = "", 0.0, 0.0
+        mismatch, error, bound, twin_error = "", 0.0, 0.0, 0.0
         if ours is None or twin is None or truth is None:
             mismatch = "" if ours is twin is truth else "one side alone has it"
         else:
@@ -62,8 +69,9 @@ def compare_variant(case: Case, variant: Variant, dtype: str) -> list[Measuremen
             if not mismatch:
                 absolute = name in variant.vanishing
                 factor = case.factor if variant.factor is None else variant.factor
-                error, bound = _error_and_bound(factor, ours, twin, truth, dtype, oracle.max_score, absolute)
-        measurements.append(Measurement(case.name, variant.name, dtype, name, error, bound, mismatch))
+                error, twin_error = (_error(x, truth, absolute) for x in (ours, twin))
+                bound = _bound(factor, twin_error, truth, dtype, oracle.max_score)
+        measurements.append(Measurement(case.name, variant.name, dtype, name, error, bound, twin_error, mismatch))
     return measurements
 
 
@@ -73,15 +81,18 @@ def compare_case(case: Case, dtype: str) -> list[Measurement]:
     return [measurement for variant in variants for measurement in compare_variant(case, variant, dtype)]
 
 
-def _error_and_bound(
-    factor: float, ours: np.ndarray, twin: np.ndarray, truth: np.ndarray, dtype: str, max_score: float, absolute: bool
-) -> tuple[float, float]:
+def _error(x: np.ndarray, truth: np.ndarray, absolute: bool) -> float:
     if not is_floating(truth):  # ids, masks
-        return float(np.sum(ours != truth)), 0.0
-    error = relative_error(ours, truth, absolute)
+        return float(np.sum(x != truth))
+    return relative_error(x, truth, absolute)
+
+
+def _bound(factor: float, twin_error: float, truth: np.ndarray, dtype: str, max_score: float) -> float:
+    if not is_floating(truth):
+        return 0.0
     if dtype == "float64":
-        return error, 1e-12 + 16 * unit_roundoff(dtype) * max_score
-    return error, 2 * relative_error(twin, truth, absolute) + factor * unit_roundoff(dtype)
+        return 1e-12 + 16 * unit_roundoff(dtype) * max_score
+    return 2 * twin_error + factor * unit_roundoff(dtype)
 
 
 def relative_error(x: np.ndarray, truth: np.ndarray, absolute: bool = False) -> float:

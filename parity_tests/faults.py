@@ -13,6 +13,9 @@ import jax_attn
 from jax_attn.functional import losses, masks, scores, softmax
 from jax_attn.models import rnn_decoder
 from jax_attn.modules import recurrent
+from parity_tests.cases import CASES
+from parity_tests.compare import compare_variant
+from parity_tests.sides import forget_programs
 
 attend = importlib.import_module("jax_attn.functional.attend")  # by name: the package shows its function
 
@@ -140,3 +143,16 @@ FAULTS = (
         lambda _: lambda state: jax.tree.leaves(state.rnn[0])[0],
     ),
 )
+
+
+def is_caught(fault: Fault) -> bool:
+    """Whether the fault's case fails while the fault is there: one variant after the other, until one sees it."""
+    case = next(case for case in CASES if case.name == fault.case)
+    forget_programs()  # what was compiled before is without the fault
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            fault.plant(patch)
+            runs = (compare_variant(case, variant, "float64") for variant in case.variants)
+            return any(measurement.failed for run in runs for measurement in run)
+    finally:
+        forget_programs()
