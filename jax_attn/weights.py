@@ -71,12 +71,19 @@ def from_torch(state_dict: Mapping[str, Any], params: Params) -> dict[str, Any]:
 
 def _fill(leaf: Leaf, tensor: Any, like: Any) -> Any:
     array = to_numpy(tensor)
+    _require_matrix(leaf, like)
     expected = like.shape[::-1] if leaf.transposed else like.shape
     if array.shape != tuple(expected):
         raise ValueError(f"{leaf.name} must be {list(expected)}; got {list(array.shape)}")
     if jnp.promote_types(array.dtype, like.dtype) != like.dtype:
         raise TypeError(f"{leaf.name} is {array.dtype} and would lose digits as {like.dtype}; convert it first")
     return jnp.array(array.T if leaf.transposed else array, like.dtype)  # a copy: torch may go on training its own
+
+
+def _require_matrix(leaf: Leaf, array: Any) -> None:
+    """ValueError for a kernel that is no matrix: reversing the axes of a convolution's would swap height and width."""
+    if leaf.transposed and len(array.shape) != 2:
+        raise ValueError(f"{leaf.name} must be a matrix to be transposed; got {list(array.shape)}")
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
@@ -103,6 +110,7 @@ def to_torch(params: Params) -> dict[str, np.ndarray]:
         leaf = torch_leaf(path)
         if leaf.name in arrays:
             raise ValueError(f"two parameters are both called {leaf.name} in PyTorch; one of them is {'/'.join(path)}")
+        _require_matrix(leaf, value)
         array = np.asarray(value)
         arrays[leaf.name] = np.array(array.T if leaf.transposed else array, order="C")  # owned, and writable
     return arrays

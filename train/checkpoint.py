@@ -20,7 +20,7 @@ class RunFolder:
     source.json           the vocabularies, a word a line
     target.json
     metrics.jsonl         one line for each epoch
-    checkpoint/           parameters, optimiser and step, by Orbax
+    checkpoint/           the learner's own: parameters, optimiser and step by Orbax, or PyTorch's parameters
     model.safetensors     the parameters under PyTorch's names
     attention.png         what the translations of a few test sentences attended to
     summary.json          the results
@@ -32,10 +32,15 @@ class RunFolder:
     @staticmethod
     def require_free(path: Path) -> None:
         """ConfigError if the folder could not be made; nothing is made yet."""
-        if path.exists() or path.is_symlink():
+        try:
+            taken = path.exists() or path.is_symlink()
+            parent = next(folder for folder in path.absolute().parents if folder.exists() or folder.is_symlink())
+            writable = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+        except OSError as error:
+            raise ConfigError(f"the run folder {path} cannot be made: {error.strerror}") from error
+        if taken:
             raise ConfigError(f"{path} exists already; name another folder with --out, or remove it")
-        parent = next(folder for folder in path.absolute().parents if folder.exists())
-        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        if not writable:
             raise ConfigError(f"the run folder {path} cannot be made: {parent} is no folder that can be written to")
 
     @classmethod
@@ -57,7 +62,7 @@ class RunFolder:
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """One line more in metrics.jsonl."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(record, allow_nan=False) + "\n")
 
     def save_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """The parameters as safetensors, under PyTorch's names and in its layouts."""
@@ -70,7 +75,7 @@ class RunFolder:
         self._write_json("summary.json", summary)
 
     def _write_json(self, name: str, content: Any) -> None:
-        text = json.dumps(content, ensure_ascii=False, indent=2, default=str)
+        text = json.dumps(content, ensure_ascii=False, indent=2, default=str, allow_nan=False)
         (self.path / name).write_text(text + "\n", encoding="utf-8")
 
 

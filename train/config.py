@@ -15,20 +15,21 @@ class ConfigError(ValueError):
 class CorpusConfig:
     """Which sentence pairs are used, and what a word is."""
 
-    train: int | None = 20_000
-    """Pairs for training; None: all of the file but those for validation and test."""
+    train: int | None = None
+    """Pairs for training. By default 20,000 of the embedded corpus, and of a file all but those for validation and
+    test, which are drawn from the whole of it; with a number, a file's first pairs, and then the next ones."""
     valid: int = 500
     """Pairs for validation: the loss that is shown after each epoch."""
     test: int = 500
     """Pairs for test: the BLEU, chrF and alignment error rate at the end."""
     seed: int = 0
-    """Of the embedded corpus: the same seed, the same sentences."""
+    """The same seed, the same sentences: of the embedded corpus, and of what is drawn from a file."""
     tokenizer: Tokenizer = "words"
     """words: punctuation and what stands before an apostrophe split off. book: only , . and ! split off."""
     min_freq: int = 1
     """Words that occur less often in training are <unk>."""
     max_words: int = 30
-    """Pairs with a longer side are left out, and counted. Also the longest translation."""
+    """Of a file: pairs with a longer side are left out, and counted."""
     steps: int | None = None
     """Ids that either side is padded to, <bos> and <eos> counted in; by default as many as the longest pair needs."""
 
@@ -118,37 +119,37 @@ class Config:
 
 def check(config: Config) -> None:
     """Raise ConfigError on a number that no run could use; all of them are listed."""
-    at_least = {
-        "seed": (config.seed, 0),
-        "epochs": (config.epochs, 1),
-        "corpus.valid": (config.corpus.valid, 0),
-        "corpus.test": (config.corpus.test, 0),
-        "corpus.seed": (config.corpus.seed, 0),
-        "corpus.min-freq": (config.corpus.min_freq, 1),
-        "corpus.max-words": (config.corpus.max_words, 1),
-        "model.embed-size": (config.model.embed_size, 1),
-        "model.num-hiddens": (config.model.num_hiddens, 1),
-        "model.num-layers": (config.model.num_layers, 1),
-        "training.batch-size": (config.training.batch_size, 1),
-        "search.beam-size": (config.search.beam_size, 1),
-        "search.batch-size": (config.search.batch_size, 1),
+    pairs, width = 10_000_000, 65_536  # beyond these, memory ends before the error could say why
+    bounds = {
+        "seed": (config.seed, 0, 2**32 - 1),
+        "epochs": (config.epochs, 1, 1_000_000),
+        "corpus.train": (config.corpus.train, 1, pairs),
+        "corpus.valid": (config.corpus.valid, 0, pairs),
+        "corpus.test": (config.corpus.test, 0, pairs),
+        "corpus.seed": (config.corpus.seed, 0, 2**32 - 1),
+        "corpus.min-freq": (config.corpus.min_freq, 1, pairs),
+        "corpus.max-words": (config.corpus.max_words, 1, width),
+        "corpus.steps": (config.corpus.steps, 3, width),
+        "model.embed-size": (config.model.embed_size, 1, width),
+        "model.num-hiddens": (config.model.num_hiddens, 1, width),
+        "model.num-layers": (config.model.num_layers, 1, 64),
+        "training.batch-size": (config.training.batch_size, 1, width),
+        "training.learning-rate": (config.training.learning_rate, 1e-30, 1e3),
+        "training.clip-norm": (config.training.clip_norm, 1e-30, 1e30),
+        "search.beam-size": (config.search.beam_size, 1, 10_000),
+        "search.batch-size": (config.search.batch_size, 1, width),
+        "search.length-penalty": (config.search.length_penalty, 0, 10),
     }
-    if config.corpus.train is not None:
-        at_least["corpus.train"] = (config.corpus.train, 1)
     wrong = [
-        f"{name} must be at least {least}; got {value}" for name, (value, least) in at_least.items() if value < least
+        f"{name} must be in [{lowest}, {highest}]; got {value}"
+        for name, (value, lowest, highest) in bounds.items()
+        if value is not None and not lowest <= value <= highest
     ]
     if not 0 <= config.model.dropout < 1:
         wrong.append(f"model.dropout must be in [0, 1); got {config.model.dropout}")
-    for name, value in {
-        "training.learning-rate": config.training.learning_rate,
-        "training.clip-norm": config.training.clip_norm,
-    }.items():
-        if not 0 < value < float("inf"):
-            wrong.append(f"{name} must be more than 0; got {value}")
     if config.search.beam_size > 1 and config.framework == "torch":
         wrong.append("search.beam-size must be 1 with framework torch, which searches greedily")
-    if config.data is None and config.corpus.train is None:
-        wrong.append("corpus.train must be a number for the embedded corpus; it has no end")
+    if config.data is None and config.corpus.tokenizer != "words":
+        wrong.append("corpus.tokenizer must be words for the embedded corpus, which is written in them")
     if wrong:
         raise ConfigError("; ".join(wrong))

@@ -6,6 +6,7 @@ from typing import Any
 import rich.progress
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from train.checkpoint import RunFolder
 from train.config import Config
@@ -72,7 +73,8 @@ def show_results(summary: Mapping[str, Any], folder: RunFolder) -> None:
     """Translations and scores."""
     table = Table("source", "translation", "reference", title="translations", title_justify="left")
     for row in summary["translations"]:
-        table.add_row(row["source"], row["translation"], " / ".join(row["references"]))
+        cells = (row["source"], row["translation"], " / ".join(row["references"]))
+        table.add_row(*(Text(cell) for cell in cells))  # as they are: a sentence's brackets are no markup
     CONSOLE.print(table)
     if summary["bleu"] is not None:
         CONSOLE.print(f"{summary['test_pairs']} sentences never seen:", markup=False)

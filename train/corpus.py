@@ -4,9 +4,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
+from train.config import CorpusConfig
 from train.embedded import grammar
-from train.tokens import Tokenizer, tokenize
+from train.tokens import tokenize
+
+DEFAULT_TRAIN = 20_000
+"""Pairs of the embedded corpus for training, unless told otherwise."""
 
 
 class CorpusError(ValueError):
@@ -42,23 +47,23 @@ class Corpus:
     """What was counted while reading: how many lines of which kind, and how many were used."""
 
 
-def embedded(seed: int, num_train: int, num_valid: int, num_test: int) -> Corpus:
+def embedded(config: CorpusConfig) -> Corpus:
     """The corpus that comes with the program, see `train.embedded`."""
+    sizes = (DEFAULT_TRAIN if config.train is None else config.train, config.valid, config.test)
     train, valid, test = (
         tuple(Pair(p.source, p.target, Alignment(frozenset(p.sure), frozenset(p.possible))) for p in split)
-        for split in grammar.generate(seed, (num_train, num_valid, num_test))
+        for split in grammar.generate(config.seed, sizes)
     )
     return Corpus(train, valid, test)
 
 
-def read(
-    path: Path, tokenizer: Tokenizer, max_words: int, num_train: int | None, num_valid: int, num_test: int
-) -> Corpus:
+def read(path: Path, config: CorpusConfig) -> Corpus:
     """Pairs of a file with one `source<TAB>target` a line, as at https://www.manythings.org/anki/.
 
-    The first `num_train` pairs are for training (None: all but the rest). Validation and test are the next ones that
-    share no sentence with training nor with each other, on either side; with None they come from the end of the file.
-    Every line that is passed over is counted in the report, by the reason.
+    With `config.train` a number, the first pairs are for training, and validation and test are the next ones that
+    share no sentence with those before, on either side. Without, validation and test are drawn from the whole file, and
+    training is what remains but for pairs that share a sentence with them. Every line and every pair that is not used
+    is counted in the report, by the reason.
 
     Raises:
         CorpusError: no such file, a file that is no text, or too few pairs in it.
@@ -66,15 +71,15 @@ def read(
     report: Counter[str] = Counter()
     pairs = []
     for source, target in _lines(path, report):
-        pair = Pair(tuple(tokenize(source, tokenizer)), tuple(tokenize(target, tokenizer)))
-        if max(len(pair.source), len(pair.target)) > max_words:
-            report[f"longer than {max_words} words"] += 1
+        pair = Pair(tuple(tokenize(source, config.tokenizer)), tuple(tokenize(target, config.tokenizer)))
+        if max(len(pair.source), len(pair.target)) > config.max_words:
+            report[f"pairs longer than {config.max_words} words"] += 1
         else:
             pairs.append(pair)
     if not pairs:
         found = ", ".join(f"{count} {reason}" for reason, count in report.items()) or "it is empty"
         raise CorpusError(f"no pair in {path} ({found}); each line must be: source, a tab, target")
-    return _split(pairs, num_train, num_valid, num_test, report)
+    return _split(pairs, config, report)
 
 
 def _lines(path: Path, report: Counter[str]) -> Iterator[tuple[str, str]]:
@@ -90,6 +95,8 @@ def _lines(path: Path, report: Counter[str]) -> Iterator[tuple[str, str]]:
     if data.startswith(b"\xef\xbb\xbf"):
         report["byte order mark, ignored"] += 1
         data = data[3:]
+    if b"\n" not in data and b"\r" in data:
+        raise CorpusError(f"{path} ends its lines with CR alone, as old Macs did; convert it to LF")
     lines = data.split(b"\n")
     cut_short = lines.pop() if lines[-1] else lines.pop() or None
     if cut_short:
@@ -116,25 +123,44 @@ def _lines(path: Path, report: Counter[str]) -> Iterator[tuple[str, str]]:
             yield columns[0], columns[1]
 
 
-def _split(pairs: list[Pair], num_train: int | None, num_valid: int, num_test: int, report: Counter[str]) -> Corpus:
-    """Training first, then held-out pairs that share no sentence with what was taken before."""
-    held_out = num_valid + num_test
-    if num_train is None:
-        num_train = len(pairs) - held_out
-    if num_train < 1:
-        raise CorpusError(f"{len(pairs)} pairs are too few to keep {held_out} of them for validation and test")
-    train, rest = pairs[:num_train], pairs[num_train:]
-    valid, rest = _hold_out(rest, num_valid, train, report)
-    test, rest = _hold_out(rest, num_test, train + valid, report)
+def _split(pairs: list[Pair], config: CorpusConfig, report: Counter[str]) -> Corpus:
+    """Training, validation and test with no sentence in common; CorpusError if one of them comes out short."""
+    if config.train is None:
+        train, valid, test = _drawn(pairs, config, report)
+    else:
+        train, rest = pairs[: config.train], pairs[config.train :]
+        valid, rest = _hold_out(rest, config.valid, train, report)
+        test, rest = _hold_out(rest, config.test, train + valid, report)
+    if not train or len(valid) < config.valid or len(test) < config.test:
+        raise CorpusError(
+            f"{len(pairs)} pairs are too few: they give {len(train)} for training, {len(valid)} of {config.valid} for "
+            f"validation and {len(test)} of {config.test} for test; ask for fewer with --corpus.train, "
+            "--corpus.valid or --corpus.test"
+        )
     used = {"pairs for training": len(train), "for validation": len(valid), "for test": len(test)}
     return Corpus(tuple(train), tuple(valid), tuple(test), dict(report) | used)
+
+
+def _drawn(pairs: list[Pair], config: CorpusConfig, report: Counter[str]) -> tuple[list[Pair], list[Pair], list[Pair]]:
+    """Validation and test drawn from everywhere in the file, which may be sorted, and training in the file's order."""
+    rng = Random(config.seed)
+    order = sorted(range(len(pairs)), key=lambda _: rng.random())
+    shuffled = [pairs[i] for i in order]
+    valid, rest = _hold_out(shuffled, config.valid, [], report)
+    test, _ = _hold_out(rest, config.test, valid, report)
+    sources, targets = _sentences(valid + test)
+    train = [pair for pair in pairs if pair.source not in sources and pair.target not in targets]
+    left_out = len(pairs) - len(train) - len(valid) - len(test)
+    if left_out > 0:
+        report["pairs left out of training, a sentence of theirs being held out"] = left_out
+    return train, valid, test
 
 
 def _hold_out(
     candidates: list[Pair], size: int, known: list[Pair], report: Counter[str]
 ) -> tuple[list[Pair], list[Pair]]:
     """The first `size` candidates with no sentence in common with the known pairs, and the candidates after them."""
-    sources, targets = {pair.source for pair in known}, {pair.target for pair in known}
+    sources, targets = _sentences(known)
     chosen: list[Pair] = []
     for i, pair in enumerate(candidates):
         if len(chosen) == size:
@@ -144,3 +170,7 @@ def _hold_out(
         else:
             chosen.append(pair)
     return chosen, []
+
+
+def _sentences(pairs: list[Pair]) -> tuple[set[tuple[str, ...]], set[tuple[str, ...]]]:
+    return {pair.source for pair in pairs}, {pair.target for pair in pairs}

@@ -3,11 +3,12 @@ from pathlib import Path
 import pytest
 
 from train import corpus
+from train.config import CorpusConfig
 from train.corpus import CorpusError
 
 
-def read(path, max_words=30, num_train=None, num_valid=0, num_test=0):
-    return corpus.read(path, "words", max_words, num_train, num_valid, num_test)
+def read(path, max_words=30, train=None, valid=0, test=0):
+    return corpus.read(path, CorpusConfig(train=train, valid=valid, test=test, max_words=max_words))
 
 
 def write(tmp_path: Path, content: bytes) -> Path:
@@ -69,24 +70,45 @@ def test_a_path_that_is_no_file_is_an_error(tmp_path):
 def test_longer_pairs_are_left_out_and_counted(tmp_path):
     found = read(write(tmp_path, b"a b c\tx\na b\tx\na\tx y z\n"), max_words=2)
     assert [pair.source for pair in found.train] == [("a", "b")]
-    assert found.report["longer than 2 words"] == 2
+    assert found.report["pairs longer than 2 words"] == 2
 
 
 def test_held_out_pairs_share_no_sentence_on_either_side(tmp_path):
     lines = ["a\t1", "b\t2", "a\t3", "c\t1", "d\t4", "d\t5", "e\t4", "f\t6"]
-    found = read(write(tmp_path, ("\n".join(lines) + "\n").encode()), num_train=2, num_valid=1, num_test=1)
+    found = read(write(tmp_path, ("\n".join(lines) + "\n").encode()), train=2, valid=1, test=1)
     assert [pair.source[0] for pair in found.train] == ["a", "b"]
     assert [pair.source[0] for pair in found.valid] == ["d"]  # a and 1 are known from training
     assert [pair.source[0] for pair in found.test] == ["f"]  # d and 4 from validation
 
 
-def test_too_few_pairs_to_hold_some_out_is_an_error(tmp_path):
-    with pytest.raises(CorpusError, match="1 pairs are too few to keep 2"):
-        read(write(tmp_path, b"a\tb\n"), num_valid=1, num_test=1)
+def test_without_a_number_for_training_held_out_pairs_come_from_the_whole_file(tmp_path):
+    lines = [f"{i}\tn{i}" for i in range(100)] + ["1\tother"]
+    path = write(tmp_path, ("\n".join(lines) + "\n").encode())
+    found = read(path, valid=10, test=10)
+    numbers = [int(pair.source[0]) for pair in found.valid + found.test]
+    assert min(numbers) < 30
+    assert max(numbers) > 70
+    held_out = {pair.source for pair in found.valid + found.test}
+    assert not held_out & {pair.source for pair in found.train}
+    assert len(found.train) + 20 + found.report.get(
+        "pairs left out of training, a sentence of theirs being held out", 0
+    ) == len(lines)
+    assert read(path, valid=10, test=10) == found
+
+
+@pytest.mark.parametrize("train", [None, 1])
+def test_too_few_pairs_to_hold_some_out_is_an_error(tmp_path, train):
+    with pytest.raises(CorpusError, match="1 pairs are too few"):
+        read(write(tmp_path, b"a\tb\n"), train=train, valid=1, test=1)
+
+
+def test_old_mac_line_ends_are_named(tmp_path):
+    with pytest.raises(CorpusError, match="CR alone"):
+        read(write(tmp_path, b"a\tb\rc\td\r"))
 
 
 def test_the_embedded_corpus_carries_alignments_and_shares_no_sentence():
-    found = corpus.embedded(0, 500, 50, 50)
+    found = corpus.embedded(CorpusConfig(train=500, valid=50, test=50))
     assert [len(split) for split in (found.train, found.valid, found.test)] == [500, 50, 50]
     for side in ("source", "target"):
         train, valid, test = ({getattr(p, side) for p in split} for split in (found.train, found.valid, found.test))

@@ -39,11 +39,7 @@ def load(config: Config) -> Data:
         CorpusError, ConfigError: what cannot be used, before anything is written.
     """
     c = config.corpus
-    if config.data is None:
-        assert c.train is not None  # `check` has seen to it
-        pairs = corpus.embedded(c.seed, c.train, c.valid, c.test)
-    else:
-        pairs = corpus.read(config.data, c.tokenizer, c.max_words, c.train, c.valid, c.test)
+    pairs = corpus.embedded(c) if config.data is None else corpus.read(config.data, c)
     source = Vocabulary.build((pair.source for pair in pairs.train), c.min_freq)
     target = Vocabulary.build((pair.target for pair in pairs.train), c.min_freq)
     everything = list(chain(pairs.train, pairs.valid, pairs.test))

@@ -42,4 +42,4 @@ class Learner(Protocol):
         """The parameters under PyTorch's names."""
 
     def save(self, path: Path) -> None:
-        """Write parameters, optimiser and step."""
+        """Write a checkpoint in the framework's own format."""

@@ -10,6 +10,8 @@ python -m train.nmt --model.attention none       the same without attention
 # where the run comes to it.
 from __future__ import annotations
 
+import io
+import math
 import platform
 import sys
 import time
@@ -27,15 +29,28 @@ if TYPE_CHECKING:
     from train.learner import Epoch, Learner
 
 
+class DivergenceError(ArithmeticError):
+    """A loss that is no number any more."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run, and say what was wrong on one line; the exit status."""
     started = time.perf_counter()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without é must not end a run
     try:
         preset, config = parse(sys.argv[1:] if arguments is None else list(arguments))
         run(preset, config, started)
     except (ConfigError, CorpusError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except DivergenceError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; a run folder without summary.json is a run that did not end", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -78,6 +93,10 @@ def run(preset: str, config: Config, started: float) -> None:
     with console.Progress(config.epochs) as progress:
 
         def report(epoch: Epoch) -> None:
+            if not math.isfinite(epoch.loss) or not math.isfinite(epoch.valid_loss or 0):
+                raise DivergenceError(
+                    f"the loss is {epoch.loss} in epoch {epoch.epoch}; lower --training.learning-rate"
+                )
             epochs.append(epoch)
             folder.append_metrics(epoch._asdict())
             progress.show(epoch)
@@ -86,7 +105,12 @@ def run(preset: str, config: Config, started: float) -> None:
     learner.save(folder.path / "checkpoint")
     folder.save_weights(learner.weights())
 
-    summary = {"preset": preset, "framework": config.framework, "seed": config.seed, "versions": versions()}
+    summary = {
+        "preset": preset,
+        "framework": config.framework,
+        "seed": config.seed,
+        "versions": versions(config.framework),
+    }
     summary |= summarize(epochs) | evaluate(learner, config, loaded, folder)
     summary["seconds"] = time.perf_counter() - started
     folder.save_summary(summary)
@@ -121,9 +145,10 @@ def summarize(epochs: Sequence[Epoch]) -> dict[str, Any]:
     }
 
 
-def versions() -> dict[str, str]:
+def versions(framework: str) -> dict[str, str]:
     """What the numbers were computed with."""
-    return {"python": platform.python_version()} | {name: version(name) for name in ("jax", "flax", "optax", "numpy")}
+    names = ("torch", "numpy") if framework == "torch" else ("jax", "flax", "optax", "numpy")
+    return {"python": platform.python_version()} | {name: version(name) for name in names}
 
 
 if __name__ == "__main__":

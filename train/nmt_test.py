@@ -1,6 +1,7 @@
 """The program as a user meets it: whole runs of a small configuration, and every way to be told no."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from train import nmt
+from train import console, nmt
+from train.checkpoint import RunFolder
+from train.learner import Epoch
 
 SMALL = ["--corpus.train", "96", "--corpus.valid", "16", "--corpus.test", "16", "--epochs", "2"]
 SMALL += ["--model.num-hiddens", "16", "--model.embed-size", "8", "--search.batch-size", "8"]
@@ -117,12 +120,15 @@ def test_the_default_run_translates_and_aligns(tmp_path):
     [
         (["bok"], "there is no preset 'bok'; there are: demo, book"),
         (["--data", "nowhere.txt"], "there is no file nowhere.txt"),
-        (["--epochs", "0"], "epochs must be at least 1; got 0"),
+        (["--epochs", "0"], "epochs must be in [1, 1000000]; got 0"),
         (["--model.dropout", "1.5"], "model.dropout must be in [0, 1); got 1.5"),
-        (["--training.learning-rate", "0"], "training.learning-rate must be more than 0; got 0"),
+        (["--training.learning-rate", "0"], "training.learning-rate must be in [1e-30, 1000.0]; got 0"),
         (["--model.query", "previous"], "input_feeding needs query"),
         (["--model.tie-embeddings"], "tie_embeddings needs embed_size == num_hiddens"),
         (["--model.num-hiddens", "15"], "num_hiddens must be even for two directions; got 15"),
+        (["--seed", "4294967296"], "seed must be in [0, 4294967295]"),
+        (["--search.length-penalty", "nan"], "search.length-penalty must be in [0, 10]; got nan"),
+        (["--corpus.tokenizer", "book"], "corpus.tokenizer must be words for the embedded corpus"),
         (["--corpus.steps", "5"], "corpus.steps must be at least"),
         (["--framework", "torch"], "model.cell must be lstm; got gru"),
     ],
@@ -146,6 +152,32 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert nmt.main([*SMALL, "--out", str(tmp_path / "file" / "run")]) == 2
     assert "cannot be made" in capsys.readouterr().err
+
+
+def test_a_loss_that_is_no_number_ends_the_run_and_says_so(tmp_path, monkeypatch, capsys):
+    diverged = Epoch(1, math.nan, math.nan, None, 1, 1.0)
+    monkeypatch.setattr("train.loop.JaxLearner.fit", lambda self, report: report(diverged))
+    assert nmt.main([*SMALL, "--out", str(tmp_path / "run")]) == 1
+    assert "the loss is nan in epoch 1; lower --training.learning-rate" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_an_interrupted_run_says_so(tmp_path, monkeypatch, capsys):
+    def interrupt(self, report):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("train.loop.JaxLearner.fit", interrupt)
+    assert nmt.main([*SMALL, "--out", str(tmp_path / "run")]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_brackets_in_a_sentence_are_shown_as_they_are(tmp_path, capsys):
+    row = {"source": "[/x] a", "translation": "[red]b[/red]", "references": []}
+    numbers = dict.fromkeys(("loss", "loss_book", "loss_book_best", "tokens_per_second", "seconds"), 1.0)
+    console.show_results(
+        {"translations": [row], "bleu": None, "alignment_error_rate": None, **numbers}, RunFolder(tmp_path)
+    )
+    assert "[red]b[/red]" in capsys.readouterr().out
 
 
 def test_an_unknown_option_ends_the_program_with_a_message():

@@ -3,7 +3,7 @@
 from train.config import Config, CorpusConfig, ModelConfig, SearchConfig, TrainingConfig
 
 DEMO = Config()
-"""The embedded corpus: about 45 s, BLEU 97 and an alignment error of 0.07 on 500 sentences never seen.
+"""The embedded corpus: within a minute, BLEU 97 and an alignment error of 0.07 on 500 sentences never seen.
 
     python -m train.nmt
 """

@@ -63,9 +63,11 @@ def _recipe(config: Config) -> recipe.Recipe:
         "model.cell": (model.cell, "lstm"),
         "model.attention": (model.attention, "additive"),
         "model.query": (model.query, "previous"),
+        "model.input-feeding": (model.input_feeding, False),
         "model.bidirectional": (model.bidirectional, False),
         "model.bridge": (model.bridge, False),
         "model.tie-embeddings": (model.tie_embeddings, False),
+        "corpus.valid": (config.corpus.valid, 0),
         "training.loss": (training.loss, "sentences"),
         "training.decay": (training.decay, False),
     }

@@ -34,6 +34,7 @@ def attend(
     Returns:
         The context `[*batch, Q, V]` and the weights `[*batch, Q, K]` before dropout, in the inputs' dtypes.
     """
+    scores, values = jnp.asarray(scores), jnp.asarray(values)
     require_float(scores=scores, values=values)
     if values.ndim != scores.ndim or values.shape[:-1] != scores.shape[:-2] + scores.shape[-1:]:
         raise ValueError(
@@ -87,6 +88,7 @@ def attention(
     Returns:
         The context `[*batch, Q, V]` and the weights `[*batch, Q, K]`, after `dropout`.
     """
+    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     require_float(query=query, key=key, value=value)
     require_same_batch(query=query, key=key)
     require_same_length(key=key, value=value)

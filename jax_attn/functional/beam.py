@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from jax_attn.functional.search import SearchResult, Step, check_search, zeros_for_weights
+from jax_attn.functional.search import SearchResult, Step, check_search, inspect_step
 
 
 def beam_search(
@@ -41,15 +41,14 @@ def beam_search(
         `beam_size` hypotheses a sentence, best first.
 
     Raises:
-        ValueError: a size below 1, a negative id, log probabilities of a wrong shape.
+        ValueError: a size below 1, an id outside the vocabulary, state or log probabilities of a wrong shape.
     """
-    check_search(bos=bos, eos=eos, max_len=max_len, batch_size=batch_size, beam_size=beam_size)
+    check_search(max_len=max_len, batch_size=batch_size, beam_size=beam_size)
     rows = batch_size * beam_size
     tokens = jnp.full(rows, bos, jnp.int32)
     state = jax.tree.map(lambda leaf: jnp.repeat(leaf, beam_size, axis=0), state)
-    log_prob_dtype = jax.eval_shape(step, tokens, state, memory)[0].dtype
+    log_prob_dtype, weights = inspect_step(step, tokens, state, memory, bos=bos, eos=eos, max_len=max_len)
     score_dtype = jnp.promote_types(log_prob_dtype, jnp.float32)  # a sum in half precision would rank at random
-    weights = zeros_for_weights(step, tokens, state, memory, max_len)
     start = {
         "time": jnp.zeros((), jnp.int32),
         "tokens": tokens.reshape(batch_size, beam_size),

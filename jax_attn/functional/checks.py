@@ -1,8 +1,14 @@
-"""What a wrong argument is told: which one, what it must be, what it is. Every check runs at trace time."""
+"""What a wrong argument is told: which one, what it must be, what it is.
+
+Shapes and dtypes are checked when traced; values where they can be seen, which is outside a jit.
+"""
 
 from collections.abc import Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 
@@ -88,3 +94,31 @@ def require_same_features(**arrays: Array) -> None:
 def wide_dtype(*arrays: Array) -> jnp.dtype:
     """The dtype that scores and softmax are computed in: the inputs' own, and float32 at least."""
     return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
+
+
+def require_ids(vocab_size: int, **arrays: Any) -> None:
+    """Raise TypeError unless ids are integers, and ValueError if one that can be seen is outside [0, vocab_size).
+
+    Under a jit values cannot be seen, and JAX would give NaN or the last row: check them on the host before.
+    """
+    require_integer(**arrays)
+    for name, array in arrays.items():
+        _require_between(name, array, 0, vocab_size - 1, f"[0, {vocab_size})")
+
+
+def require_lengths(longest: int, **arrays: Any) -> None:
+    """Raise TypeError unless lengths are numbers, and ValueError if one that can be seen is outside [0, longest]."""
+    for name, array in arrays.items():
+        dtype = jnp.result_type(array)
+        if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):
+            raise TypeError(f"{name} must have an integer or floating dtype; got {dtype}")
+        _require_between(name, array, 0, longest, f"[0, {longest}]")
+
+
+def _require_between(name: str, array: Any, lowest: int, highest: int, interval: str) -> None:
+    if isinstance(array, jax.core.Tracer) or not jnp.size(array):
+        return
+    values = np.asarray(array).astype(np.float64)
+    wrong = ~((values >= lowest) & (values <= highest))
+    if wrong.any():
+        raise ValueError(f"{name} must be in {interval}; got {values[wrong][0]:g}")

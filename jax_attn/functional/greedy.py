@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jax_attn.functional.search import SearchResult, Step, check_search, zeros_for_weights
+from jax_attn.functional.search import SearchResult, Step, check_search, inspect_step
 
 
 def greedy_search(
@@ -25,11 +25,11 @@ def greedy_search(
         One hypothesis a sentence (n = 1); its score is Σ log p.
 
     Raises:
-        ValueError: a size below 1, a negative id, log probabilities of a wrong shape.
+        ValueError: a size below 1, an id outside the vocabulary, state or log probabilities of a wrong shape.
     """
-    check_search(bos=bos, eos=eos, max_len=max_len, batch_size=batch_size)
+    check_search(max_len=max_len, batch_size=batch_size)
     tokens = jnp.full(batch_size, bos, jnp.int32)
-    score_dtype = jax.eval_shape(step, tokens, state, memory)[0].dtype
+    score_dtype, no_weights = inspect_step(step, tokens, state, memory, bos=bos, eos=eos, max_len=max_len)
     start = {
         "time": jnp.zeros((), jnp.int32),
         "tokens": tokens,
@@ -37,7 +37,7 @@ def greedy_search(
         "finished": jnp.zeros(batch_size, bool),
         "ids": jnp.full((batch_size, max_len), eos, jnp.int32),
         "token_scores": jnp.zeros((batch_size, max_len), score_dtype),
-        "weights": zeros_for_weights(step, tokens, state, memory, max_len),
+        "weights": no_weights,
     }
 
     def advance(search):

@@ -51,8 +51,9 @@ def test_a_step_without_weights_gives_none():
     [
         ({"max_len": 0}, "max_len must be at least 1; got 0"),
         ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
-        ({"eos": -1}, "eos must be a token id, 0 or more; got -1"),
-        ({"batch_size": 3}, r"step must return log_probs of shape \[3, N\]; got \[2, 4\]"),
+        ({"eos": -1}, r"eos must be in \[0, 4\); got -1"),
+        ({"bos": 4}, r"bos must be in \[0, 4\); got 4"),
+        ({"batch_size": 3}, r"every leaf of the state must be \[3, ...\]; got \[2\]"),
     ],
 )
 def test_a_search_that_cannot_return_anything_is_refused(change, message):
@@ -61,3 +62,11 @@ def test_a_search_that_cannot_return_anything_is_refused(change, message):
 
     with pytest.raises(ValueError, match=message):
         greedy_search(two_rows, jnp.zeros(2, int), NEXT, **({"max_len": 2} | SETTINGS | change))
+
+
+def test_log_probabilities_of_another_shape_are_refused():
+    def three_rows(tokens, state, memory):
+        return jnp.zeros((3, 4)), state, None
+
+    with pytest.raises(ValueError, match=r"step must return log_probs of shape \[2, N\]; got \[3, 4\]"):
+        greedy_search(three_rows, jnp.zeros(2, int), NEXT, max_len=2, **SETTINGS)

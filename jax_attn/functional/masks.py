@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int, Num
 
-from jax_attn.functional.checks import require_rank, require_shape, shape_text, wide_dtype
+from jax_attn.functional.checks import require_lengths, require_rank, require_shape, shape_text, wide_dtype
 
 
 def length_mask(valid_lens: Num[Array, "*lens"], size: int) -> Bool[Array, "*lens {size}"]:
@@ -21,10 +21,13 @@ def length_mask(valid_lens: Num[Array, "*lens"], size: int) -> Bool[Array, "*len
 
     Returns:
         True at position j where j < valid_lens, `[*lens, size]`.
+
+    Raises:
+        TypeError: lengths that are no numbers.
+        ValueError: a length outside [0, size], where it can be seen: outside a jit, which would clamp it.
     """
     valid_lens = jnp.asarray(valid_lens)
-    if not (jnp.issubdtype(valid_lens.dtype, jnp.integer) or jnp.issubdtype(valid_lens.dtype, jnp.floating)):
-        raise TypeError(f"valid_lens must have an integer or floating dtype; got {valid_lens.dtype}")
+    require_lengths(size, valid_lens=valid_lens)
     if jnp.issubdtype(valid_lens.dtype, jnp.floating):  # bfloat16 cannot tell 256 from 257
         valid_lens = valid_lens.astype(wide_dtype(valid_lens))
     return jnp.arange(size) < valid_lens[..., None]

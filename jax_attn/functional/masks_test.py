@@ -12,9 +12,15 @@ from jax_attn.functional.masks import zero_unattended
 
 @pytest.mark.parametrize("dtype", [jnp.int32, jnp.float32])
 def test_length_mask_counts_from_the_left(dtype):
-    mask = length_mask(jnp.array([[1, 0], [3, 9]], dtype), 4)
+    mask = length_mask(jnp.array([[1, 0], [3, 4]], dtype), 4)
     np.testing.assert_array_equal(mask, [[[1, 0, 0, 0], [0, 0, 0, 0]], [[1, 1, 1, 0], [1, 1, 1, 1]]])
     assert mask.dtype == bool
+
+
+@pytest.mark.parametrize(("wrong", "shown"), [(-1, "-1"), (5, "5"), (np.nan, "nan")])
+def test_a_length_that_can_be_seen_to_be_out_of_range_is_refused(wrong, shown):
+    with pytest.raises(ValueError, match=rf"valid_lens must be in \[0, 4\]; got {shown}"):
+        length_mask(jnp.array([2, wrong]), 4)
 
 
 def test_causal_mask_allows_the_key_of_the_query_and_those_before():

@@ -33,21 +33,34 @@ class SearchResult(NamedTuple):
     """What each token attended to, 0 past the end; None if the step returns none."""
 
 
-def check_search(*, bos: int, eos: int, max_len: int, batch_size: int, beam_size: int = 1) -> None:
+def check_search(*, max_len: int, batch_size: int, beam_size: int = 1) -> None:
     """Raise ValueError on a search that could not return anything."""
     for name, value in {"max_len": max_len, "batch_size": batch_size, "beam_size": beam_size}.items():
         if value < 1:
             raise ValueError(f"{name} must be at least 1; got {value}")
-    for name, value in {"bos": bos, "eos": eos}.items():
-        if value < 0:
-            raise ValueError(f"{name} must be a token id, 0 or more; got {value}")
 
 
-def zeros_for_weights(step: Step, tokens: Array, state: State, memory: Memory, length: int) -> Array | None:
-    """`[B·beam, L, K]` zeros to collect a step's weights in, or None if it returns none; nothing is computed."""
+def inspect_step(
+    step: Step, tokens: Array, state: State, memory: Memory, *, bos: int, eos: int, max_len: int
+) -> tuple[jnp.dtype, Array | None]:
+    """The dtype of a step's log probabilities, and `[B·beam, L, K]` zeros for its weights (None if it has none).
+
+    Nothing is computed.
+
+    Raises:
+        ValueError: state that does not lead with the rows, log probabilities that are not `[rows, N]`, `bos` or `eos`
+            outside [0, N).
+    """
+    rows = tokens.shape[0]
+    for leaf in jax.tree.leaves(state):
+        if jnp.shape(leaf)[:1] != (rows,):
+            raise ValueError(f"every leaf of the state must be [{rows}, ...]; got {list(jnp.shape(leaf))}")
     log_probs, _, weights = jax.eval_shape(step, tokens, state, memory)
-    if log_probs.ndim != 2 or log_probs.shape[0] != tokens.shape[0]:
-        raise ValueError(f"step must return log_probs of shape [{tokens.shape[0]}, N]; got {list(log_probs.shape)}")
+    if log_probs.ndim != 2 or log_probs.shape[0] != rows:
+        raise ValueError(f"step must return log_probs of shape [{rows}, N]; got {list(log_probs.shape)}")
+    for name, token in {"bos": bos, "eos": eos}.items():
+        if not 0 <= token < log_probs.shape[1]:
+            raise ValueError(f"{name} must be in [0, {log_probs.shape[1]}); got {token}")
     if weights is None:
-        return None
-    return jnp.zeros((tokens.shape[0], length, weights.shape[-1]), weights.dtype)
+        return log_probs.dtype, None
+    return log_probs.dtype, jnp.zeros((rows, max_len, weights.shape[-1]), weights.dtype)

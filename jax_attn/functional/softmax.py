@@ -44,6 +44,7 @@ def masked_softmax(
 
     Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-scoring-functions.html
     """
+    scores = jnp.asarray(scores)
     exponents, total, _ = _exponentials(scores, valid_lens, mask, empty_row)
     return (exponents / jnp.where(total > 0, total, 1)).astype(scores.dtype)
 
@@ -61,6 +62,7 @@ def masked_log_softmax(
 
     Arguments and errors are those of `masked_softmax`; an empty row is all −inf ("zero") or all −log K ("uniform").
     """
+    scores = jnp.asarray(scores)
     _, total, (shifted, allowed) = _exponentials(scores, valid_lens, mask, empty_row)
     # Inside the where, so that an empty row's log 0 reaches no gradient.
     log_weights = shifted - jnp.log(jnp.where(total > 0, total, 1))

@@ -10,7 +10,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int, Num
 
-from jax_attn.functional.checks import require_integer, require_rank, shape_text, wide_dtype
+from jax_attn.functional.checks import require_ids, require_rank, shape_text, wide_dtype
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.models.rnn_encoder import EncoderOutput
@@ -152,6 +152,9 @@ class Seq2SeqAttentionDecoder(nn.Module):
             valid_lens: `[B]`, how many source positions may be attended to.
             mask: boolean, broadcastable to `[B, 1, K]`.
         """
+        # An encoder of another dtype must not carry it into the loop, whose state keeps one dtype from step to step.
+        dtype = self.dtype or jnp.result_type(encoder_output.outputs, self.param_dtype)
+        encoder_output = jax.tree.map(lambda x: x.astype(dtype), encoder_output)
         outputs = encoder_output.outputs
         parts = jax.tree.leaves(encoder_output.state)  # each [layers · directions, B, H]
         final = [self._by_layer(part, outputs.shape[-1]) for part in parts]  # each [B, layers, directions · H]
@@ -212,7 +215,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
             log p of the next token `[B · beam, N]` (float32 or wider), the new state, and the attention weights
             `[B · beam, K]`, None without attention.
         """
-        require_integer(tokens=tokens)
+        require_ids(self.vocab_size, tokens=tokens)
         sentences = memory.initial[0].shape[0]
         if tokens.ndim != 1 or tokens.shape[0] % sentences:
             raise ValueError(f"tokens must be [{sentences} · beam]; got {shape_text(tokens.shape)}")
@@ -246,7 +249,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
         Returns:
             Logits `[B, T, N]` and attention weights `[B, T, K]`.
         """
-        require_integer(targets=targets)
+        require_ids(self.vocab_size, targets=targets)
         require_rank(2, "[B, T]", targets=targets)
         if targets.shape[0] != memory.initial[0].shape[0]:
             raise ValueError(f"targets must be [{memory.initial[0].shape[0]}, T]; got {shape_text(targets.shape)}")

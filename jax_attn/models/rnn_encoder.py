@@ -9,7 +9,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
-from jax_attn.functional.checks import require_integer, require_rank
+from jax_attn.functional.checks import require_ids, require_rank
 from jax_attn.modules.recurrent import RecurrentState, make_recurrent
 
 
@@ -78,7 +78,7 @@ class Seq2SeqEncoder(nn.Module):
         keep_masks: Bool[Array, "between *batch time hidden"] | None = None,
     ) -> EncoderOutput:
         """Encode `[*batch, T]` ids; the other arguments are those of `LSTM.__call__`."""
-        require_integer(tokens=tokens)
+        require_ids(self.vocab_size, tokens=tokens)
         require_rank(1, "[*batch, T]", tokens=tokens)
         outputs, state = self.rnn(
             self.embedding(tokens),

@@ -76,7 +76,6 @@ class Attention(nn.Module, kw_only=True):
         valid_lens: Num[Array, "..."] | None = None,
         mask: Bool[Array, "..."] | None = None,
         *,
-        num_queries: int = 1,
         query_size: int | None = None,
     ) -> Memory:
         """Project the keys once.
@@ -85,12 +84,17 @@ class Attention(nn.Module, kw_only=True):
             keys, values: `[*batch, K, D]` and `[*batch, K, V]`.
             valid_lens: `[*batch]`, or `[*batch, Q]` with one length for each query.
             mask: boolean, broadcastable to `[*batch, Q, K]`.
-            num_queries: Q, where lengths or mask tell the queries apart.
             query_size: features of the queries to come, by default those of the keys; only bilinear attention asks.
         """
         require_float(keys=keys, values=values)
         require_same_length(keys=keys, values=values)
-        allowed = attention_mask((*keys.shape[:-2], num_queries, keys.shape[-2]), valid_lens, mask)
+        *batch, num_keys, _ = keys.shape
+        num_queries = 1  # unless lengths or mask tell the queries apart
+        if valid_lens is not None and jnp.ndim(valid_lens) == len(batch) + 1:
+            num_queries = jnp.shape(valid_lens)[-1]
+        elif mask is not None and jnp.ndim(mask) >= 2:
+            num_queries = jnp.shape(mask)[-2]
+        allowed = attention_mask((*batch, num_queries, num_keys), valid_lens, mask)
         keys = self.project_keys(zero_unattended(keys, allowed), query_size or keys.shape[-1])
         values = self.project_values(zero_unattended(values, attended(allowed, self.empty_row)))
         return Memory(keys, values, allowed)
@@ -145,9 +149,8 @@ class Attention(nn.Module, kw_only=True):
             ValueError, TypeError: shapes, ranks or dtypes that do not fit, when traced; both shapes are named.
         """
         _require_rank_of_queries(queries, keys)
-        memory = self.prepare(
-            keys, values, valid_lens, mask, num_queries=queries.shape[-2], query_size=queries.shape[-1]
-        )
+        allowed = attention_mask((*queries.shape[:-1], keys.shape[-2]), valid_lens, mask)
+        memory = self.prepare(keys, values, mask=allowed, query_size=queries.shape[-1])
         return self.attend(
             queries, memory, deterministic=deterministic, keep_mask=keep_mask, return_weights=return_weights
         )

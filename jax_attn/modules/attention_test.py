@@ -135,10 +135,9 @@ def test_without_the_tanh_every_query_gets_the_same_weights():
 def test_prepare_and_attend_are_the_call(name, lens):
     module = MODULES[name]()
     params = params_of(name)
-    num_queries = 3 if lens is BY_QUERY else 1
 
     def in_two_steps(params, queries, keys, values, lens):
-        memory = module.apply(params, keys, values, lens, num_queries=num_queries, query_size=4, method="prepare")
+        memory = module.apply(params, keys, values, lens, query_size=4, method="prepare")
         return module.apply(params, queries, memory, method="attend")
 
     close(jax.jit(in_two_steps)(params, *INPUTS, lens), jax.jit(module.apply)(params, *INPUTS, lens))

@@ -8,7 +8,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
-from jax_attn.functional.checks import require_float, require_integer, require_rank
+from jax_attn.functional.checks import require_float, require_ids, require_rank
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.positions import sinusoidal_positions
@@ -21,7 +21,7 @@ class Embeddings(nn.Module):
 
     Args:
         d_model: D.
-        vocab_size: N. Ids must be in [0, N): checked on the host before a jit, where JAX would give NaN.
+        vocab_size: N. Ids must be in [0, N): a ValueError where they can be seen; under a jit JAX would give NaN.
 
     Source: Vaswani et al., 2017, section 3.4.
     """
@@ -42,7 +42,7 @@ class Embeddings(nn.Module):
 
     def __call__(self, tokens: Int[Array, "*batch"]) -> Float[Array, "*batch feature"]:
         """Embed tokens of any shape."""
-        require_integer(tokens=tokens)
+        require_ids(self.vocab_size, tokens=tokens)
         return self.embedding(tokens) * self.d_model**0.5
 
 

@@ -66,3 +66,11 @@ def test_the_modules_work_in_nnx_through_the_bridge():
     np.testing.assert_array_equal(embeddings(TOKENS), Embeddings(4, 5).apply(params, TOKENS))
     positions = nnx.bridge.ToNNX(PositionalEncoding(6), rngs=nnx.Rngs(0)).lazy_init(X)
     np.testing.assert_array_equal(positions(X), PositionalEncoding(6).apply({}, X))
+
+
+@pytest.mark.parametrize("wrong", [-1, 5])
+def test_an_id_that_can_be_seen_to_be_out_of_range_is_refused(wrong):
+    module = Embeddings(4, 5)
+    params = module.init(jax.random.key(0), jnp.zeros((2, 3), int))
+    with pytest.raises(ValueError, match=rf"tokens must be in \[0, 5\); got {wrong}"):
+        module.apply(params, jnp.array([[0, wrong]]))

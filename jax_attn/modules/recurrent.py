@@ -64,6 +64,15 @@ class Recurrent(nn.Module, kw_only=True):
     dropout: float = field(default=0.0, kw_only=False)
     bidirectional: bool = field(default=False, kw_only=False)
 
+    def __post_init__(self) -> None:
+        if min(self.num_hiddens, self.num_layers) < 1:
+            raise ValueError(
+                f"num_hiddens and num_layers must be at least 1; got {self.num_hiddens} and {self.num_layers}"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1); got {self.dropout}")
+        super().__post_init__()
+
     @property
     def num_directions(self) -> int:
         return 2 if self.bidirectional else 1

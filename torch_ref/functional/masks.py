@@ -28,12 +28,15 @@ def length_mask(valid_lens: Tensor, size: int) -> Tensor:
 
     Shapes: valid_lens [*lens], of an integer or a floating dtype -> bool [*lens, size].
     Example: lengths [1, 3] and size 4 -> [[T, F, F, F], [T, T, T, F]].
-    Errors: TypeError for boolean lengths; ValueError for a negative size.
+    Errors: TypeError for boolean lengths; ValueError for a negative size and for a length outside [0, size].
     """
     check_lengths("valid_lens", valid_lens)
     check_count("size", size)
     # Compared as integers or as float64: bfloat16 cannot tell 256 from 257.
     lens = valid_lens.double() if valid_lens.is_floating_point() else valid_lens
+    wrong = lens[~((lens >= 0) & (lens <= size))]
+    if wrong.numel():
+        raise ValueError(f"valid_lens must be in [0, {size}]; got {wrong[0].item():g}")
     return torch.arange(size, device=lens.device) < lens.unsqueeze(-1)
 
 

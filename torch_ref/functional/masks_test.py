@@ -5,13 +5,19 @@ from torch_ref import attention_mask, causal_mask, length_mask, sequence_mask
 
 
 def test_length_mask_stops_at_the_length():
-    assert length_mask(torch.tensor([1, 3, 0, 9]), 4).int().tolist() == [
+    assert length_mask(torch.tensor([1, 3, 0, 4]), 4).int().tolist() == [
         [1, 0, 0, 0],
         [1, 1, 1, 0],
         [0, 0, 0, 0],
         [1, 1, 1, 1],
     ]
     assert length_mask(torch.tensor(2.0), 3).tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("wrong", [-1, 5])
+def test_a_length_out_of_range_is_refused(wrong):
+    with pytest.raises(ValueError, match=rf"valid_lens must be in \[0, 4\]; got {wrong}"):
+        length_mask(torch.tensor([2, wrong]), 4)
 
 
 def test_causal_mask():
