@@ -27,6 +27,9 @@ code that was changed, loads and gives other logits. (In the code of 2020 the qu
 the tanh it cancels in the softmax.) A model of one's own is for `jax_attn.weights.from_torch`. The rate of dropout is
 not in a file either, and 0 here.
 
+`jax_attn.weights.to_torch` gives the names that 0.17 has, so that a GRU trained here would be taken for one of the
+book's and run through the padding; whoever trained it has its module, and needs `from_torch` alone.
+
 Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/bahdanau-attention.html
 """
 
@@ -274,8 +277,8 @@ def _require_cell(generation: Generation, shape: tuple[int, ...]) -> None:
         return
     found = [cell.upper() for cell, count in NUM_GATES.items() if rows == count * hiddens]
     raise ValueError(
-        f"{generation.encoder_rnn}.weight_hh_l0 must be [{gates}·H, H], as generation {generation.name} has a "
-        f"{generation.cell.upper()}; got {shape_text(shape)}" + "".join(f", the shape of a {cell}" for cell in found)
+        f"{generation.encoder_rnn}.weight_hh_l0 must be [{gates}·H, H] for the {generation.cell.upper()} of generation "
+        f"{generation.name}; got {shape_text(shape)}" + "".join(f", the shape of {cell} weights" for cell in found)
     )
 
 
