@@ -4,6 +4,7 @@
     modules      Flax Linen modules: parameters around those functions
     models       the recurrent encoder and decoder with attention
     weights      parameters between PyTorch's names and layouts and Flax's
+    checkpoints  the d2l.ai book's trained translators, and safetensors files
     plots        heatmaps of attention
 
 The axes of every shape in this library:

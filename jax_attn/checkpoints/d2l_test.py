@@ -1,0 +1,361 @@
+"""The loader against the book's code, written again from its published structure in plain PyTorch."""
+
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from jax_attn import AdditiveAttention, greedy_search
+from jax_attn.checkpoints.d2l import identify, load
+
+SIZES = {"source_vocab": 11, "target_vocab": 9, "source_embed": 5, "target_embed": 4, "hiddens": 6}
+SOURCE_LENS = np.array([7, 3, 1, 0])
+VISIBLE = 1e-4
+"""A difference of logits that no rounding explains: the original and the loaded model agree to 1e-12."""
+FORMS = ["1.0", "0.17", "2020", "2020 with biases"]
+
+
+# The book's code: time first, attributes and faults as there.
+
+
+class WrappedGRU(nn.Module):
+    """The book's own class around `nn.GRU`, which puts another "rnn" into every key."""
+
+    def __init__(self, *sizes):
+        super().__init__()
+        self.rnn = nn.GRU(*sizes)
+
+    def forward(self, inputs):
+        return self.rnn(inputs)
+
+
+class Encoder(nn.Module):
+    def __init__(self, vocab, embed, rnn):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, embed)
+        self.rnn = rnn
+
+    def forward(self, tokens):
+        return self.rnn(self.embedding(tokens.T))  # through the padding: there are no lengths here
+
+
+def weights_of(scores, valid_lens):
+    """Softmax after a large negative number took the place of what is masked: [B, 1, K]."""
+    masked = torch.arange(scores.shape[-1]) >= valid_lens[:, None, None]
+    return torch.softmax(scores.masked_fill(masked, -1e6), dim=-1)
+
+
+class PresentAttention(nn.Module):
+    def __init__(self, hiddens):
+        super().__init__()
+        self.W_k = nn.Linear(hiddens, hiddens, bias=False)
+        self.W_q = nn.Linear(hiddens, hiddens, bias=False)
+        self.w_v = nn.Linear(hiddens, 1, bias=False)
+
+    def forward(self, query, memory, valid_lens):
+        hidden = torch.tanh(self.W_q(query)[:, :, None] + self.W_k(memory)[:, None])
+        return weights_of(self.w_v(hidden)[..., 0], valid_lens)
+
+
+class AttentionOf2020(nn.Module):
+    def __init__(self, hiddens):
+        super().__init__()
+        self.W_k = nn.Linear(hiddens, hiddens, bias=False)
+        self.W_q = nn.Linear(hiddens, hiddens, bias=False)
+        self.v = nn.Linear(hiddens, 1, bias=False)
+
+    def forward(self, query, memory, valid_lens):
+        query, memory = self.W_k(query), self.W_q(memory)  # exchanged, and no tanh
+        return weights_of(self.v(query[:, :, None] + memory[:, None])[..., 0], valid_lens)
+
+
+class Decoder(nn.Module):
+    def __init__(self, vocab, embed, hiddens, rnn, **attention):
+        super().__init__()
+        ((self.attention_name, module),) = attention.items()
+        self.add_module(self.attention_name, module)
+        self.embedding = nn.Embedding(vocab, embed)
+        self.rnn = rnn
+        self.dense = nn.Linear(hiddens, vocab)
+
+    def forward(self, tokens, outputs, state, valid_lens):
+        memory, steps, all_weights = outputs.transpose(0, 1), [], []
+        for embedded in self.embedding(tokens.T):
+            top = (state[0] if isinstance(state, tuple) else state)[-1]
+            weights = getattr(self, self.attention_name)(top[:, None], memory, valid_lens)
+            context = torch.bmm(weights, memory)[:, 0]
+            output, state = self.rnn(torch.cat([context, embedded], dim=-1)[None], state)
+            steps.append(self.dense(output[0]))
+            all_weights.append(weights[:, 0])
+        return torch.stack(steps, dim=1), torch.stack(all_weights, dim=1)
+
+
+class Translator(nn.Module):
+    def __init__(self, form, num_layers):
+        super().__init__()
+        vocabs, (source, target, hiddens) = list(SIZES.values())[:2], list(SIZES.values())[2:]
+        in_encoder, in_decoder = (source, hiddens, num_layers), (hiddens + target, hiddens, num_layers)
+        if form.startswith("2020"):
+            encoder_rnn, attention = nn.LSTM(*in_encoder), {"attention_cell": AttentionOf2020(hiddens)}
+            # A rate of dropout where the fourth argument of nn.LSTM is `bias`.
+            decoder_rnn = nn.LSTM(*in_decoder, form == "2020 with biases")
+        else:
+            encoder_rnn = (WrappedGRU if form == "1.0" else nn.GRU)(*in_encoder)
+            decoder_rnn, attention = nn.GRU(*in_decoder), {"attention": PresentAttention(hiddens)}
+        self.encoder = Encoder(vocabs[0], source, encoder_rnn)
+        self.decoder = Decoder(vocabs[1], target, hiddens, decoder_rnn, **attention)
+
+    def forward(self, sources, targets, valid_lens):
+        return self.decoder(targets, *self.encoder(sources), valid_lens)
+
+
+def original(form, num_layers=2, dtype=torch.float64):
+    """Weights large enough that a fault in any of them shows."""
+    torch.manual_seed(0)
+    model = Translator(form, num_layers).to(dtype)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.7)
+    return model
+
+
+def batch():
+    random = np.random.default_rng(1)
+    return random.integers(0, 11, (4, 7)), random.integers(0, 9, (4, 5))
+
+
+@cache
+def outputs_of_original(form, num_layers=2):
+    with torch.no_grad():
+        outputs = original(form, num_layers)(*(torch.from_numpy(array) for array in (*batch(), SOURCE_LENS)))
+    return [output.numpy() for output in outputs]
+
+
+@partial(jax.jit, static_argnums=0)
+def apply(module, params, *inputs):
+    """Equal modules, of whichever test, share one program."""
+    return module.apply(params, *inputs)
+
+
+def outputs_of_jax(module, params):
+    return [np.asarray(output) for output in apply(module, params, *batch(), SOURCE_LENS)]
+
+
+def state_of(form, num_layers=2, dtype=torch.float64):
+    return {name: tensor.numpy() for name, tensor in original(form, num_layers, dtype).state_dict().items()}
+
+
+# The same model
+
+
+@pytest.mark.parametrize("num_layers", [2, 1])
+@pytest.mark.parametrize("form", FORMS)
+def test_logits_and_attention_are_those_of_the_books_code(x64, form, num_layers):
+    module, params = load(original(form, num_layers).state_dict())
+    for ours, theirs in zip(outputs_of_jax(module, params), outputs_of_original(form, num_layers), strict=True):
+        assert ours.dtype == theirs.dtype == np.float64
+        assert np.abs(ours - theirs).max() <= 1e-12 * max(np.abs(theirs).max(), 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_search_takes_the_loaded_model(x64, form):
+    """Greedy search gives, step by step, what the book's code would choose."""
+    model = original(form)
+    module, params = load(model.state_dict())
+    sources, _ = batch()
+
+    @jax.jit
+    def search(params, *inputs):
+        memory = module.apply(params, *inputs, method="encode")
+        state = module.apply(params, memory, method="initial_state")
+        step = partial(module.apply, params, method="step")
+        return greedy_search(step, state, memory, bos=2, eos=3, max_len=5, batch_size=4)
+
+    found = search(params, sources, SOURCE_LENS)
+    read = torch.full((4, 1), 2)
+    for _ in range(5):
+        with torch.no_grad():
+            logits, _ = model(torch.from_numpy(sources), read, torch.from_numpy(SOURCE_LENS))
+        read = torch.cat([read, logits[:, -1:].argmax(-1)], dim=1)
+    for ids, length, chosen in zip(found.ids[:, 0], found.lengths[:, 0], read[:, 1:].numpy(), strict=True):
+        np.testing.assert_array_equal(ids[:length], chosen[:length])
+
+
+def exchanged(params):
+    attention = params["params"]["decoder"]["attention"]
+    swapped = attention | {"W_q": attention["W_k"], "W_k": attention["W_q"]}
+    return {"params": params["params"] | {"decoder": params["params"]["decoder"] | {"attention": swapped}}}
+
+
+def with_tanh_as(module, use_tanh):
+    attention = AdditiveAttention(6, use_tanh=use_tanh, empty_row="uniform", param_dtype=jnp.float64)
+    return module.clone(decoder=module.decoder.clone(attention=attention))
+
+
+@pytest.mark.parametrize("form", ["1.0", "2020"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module, params: (with_tanh_as(module, not module.decoder.attention.use_tanh), params),
+        lambda module, params: (module, exchanged(params)),
+        lambda module, params: (module.clone(encoder=module.encoder.clone(stop_at_length=True)), params),
+        lambda module, params: (
+            module.clone(decoder=module.decoder.clone(attention=module.decoder.attention.clone(empty_row="zero"))),
+            params,
+        ),
+    ],
+    ids=["tanh", "projections", "padding", "empty row"],
+)
+def test_each_peculiarity_of_the_books_code_changes_the_logits(x64, form, change):
+    """So the equality above sees each of them."""
+    logits, _ = outputs_of_jax(*change(*load(state_of(form))))
+    assert np.abs(logits - outputs_of_original(form)[0]).max() > VISIBLE
+
+
+def test_biases_of_the_decoder_change_the_logits(x64):
+    """Biases of zero are none, so the module without them is right, and one with others is another model."""
+    without, with_biases = original("2020"), original("2020 with biases")
+    assert "decoder.rnn.bias_ih_l0" not in without.state_dict()
+    with_biases.load_state_dict(without.state_dict(), strict=False)
+    difference = outputs_of_jax(*load(with_biases.state_dict()))[0] - outputs_of_jax(*load(without.state_dict()))[0]
+    assert np.abs(difference).max() > VISIBLE
+
+
+@pytest.mark.parametrize("form", ["1.0", "2020"])
+def test_a_transposed_square_matrix_fits_its_shape_and_shows_in_the_logits(x64, form):
+    """What `load` cannot see, the equality of logits does, with one exception.
+
+    Without the tanh the query's share of a score is the same for all keys and cancels in the softmax, so that nothing
+    depends on its projection. Where that one is put, the next test sees.
+    """
+    expected = outputs_of_original(form)[0]
+    state_dict = state_of(form)
+    squares = [name for name, array in state_dict.items() if array.ndim == 2 and len(set(array.shape)) == 1]
+    assert len(squares) == 2
+    for name in squares:
+        logits = outputs_of_jax(*load(state_dict | {name: state_dict[name].T}))[0]
+        difference = np.abs(logits - expected).max()
+        assert difference < 1e-12 if name == "decoder.attention_cell.W_k.weight" else difference > VISIBLE
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_projections_are_put_where_their_inputs_are(form):
+    state_dict = state_of(form, dtype=torch.float32)
+    attention = load(state_dict)[1]["params"]["decoder"]["attention"]
+    scope, of_query, of_keys, score = (
+        ("attention_cell", "W_k", "W_q", "v") if form.startswith("2020") else ("attention", "W_q", "W_k", "w_v")
+    )
+    for ours, theirs in {"W_q": of_query, "W_k": of_keys, "w_v": score}.items():
+        np.testing.assert_array_equal(attention[ours]["kernel"].T, state_dict[f"decoder.{scope}.{theirs}.weight"])
+
+
+# What is found out
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_generation_layers_and_sizes_are_found(form):
+    for num_layers in (1, 3, 11):
+        generation, sizes, dtype = identify(state_of(form, num_layers, torch.float32))
+        assert generation.name == form[:4].strip()
+        assert sizes._asdict() == {
+            "num_layers": num_layers,
+            "decoder_bias": form != "2020",
+            "source_vocab": 11,
+            "source_embed": 5,
+            "target_vocab": 9,
+            "target_embed": 4,
+            "num_hiddens": 6,
+            "attention_hiddens": 6,
+        }
+        assert dtype == np.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_parameters_keep_the_dtype_and_the_bits(dtype):
+    model = original("1.0", dtype=dtype)
+    module, params = load(model.state_dict())
+    kernel = params["params"]["decoder"]["dense"]["kernel"]
+    assert f"torch.{kernel.dtype}" == str(dtype)
+    np.testing.assert_array_equal(np.asarray(kernel, np.float32).T, model.decoder.dense.weight.detach().float().numpy())
+    logits = jax.eval_shape(module.apply, params, *batch())[0]
+    assert f"torch.{logits.dtype}" == str(dtype)
+
+
+def test_float64_is_not_cut_to_float32_in_silence():
+    with pytest.raises(TypeError, match=r"the checkpoint is float64, which JAX would cut to float32.*jax_enable_x64"):
+        load(state_of("1.0"))
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_key_that_is_missing_or_unknown_is_an_error_that_names_it(form):
+    state_dict = state_of(form, dtype=torch.float32)
+    for name in state_dict:
+        with pytest.raises(KeyError) as error:
+            identify({key: array for key, array in state_dict.items() if key != name})
+        assert f"resemble generation {form[:4].strip()} " in error.value.args[0]
+        assert f"missing: ['{name}']; unknown: []" in error.value.args[0]
+    for name in ("decoder.attention_weights", "decoder.rnn.weight_ih_l0_reverse", "step"):
+        with pytest.raises(KeyError) as error:
+            identify(state_dict | {name: np.zeros(1, np.float32)})
+        assert f"missing: []; unknown: ['{name}']" in error.value.args[0]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_shape_that_does_not_fit_is_an_error_that_names_key_and_shapes(form):
+    state_dict = state_of(form, dtype=torch.float32)
+    for name, array in state_dict.items():
+        for wrong in (array[..., None], np.concatenate([array, array[-1:]]), array[:0], np.zeros((), np.float32)):
+            if name == "encoder.embedding.weight" and len(wrong.shape) == 2 and len(wrong) == 12:
+                continue  # a larger vocabulary, which no other key knows of
+            with pytest.raises(ValueError, match="must be") as error:
+                identify(state_dict | {name: wrong})
+            assert name in str(error.value)
+            assert str(list(wrong.shape)) in str(error.value)
+        if array.ndim == 2 and len(set(array.shape)) == 2:
+            with pytest.raises(ValueError, match="must be") as error:
+                identify(state_dict | {name: array.T})
+            assert f"{name} " in str(error.value)
+
+
+def test_what_would_broadcast_is_refused():
+    state_dict = state_of("1.0", dtype=torch.float32)
+    with pytest.raises(ValueError, match=r"^decoder\.dense\.bias must be \[9\]; got \[1\] \(the sizes are those of"):
+        load(state_dict | {"decoder.dense.bias": np.zeros(1, np.float32)})
+
+
+def test_a_mixture_of_generations_is_refused_and_says_of_which():
+    present, older = state_of("1.0"), state_of("2020")
+    attention = {name: array for name, array in older.items() if "attention" in name}
+    mixed = {name: array for name, array in present.items() if "attention" not in name} | attention
+    with pytest.raises(KeyError) as error:
+        identify(mixed)
+    assert "resemble generation 1.0 " in error.value.args[0]
+    assert f"generation 2020 has {sorted(attention)}: a mixture cannot be loaded" in error.value.args[0]
+
+
+def test_a_cell_of_another_generation_is_refused():
+    """An LSTM under the names of 0.17: the reader's own model, of which the query is not known."""
+    state_dict = state_of("0.17")
+    rnn = {name: np.concatenate([array, array[:6]]) for name, array in state_dict.items() if ".rnn." in name}
+    message = r"weight_hh_l0 must be \[3·H, H\] for the GRU of generation 0\.17; got \[24, 6\], the shape of LSTM"
+    with pytest.raises(ValueError, match=message):
+        identify(state_dict | rnn)
+
+
+def test_another_model_altogether_is_refused():
+    with pytest.raises(KeyError, match=r"no generation of the book's translator has any of these keys.*layers\.0"):
+        identify({"layers.0.weight": np.zeros((2, 2))})
+    with pytest.raises(KeyError, match=r"no generation .*: \[\]"):
+        identify({})
+
+
+def test_integers_are_no_weights():
+    state_dict = state_of("1.0", dtype=torch.float32)
+    with pytest.raises(TypeError, match=r"decoder\.dense\.bias must have a floating dtype; got int64"):
+        identify(state_dict | {"decoder.dense.bias": np.zeros(9, np.int64)})
