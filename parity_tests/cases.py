@@ -1,13 +1,11 @@
-"""The registry: every public name of jax_attn.functional, modules and models, with its PyTorch twin and its inputs.
+"""The registry: every public name of jax_attn, with its PyTorch twin and its inputs.
 
 The tests read it, and so does whatever else runs both sides: what is measured is what is proved. Inputs are seeded:
 random and ragged, with several keys (with one key every weight is 1, whatever the score), a single key, an empty row
 under both of its meanings, scores of ±1e4, NaN where nobody attends, more leading axes and none.
 """
 
-import jax_attn.functional
-import jax_attn.models
-import jax_attn.modules
+import jax_attn
 from parity_tests.case import Case
 from parity_tests.functional_cases import FUNCTIONAL_CASES
 from parity_tests.model_cases import MODEL_CASES
@@ -23,11 +21,12 @@ WITHOUT_CASE: dict[str, str] = {
     "EncoderOutput": "a record: Seq2SeqEncoder compares its fields",
     "DecoderMemory": "a record: Seq2SeqAttentionDecoder compares its initial state, and steps over it",
     "DecoderState": "a record: Seq2SeqAttentionDecoder compares its fields after a step",
+    "show_heatmaps": "draws, and computes nothing",
+    "show_alignments": "draws, and computes nothing",
     "DecoderKeepMasks": "a record of arguments: Seq2SeqAttentionDecoder is given one",
 }
 
 
 def public_names() -> set[str]:
     """What the registry has to account for."""
-    packages = (jax_attn.functional, jax_attn.modules, jax_attn.models)
-    return {name for package in packages for name in package.__all__}
+    return set(jax_attn.__all__)

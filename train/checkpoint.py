@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from train.config import Config, ConfigError
-from train.vocabulary import Vocabulary
+from train.data import Data
 
 
 class RunFolder:
@@ -53,11 +53,12 @@ class RunFolder:
             raise ConfigError(f"the run folder {path} cannot be made: {error.strerror}") from error
         return cls(path)
 
-    def save_inputs(self, config: Config, source: Vocabulary, target: Vocabulary) -> None:
-        """What is known before training."""
-        self._write_json("config.json", dataclasses.asdict(config))
-        source.save(self.path / "source.json")
-        target.save(self.path / "target.json")
+    def save_inputs(self, config: Config, data: Data) -> None:
+        """What is known before training: the settings, how long sentences may be, and the words."""
+        lengths = {"max_source_words": data.max_source_words, "max_target_len": data.max_target_len}
+        self._write_json("config.json", dataclasses.asdict(config) | lengths)
+        data.source.save(self.path / "source.json")
+        data.target.save(self.path / "target.json")
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """One line more in metrics.jsonl."""

@@ -17,7 +17,7 @@ class Epoch(NamedTuple):
     loss: float
     """Nats a token that counts, while training."""
     loss_book: float
-    """The same by the book's measure, see `Losses.book`."""
+    """The book's measure: the sentences' mean losses over all label positions, summed, a token that counts."""
     valid_loss: float | None
     """Nats a token of the validation pairs, after the epoch."""
     tokens: int

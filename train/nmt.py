@@ -86,7 +86,7 @@ def run(preset: str, config: Config, started: float) -> None:
 
     learner = make_learner(config, loaded)
     folder = RunFolder.create(out)
-    folder.save_inputs(config, loaded.source, loaded.target)
+    folder.save_inputs(config, loaded)
     console.show_start(config, loaded, folder)
 
     epochs: list[Epoch] = []
@@ -123,7 +123,7 @@ def make_learner(config: Config, loaded: data.Data) -> Learner:
         try:
             from train.reference import TorchLearner
         except ImportError as error:
-            raise ConfigError(f"--framework torch needs PyTorch: pip install torch ({error})") from error
+            raise ConfigError(f"--framework torch needs PyTorch: install the extra `torch` ({error})") from error
         return TorchLearner(config, loaded)
     from train.loop import JaxLearner
 

@@ -12,7 +12,9 @@ from safetensors.numpy import load_file
 
 from train import console, nmt
 from train.checkpoint import RunFolder
+from train.config import ConfigError
 from train.learner import Epoch
+from train.translate import Translator
 
 SMALL = ["--corpus.train", "96", "--corpus.valid", "16", "--corpus.test", "16", "--epochs", "2"]
 SMALL += ["--model.num-hiddens", "16", "--model.embed-size", "8", "--search.batch-size", "8"]
@@ -59,6 +61,15 @@ def test_the_weights_are_under_pytorchs_names_and_the_size_of_the_vocabularies(s
     assert weights["decoder.dense.weight"].shape == (len(words), 16)
     assert weights["encoder.rnn.weight_hh_l0_reverse"].shape == (24, 8)
     assert all(np.isfinite(array).all() for array in weights.values())
+
+
+def test_a_run_can_be_loaded_and_translates_as_it_did(small_run, tmp_path):
+    folder, summary = small_run
+    translator = Translator.load(folder)
+    shown = summary["translations"]
+    assert [t.text for t in translator([row["source"] for row in shown])] == [row["translation"] for row in shown]
+    with pytest.raises(ConfigError, match="holds no run that can be loaded"):
+        Translator.load(tmp_path)
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small_run, tmp_path):

@@ -37,10 +37,6 @@ class Losses(NamedTuple):
         """Nats a token."""
         return self.nats / jnp.maximum(self.tokens, 1)
 
-    def book(self) -> Array:
-        """The loss that the book prints: its sum over the number of tokens that count."""
-        return self.sentences / jnp.maximum(self.tokens, 1)
-
 
 def select(examples: Examples, rows: Int[Array, "batch"]) -> Examples:
     """The examples of a row of the plan; `NOBODY` has length 0."""

@@ -1,19 +1,26 @@
 """Sentences in, translations out: the way from text to ids, through search, and back."""
 
+import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
 from jax_attn.functional import SearchResult, beam_search, greedy_search
 from jax_attn.models import EncoderDecoder
+from jax_attn.weights import from_torch
 from train.batches import encode_sources
-from train.config import SearchConfig
+from train.config import ConfigError, ModelConfig, SearchConfig
+from train.model import build_model
 from train.tokens import Tokenizer, detokenize, tokenize
 from train.vocabulary import BOS, EOS, Vocabulary
 
@@ -28,7 +35,7 @@ class Translation:
     source: tuple[str, ...]
     target: tuple[str, ...]
     score: float
-    """Σ log p / length^penalty, in nats."""
+    """Σ log p in nats; of a beam, over length^length_penalty."""
     weights: Float[np.ndarray, "target source"] | None
     """What each target word attended to among the source words and `<eos>`, which stands last on both sides."""
 
@@ -65,6 +72,30 @@ class Translator:
     tokenizer: Tokenizer
     max_words: int
     batch_size: int
+
+    @classmethod
+    def load(cls, run: Path | str) -> "Translator":
+        """The translator that a run left in its folder, whichever framework trained it.
+
+            Translator.load("runs/demo-1")(["the cat sleeps ."])[0].text
+
+        Raises:
+            ConfigError: a folder that holds no run, or one that did not end.
+        """
+        folder = Path(run)
+        try:
+            settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            source, target = (Vocabulary.load(folder / f"{side}.json") for side in ("source", "target"))
+            weights = load_file(folder / "model.safetensors")
+        except (OSError, ValueError, SafetensorError) as error:
+            raise ConfigError(f"{folder} holds no run that can be loaded: {error}") from error
+        config = SearchConfig(**settings["search"])
+        model = build_model(ModelConfig(**settings["model"]), len(source), len(target))
+        token = jnp.zeros((1, 1), jnp.int32)
+        params = from_torch(weights, jax.eval_shape(model.init, jax.random.key(0), token, token))
+        search = partial(make_search(model, config, settings["max_target_len"]), params)
+        tokenizer = settings["corpus"]["tokenizer"]
+        return cls(search, source, target, tokenizer, settings["max_source_words"], config.batch_size)
 
     def __call__(self, sentences: Sequence[str]) -> list[Translation]:
         """Translate texts, in their order; a warning tells of words beyond `max_words`, which are not read."""
