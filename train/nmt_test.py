@@ -68,6 +68,7 @@ def test_a_run_can_be_loaded_and_translates_as_it_did(small_run, tmp_path):
     translator = Translator.load(folder)
     shown = summary["translations"]
     assert [t.text for t in translator([row["source"] for row in shown])] == [row["translation"] for row in shown]
+    assert translator([""])[0].text == ""
     with pytest.raises(ConfigError, match="holds no run that can be loaded"):
         Translator.load(tmp_path)
 

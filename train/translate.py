@@ -121,6 +121,9 @@ class Translator:
         weights = None if found.weights is None else np.asarray(found.weights[:, 0])
         translations = []
         for row, words in enumerate(sentences):
+            if not words:  # nothing said is nothing translated, whatever the model makes of <eos> alone
+                translations.append(Translation((), (), 0.0, None))
+                continue
             target = tuple(self.target.decode(ids[row].tolist()))
             attended = None if weights is None else weights[row, : len(target) + 1, : len(words) + 1]
             translations.append(Translation(words, target, float(scores[row]), attended))
