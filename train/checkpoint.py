@@ -67,9 +67,9 @@ class RunFolder:
 
     def save_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """The parameters as safetensors, under PyTorch's names and in its layouts."""
-        from safetensors.numpy import save_file
+        from jax_attn.checkpoints import write_safetensors
 
-        save_file(dict(weights), self.path / "model.safetensors")
+        write_safetensors(self.path / "model.safetensors", weights)
 
     def save_summary(self, summary: Mapping[str, Any]) -> None:
         """The results, last of all: a folder without a summary is a run that did not end."""

@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
+from jax_attn.checkpoints import read_safetensors
 from jax_attn.functional import SearchResult, beam_search, greedy_search
 from jax_attn.models import EncoderDecoder
 from jax_attn.weights import from_torch
@@ -86,8 +85,8 @@ class Translator:
         try:
             settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             source, target = (Vocabulary.load(folder / f"{side}.json") for side in ("source", "target"))
-            weights = load_file(folder / "model.safetensors")
-        except (OSError, ValueError, SafetensorError) as error:
+            weights = read_safetensors(folder / "model.safetensors")
+        except (OSError, ValueError) as error:
             raise ConfigError(f"{folder} holds no run that can be loaded: {error}") from error
         config = SearchConfig(**settings["search"])
         model = build_model(ModelConfig(**settings["model"]), len(source), len(target))
