@@ -73,7 +73,7 @@ COMMON = (
 
 MORE = (
     Masking("lengths of each query, uniform", _SHAPE, _PER_QUERY, options=_UNIFORM),
-    Masking("lengths beyond the keys", _SHAPE, np.array([7, 2, 5], np.int32)),
+    Masking("lengths of all the keys", _SHAPE, np.array([5, 2, 5], np.int32)),
     Masking("floating lengths", _SHAPE, np.array([2.0, 4.5, 0.0])),
     Masking("mask alone", _SHAPE, None, _MASK),
     Masking("causal mask of all examples", (3, 5, 5), None, np.tri(5, dtype=bool)),

@@ -80,7 +80,7 @@ def jax_model_call(name: str, **options: Any) -> Callable[..., Any]:
     def call(module: Any, parameters: Any, inputs: Any) -> Any:
         sources, lens = inputs["sources"], inputs["source_lens"]
         if parameters is None:
-            return module.init(jax.random.key(0), sources, sources, lens)
+            return module.init(jax.random.key(0), sources, np.zeros_like(sources), lens)
 
         def step(*arguments: Any) -> Any:
             return module.apply(parameters, *arguments, method="step")
