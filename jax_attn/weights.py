@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax import Array
 
 Params = Mapping[str, Any]
 
@@ -48,7 +49,8 @@ def from_torch(state_dict: Mapping[str, Any], params: Params) -> dict[str, Any]:
         params = from_torch(torch_model.state_dict(), params)
 
     Args:
-        state_dict: names to tensors, or to anything that NumPy can read (tensors must be on the CPU).
+        state_dict: names to tensors, or to anything that NumPy can read (tensors must be on the CPU). JAX arrays may be
+            traced: gradients go through, and have PyTorch's names.
         params: the tree from `init`, with or without its outer `"params"`; only names, shapes and dtypes are read.
 
     Returns:
@@ -70,7 +72,7 @@ def from_torch(state_dict: Mapping[str, Any], params: Params) -> dict[str, Any]:
 
 
 def _fill(leaf: Leaf, tensor: Any, like: Any) -> Any:
-    array = to_numpy(tensor)
+    array = tensor if isinstance(tensor, Array) else to_numpy(tensor)
     _require_matrix(leaf, like)
     expected = like.shape[::-1] if leaf.transposed else like.shape
     if array.shape != tuple(expected):

@@ -34,31 +34,37 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Module:
-    """How a case's module is built on each side, from the variant's options and inputs."""
+class TorchSide:
+    """The PyTorch side of a case. `parity_tests.torch_side` makes one of a function or of a module."""
 
-    jax: Callable[..., Any]
-    """(options, parameter dtype) -> a Flax module."""
-    torch: Callable[..., Any]
-    """(options, inputs) -> an nn.Module; PyTorch wants the sizes that Flax reads off the inputs."""
+    call: Callable[..., Any]
+    """(module, inputs, options) -> outputs; the module is None where there is none."""
+    build: Callable[..., Any] | None = None
+    """(options, inputs) -> an nn.Module, whose weights are drawn by name and given to both sides."""
+
+
+@dataclass(frozen=True)
+class JaxSide:
+    """The JAX side of a case. `parity_tests.jax_side` makes one of a function or of a Flax module."""
+
+    call: Callable[..., Any]
+    """(weights by PyTorch name, inputs, options) -> outputs, under jit and differentiable in weights and inputs."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A public name, its twin, and the inputs on which both are run.
+    """Two programs that have to be the same, one in PyTorch and one in JAX, and the inputs on which both are run.
 
-    Without a module, `call(library, inputs, options)` runs the function of either library: they have the same names.
-    With one, `call(module, inputs)` runs either module.
+    Every weight is drawn under its PyTorch name, and the JAX side puts it where it belongs: so a gradient has the same
+    name on both sides, and a weight that a port forgets is seen to have none.
     """
 
     name: str
     variants: tuple[Variant, ...]
-    call: Callable[..., Any]
+    torch: TorchSide
+    jax: JaxSide
     outputs: tuple[str, ...] = ()
     """Names of the results where they are a tuple."""
-    module: Module | None = None
-    jax_call: Callable[..., Any] | None = None
-    """(module, parameters, inputs), where the JAX side of a module needs its parameters as an argument."""
     constants: frozenset[str] = frozenset({"valid_lens"})
     """Inputs that are not differentiated even if they are floating."""
     factor: float = 8.0

@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.case import Case, Variant
-from parity_tests.sides import is_floating, make_numbers, run_jax, run_torch
+from parity_tests.jax_side import run_jax
+from parity_tests.numbers import Run, is_floating, make_numbers
+from parity_tests.torch_side import run_torch
 
 
 @dataclass(frozen=True)
@@ -51,28 +53,66 @@ def unit_roundoff(dtype: str) -> float:
     return float(jnp.finfo(dtype).eps) / 2
 
 
+@dataclass(frozen=True)
+class Scale:
+    """What a bound depends on besides the tensor itself."""
+
+    dtype: str
+    factor: float = 8.0
+    """c."""
+    max_score: float = 0.0
+    """max|score|, which counts in float64."""
+
+
+def measure(
+    ours: np.ndarray | None,
+    twin: np.ndarray | None,
+    truth: np.ndarray | None,
+    scale: Scale,
+    absolute: bool = False,
+    **names: str,
+) -> Measurement:
+    """One tensor of JAX's against PyTorch's, where `truth` is PyTorch's in float64."""
+    if ours is None or twin is None or truth is None:
+        mismatch = "" if ours is twin is truth else "one side alone has it"
+        return Measurement(**names, dtype=scale.dtype, error=0.0, bound=0.0, mismatch=mismatch)
+    mismatch = _different_form(ours, twin) or _different_extremes(ours, truth)
+    if mismatch:
+        return Measurement(**names, dtype=scale.dtype, error=0.0, bound=0.0, mismatch=mismatch)
+    error, twin_error = (_error(x, truth, absolute) for x in (ours, twin))
+    return Measurement(
+        **names, dtype=scale.dtype, error=error, bound=_bound(scale, twin_error, truth), twin_error=twin_error
+    )
+
+
 def compare_variant(case: Case, variant: Variant, dtype: str) -> list[Measurement]:
     """Both sides run, and every tensor of theirs measured."""
     numbers = make_numbers(case, variant, dtype)
     torch_run = run_torch(case, variant, numbers, dtype, dtype)
     oracle = torch_run if dtype == "float64" else run_torch(case, variant, numbers, "float64", dtype)
     jax_run = run_jax(case, variant, numbers, dtype, torch_run)
-    measurements = []
-    for name in sorted(torch_run.tensors.keys() | jax_run.tensors.keys()):
-        ours, twin = jax_run.tensors.get(name), torch_run.tensors.get(name)
-        truth = oracle.tensors.get(name)
-        mismatch, error, bound, twin_error = "", 0.0, 0.0, 0.0
-        if ours is None or twin is None or truth is None:
-            mismatch = "" if ours is twin is truth else "one side alone has it"
-        else:
-            mismatch = _different_form(ours, twin) or _different_extremes(ours, truth)
-            if not mismatch:
-                absolute = name in variant.vanishing
-                factor = case.factor if variant.factor is None else variant.factor
-                error, twin_error = (_error(x, truth, absolute) for x in (ours, twin))
-                bound = _bound(factor, twin_error, truth, dtype, oracle.max_score)
-        measurements.append(Measurement(case.name, variant.name, dtype, name, error, bound, twin_error, mismatch))
-    return measurements
+    return compare_runs(case, variant, dtype, jax_run, torch_run, oracle)
+
+
+def compare_runs(
+    case: Case, variant: Variant, dtype: str, jax_run: Run, torch_run: Run, oracle: Run
+) -> list[Measurement]:
+    """Every tensor of two runs measured; the oracle is PyTorch's in float64."""
+    factor = case.factor if variant.factor is None else variant.factor
+    scale = Scale(dtype, factor, oracle.max_score)
+    return [
+        measure(
+            jax_run.tensors.get(name),
+            torch_run.tensors.get(name),
+            oracle.tensors.get(name),
+            scale,
+            name in variant.vanishing,
+            case=case.name,
+            variant=variant.name,
+            tensor=name,
+        )
+        for name in sorted(torch_run.tensors.keys() | jax_run.tensors.keys())
+    ]
 
 
 def compare_case(case: Case, dtype: str) -> list[Measurement]:
@@ -87,12 +127,13 @@ def _error(x: np.ndarray, truth: np.ndarray, absolute: bool) -> float:
     return relative_error(x, truth, absolute)
 
 
-def _bound(factor: float, twin_error: float, truth: np.ndarray, dtype: str, max_score: float) -> float:
+def _bound(scale: Scale, twin_error: float, truth: np.ndarray) -> float:
     if not is_floating(truth):
         return 0.0
-    if dtype == "float64":
-        return 1e-12 + 16 * unit_roundoff(dtype) * max_score
-    return 2 * twin_error + factor * unit_roundoff(dtype)
+    u = unit_roundoff(scale.dtype)
+    if scale.dtype == "float64":
+        return 1e-12 + 16 * u * scale.max_score
+    return 2 * twin_error + scale.factor * u
 
 
 def relative_error(x: np.ndarray, truth: np.ndarray, absolute: bool = False) -> float:

@@ -15,7 +15,7 @@ from jax_attn.models import rnn_decoder
 from jax_attn.modules import recurrent
 from parity_tests.cases import CASES
 from parity_tests.compare import compare_variant
-from parity_tests.sides import forget_programs
+from parity_tests.jax_side import forget_programs
 
 attend = importlib.import_module("jax_attn.functional.attend")  # by name: the package shows its function
 

@@ -5,19 +5,30 @@ from typing import Any
 
 import numpy as np
 
+import jax_attn
+import torch_ref
 from parity_tests.case import RUN_DTYPE, Case, Variant, random_for
+from parity_tests.jax_side import jax_function
 from parity_tests.masking import COMMON, EXTREME, MORE, hide
+from parity_tests.torch_side import torch_function
 
 Shape = tuple[int, ...]
 
 
 def function_case(name: str, variants: Iterator[Variant], call: Callable[..., Any] | None = None, **more: Any) -> Case:
-    """A case whose call is the function of that name, inputs and options by keyword, unless `call` says otherwise."""
+    """A case of two libraries that have the same names: call(library, inputs, options).
+
+    By default the function of the case's name is called, inputs and options by keyword.
+    """
 
     def by_name(library: Any, inputs: Any, options: Any) -> Any:
         return getattr(library, name)(**inputs, **options)
 
-    return Case(name, tuple(variants), call or by_name, **more)
+    run = call or by_name
+    torch_side = torch_function(lambda inputs, options: run(torch_ref, inputs, options))
+    return Case(
+        name, tuple(variants), torch_side, jax_function(lambda inputs, options: run(jax_attn, inputs, options)), **more
+    )
 
 
 def ints(*values: Any) -> np.ndarray:

@@ -8,8 +8,10 @@ import numpy as np
 
 import jax_attn
 import torch_ref
-from parity_tests.case import DTYPES, Case, Module, Variant, random_for
+from parity_tests.case import DTYPES, Case, Variant, random_for
 from parity_tests.functional_cases import ints
+from parity_tests.jax_side import linen_module
+from parity_tests.torch_side import torch_module
 
 SOURCE_VOCAB, TARGET_VOCAB, EMBED, HIDDEN = 9, 7, 4, 4
 
@@ -176,38 +178,35 @@ def torch_translator(options: Any, _: Any) -> torch_ref.EncoderDecoder:
     )
 
 
-TRANSLATOR = Module(jax_translator, torch_translator)
-
 MODEL_CASES = (
     Case(
         "Seq2SeqEncoder",
         tuple(encoder_variants()),
-        encoder_call,
-        module=Module(
-            lambda options, dtype: jax_attn.Seq2SeqEncoder(**options, param_dtype=dtype),
-            lambda options, _: torch_ref.Seq2SeqEncoder(**options),
-        ),
+        torch_module(lambda options, _: torch_ref.Seq2SeqEncoder(**options), encoder_call),
+        linen_module(lambda options, dtype: jax_attn.Seq2SeqEncoder(**options, param_dtype=dtype), encoder_call),
         slow_dtypes=("bfloat16",),
     ),
     Case(
         "Seq2SeqAttentionDecoder",
         tuple(decoder_variants()),
-        decoder_call,
-        DECODER_OUTPUTS,
-        Module(
-            lambda options, dtype: jax_attn.Seq2SeqAttentionDecoder(**options, param_dtype=dtype),
+        torch_module(
             lambda options, inputs: torch_ref.Seq2SeqAttentionDecoder(
                 **options, encoder_size=inputs["outputs"].shape[-1]
             ),
+            decoder_call,
         ),
+        linen_module(
+            lambda options, dtype: jax_attn.Seq2SeqAttentionDecoder(**options, param_dtype=dtype), decoder_call
+        ),
+        DECODER_OUTPUTS,
         slow_dtypes=("bfloat16",),
     ),
     Case(
         "EncoderDecoder",
         tuple(translator_variants()),
-        translator_call,
+        torch_module(torch_translator, translator_call),
+        linen_module(jax_translator, translator_call),
         ("logits", "weights"),
-        TRANSLATOR,
         slow_dtypes=("float32", "bfloat16"),
     ),
 )

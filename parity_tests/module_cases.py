@@ -4,12 +4,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 
 import jax_attn
 import torch_ref
-from parity_tests.case import Case, Module, Variant, random_for
+from parity_tests.case import Case, Variant, random_for
 from parity_tests.functional_cases import SOFTMAX, TANH, extreme_pair, hide_time, ints
+from parity_tests.jax_side import linen_module
 from parity_tests.masking import COMMON, EXTREME, MORE, Masking, hide
+from parity_tests.torch_side import torch_module
 
 QUERY_SIZE, KEY_SIZE, VALUE_SIZE = 4, 6, 3
 Features = tuple[int, int]
@@ -61,10 +64,10 @@ def attention_call(module: Any, inputs: Any) -> Any:
     lens, mask, keep_mask = inputs["valid_lens"], inputs["mask"], inputs["keep_mask"]
     if mask is not None or (lens is not None and lens.ndim == inputs["keys"].ndim - 1):
         return direct
-    if hasattr(module, "scope"):  # Flax: bilinear attention has to be told the size of the queries to come
-        memory = module.prepare(inputs["keys"], inputs["values"], lens, query_size=inputs["queries"].shape[-1])
-    else:
+    if isinstance(module, torch.nn.Module):
         memory = module.prepare(inputs["keys"], inputs["values"], lens)
+    else:  # in Flax, bilinear attention has to be told the size of the queries to come
+        memory = module.prepare(inputs["keys"], inputs["values"], lens, query_size=inputs["queries"].shape[-1])
     return *direct, *module.attend(inputs["queries"], memory, keep_mask=keep_mask)
 
 
@@ -79,12 +82,19 @@ PROJECTED = (
 )
 
 
-def attention_case(name: str, variants: Iterator[Variant], torch_module: Callable[..., Any]) -> Case:
-    def jax_module(options: Any, dtype: Any) -> Any:
+def attention_case(name: str, variants: Iterator[Variant], build_torch: Callable[..., Any]) -> Case:
+    def build_jax(options: Any, dtype: Any) -> Any:
         return getattr(jax_attn, name)(**options, param_dtype=dtype)
 
-    module = Module(jax_module, torch_module)
-    return Case(name, tuple(variants), attention_call, ATTENTION_OUTPUTS, module, factor=32, reason=PROJECTED)
+    return Case(
+        name,
+        tuple(variants),
+        torch_module(build_torch, attention_call),
+        linen_module(build_jax, attention_call),
+        ATTENTION_OUTPUTS,
+        factor=32,
+        reason=PROJECTED,
+    )
 
 
 def additive_variants() -> Iterator[Variant]:
@@ -150,6 +160,10 @@ def position_variants() -> Iterator[Variant]:
     yield Variant("no leading axis", {**inputs, "x": rng.normal(size=(50, 6))}, {"d_model": 6})
 
 
+def position_call(module: Any, inputs: Any) -> Any:
+    return module(inputs["x"], keep_mask=inputs["keep_mask"])
+
+
 # Recurrent networks
 
 
@@ -191,16 +205,14 @@ def recurrent_call(module: Any, inputs: Any) -> Any:
 
 
 def recurrent_case(name: str, parts: int) -> Case:
-    module = Module(
-        lambda options, dtype: getattr(jax_attn, name)(**options, param_dtype=dtype),
-        lambda options, inputs: getattr(torch_ref, name)(size(inputs, "inputs"), **options),
-    )
     return Case(
         name,
         tuple(recurrent_variants(name, parts)),
-        recurrent_call,
+        torch_module(
+            lambda options, inputs: getattr(torch_ref, name)(size(inputs, "inputs"), **options), recurrent_call
+        ),
+        linen_module(lambda options, dtype: getattr(jax_attn, name)(**options, param_dtype=dtype), recurrent_call),
         ("outputs", "state"),
-        module,
         factor=16,
         reason=TANH,
         slow_dtypes=("bfloat16",),
@@ -235,20 +247,14 @@ MODULE_CASES = (
     Case(
         "Embeddings",
         tuple(embedding_variants()),
-        lambda module, inputs: module(inputs["tokens"]),
-        module=Module(
-            lambda options, dtype: jax_attn.Embeddings(**options, param_dtype=dtype),
-            lambda options, _: torch_ref.Embeddings(**options),
-        ),
+        torch_module(lambda options, _: torch_ref.Embeddings(**options)),
+        linen_module(lambda options, dtype: jax_attn.Embeddings(**options, param_dtype=dtype)),
     ),
     Case(
         "PositionalEncoding",
         tuple(position_variants()),
-        lambda module, inputs: module(inputs["x"], keep_mask=inputs["keep_mask"]),
-        module=Module(
-            lambda options, _: jax_attn.PositionalEncoding(**options),
-            lambda options, _: torch_ref.PositionalEncoding(**options),
-        ),
+        torch_module(lambda options, _: torch_ref.PositionalEncoding(**options), position_call),
+        linen_module(lambda options, _: jax_attn.PositionalEncoding(**options), position_call),
     ),
     recurrent_case("LSTM", parts=2),
     recurrent_case("GRU", parts=1),

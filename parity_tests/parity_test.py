@@ -17,9 +17,9 @@ from parity_tests.case import DTYPES, Case, Refusal
 from parity_tests.cases import CASES, WITHOUT_CASE, public_names
 from parity_tests.compare import compare_case
 from parity_tests.faults import FAULTS, Fault, is_caught
+from parity_tests.jax_side import forget_programs
 from parity_tests.model_cases import jax_translator, torch_translator, translator_options
 from parity_tests.refusals import FUNCTIONAL_REFUSALS, MODULE_REFUSALS, ask_jax, ask_torch
-from parity_tests.sides import forget_programs
 
 
 @pytest.fixture(autouse=True)

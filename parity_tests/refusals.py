@@ -158,11 +158,11 @@ MODULE_REFUSALS = tuple(modules())
 
 def ask_jax(refusal: Refusal) -> Callable[[], Any]:
     """What should raise: under a trace, where a user of jit would want to know."""
-    calls = {case.name: case.call for case in CASES}
+    calls = {case.name: case.jax.call for case in CASES}
 
     def call(inputs: Any) -> Any:
         if refusal.name not in jax_attn.modules.__all__:
-            return calls[refusal.name](jax_attn, {**_absent(refusal), **inputs}, refusal.options)
+            return calls[refusal.name]({}, {**_absent(refusal), **inputs}, refusal.options)
         module = getattr(jax_attn, refusal.name)(**refusal.options)
         return module.init(jax.random.key(0), **inputs)
 
@@ -171,12 +171,12 @@ def ask_jax(refusal: Refusal) -> Callable[[], Any]:
 
 def ask_torch(refusal: Refusal) -> Callable[[], Any]:
     """What should raise, in PyTorch."""
-    calls = {case.name: case.call for case in CASES}
+    calls = {case.name: case.torch.call for case in CASES}
 
     def call() -> Any:
         inputs = jax.tree.map(torch.tensor, dict(refusal.inputs))
         if refusal.name not in jax_attn.modules.__all__:
-            return calls[refusal.name](torch_ref, {**_absent(refusal), **inputs}, refusal.options)
+            return calls[refusal.name](None, {**_absent(refusal), **inputs}, refusal.options)
         sizes = {"query_size": 4, "key_size": 4} if refusal.name == "BilinearAttention" else {}
         return getattr(torch_ref, refusal.name)(**refusal.options, **sizes)(**inputs)
 

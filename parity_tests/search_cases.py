@@ -11,8 +11,10 @@ import torch
 import jax_attn
 import torch_ref
 from parity_tests.case import Case, Variant, random_for
-from parity_tests.functional_cases import ints
-from parity_tests.model_cases import SOURCE_VOCAB, TRANSLATOR, tokens, translator_options
+from parity_tests.functional_cases import function_case, ints
+from parity_tests.jax_side import linen_module
+from parity_tests.model_cases import SOURCE_VOCAB, jax_translator, tokens, torch_translator, translator_options
+from parity_tests.torch_side import torch_module
 
 BATCH, LENGTH, VOCAB, KEYS = 3, 5, 6, 4
 EOS = 2
@@ -76,45 +78,34 @@ def models() -> Iterator[Variant]:
     yield Variant("lstm, Luong", inputs, lstm, sharp)
 
 
-def jax_model_call(name: str, **options: Any) -> Callable[..., Any]:
-    def call(module: Any, parameters: Any, inputs: Any) -> Any:
-        sources, lens = inputs["sources"], inputs["source_lens"]
-        if parameters is None:
-            return module.init(jax.random.key(0), sources, np.zeros_like(sources), lens)
+def model_call(name: str, **options: Any) -> Callable[[Any, Any], Any]:
+    """Encode, and search with the model's own step, which a module of either framework has."""
 
-        def step(*arguments: Any) -> Any:
-            return module.apply(parameters, *arguments, method="step")
-
-        memory = module.apply(parameters, sources, lens, method="encode")
-        state = module.apply(parameters, memory, method="initial_state")
-        search = getattr(jax_attn, name)
-        return search(step, state, memory, bos=1, eos=EOS, max_len=LENGTH, batch_size=BATCH, **options)
-
-    return call
-
-
-def torch_model_call(name: str, **options: Any) -> Callable[..., Any]:
     def call(module: Any, inputs: Any) -> Any:
+        library = torch_ref if isinstance(module, torch_ref.EncoderDecoder) else jax_attn
         memory = module.encode(inputs["sources"], inputs["source_lens"])
-        state, search = module.initial_state(memory), getattr(torch_ref, name)
+        state, search = module.initial_state(memory), getattr(library, name)
         return search(module.step, state, memory, bos=1, eos=EOS, max_len=LENGTH, batch_size=BATCH, **options)
 
     return call
 
 
 def table_case(name: str, variants: Iterator[Variant]) -> Case:
-    return Case(name, tuple(variants), table_call(name), constants=frozenset({"table", "attention"}))
+    return function_case(name, variants, table_call(name), constants=frozenset({"table", "attention"}))
 
 
 def model_case(name: str, **options: Any) -> Case:
-    jax_call = jax_model_call(name, **options)
+    call = model_call(name, **options)
+
+    def init(module: Any, inputs: Any) -> Any:
+        sources = inputs["sources"]
+        return module.init(jax.random.key(0), sources, jnp.zeros_like(sources), inputs["source_lens"])
+
     return Case(
         f"{name} (model)",
         tuple(models()),
-        torch_model_call(name, **options),
-        (),
-        TRANSLATOR,
-        jax_call,
+        torch_module(torch_translator, call),
+        linen_module(jax_translator, call, init),
         slow_dtypes=("bfloat16",),
     )
 

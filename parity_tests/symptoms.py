@@ -1,0 +1,73 @@
+"""What a wrong tensor looks like beside the right one: often enough to name the mistake."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+_CLOSE = 1e-6
+"""Relative to the tensor's largest entry: what counts as equal here, in any dtype."""
+
+
+def describe(ours: np.ndarray | None, truth: np.ndarray | None) -> tuple[str, ...]:
+    """Each symptom in words; `ours` is JAX's tensor, `truth` PyTorch's."""
+    if ours is None or truth is None:
+        return ()
+    if ours.shape != truth.shape:
+        return tuple(_of_shape(ours, truth))
+    ours, truth = ours.astype(np.float64), truth.astype(np.float64)
+    if ours.size == 0:
+        return ()
+    if not np.isfinite(ours).all() or not np.isfinite(truth).all():
+        return tuple(_of_extremes(ours, truth))
+    return tuple(_of_values(ours, truth))
+
+
+def _of_shape(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    if sorted(ours.shape) == sorted(truth.shape):
+        yield "axes in another order"
+    if tuple(s for s in ours.shape if s != 1) == tuple(s for s in truth.shape if s != 1):
+        yield "an axis of size 1 too many or too few"
+
+
+def _of_extremes(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    wrong = np.isnan(ours) & ~np.isnan(truth)
+    if wrong.any():
+        yield f"NaN in {wrong.sum()} of {wrong.size} places, {_where(wrong)}: 0 · NaN, or a where whose other branch is NaN"
+    wrong = np.isinf(ours) & np.isfinite(truth)
+    if wrong.any():
+        yield f"infinite in {wrong.sum()} of {wrong.size} places, {_where(wrong)}: an overflow, or a mask of −inf left in"
+
+
+def _of_values(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    scale = np.abs(truth).max()
+    wrong = np.abs(ours - truth) > _CLOSE * scale
+    if not wrong.any():
+        yield "rounding: the two are equal to 6 digits; a precision, an epsilon or an order of summation"
+        return
+    if not ours.any():
+        yield "JAX's is zero everywhere: not used, or its gradient is stopped"
+        return
+    if not truth.any():
+        yield "PyTorch's is zero everywhere: not used there, or its gradient is stopped"
+        return
+    ratio = float((ours * truth).sum() / (truth * truth).sum())
+    if _equal(ours, ratio * truth):
+        yield f"JAX's is {ratio:.6g} times PyTorch's: a scale, a sum for a mean, or a sign"
+    elif _equal(ours - truth, np.broadcast_to((ours - truth).reshape(-1, ours.shape[-1])[:1], ours.shape)):
+        yield "the difference is the same in every row: a bias"
+    elif _equal(np.sort(ours, axis=None), np.sort(truth, axis=None)):
+        yield "the same numbers in another order: an axis transposed, flipped or shifted"
+    elif not wrong.all():
+        yield f"only {wrong.sum()} of {wrong.size} entries differ, {_where(wrong)}"
+
+
+def _equal(x: np.ndarray, y: np.ndarray) -> bool:
+    return bool(np.abs(x - y).max() <= _CLOSE * max(np.abs(x).max(), np.abs(y).max()))
+
+
+def _where(wrong: np.ndarray) -> str:
+    """The smallest block of indices that holds all the wrong entries."""
+    spans = [
+        np.flatnonzero(wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis))) for axis in range(wrong.ndim)
+    ]
+    return f"all within [{', '.join(f'{span[0]}:{span[-1] + 1}' for span in spans)}]"

@@ -1,0 +1,129 @@
+"""What happens between inputs and outputs: intermediate tensors and their gradients, by name, in either framework.
+
+Every submodule of an `nn.Module` and of a Flax Linen module is recorded under its path (`decoder.attention.W_q`), one
+entry a call. What is no submodule is recorded where a program says so, in both frameworks alike:
+
+    gates = tap("gates", x @ kernel + bias)
+
+Outside a recording `tap` is the identity, and costs nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from jax_attn.weights import to_numpy
+from parity_tests.tree import flatten
+
+
+@dataclass
+class Trace:
+    """What one run computed under each name, call after call, in the order of the last call."""
+
+    tensors: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    gradients: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    """In the order of the calls, as `tensors`."""
+
+    def note(self, name: str, tensor: Any) -> int:
+        """Record a tensor; returns which call of that name it was."""
+        calls = self.tensors.pop(name, [])  # put back at the end
+        self.tensors[name] = [*calls, to_numpy(tensor)]
+        return len(calls)
+
+    def note_gradient(self, name: str, call: int, gradient: Any) -> None:
+        """Record the gradient of the tensor of that call; zeros stand where none has come yet."""
+        like = self.tensors[name]
+        calls = self.gradients.setdefault(name, [np.zeros_like(tensor) for tensor in like])
+        calls[call] = to_numpy(gradient)
+
+
+_trace: ContextVar[Trace | None] = ContextVar("trace", default=None)
+
+
+def tap(name: str, tree: Any) -> Any:
+    """Record the floating tensors of a tree, and their gradients when they come; the tree itself is returned."""
+    trace = _trace.get()
+    if trace is None:
+        return tree
+    flat, rebuild = flatten(tree)
+    return rebuild(
+        {part: _tap(trace, ".".join((name, part)) if len(flat) > 1 else name, x) for part, x in flat.items()}
+    )
+
+
+def _tap(trace: Trace, name: str, x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        if x.is_floating_point():
+            call = trace.note(name, x)
+            if x.requires_grad:
+                x.register_hook(lambda gradient: trace.note_gradient(name, call, gradient))
+        return x
+    if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.floating):
+        return _identity(trace, name)(x)
+    return x
+
+
+def _identity(trace: Trace, name: str) -> Callable[[jax.Array], jax.Array]:
+    """x -> x, noted on the way forward and on the way back. While shapes alone are asked for, nothing is noted."""
+
+    def note(x: jax.Array) -> int:
+        return -1 if isinstance(x, jax.core.Tracer) else trace.note(name, x)
+
+    @jax.custom_vjp
+    def identity(x: jax.Array) -> jax.Array:
+        note(x)
+        return x
+
+    def forward(x: jax.Array) -> tuple[jax.Array, int]:
+        return x, note(x)
+
+    def backward(call: int, gradient: jax.Array) -> tuple[jax.Array]:
+        if not isinstance(gradient, jax.core.Tracer) and call >= 0:
+            trace.note_gradient(name, call, gradient)
+        return (gradient,)
+
+    identity.defvjp(forward, backward)
+    return identity
+
+
+@contextmanager
+def recording() -> Iterator[Trace]:
+    """Within it, taps and Linen modules are recorded. JAX runs op by op meanwhile, loops included."""
+    token = _trace.set(Trace())
+    try:
+        with jax.disable_jit(), nn.intercept_methods(_intercept):
+            trace = _trace.get()
+            assert trace is not None
+            yield trace
+    finally:
+        _trace.reset(token)
+
+
+def _intercept(next_function: Any, args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+    result = next_function(*args, **kwargs)
+    if context.method_name != "__call__" or not context.module.path:
+        return result
+    return tap(".".join(context.module.path), result)
+
+
+@contextmanager
+def hooked(module: torch.nn.Module | None) -> Iterator[None]:
+    """Within it, the submodules of a PyTorch module tap what they return."""
+
+    def hook(name: str, _: Any, __: Any, result: Any) -> Any:
+        return tap(name, result)
+
+    with ExitStack() as hooks:
+        for name, submodule in [] if module is None else module.named_modules():
+            if name:
+                hooks.callback(submodule.register_forward_hook(partial(hook, name)).remove)
+        yield
