@@ -1,4 +1,4 @@
-"""jax_attn held against torch_ref: outputs, every gradient, and what both refuse.
+"""jax_attn held against torch_ref; and the harness that does it, for anybody's port (docs/parity.md).
 
 case       the records of the registry: a case, its variants of inputs, its two sides, a refusal
 cases      the registry: every public name, its PyTorch twin and its inputs
@@ -12,4 +12,28 @@ traps      known mistakes, tried out as explanations
 refusals   what both frameworks must refuse
 faults     faults planted on purpose, to see that the comparison sees them
 report     what was measured, as a table; `python -m parity_tests` prints it
+plugin     the same from pytest: the fixture `parity`
 """
+
+from parity_tests.bisect import Divergence, find_divergence
+from parity_tests.case import Case, JaxSide, TorchSide, Variant
+from parity_tests.compare import Measurement, compare_case
+from parity_tests.jax_side import jax_function, linen_module
+from parity_tests.taps import tap
+from parity_tests.torch_side import torch_function, torch_module
+
+__all__ = [
+    "Case",
+    "Divergence",
+    "JaxSide",
+    "Measurement",
+    "TorchSide",
+    "Variant",
+    "compare_case",
+    "find_divergence",
+    "jax_function",
+    "linen_module",
+    "tap",
+    "torch_function",
+    "torch_module",
+]

@@ -12,13 +12,15 @@ from typing import Literal
 import numpy as np
 
 from parity_tests.case import Case, Variant
-from parity_tests.compare import Scale, compare_runs, measure
+from parity_tests.compare import Judge, compare_runs
 from parity_tests.jax_side import run_jax
 from parity_tests.numbers import Run, is_floating, make_numbers
 from parity_tests.symptoms import describe
 from parity_tests.taps import Trace, recording
 from parity_tests.torch_side import run_torch
 from parity_tests.traps import find_traps
+
+Phase = Literal["forward", "backward"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Divergence:
     case: str
     variant: str
     dtype: str
-    phase: Literal["forward", "backward"]
+    phase: Phase
     tensor: str
     """The first that differs: an intermediate, an output, or `gradient of` one of them or of an input or weight."""
     difference: str
@@ -91,12 +93,10 @@ def _in_variant(case: Case, variant: Variant, dtype: str) -> Divergence | None:
         run_torch(case, variant, numbers, dtype, dtype)
     with recording() as traces[2]:
         run_torch(case, variant, numbers, "float64", dtype)
-    scale = Scale(dtype, case.factor if variant.factor is None else variant.factor, truth.max_score)
+    judge = Judge(case, variant, dtype, truth.max_score)
     agreed: list[str] = []
     for phase, pair in _in_order(traces, (ours, twin, truth)):
-        absolute = pair.name in variant.vanishing
-        names = {"case": case.name, "variant": variant.name, "tensor": pair.name}
-        measured = measure(pair.ours, pair.twin, pair.truth, scale, absolute, **names)
+        measured = judge.measure(pair.name, pair.ours, pair.twin, pair.truth)
         if measured.failed:
             return Divergence(
                 case.name,
@@ -113,9 +113,7 @@ def _in_variant(case: Case, variant: Variant, dtype: str) -> Divergence | None:
     raise AssertionError("unreachable: the outputs are among what was looked at")
 
 
-def _in_order(
-    traces: list[Trace], runs: tuple[Run, Run, Run]
-) -> Iterator[tuple[Literal["forward", "backward"], _Pair]]:
+def _in_order(traces: list[Trace], runs: tuple[Run, Run, Run]) -> Iterator[tuple[Phase, _Pair]]:
     """Everything that both sides have, in the order of its computation."""
     values = [trace.tensors for trace in traces]
     recorded = [name for name in values[1] if name in values[0]]

@@ -54,35 +54,38 @@ def unit_roundoff(dtype: str) -> float:
 
 
 @dataclass(frozen=True)
-class Scale:
-    """What a bound depends on besides the tensor itself."""
+class Judge:
+    """What a bound depends on besides the tensor itself, for one variant in one dtype."""
 
+    case: Case
+    variant: Variant
     dtype: str
-    factor: float = 8.0
-    """c."""
-    max_score: float = 0.0
+    max_score: float
     """max|score|, which counts in float64."""
 
+    def measure(
+        self, tensor: str, ours: np.ndarray | None, twin: np.ndarray | None, truth: np.ndarray | None
+    ) -> Measurement:
+        """One tensor of JAX's against PyTorch's, where `truth` is PyTorch's in float64."""
+        mismatch, error, bound, twin_error = "", 0.0, 0.0, 0.0
+        if ours is None or twin is None or truth is None:
+            mismatch = "" if ours is twin is truth else "one side alone has it"
+        else:
+            mismatch = _different_form(ours, twin) or _different_extremes(ours, truth)
+            if not mismatch:
+                absolute = tensor in self.variant.vanishing
+                error, twin_error = (_error(x, truth, absolute) for x in (ours, twin))
+                bound = self._bound(twin_error, truth)
+        return Measurement(self.case.name, self.variant.name, self.dtype, tensor, error, bound, twin_error, mismatch)
 
-def measure(
-    ours: np.ndarray | None,
-    twin: np.ndarray | None,
-    truth: np.ndarray | None,
-    scale: Scale,
-    absolute: bool = False,
-    **names: str,
-) -> Measurement:
-    """One tensor of JAX's against PyTorch's, where `truth` is PyTorch's in float64."""
-    if ours is None or twin is None or truth is None:
-        mismatch = "" if ours is twin is truth else "one side alone has it"
-        return Measurement(**names, dtype=scale.dtype, error=0.0, bound=0.0, mismatch=mismatch)
-    mismatch = _different_form(ours, twin) or _different_extremes(ours, truth)
-    if mismatch:
-        return Measurement(**names, dtype=scale.dtype, error=0.0, bound=0.0, mismatch=mismatch)
-    error, twin_error = (_error(x, truth, absolute) for x in (ours, twin))
-    return Measurement(
-        **names, dtype=scale.dtype, error=error, bound=_bound(scale, twin_error, truth), twin_error=twin_error
-    )
+    def _bound(self, twin_error: float, truth: np.ndarray) -> float:
+        if not is_floating(truth):
+            return 0.0
+        u = unit_roundoff(self.dtype)
+        if self.dtype == "float64":
+            return 1e-12 + 16 * u * self.max_score
+        factor = self.case.factor if self.variant.factor is None else self.variant.factor
+        return 2 * twin_error + factor * u
 
 
 def compare_variant(case: Case, variant: Variant, dtype: str) -> list[Measurement]:
@@ -98,21 +101,9 @@ def compare_runs(
     case: Case, variant: Variant, dtype: str, jax_run: Run, torch_run: Run, oracle: Run
 ) -> list[Measurement]:
     """Every tensor of two runs measured; the oracle is PyTorch's in float64."""
-    factor = case.factor if variant.factor is None else variant.factor
-    scale = Scale(dtype, factor, oracle.max_score)
-    return [
-        measure(
-            jax_run.tensors.get(name),
-            torch_run.tensors.get(name),
-            oracle.tensors.get(name),
-            scale,
-            name in variant.vanishing,
-            case=case.name,
-            variant=variant.name,
-            tensor=name,
-        )
-        for name in sorted(torch_run.tensors.keys() | jax_run.tensors.keys())
-    ]
+    judge = Judge(case, variant, dtype, oracle.max_score)
+    names = sorted(torch_run.tensors.keys() | jax_run.tensors.keys())
+    return [judge.measure(name, *(run.tensors.get(name) for run in (jax_run, torch_run, oracle))) for name in names]
 
 
 def compare_case(case: Case, dtype: str) -> list[Measurement]:
@@ -125,15 +116,6 @@ def _error(x: np.ndarray, truth: np.ndarray, absolute: bool) -> float:
     if not is_floating(truth):  # ids, masks
         return float(np.sum(x != truth))
     return relative_error(x, truth, absolute)
-
-
-def _bound(scale: Scale, twin_error: float, truth: np.ndarray) -> float:
-    if not is_floating(truth):
-        return 0.0
-    u = unit_roundoff(scale.dtype)
-    if scale.dtype == "float64":
-        return 1e-12 + 16 * u * scale.max_score
-    return 2 * twin_error + scale.factor * u
 
 
 def relative_error(x: np.ndarray, truth: np.ndarray, absolute: bool = False) -> float:

@@ -97,7 +97,7 @@ def _differentiable_outputs(like: Run) -> dict[str, tuple[int, ...]]:
 def _program(case: Case, variant: Variant, numbers: Numbers, dtype: str) -> Any:
     """This variant's compiled program; variants that differ in numbers alone share it."""
     options = options_in(variant, jnp.dtype(dtype))
-    key = (case.name, repr(sorted(options.items())), dtype, tuple(numbers.inputs), tuple(numbers.weights))
+    key = (case.name, case.jax, repr(sorted(options.items())), dtype, tuple(numbers.inputs), tuple(numbers.weights))
     if key not in _programs:
         _programs[key] = jax.jit(_differentiate(lambda *arguments: case.jax.call(*arguments, options), case, numbers))
     return _programs[key]

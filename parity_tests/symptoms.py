@@ -32,10 +32,10 @@ def _of_shape(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
 def _of_extremes(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     wrong = np.isnan(ours) & ~np.isnan(truth)
     if wrong.any():
-        yield f"NaN in {wrong.sum()} of {wrong.size} places, {_where(wrong)}: 0 · NaN, or a where whose other branch is NaN"
+        yield f"NaN in {_where(wrong)}: 0 · NaN, or a where whose other branch is NaN"
     wrong = np.isinf(ours) & np.isfinite(truth)
     if wrong.any():
-        yield f"infinite in {wrong.sum()} of {wrong.size} places, {_where(wrong)}: an overflow, or a mask of −inf left in"
+        yield f"infinite in {_where(wrong)}: an overflow, or a mask of −inf left in"
 
 
 def _of_values(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
@@ -50,15 +50,18 @@ def _of_values(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     if not truth.any():
         yield "PyTorch's is zero everywhere: not used there, or its gradient is stopped"
         return
+    rows = np.atleast_2d(ours - truth).reshape(-1, np.atleast_1d(ours).shape[-1])
     ratio = float((ours * truth).sum() / (truth * truth).sum())
     if _equal(ours, ratio * truth):
         yield f"JAX's is {ratio:.6g} times PyTorch's: a scale, a sum for a mean, or a sign"
-    elif _equal(ours - truth, np.broadcast_to((ours - truth).reshape(-1, ours.shape[-1])[:1], ours.shape)):
+    elif ours.ndim > 1 and _equal(
+        rows := (ours - truth).reshape(-1, ours.shape[-1]), np.broadcast_to(rows[0], rows.shape)
+    ):
         yield "the difference is the same in every row: a bias"
     elif _equal(np.sort(ours, axis=None), np.sort(truth, axis=None)):
         yield "the same numbers in another order: an axis transposed, flipped or shifted"
     elif not wrong.all():
-        yield f"only {wrong.sum()} of {wrong.size} entries differ, {_where(wrong)}"
+        yield f"only part of it differs: {_where(wrong)}"
 
 
 def _equal(x: np.ndarray, y: np.ndarray) -> bool:
@@ -66,8 +69,7 @@ def _equal(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def _where(wrong: np.ndarray) -> str:
-    """The smallest block of indices that holds all the wrong entries."""
-    spans = [
-        np.flatnonzero(wrong.any(axis=tuple(a for a in range(wrong.ndim) if a != axis))) for axis in range(wrong.ndim)
-    ]
-    return f"all within [{', '.join(f'{span[0]}:{span[-1] + 1}' for span in spans)}]"
+    """How many entries are wrong, and the smallest block of indices that holds them all."""
+    places = np.argwhere(wrong)
+    block = ", ".join(f"{first}:{last + 1}" for first, last in zip(places.min(0), places.max(0), strict=True))
+    return f"{wrong.sum()} of {wrong.size} entries, all within [{block}]"

@@ -55,9 +55,8 @@ def tap(name: str, tree: Any) -> Any:
     if trace is None:
         return tree
     flat, rebuild = flatten(tree)
-    return rebuild(
-        {part: _tap(trace, ".".join((name, part)) if len(flat) > 1 else name, x) for part, x in flat.items()}
-    )
+    names = {part: f"{name}.{part}" if len(flat) > 1 else name for part in flat}
+    return rebuild({part: _tap(trace, names[part], x) for part, x in flat.items()})
 
 
 def _tap(trace: Trace, name: str, x: Any) -> Any:

@@ -4,9 +4,11 @@ A hypothesis changes numbers (a weight, an input), a setting of a PyTorch module
 both sides again. The outputs are held to the same bounds as ever, so an explanation that fits is rarely a chance.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, permutations
 from typing import Any
 
@@ -33,15 +35,26 @@ class Hypothesis:
     jax_inputs: Arrays | None = None
     torch_weights: Arrays | None = None
     """What PyTorch is given instead, to make the mistake there as well."""
-    torch_setting: Callable[[torch.nn.Module], None] | None = None
+    torch_setting: Callable[[torch.nn.Module], object] | None = None
     """What is set in the PyTorch module."""
     context: Callable[[], AbstractContextManager[Any]] | None = None
     """In what the JAX side runs."""
 
 
-def find_traps(case: Case, variant: Variant, numbers: Numbers, dtype: str) -> tuple[str, ...]:
-    """The mistakes that explain why a variant's outputs disagree, in words."""
-    return tuple(h.mistake for h in hypotheses(case, variant, numbers) if _explains(h, case, variant, numbers, dtype))
+def find_traps(case: Case, variant: Variant, numbers: Numbers, dtype: str, seconds: float = 60.0) -> tuple[str, ...]:
+    """The mistakes that explain why a variant's outputs disagree, in words.
+
+    A large model has many; after `seconds` the rest is not tried, and the last line says so.
+    """
+    start = time.monotonic()
+    found: list[str] = []
+    candidates = list(hypotheses(case, variant, numbers))
+    for tried, hypothesis in enumerate(candidates):
+        if time.monotonic() - start > seconds:
+            return (*found, f"(stopped after {seconds:g} s: {tried} of {len(candidates)} known mistakes tried)")
+        if _explains(hypothesis, case, variant, numbers, dtype):
+            found.append(hypothesis.mistake)
+    return tuple(found)
 
 
 def hypotheses(case: Case, variant: Variant, numbers: Numbers) -> Iterator[Hypothesis]:
@@ -152,31 +165,32 @@ def _settings(case: Case, variant: Variant) -> Iterator[Hypothesis]:
     if case.torch.build is None:
         return
     module = case.torch.build(variant.options, variant.inputs)
-
-    def set_all(name: str, value: Any) -> Callable[[torch.nn.Module], None]:
-        return lambda module: [setattr(part, name, value) for part in module.modules() if hasattr(part, name)] and None
-
     if any(hasattr(part, "eps") for part in module.modules()):
         for epsilon in EPSILONS:
-            yield Hypothesis(f"epsilon is {epsilon:g} in JAX", torch_setting=set_all("eps", epsilon))
+            yield Hypothesis(
+                f"epsilon is {epsilon:g} in JAX", torch_setting=partial(_set_all, name="eps", value=epsilon)
+            )
     if any(isinstance(part, torch.nn.GELU) for part in module.modules()):
         for approximate in ("none", "tanh"):
             mistake = f"GELU is that of approximate={approximate!r} in JAX"
-            yield Hypothesis(mistake, torch_setting=set_all("approximate", approximate))
-    stateful = (torch.nn.modules.batchnorm._BatchNorm,)
-    if any(isinstance(part, stateful) for part in module.modules()):
-        yield Hypothesis(
-            "JAX normalises by the batch, as in training", torch_setting=lambda module: module.train() and None
-        )
+            yield Hypothesis(mistake, torch_setting=partial(_set_all, name="approximate", value=approximate))
+    if any(isinstance(part, torch.nn.modules.batchnorm._BatchNorm) for part in module.modules()):
+        yield Hypothesis("JAX normalises by the batch, as in training", torch_setting=lambda module: module.train())
+
+
+def _set_all(module: torch.nn.Module, name: str, value: Any) -> None:
+    for part in module.modules():
+        if hasattr(part, name):
+            setattr(part, name, value)
 
 
 def _explains(hypothesis: Hypothesis, case: Case, variant: Variant, numbers: Numbers, dtype: str) -> bool:
     """Whether all outputs agree once the hypothesis is followed; one that cannot be run explains nothing."""
-    torch_numbers = replace(numbers, weights=hypothesis.torch_weights or numbers.weights)
+    torch_numbers = replace(numbers, weights=dict(hypothesis.torch_weights or numbers.weights))
     jax_numbers = replace(
         numbers,
-        weights=hypothesis.jax_weights or numbers.weights,
-        inputs=hypothesis.jax_inputs or numbers.inputs,
+        weights=dict(hypothesis.jax_weights or numbers.weights),
+        inputs=dict(hypothesis.jax_inputs or numbers.inputs),
     )
     if hypothesis.torch_setting is not None:
         case = replace(case, torch=_with_setting(case.torch, hypothesis.torch_setting))
@@ -197,7 +211,7 @@ def _explains(hypothesis: Hypothesis, case: Case, variant: Variant, numbers: Num
     return not any(measurement.failed for measurement in compare_runs(case, variant, dtype, ours, twin, truth))
 
 
-def _with_setting(side: TorchSide, setting: Callable[[torch.nn.Module], None]) -> TorchSide:
+def _with_setting(side: TorchSide, setting: Callable[[torch.nn.Module], object]) -> TorchSide:
     def call(module: Any, inputs: Any, options: Any) -> Any:
         setting(module)
         return side.call(module, inputs, options)
