@@ -21,7 +21,8 @@ from rich.progress import track
 from parity_tests.case import Case
 from parity_tests.cases import CASES
 from parity_tests.compare import compare_case
-from parity_tests.faults import FAULTS, Fault, is_caught
+from parity_tests.fault import Fault, is_caught
+from parity_tests.faults import FAULTS
 from parity_tests.jax_side import forget_programs
 from parity_tests.report import Row, as_json, as_table, summarize
 

@@ -12,7 +12,7 @@ import torch
 from jax_attn.modules import recurrent
 from parity_tests import Case, JaxSide, Variant, find_divergence, linen_module, tap, torch_function, torch_module
 from parity_tests.cases import CASES
-from parity_tests.faults import gates_swapped
+from parity_tests.jax_faults import gates_swapped
 from parity_tests.jax_side import forget_programs
 from parity_tests.taps import recording
 

@@ -16,7 +16,8 @@ from jax_attn.weights import from_torch, to_torch
 from parity_tests.case import DTYPES, Case, Refusal
 from parity_tests.cases import CASES, WITHOUT_CASE, public_names
 from parity_tests.compare import compare_case
-from parity_tests.faults import FAULTS, Fault, is_caught
+from parity_tests.fault import Fault, is_caught
+from parity_tests.faults import FAULTS
 from parity_tests.jax_side import forget_programs
 from parity_tests.model_cases import jax_translator, torch_translator, translator_options
 from parity_tests.refusals import FUNCTIONAL_REFUSALS, MODULE_REFUSALS, ask_jax, ask_torch
@@ -86,7 +87,7 @@ def test_both_sides_refuse_inputs_of_another_size_than_the_weights() -> None:
         torch_ref.AdditiveAttention(6, query_size=4, key_size=5)(*(torch.tensor(keys) for _ in range(3)))
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.side}: {fault.name}")
 def test_a_planted_fault_is_caught(fault: Fault) -> None:
     assert is_caught(fault)
 

@@ -1,0 +1,45 @@
+"""A fault planted on purpose: a comparison that misses it proves nothing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from parity_tests.cases import CASES
+from parity_tests.compare import compare_variant
+from parity_tests.jax_side import forget_programs
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`make(what was there)` in the place of `target.attribute`, and the case that has to notice."""
+
+    name: str
+    case: str
+    target: Any
+    attribute: str
+    make: Callable[[Any], Any]
+    dtype: str = "float64"
+    """The dtype in which it shows."""
+    side: Literal["JAX", "PyTorch"] = "JAX"
+    """Which framework's code it is planted in."""
+
+    def plant(self, patch: pytest.MonkeyPatch) -> None:
+        patch.setattr(self.target, self.attribute, self.make(getattr(self.target, self.attribute)))
+
+
+def is_caught(fault: Fault) -> bool:
+    """Whether the fault's case fails while the fault is there: one variant after the other, until one sees it."""
+    case = next(case for case in CASES if case.name == fault.case)
+    variants = [variant for variant in case.variants if fault.dtype in variant.dtypes]
+    if fault.side == "JAX":
+        forget_programs()  # what was compiled before is without the fault
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            fault.plant(patch)
+            runs = (compare_variant(case, variant, fault.dtype) for variant in variants)
+            return any(measurement.failed for run in runs for measurement in run)
+    finally:
+        if fault.side == "JAX":
+            forget_programs()
