@@ -1,30 +1,29 @@
-"""Print how far jax_attn and torch_ref are apart: `python -m parity_tests`.
+"""Print how far JAX and PyTorch are apart: `python -m parity_tests`.
 
     python -m parity_tests                          every case, in float64 and float32
     python -m parity_tests --case LSTM --dtype float64
     python -m parity_tests --faults                 plant every fault as well, and see that each is noticed
+    python -m parity_tests --html parity.html       the same as a page
     python -m parity_tests --json parity.json       the same rows for a program
 
-The exit status is 1 if anything disagrees or a planted fault goes unnoticed.
+The exit status is 1 if anything disagrees or a planted fault goes unnoticed, and 2 if nothing could be compared.
 """
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import tyro
 from rich.console import Console
-from rich.progress import track
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from parity_tests.case import Case
 from parity_tests.cases import CASES
-from parity_tests.compare import compare_case
-from parity_tests.fault import Fault, is_caught
 from parity_tests.faults import FAULTS
-from parity_tests.jax_side import forget_programs
-from parity_tests.report import Row, as_json, as_table, summarize
+from parity_tests.page import as_page
+from parity_tests.report import FaultRow, Row, as_fault_table, as_json, as_table
+from parity_tests.work import Comparison, Planting, Task, default_jobs, run_all
 
 CONSOLE = Console(highlight=False)
 
@@ -38,52 +37,54 @@ class Options:
     dtype: tuple[Literal["float64", "float32", "bfloat16"], ...] = ("float64", "float32")
     """Each case runs in those of them that it has inputs for."""
     faults: bool = False
-    """Plant the faults too."""
+    """Plant the faults too, those of the cases that are compared."""
     json: Path | None = None
     """A file to write the rows to; it must not exist."""
+    html: Path | None = None
+    """A file to write the page to; it must not exist."""
+    jobs: int = field(default_factory=default_jobs)
+    """Processes to share the work; by default one for each core."""
 
 
 def main() -> int:
     """Compare, print, and say by the exit status whether all is well."""
     options = tyro.cli(Options, prog="python -m parity_tests", description=__doc__)
-    cases = [case for case in CASES if not options.case or any(part in case.name for part in options.case)]
-    if not cases:
+    names = [case.name for case in CASES if not options.case or any(part in case.name for part in options.case)]
+    if not names:
         return complain(f"no case is called like {options.case}; there are: {', '.join(c.name for c in CASES)}")
-    if options.json is not None and (options.json.exists() or not options.json.absolute().parent.is_dir()):
-        return complain(f"{options.json} exists already, or its folder does not")
-    rows = compare(cases, options.dtype)
-    names = {case.name for case in cases}
-    caught = plant([fault for fault in FAULTS if fault.case in names]) if options.faults else {}
+    for path in (options.json, options.html):
+        if path is not None and (path.exists() or not path.absolute().parent.is_dir()):
+            return complain(f"{path} exists already, or its folder does not")
+    tasks: list[Task] = [Comparison(name, dtype) for dtype in options.dtype for name in reversed(names)]
+    if options.faults:
+        tasks += [Planting(index) for index, fault in enumerate(FAULTS) if fault.case in names]
+    results = list(show_progress(tasks, options.jobs).values())
+    rows = sorted((row for row in results if isinstance(row, Row)), key=lambda row: names.index(row.case))
+    faults = [row for row in results if isinstance(row, FaultRow)]
+    print_report(rows, faults)
+    if options.json is not None:
+        options.json.write_text(json.dumps(as_json(rows, faults), indent=2) + "\n", encoding="utf-8")
+    if options.html is not None:
+        options.html.write_text(as_page(rows, faults), encoding="utf-8")
+    return int(any(row.failures for row in rows) or not all(fault.caught for fault in faults))
+
+
+def show_progress(tasks: list[Task], jobs: int) -> dict[Task, Row | FaultRow | None]:
+    """Run the tasks under a bar that names the one that ended last."""
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=CONSOLE, transient=True) as progress:
+        bar = progress.add_task("starting", total=len(tasks))
+        return run_all(tasks, jobs, lambda task: progress.update(bar, advance=1, description=str(task)))
+
+
+def print_report(rows: list[Row], faults: list[FaultRow]) -> None:
+    """The tables, and what failed in words."""
     CONSOLE.print(as_table(rows))
     for failure in (failure for row in rows for failure in row.failures):
         CONSOLE.print(failure, markup=False)
-    if caught:
-        CONSOLE.print(f"{sum(caught.values())} of {len(caught)} planted faults caught")
-        for name in (name for name, noticed in caught.items() if not noticed):
-            CONSOLE.print(f"  not caught: {name}", markup=False)
-    if options.json is not None:
-        options.json.write_text(json.dumps(as_json(rows, caught), indent=2) + "\n", encoding="utf-8")
-    return int(any(row.failures for row in rows) or not all(caught.values()))
-
-
-def compare(cases: list[Case], dtypes: tuple[str, ...]) -> list[Row]:
-    """A row for each case in each dtype that it runs in."""
-    rows = []
-    for case in track(cases, "comparing", console=CONSOLE, transient=True):
-        for dtype in dtypes:
-            measurements = compare_case(case, dtype)
-            if measurements:
-                rows.append(summarize(measurements))
-        forget_programs()
-    return rows
-
-
-def plant(faults: list[Fault]) -> dict[str, bool]:
-    """Of each fault, whether its case notices it."""
-    caught = {}
-    for fault in track(faults, "planting faults", console=CONSOLE, transient=True):
-        caught[fault.name] = is_caught(fault)
-    return caught
+    if faults:
+        CONSOLE.print(as_fault_table(faults))
+        CONSOLE.print(f"{sum(fault.caught for fault in faults)} of {len(faults)} planted faults caught")
 
 
 def complain(message: str) -> int:

@@ -51,8 +51,8 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     rows = list(_rows(terminalreporter.stats))
     if not rows or terminalreporter.verbosity < 0:
         return
-    width = max(terminalreporter._tw.fullwidth, 130) if not terminalreporter.isatty else terminalreporter._tw.fullwidth
-    console = Console(file=io.StringIO(), width=width, color_system="standard" if terminalreporter.isatty else None)
+    colors: Any = "standard" if terminalreporter.isatty else None
+    console = Console(file=io.StringIO(), width=max(80, terminalreporter._tw.fullwidth), color_system=colors)
     console.print(as_table(sorted(rows)))
     terminalreporter.write_line("")
     terminalreporter.write(console.file.getvalue())  # type: ignore[attr-defined]  # it is the StringIO from above

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from parity_tests.compare import Measurement, unit_roundoff
@@ -29,6 +30,17 @@ class Row(NamedTuple):
     """Each tensor that failed, in words."""
 
 
+class FaultRow(NamedTuple):
+    """A planted fault, and whether it was noticed."""
+
+    name: str
+    side: str
+    """The framework whose code it was planted in."""
+    case: str
+    """What had to notice."""
+    caught: bool
+
+
 def summarize(measurements: Sequence[Measurement]) -> Row:
     """The row of one case in one dtype."""
     first = measurements[0]
@@ -48,27 +60,36 @@ def summarize(measurements: Sequence[Measurement]) -> Row:
 
 
 def as_table(rows: Sequence[Row]) -> Table:
-    """The rows as they are printed."""
-    table = Table(title="JAX against PyTorch", title_justify="left")
-    for heading in ("case", "dtype"):
-        table.add_column(heading)
-    for heading in ("variants", "tensors", "forward", "gradients", "worst ULP", "PyTorch's own", "of its bound"):
-        table.add_column(heading, justify="right")
-    table.add_column("verdict")
+    """The rows as they are printed; 80 columns are enough."""
+    table = Table(title="JAX against PyTorch", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("case", overflow="fold")
+    table.add_column("dtype", no_wrap=True)
+    for heading in ("forward", "gradients", "worst\nULP", "PyTorch's\nown", "of its\nbound"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     for row in rows:
-        errors = (f"{row.forward:.1e}", f"{row.gradients:.1e}", f"{row.ulps:.3g}", f"{row.torch:.1e}")
-        verdict = "[red]FAILED[/red]" if row.failures else "agrees"
-        sizes = (str(row.variants), str(row.tensors))
-        table.add_row(row.case, row.dtype, *sizes, *errors, f"{row.share:.0%}" if row.share < 100 else "> 100", verdict)
+        errors = (f"{row.forward:.1e}", f"{row.gradients:.1e}", f"{row.ulps:.2g}", f"{row.torch:.1e}")
+        share = f"{row.share:.0%}" if row.share < 100 else "> 100"
+        table.add_row(row.case, row.dtype, *errors, share, "[red]FAILED[/red]" if row.failures else "agrees")
     return table
 
 
-def as_json(rows: Sequence[Row], faults: dict[str, bool]) -> dict[str, Any]:
-    """The same for programs; `faults` says of each planted fault whether it was caught."""
+def as_fault_table(faults: Sequence[FaultRow]) -> Table:
+    """The planted faults as they are printed."""
+    table = Table(title="planted faults", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("fault", "planted in", "looked for by", "caught"):
+        table.add_column(heading)
+    for fault in faults:
+        table.add_row(fault.name, fault.side, fault.case, "yes" if fault.caught else "[red]NO[/red]")
+    return table
+
+
+def as_json(rows: Sequence[Row], faults: Sequence[FaultRow]) -> dict[str, Any]:
+    """The same for programs."""
     return {
         "cases": [row._asdict() for row in rows],
         "failed": sum(bool(row.failures) for row in rows),
-        "faults": faults,
+        "faults": [fault._asdict() for fault in faults],
         "faults_planted": len(faults),
-        "faults_caught": sum(faults.values()),
+        "faults_caught": sum(fault.caught for fault in faults),
     }
