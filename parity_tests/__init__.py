@@ -6,7 +6,8 @@ numbers    inputs and weights as both sides are given them
 torch_side, jax_side   one variant run in one framework: outputs and gradients by name
 compare    the two sides' results, and how far apart they may be
 taps       what lies between inputs and outputs, recorded
-bisect     the first tensor in which two programs differ
+bisect     the first tensor in which two programs differ, forward and backward
+updates    the first parameter in which two optimisers differ
 symptoms   what a wrong tensor looks like
 traps      known mistakes, tried out as explanations
 refusals   what both frameworks must refuse
@@ -21,6 +22,7 @@ from parity_tests.compare import Measurement, compare_case
 from parity_tests.jax_side import jax_function, linen_module
 from parity_tests.taps import tap
 from parity_tests.torch_side import torch_function, torch_module
+from parity_tests.updates import UpdateDivergence, find_update_divergence
 
 __all__ = [
     "Case",
@@ -28,9 +30,11 @@ __all__ = [
     "JaxSide",
     "Measurement",
     "TorchSide",
+    "UpdateDivergence",
     "Variant",
     "compare_case",
     "find_divergence",
+    "find_update_divergence",
     "jax_function",
     "linen_module",
     "tap",

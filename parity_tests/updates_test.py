@@ -1,0 +1,72 @@
+"""Two optimisers that differ in one known thing: the step, the parameter and that thing are named."""
+
+from collections.abc import Callable
+from typing import Any
+
+import optax
+import pytest
+import torch
+
+from parity_tests import find_update_divergence
+
+RATE = 1e-2
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "transformation"),
+    [
+        (lambda p: torch.optim.SGD(p, RATE, momentum=0.9), optax.sgd(RATE, 0.9)),
+        (lambda p: torch.optim.Adam(p, RATE), optax.adam(RATE)),
+        (lambda p: torch.optim.AdamW(p, RATE), optax.adamw(RATE, weight_decay=1e-2)),
+    ],
+)
+def test_what_means_the_same_does_not_part(optimizer: Callable[..., Any], transformation: Any) -> None:
+    assert find_update_divergence(optimizer, transformation) is None
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "transformation", "trap"),
+    [
+        (
+            lambda p: torch.optim.AdamW(p, RATE),
+            optax.adamw(RATE),
+            "weight_decay is 0.0001 in JAX, and 0.01 in PyTorch",
+        ),
+        (
+            lambda p: torch.optim.Adam(p, RATE, weight_decay=1e-2),
+            optax.adamw(RATE, weight_decay=1e-2),
+            "decoupled_weight_decay is True in JAX, and False in PyTorch",
+        ),
+        (lambda p: torch.optim.Adam(p, RATE), optax.adam(RATE, eps=1e-6), "eps is 1e-06 in JAX, and 1e-08 in PyTorch"),
+        (lambda p: torch.optim.Adagrad(p, RATE), optax.adagrad(RATE, 0.0, 1e-10), "epsilon is inside the root in JAX"),
+        (
+            lambda p: torch.optim.SGD(p, RATE, momentum=0.9),
+            optax.sgd(RATE, 0.9, nesterov=True),
+            "nesterov is True in JAX, and False in PyTorch",
+        ),
+        (
+            lambda p: torch.optim.SGD(p, RATE, momentum=0.9, dampening=0.1),
+            optax.sgd(RATE, 0.9),
+            "dampening is 0.0 in JAX, and 0.1 in PyTorch",
+        ),
+    ],
+)
+def test_another_setting_is_named(optimizer: Callable[..., Any], transformation: Any, trap: str) -> None:
+    found = find_update_divergence(optimizer, transformation)
+    assert found is not None
+    assert found.traps == (trap,)
+    assert trap in str(found)
+
+
+def test_the_epsilon_of_clipping_is_named() -> None:
+    clipped = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(RATE))
+    found = find_update_divergence(lambda p: torch.optim.SGD(p, RATE), clipped, clip_norm=1.0)
+    assert found is not None
+    assert found.traps == ("the norm is clipped without PyTorch's epsilon of 1e-6 in JAX",)
+
+
+def test_another_rate_looks_like_a_factor() -> None:
+    found = find_update_divergence(lambda p: torch.optim.SGD(p, RATE), optax.sgd(3 * RATE))
+    assert found is not None
+    assert (found.step, found.traps) == (1, ())
+    assert found.symptoms[0].startswith("JAX's is 3 times PyTorch's")
