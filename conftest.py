@@ -14,6 +14,8 @@ from jaxtyping import install_import_hook
 
 install_import_hook("jax_attn", "beartype.beartype")
 
+pytest_plugins = ["parity_tests.plugin"]  # imported after this file has run, and so under the hook
+
 
 @pytest.fixture
 def x64() -> Iterator[None]:

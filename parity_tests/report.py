@@ -61,7 +61,7 @@ def summarize(measurements: Sequence[Measurement]) -> Row:
 
 def as_table(rows: Sequence[Row]) -> Table:
     """The rows as they are printed; 80 columns are enough."""
-    table = Table(title="JAX against PyTorch", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title="JAX against PyTorch", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("case", overflow="fold")
     table.add_column("dtype", no_wrap=True)
     for heading in ("forward", "gradients", "worst\nULP", "PyTorch's\nown", "of its\nbound"):
@@ -76,7 +76,7 @@ def as_table(rows: Sequence[Row]) -> Table:
 
 def as_fault_table(faults: Sequence[FaultRow]) -> Table:
     """The planted faults as they are printed."""
-    table = Table(title="planted faults", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table = Table(title="planted faults", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
     for heading in ("fault", "planted in", "looked for by", "caught"):
         table.add_column(heading)
     for fault in faults:
