@@ -69,6 +69,8 @@ def _recipe(config: Config) -> recipe.Recipe:
         "model.tie-embeddings": (model.tie_embeddings, False),
         "corpus.valid": (config.corpus.valid, 0),
         "training.loss": (training.loss, "sentences"),
+        "training.optimizer": (training.optimizer, "adam"),
+        "training.clip-epsilon": (training.clip_epsilon, 0.0),
         "training.decay": (training.decay, False),
     }
     other = [f"{name} must be {needed}; got {value}" for name, (value, needed) in fixed.items() if value != needed]
