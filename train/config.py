@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from train.tokens import Tokenizer
 
-
 OptimizerName = Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad"]
 
 
@@ -215,7 +214,8 @@ def optimizer_settings(training: TrainingConfig) -> dict[str, Any]:
 def _given(training: TrainingConfig) -> dict[str, Any]:
     """The optimisers' settings that are not as they are when nobody speaks of them."""
     names = dict.fromkeys(name for known in _OPTIMIZER_SETTINGS.values() for name in known)
-    return {name: value for name in names if (value := getattr(training, name)) not in (None, False)}
+    values = {name: getattr(training, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 def _wrong_optimizer_settings(training: TrainingConfig) -> list[str]:

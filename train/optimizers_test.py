@@ -14,8 +14,16 @@ import torch
 
 from train.config import Config, ConfigError, TrainingConfig, check, optimizer_settings
 from train.optimizers import (
-    OPTIMIZERS, adagrad, adam, adamw, clip_by_global_norm, make_optimizer, rmsprop, scale_by_adam, sgd,
-)  # fmt: skip
+    OPTIMIZERS,
+    adagrad,
+    adam,
+    adamw,
+    clip_by_global_norm,
+    make_optimizer,
+    rmsprop,
+    scale_by_adam,
+    sgd,
+)
 
 STEPS = 50
 SHAPES = {"scalar": (), "bias": (5,), "weight": (3, 4), "embedding": (6, 2, 3), "one": (1,)}
@@ -110,7 +118,9 @@ def assert_close(ours: dict[str, Any], twin: dict[str, np.ndarray], bound: float
 
 @pytest.mark.parametrize(("make", "torch_class", "settings", "names"), CASES, ids=IDS)
 def test_parameters_and_state_are_torchs(x64, make, torch_class, settings, names):
-    for (ours, our_state), (twin, state) in zip(run_jax(make(**settings)), run_torch(torch_class, settings), strict=True):
+    for (ours, our_state), (twin, state) in zip(
+        run_jax(make(**settings)), run_torch(torch_class, settings), strict=True
+    ):
         assert_close(ours, twin)
         assert names.keys() == state.keys() - {"step"}
         for torch_name, name in names.items():
@@ -184,7 +194,7 @@ def test_settings_that_torch_refuses_are_refused():
         (adagrad, {"initial_accumulator_value": -0.1}),
     ):
         torch_class = next(torch_class for function, torch_class, _, _ in CASES if function is make)
-        with pytest.raises(ValueError, match=".+"):
+        with pytest.raises(ValueError, match=r"Invalid|requires"):
             torch_class(parameters, **settings)
         with pytest.raises(ValueError, match=next(iter(settings))):
             make(**settings)
@@ -215,6 +225,13 @@ def test_every_setting_is_one_of_the_optimisers_and_the_other_way_round():
                 check(Config(training=training))
                 assert optimizer_settings(training)[setting] == value
                 make_optimizer(training, 1)
+
+
+def test_a_setting_of_0_is_a_setting_and_the_default_is_torchs():
+    assert optimizer_settings(TrainingConfig()) == {}
+    assert optimizer_settings(TrainingConfig(optimizer="momentum")) == {"momentum": 0.9}
+    assert optimizer_settings(TrainingConfig(optimizer="momentum", momentum=0.0)) == {"momentum": 0.0}
+    assert optimizer_settings(TrainingConfig(optimizer="adamw", weight_decay=0.0)) == {"weight_decay": 0.0}
 
 
 @pytest.mark.parametrize(
