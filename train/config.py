@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from train.tokens import Tokenizer
+
+OptimizerName = Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad"]
 
 
 class ConfigError(ValueError):
@@ -72,12 +74,39 @@ class TrainingConfig:
 
     batch_size: int = 64
     """Sentence pairs a step."""
+    optimizer: OptimizerName = "adam"
+    """adam: steps of about the learning rate, whatever the gradients' size; adamw: with decay beside the moments; sgd:
+    along the gradient; momentum: along a running sum of gradients; rmsprop: over their running size; adagrad: over
+    their size so far, so that steps grow shorter. Each means what it means in torch.optim."""
     learning_rate: float = 0.005
-    """Adam's, at the start."""
+    """At the start. PyTorch's own default is 0.001, for rmsprop and adagrad 0.01; sgd wants more, 0.1 to 1."""
     decay: bool = True
     """Lower the learning rate to zero along half a cosine."""
     clip_norm: float = 1.0
     """Gradients are scaled down to this norm."""
+    clip_epsilon: float = 0.0
+    """Added to the norm before dividing by it: 0 as in the book and in Optax, 1e-6 as in PyTorch's clip_grad_norm_."""
+    weight_decay: float | None = None
+    """Pull the parameters towards 0: by this times the parameter, added to the gradient (L2), or with adamw to the
+    step. By default PyTorch's: 0.01 for adamw, 0 for the others."""
+    betas: tuple[float, float] | None = None
+    """Of adam and adamw: how much of the running means of gradients and of squares stays; by default 0.9 0.999."""
+    eps: float | None = None
+    """Of adam, adamw, rmsprop and adagrad: added to the root that is divided by; by default 1e-8, for adagrad 1e-10."""
+    momentum: float | None = None
+    """How much of the running sum of steps stays: by default 0.9 for momentum, 0 for rmsprop."""
+    dampening: float | None = None
+    """Of momentum: the share of each gradient that is left out of the sum, after the first; by default 0."""
+    nesterov: bool = False
+    """Of momentum: look one step ahead (Nesterov)."""
+    alpha: float | None = None
+    """Of rmsprop: how much of the running mean of squares stays; by default 0.99."""
+    centered: bool = False
+    """Of rmsprop: divide by the standard deviation of the gradients instead of their size."""
+    lr_decay: float | None = None
+    """Of adagrad: the learning rate at step t is divided by 1 + (t - 1) times this; by default 0."""
+    initial_accumulator_value: float | None = None
+    """Of adagrad: what the sum of squares begins with; by default 0, and in Optax 0.1."""
     loss: Literal["tokens", "sentences"] = "tokens"
     """tokens: the mean over the tokens that count. sentences: the book's, each sentence's mean over all positions,
     padding counted in, summed over the batch."""
@@ -136,6 +165,14 @@ def check(config: Config) -> None:
         "training.batch-size": (config.training.batch_size, 1, width),
         "training.learning-rate": (config.training.learning_rate, 1e-30, 1e3),
         "training.clip-norm": (config.training.clip_norm, 1e-30, 1e30),
+        "training.clip-epsilon": (config.training.clip_epsilon, 0, 1),
+        "training.weight-decay": (config.training.weight_decay, 0, 1e3),
+        "training.eps": (config.training.eps, 1e-30, 1),
+        "training.momentum": (config.training.momentum, 0, 1),
+        "training.dampening": (config.training.dampening, 0, 1),
+        "training.alpha": (config.training.alpha, 0, 1),
+        "training.lr-decay": (config.training.lr_decay, 0, 1e3),
+        "training.initial-accumulator-value": (config.training.initial_accumulator_value, 0, 1e30),
         "search.beam-size": (config.search.beam_size, 1, 10_000),
         "search.batch-size": (config.search.batch_size, 1, width),
         "search.length-penalty": (config.search.length_penalty, 0, 10),
@@ -147,9 +184,49 @@ def check(config: Config) -> None:
     ]
     if not 0 <= config.model.dropout < 1:
         wrong.append(f"model.dropout must be in [0, 1); got {config.model.dropout}")
+    wrong += _wrong_optimizer_settings(config.training)
     if config.search.beam_size > 1 and config.framework == "torch":
         wrong.append("search.beam-size must be 1 with framework torch, which searches greedily")
     if config.data is None and config.corpus.tokenizer != "words":
         wrong.append("corpus.tokenizer must be words for the embedded corpus, which is written in them")
     if wrong:
         raise ConfigError("; ".join(wrong))
+
+
+_OPTIMIZER_SETTINGS: dict[str, dict[str, Any]] = {
+    "adam": {"weight_decay": None, "betas": None, "eps": None},
+    "adamw": {"weight_decay": None, "betas": None, "eps": None},
+    "sgd": {"weight_decay": None},
+    "momentum": {"weight_decay": None, "momentum": 0.9, "dampening": None, "nesterov": None},
+    "rmsprop": {"weight_decay": None, "eps": None, "momentum": None, "alpha": None, "centered": None},
+    "adagrad": {"weight_decay": None, "eps": None, "lr_decay": None, "initial_accumulator_value": None},
+}
+"""What each optimiser can be told, and its value where nobody did; None: PyTorch's default."""
+
+
+def optimizer_settings(training: TrainingConfig) -> dict[str, Any]:
+    """What the optimiser is told besides its learning rate."""
+    known = _OPTIMIZER_SETTINGS[training.optimizer]
+    settings = {name: default for name, default in known.items() if default is not None}
+    return settings | {name: value for name, value in _given(training).items() if name in known}
+
+
+def _given(training: TrainingConfig) -> dict[str, Any]:
+    """The optimisers' settings that are not as they are when nobody speaks of them."""
+    names = dict.fromkeys(name for known in _OPTIMIZER_SETTINGS.values() for name in known)
+    values = {name: getattr(training, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
+
+
+def _wrong_optimizer_settings(training: TrainingConfig) -> list[str]:
+    wrong = []
+    for name in _given(training):
+        takers = [optimizer for optimizer, known in _OPTIMIZER_SETTINGS.items() if name in known]
+        if training.optimizer not in takers:
+            option = f"training.{name.replace('_', '-')}"
+            wrong.append(f"{option} belongs to optimizer {' or '.join(takers)}; got {training.optimizer}")
+    if training.betas is not None and not all(0 <= beta < 1 for beta in training.betas):
+        wrong.append(f"training.betas must be in [0, 1); got {training.betas}")
+    if training.nesterov and (training.momentum == 0 or training.dampening):
+        wrong.append("training.nesterov needs training.momentum > 0 and training.dampening 0")
+    return wrong

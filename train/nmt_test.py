@@ -88,7 +88,19 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small_run, tm
     [
         ["--model.attention", "none", "--model.no-input-feeding"],
         ["--model.attention", "bilinear", "--model.cell", "lstm", "--model.dropout", "0.2", "--model.num-layers", "2"],
-        ["--model.query", "previous", "--model.no-input-feeding", "--model.no-bridge", "--search.beam-size", "3"],
+        [
+            "--model.query",
+            "previous",
+            "--model.no-input-feeding",
+            "--model.no-bridge",
+            "--search.beam-size",
+            "3",
+            "--training.optimizer",
+            "momentum",
+            "--training.nesterov",
+            "--training.weight-decay",
+            "1e-4",
+        ],
     ],
 )
 def test_other_models_run_to_their_end(tmp_path, options):
@@ -143,6 +155,13 @@ def test_the_default_run_translates_and_aligns(tmp_path):
         (["--corpus.tokenizer", "book"], "corpus.tokenizer must be words for the embedded corpus"),
         (["--corpus.steps", "5"], "corpus.steps must be at least"),
         (["--framework", "torch"], "model.cell must be lstm; got gru"),
+        (["--framework", "torch", "--training.optimizer", "sgd"], "training.optimizer must be adam; got sgd"),
+        (
+            ["--framework", "torch", "--training.weight-decay", "0.1"],
+            "training.weight-decay must be left at its default",
+        ),
+        (["--training.momentum", "0.9"], "training.momentum belongs to optimizer momentum or rmsprop; got adam"),
+        (["--training.betas", "0.9", "1"], "training.betas must be in [0, 1); got (0.9, 1.0)"),
     ],
 )
 def test_bad_settings_are_told_before_any_work_and_nothing_is_written(tmp_path, monkeypatch, capsys, options, said):

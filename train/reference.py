@@ -10,7 +10,7 @@ import torch
 from jax_attn.functional import SearchResult
 from torch_ref import recipe
 from train.batches import NOBODY, Examples, plan
-from train.config import Config, ConfigError
+from train.config import Config, ConfigError, optimizer_settings
 from train.data import Data
 from train.learner import Epoch
 from train.vocabulary import BOS, EOS
@@ -69,9 +69,13 @@ def _recipe(config: Config) -> recipe.Recipe:
         "model.tie-embeddings": (model.tie_embeddings, False),
         "corpus.valid": (config.corpus.valid, 0),
         "training.loss": (training.loss, "sentences"),
+        "training.optimizer": (training.optimizer, "adam"),
+        "training.clip-epsilon": (training.clip_epsilon, 0.0),
         "training.decay": (training.decay, False),
     }
     other = [f"{name} must be {needed}; got {value}" for name, (value, needed) in fixed.items() if value != needed]
+    told = optimizer_settings(training) if training.optimizer == "adam" else {}
+    other += [f"training.{name.replace('_', '-')} must be left at its default; got {told[name]}" for name in told]
     if other:
         raise ConfigError("framework torch runs the book's recipe (the preset book): " + "; ".join(other))
     return recipe.Recipe(
