@@ -8,11 +8,20 @@ under both of its meanings, scores of ±1e4, NaN where nobody attends, more lead
 import jax_attn
 from parity_tests.case import Case
 from parity_tests.functional_cases import FUNCTIONAL_CASES
+from parity_tests.jax_twin_cases import JAX_TWIN_CASES
 from parity_tests.model_cases import MODEL_CASES
 from parity_tests.module_cases import MODULE_CASES
 from parity_tests.search_cases import SEARCH_CASES
+from parity_tests.torch_twin_cases import TORCH_TWIN_CASES
 
-CASES: tuple[Case, ...] = (*FUNCTIONAL_CASES, *SEARCH_CASES, *MODULE_CASES, *MODEL_CASES)
+CASES: tuple[Case, ...] = (
+    *FUNCTIONAL_CASES,
+    *SEARCH_CASES,
+    *MODULE_CASES,
+    *MODEL_CASES,
+    *TORCH_TWIN_CASES,
+    *JAX_TWIN_CASES,
+)
 
 WITHOUT_CASE: dict[str, str] = {
     "SearchResult": "a record: greedy_search and beam_search compare its fields",

@@ -11,6 +11,7 @@ import torch_ref
 from parity_tests.case import DTYPES, Case, Variant, random_for
 from parity_tests.functional_cases import ints
 from parity_tests.jax_side import linen_module
+from parity_tests.module_cases import KEY_BIAS
 from parity_tests.torch_side import torch_module
 
 SOURCE_VOCAB, TARGET_VOCAB, EMBED, HIDDEN = 9, 7, 4, 4
@@ -51,6 +52,8 @@ AGAIN = (
     "lstm, no attention",
     "gru, no attention, new, fed, bridged",
     "gru, additive, previous, dropout",
+    "gru, two heads, previous, dropout",
+    "lstm, two heads, new, fed",
 )
 """What brings no arithmetic that the others lack: run in float64 alone, as each costs a compilation in each dtype."""
 
@@ -78,10 +81,14 @@ def decoder_variants() -> Iterator[Variant]:
             "dropout": 0.4,
         },
         "gru, additive, previous, dropout": {"num_layers": 2, "dropout": 0.4},
+        "gru, two heads, previous, dropout": {"num_heads": 2, "dropout": 0.4},
+        "lstm, two heads, new, fed": {"cell": "lstm", "num_heads": 2, "query": "new", "input_feeding": True},
     }
     for name, chosen in settings.items():
         dtypes = ("float64",) if name in AGAIN else DTYPES
-        yield Variant(name, decoder_inputs(name, chosen), decoder_options(**chosen), dtypes=dtypes)
+        vanishing = {"gradient of attention.W_k.bias": KEY_BIAS} if "num_heads" in chosen else {}
+        inputs, options = decoder_inputs(name, chosen), decoder_options(**chosen)
+        yield Variant(name, inputs, options, dtypes=dtypes, vanishing=vanishing)
     name = "the book: gru, additive, previous"
     inputs = decoder_inputs(name, settings[name])
     hidden = np.arange(5)[:, None] >= inputs["valid_lens"][:, None, None]
@@ -102,6 +109,7 @@ def decoder_inputs(name: str, options: dict[str, Any]) -> dict[str, Any]:
     layers, directions = options.get("num_layers", 1), 2 if options.get("bridge") else 1
     parts = tuple(rng.normal(size=(layers * directions, 3, HIDDEN)) for _ in range(2))
     drops = "dropout" in options
+    heads = (options["num_heads"],) if "num_heads" in options else ()
     return {
         "outputs": rng.normal(size=(3, 5, directions * HIDDEN)),
         "state": parts if options.get("cell") == "lstm" else parts[0],
@@ -111,7 +119,7 @@ def decoder_inputs(name: str, options: dict[str, Any]) -> dict[str, Any]:
         "beam_tokens": tokens(f"beam, {name}", TARGET_VOCAB, 6),
         "beam_rows": ints(0, 0, 1, 1, 2, 2),
         "keep_layers": rng.random((4, layers - 1, 3, HIDDEN)) < 0.6 if drops else None,
-        "keep_attention": rng.random((4, 3, 5)) < 0.6 if drops else None,
+        "keep_attention": rng.random((4, 3, *heads, 5)) < 0.6 if drops else None,
     }
 
 
@@ -137,6 +145,29 @@ DECODER_OUTPUTS = (
     "log_probs of a beam",
     "weights of a beam",
 )
+
+
+def jax_decoder(options: Any, dtype: Any) -> jax_attn.Seq2SeqAttentionDecoder:
+    """`num_heads` among the options stands for a module of that many heads, with biases."""
+    if "num_heads" in options:
+        heads = options["num_heads"]
+        attention = jax_attn.MultiHeadAttention(6, heads, options.get("dropout", 0.0), use_bias=True, param_dtype=dtype)
+        options = without_heads(options) | {"attention": attention}
+    return jax_attn.Seq2SeqAttentionDecoder(**options, param_dtype=dtype)
+
+
+def torch_decoder(options: Any, inputs: Any) -> torch_ref.Seq2SeqAttentionDecoder:
+    encoder_size = inputs["outputs"].shape[-1]
+    if "num_heads" in options:
+        sizes = {"query_size": HIDDEN, "key_size": encoder_size, "value_size": encoder_size}
+        heads = options["num_heads"]
+        attention = torch_ref.MultiHeadAttention(6, heads, options.get("dropout", 0.0), use_bias=True, **sizes)
+        options = without_heads(options) | {"attention": attention}
+    return torch_ref.Seq2SeqAttentionDecoder(**options, encoder_size=encoder_size)
+
+
+def without_heads(options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name != "num_heads"}
 
 
 # Both as one model
@@ -189,15 +220,8 @@ MODEL_CASES = (
     Case(
         "Seq2SeqAttentionDecoder",
         tuple(decoder_variants()),
-        torch_module(
-            lambda options, inputs: torch_ref.Seq2SeqAttentionDecoder(
-                **options, encoder_size=inputs["outputs"].shape[-1]
-            ),
-            decoder_call,
-        ),
-        linen_module(
-            lambda options, dtype: jax_attn.Seq2SeqAttentionDecoder(**options, param_dtype=dtype), decoder_call
-        ),
+        torch_module(torch_decoder, decoder_call),
+        linen_module(jax_decoder, decoder_call),
         DECODER_OUTPUTS,
         slow_dtypes=("bfloat16",),
     ),

@@ -134,9 +134,12 @@ def gaussian_variants() -> Iterator[Variant]:
     yield Variant("narrow", attention_inputs(COMMON[1], (QUERY_SIZE, QUERY_SIZE), "narrow"), {"sigma": 0.5})
 
 
+KEY_BIAS = "it adds the same to every score of a row, which the softmax takes away"
+
+
 def multi_head_variants() -> Iterator[Variant]:
     options = {"num_hiddens": 8, "num_heads": 2}
-    vanishing = {"gradient of W_k.bias": "it adds the same to every score of a row, which the softmax takes away"}
+    vanishing = {"gradient of W_k.bias": KEY_BIAS}
     biased = {**options, "use_bias": True}
     yield from attention_variants("MultiHeadAttention", (QUERY_SIZE, KEY_SIZE), 2, vanishing, **biased)
     inputs = attention_inputs(COMMON[1], (QUERY_SIZE, KEY_SIZE), "without biases")
