@@ -28,8 +28,8 @@ class Penalties(NamedTuple):
     length_norm: LengthNorm
     coverage: float
     """β; 0 is off, and costs nothing."""
-    covered: Bool[Array, "batch #key"] | None
-    """The source positions that ought to be attended to, where coverage is on."""
+    covered: Bool[Array, "batch key"] | None
+    """The source positions that ought to be attended to; None if the step returns no weights."""
 
 
 def make_penalties(
@@ -55,14 +55,14 @@ def make_penalties(
         raise ValueError(f"length_norm must be one of {get_args(LengthNorm)}; got {length_norm!r}")
     if coverage_penalty and num_keys is None:
         raise ValueError("coverage_penalty needs a step that returns weights; got None")
-    if source_lens is not None and num_keys is not None:
-        require_integer(source_lens=source_lens)
-        require_shape([batch_size], source_lens=source_lens)
-        require_lengths(num_keys, source_lens=source_lens)
-    covered = None
-    if coverage_penalty:
-        lens = jnp.full(batch_size, num_keys) if source_lens is None else jnp.asarray(source_lens)
-        covered = jnp.arange(num_keys) < lens[:, None]
+    if num_keys is None:
+        return Penalties(length_penalty, length_norm, 0.0, None)
+    if source_lens is None:
+        source_lens = jnp.full(batch_size, num_keys)
+    require_integer(source_lens=source_lens)
+    require_shape([batch_size], source_lens=source_lens)
+    require_lengths(num_keys, source_lens=source_lens)
+    covered = jnp.arange(num_keys) < jnp.asarray(source_lens)[:, None]
     return Penalties(length_penalty, length_norm, coverage_penalty, covered)
 
 
@@ -76,7 +76,7 @@ def penalized(
     scores = sums
     if penalties.length:
         scores = scores / norm(lengths.astype(sums.dtype), penalties.length, penalties.length_norm)[..., None]
-    if coverage is not None and penalties.covered is not None:
+    if coverage is not None and penalties.covered is not None:  # both are, where the penalty is not 0
         missed = missing_coverage(coverage, penalties.covered[:, None])
         scores = scores + penalties.coverage * missed[..., None]
     return scores
