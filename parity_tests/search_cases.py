@@ -88,7 +88,8 @@ def beam_tables() -> Iterator[Variant]:
     )
     yield Variant("more places than tokens", variant.inputs, {"beam_size": 9})
     for variant in (*broken_tables(), *constrained_tables()):
-        yield Variant(variant.name, variant.inputs, {**variant.options, "beam_size": 3})
+        if variant.name not in ("no 1 tokens twice", "no 3 tokens twice", "a prefix"):  # greedy search goes through all
+            yield Variant(variant.name, variant.inputs, {**variant.options, "beam_size": 3})
     yield from penalized_tables()
 
 
@@ -119,14 +120,9 @@ def sampled_tables() -> Iterator[Variant]:
     for options in (
         {},
         {"temperature": 0.5},
-        {"temperature": 2.0},
-        {"top_k": 1},
-        {"top_k": 3},
         {"top_k": 3, "temperature": 1.5},
         {"top_k": 9},
-        {"top_p": 0.01},
         {"top_p": 0.6},
-        {"top_p": 1.0},
         {"top_p": 0.8, "top_k": 4, "temperature": 1.7},
     ):
         yield sampled(f"{options}", inputs, **options)
@@ -134,7 +130,8 @@ def sampled_tables() -> Iterator[Variant]:
     flat = np.full_like(inputs["table"], -np.log(VOCAB))
     yield sampled("equal tokens", {**inputs, "table": flat}, top_k=2)
     for variant in (*broken_tables(), *constrained_tables()):
-        yield sampled(variant.name, variant.inputs, **variant.options, top_p=0.9, top_k=5)
+        if variant.name in ("nothing possible", "a NaN in question", "prefixes against the rest"):
+            yield sampled(variant.name, variant.inputs, **variant.options, top_p=0.9, top_k=5)
 
 
 def table_step(numbers: Any) -> Callable[..., Any]:
@@ -173,10 +170,11 @@ def ensembles() -> Iterator[Variant]:
     for average in ("probability", "log"):
         options = {"average": average}
         yield Variant(f"two models, {average}", {"models": (one, other)}, options)
-        yield Variant(f"three models, one without weights, {average}", {"models": (without, one, other)}, options)
-        yield Variant(f"no weights, {average}", {"models": (without, without)}, options)
-        yield Variant(f"a veto, {average}", {"models": (one, veto)}, options)
+        yield Variant(
+            f"three models, a veto, one without weights, {average}", {"models": (without, one, veto)}, options
+        )
         yield Variant(f"nothing possible, {average}", {"models": (nothing, nothing)}, options)
+    yield Variant("no weights", {"models": (without, without)}, options)
 
 
 def ensemble_call(library: Any, inputs: Any, options: Any) -> Any:
@@ -227,7 +225,7 @@ def torch_model_call(name: str, **options: Any) -> Callable[..., Any]:
 
 def table_case(name: str, variants: Iterator[Variant]) -> Case:
     constants = frozenset({"table", "attention", "noise"})
-    return Case(name, tuple(variants), table_call(name), constants=constants)
+    return Case(name, tuple(variants), table_call(name), constants=constants, slow_dtypes=("bfloat16",))
 
 
 def model_case(name: str, **options: Any) -> Case:
@@ -247,7 +245,13 @@ SEARCH_CASES = (
     table_case("greedy_search", greedy_tables()),
     table_case("beam_search", beam_tables()),
     table_case("sample_search", sampled_tables()),
-    Case("ensemble", tuple(ensembles()), ensemble_call, constants=frozenset({"models"})),
+    Case(
+        "ensemble",
+        tuple(ensembles()),
+        ensemble_call,
+        constants=frozenset({"models"}),
+        slow_dtypes=("bfloat16",),
+    ),
     model_case("greedy_search"),
     model_case("beam_search", beam_size=3, length_penalty=0.5),
 )

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Bool, Float, Int, Key
 
 from jax_attn.functional.checks import require_float, require_shape, shape_text
 from jax_attn.functional.constraints import make_constraints
@@ -24,7 +24,7 @@ def sample_search(
     eos: int,
     max_len: int,
     batch_size: int,
-    key: PRNGKeyArray | None = None,
+    key: Key[Array, "..."] | None = None,
     noise: Float[Array, "..."] | None = None,
     num_samples: int = 1,
     temperature: float = 1.0,
@@ -149,7 +149,7 @@ def _check_distribution(temperature: float, top_k: int | None, top_p: float | No
         raise ValueError(f"top_p must be in (0, 1]; got {top_p}")
 
 
-def _keys_of_rows(key: Any, batch_size: int, num_samples: int) -> PRNGKeyArray:
+def _keys_of_rows(key: Any, batch_size: int, num_samples: int) -> Key[Array, "rows"]:
     """A key for each of a sentence's samples `[B · num_samples]`, from the sentence's own."""
     if not jnp.issubdtype(jnp.result_type(key), jax.dtypes.prng_key):
         raise TypeError(f"key must be one of jax.random.key; got {jnp.result_type(key)}")
@@ -161,7 +161,7 @@ def _keys_of_rows(key: Any, batch_size: int, num_samples: int) -> PRNGKeyArray:
     return of_samples.reshape(batch_size * num_samples)
 
 
-def _draw(keys: PRNGKeyArray, time: Array, like: Array) -> Array:
+def _draw(keys: Key[Array, "rows"], time: Array, like: Array) -> Array:
     """Gumbel noise `[rows, N]` for one step, each row's from its own key."""
     at_time = jax.vmap(jax.random.fold_in, (0, None))(keys, time)
     return jax.vmap(lambda key: jax.random.gumbel(key, like.shape[1:], like.dtype))(at_time)
