@@ -36,5 +36,6 @@ def likeliest(log_probs: Float[Array, "rows vocab"], k: int) -> tuple[Float[Arra
         rows = jnp.arange(log_probs.shape[0])[:, None]
         values, places = jax.lax.top_k(log_probs.at[rows, candidates].get(mode="fill", fill_value=-jnp.inf), k)
         tokens = jnp.take_along_axis(candidates, places, axis=-1)
-    values = values.at[:, 0].set(jnp.where(jnp.isnan(highest), jnp.nan, values[:, 0]))
-    return values, tokens.astype(jnp.int32)
+    # No slice of the values here: XLA knows a top_k by its only slice, and with a second one sorts the whole row.
+    unknown = jnp.isnan(highest)[:, None] & (jnp.arange(k) == 0)
+    return jnp.where(unknown, jnp.nan, values), tokens.astype(jnp.int32)

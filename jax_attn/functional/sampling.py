@@ -134,7 +134,7 @@ def nucleus(logits: Float[Array, "rows kept"], top_p: float) -> Bool[Array, "row
 
     nucleus(log [[0.5, 0.25, 0.125, 0.125]], 0.75) = [[True, True, False, False]]
     """
-    highest = logits[:, :1]
+    highest = logits.max(axis=-1, keepdims=True)
     exponents = jnp.exp(logits - jnp.where(highest == -jnp.inf, 0, highest))  # of a NaN all are: it is seen later
     before = jnp.cumsum(exponents, axis=-1) - exponents
     return ~(before >= top_p * exponents.sum(axis=-1, keepdims=True))
