@@ -35,6 +35,46 @@ def tables() -> Iterator[Variant]:
     yield Variant("all end at once", {**inputs, "table": at_once})
 
 
+def broken_tables() -> Iterator[Variant]:
+    """Tables of which something cannot be said, or cannot be known; the last sentence is sound."""
+    inputs = next(tables()).inputs
+    table = inputs["table"]
+    sentence, time = np.arange(BATCH)[:, None, None, None], np.arange(LENGTH)[:, None, None]
+    unknown = np.where((sentence == 1) & (time == 2), np.nan, table)
+    yield Variant("a NaN in question", {**inputs, "table": unknown})
+    impossible = np.where((sentence == 0) | ((sentence == 1) & (time > 0)), -np.inf, table)
+    yield Variant("nothing possible", {**inputs, "table": impossible})
+    forbidden = np.where((np.arange(VOCAB) == EOS) & (time < 3), np.nan, table)
+    yield Variant("NaN where it is forbidden", {**inputs, "table": forbidden}, {"min_len": 4})
+
+
+def constrained_tables() -> Iterator[Variant]:
+    """What every search can be asked for. Alike options with other numbers share a program."""
+    inputs = next(tables()).inputs
+    yield Variant("a minimum length", inputs, {"min_len": 4})
+    for n in (1, 2, 3):
+        yield Variant(f"no {n} tokens twice", inputs, {"no_repeat_ngram": n})
+    babble = np.where(np.arange(VOCAB) == EOS, -9.0, inputs["table"])  # repeats itself unless it is kept from it
+    babble[..., 4] += 5
+    yield Variant("no 2 tokens twice of a babble", {**inputs, "table": babble}, {"no_repeat_ngram": 2})
+    yield Variant(
+        "nothing left to say", {**inputs, "table": babble[..., [0, 1, 2]]}, {"no_repeat_ngram": 1, "min_len": 5}
+    )
+    prefix = np.array([[3, 4, 5, 3], [0, 5, 3, 4], [4, 4, 4, 5]], np.int32)
+    yield Variant("a prefix", {**inputs, "prefix": prefix})
+    for name, lens in {"ragged prefixes": [0, 2, 4], "prefixes of other lengths": [1, 4, 3]}.items():
+        yield Variant(name, {**inputs, "prefix": prefix, "prefix_lens": ints(*lens)})
+    ending = np.array([[3, EOS, 5], [0, 5, 3], [4, 4, 4]], np.int32)
+    against = {**inputs, "prefix": ending, "prefix_lens": ints(3, 1, 3)}
+    yield Variant("prefixes against the rest", against, {"min_len": 4, "no_repeat_ngram": 2})
+
+
+def greedy_tables() -> Iterator[Variant]:
+    yield from tables()
+    yield from broken_tables()
+    yield from constrained_tables()
+
+
 def beam_tables() -> Iterator[Variant]:
     for variant in tables():
         for options in ({"beam_size": 3}, {"beam_size": 4, "length_penalty": 0.75}):
@@ -48,23 +88,104 @@ def beam_tables() -> Iterator[Variant]:
     yield Variant(
         "more places than sentences", {**variant.inputs, "table": only}, {"beam_size": 4, "length_penalty": 1.0}
     )
+    yield Variant("more places than tokens", variant.inputs, {"beam_size": 9})
+    for variant in (*broken_tables(), *constrained_tables()):
+        if variant.name not in ("no 1 tokens twice", "no 3 tokens twice", "a prefix"):  # greedy search goes through all
+            yield Variant(variant.name, variant.inputs, {**variant.options, "beam_size": 3})
+    yield from penalized_tables()
+
+
+def penalized_tables() -> Iterator[Variant]:
+    """GNMT's norm and coverage, over weights that sum to 1, over those of shorter sources, and over none at all."""
+    inputs = dict(next(tables()).inputs)
+    inputs["attention"] = np.exp(3 * inputs["attention"])
+    inputs["attention"] /= inputs["attention"].sum(-1, keepdims=True)
+    gnmt = {"beam_size": 4, "length_penalty": 0.6, "length_norm": "gnmt"}
+    yield Variant("GNMT's norm", inputs, gnmt)
+    yield Variant("coverage", inputs, {"beam_size": 4, "coverage_penalty": 0.7})
+    short = np.where(np.arange(KEYS) < np.array([2, 4, 1])[:, None, None], inputs["attention"], 0)
+    ragged = {**inputs, "attention": short, "source_lens": ints(2, 4, 1)}
+    everything = {**gnmt, "coverage_penalty": 0.4, "min_len": 2, "no_repeat_ngram": 2}
+    yield Variant("coverage of ragged sources, and everything else", ragged, everything)
+    yield Variant("never attended", {**inputs, "attention": short}, {"beam_size": 4, "coverage_penalty": 0.1})
+
+
+def sampled_tables() -> Iterator[Variant]:
+    """With the noise given. A seed of its own makes no two tokens so alike that rounding could choose."""
+    noise = random_for("search", "noise").gumbel(size=(BATCH, 2, LENGTH, VOCAB))
+
+    def sampled(name: str, inputs: Any, **options: Any) -> Variant:
+        given = noise[..., : inputs["table"].shape[-1]]
+        return Variant(name, {**inputs, "noise": given}, {"num_samples": 2, **options})
+
+    inputs = next(tables()).inputs
+    for options in (
+        {},
+        {"temperature": 0.5},
+        {"top_k": 3, "temperature": 1.5},
+        {"top_k": 9},
+        {"top_p": 0.6},
+        {"top_p": 0.8, "top_k": 4, "temperature": 1.7},
+    ):
+        yield sampled(f"{options}", inputs, **options)
+    yield sampled("no weights", {**inputs, "attention": None}, top_k=2)
+    flat = np.full_like(inputs["table"], -np.log(VOCAB))
+    yield sampled("equal tokens", {**inputs, "table": flat}, top_k=2)
+    for variant in (*broken_tables(), *constrained_tables()):
+        if variant.name in ("nothing possible", "a NaN in question", "prefixes against the rest"):
+            yield sampled(variant.name, variant.inputs, **variant.options, top_p=0.9, top_k=5)
+
+
+def table_step(numbers: Any) -> Callable[..., Any]:
+    def step(token: Any, time: Any, memory: Any) -> Any:
+        sentences = memory["table"].shape[0]  # PyTorch's search walks through one sentence at a time
+        rows = numbers.arange(token.shape[0]) // (token.shape[0] // sentences)
+        weights = None if memory["attention"] is None else memory["attention"][rows, token]
+        return memory["table"][rows, time, token], time + 1, weights
+
+    return step
 
 
 def table_call(name: str) -> Callable[..., Any]:
     def call(library: Any, inputs: Any, options: Any) -> Any:
         numbers = torch if library is torch_ref else jnp
-
-        def step(token: Any, time: Any, memory: Any) -> Any:
-            sentences = memory["table"].shape[0]  # PyTorch's search walks through one sentence at a time
-            rows = numbers.arange(token.shape[0]) // (token.shape[0] // sentences)
-            weights = None if memory["attention"] is None else memory["attention"][rows, token]
-            return memory["table"][rows, time, token], time + 1, weights
-
+        memory = {name: inputs[name] for name in ("table", "attention")}
+        arrays = {name: x for name, x in inputs.items() if name not in memory}
         state = numbers.zeros(BATCH, dtype=numbers.int32)
         search = getattr(library, name)
-        return search(step, state, inputs, bos=1, eos=EOS, max_len=LENGTH, batch_size=BATCH, **options)
+        settings = {"bos": 1, "eos": EOS, "max_len": LENGTH, "batch_size": BATCH}
+        return search(table_step(numbers), state, memory, **settings, **arrays, **options)
 
     return call
+
+
+# Over several tables at once
+
+
+def ensembles() -> Iterator[Variant]:
+    """Two models and three; one of them without attention; one that forbids what another likes best."""
+    one, without, *_ = (dict(variant.inputs) for variant in tables())
+    rng = random_for("search", "ensemble")
+    other = {"table": one["table"][:, ::-1, ::-1], "attention": rng.normal(size=(BATCH, VOCAB, KEYS))}
+    veto = {**other, "table": np.where(one["table"] > -0.5, -np.inf, other["table"])}
+    nothing = {**one, "table": np.where(np.arange(LENGTH)[:, None, None] == 1, -np.inf, one["table"])}
+    for average in ("probability", "log"):
+        options = {"average": average}
+        yield Variant(f"two models, {average}", {"models": (one, other)}, options)
+        yield Variant(
+            f"three models, a veto, one without weights, {average}", {"models": (without, one, veto)}, options
+        )
+        yield Variant(f"nothing possible, {average}", {"models": (nothing, nothing)}, options)
+    yield Variant("no weights", {"models": (without, without)}, options)
+
+
+def ensemble_call(library: Any, inputs: Any, options: Any) -> Any:
+    numbers = torch if library is torch_ref else jnp
+    models = tuple(inputs["models"])
+    step = library.ensemble([table_step(numbers)] * len(models), **options)
+    states = tuple(numbers.zeros(BATCH, dtype=numbers.int32) for _ in models)
+    settings = {"bos": 1, "eos": EOS, "max_len": LENGTH, "batch_size": BATCH}
+    return library.beam_search(step, states, models, **settings, beam_size=3, length_penalty=1.0)
 
 
 # Over a model, moved from one framework to the other
@@ -91,7 +212,8 @@ def model_call(name: str, **options: Any) -> Callable[[Any, Any], Any]:
 
 
 def table_case(name: str, variants: Iterator[Variant]) -> Case:
-    return function_case(name, variants, table_call(name), constants=frozenset({"table", "attention"}))
+    constants = frozenset({"table", "attention", "noise"})
+    return function_case(name, variants, table_call(name), constants=constants, slow_dtypes=("bfloat16",))
 
 
 def model_case(name: str, **options: Any) -> Case:
@@ -111,8 +233,10 @@ def model_case(name: str, **options: Any) -> Case:
 
 
 SEARCH_CASES = (
-    table_case("greedy_search", tables()),
+    table_case("greedy_search", greedy_tables()),
     table_case("beam_search", beam_tables()),
+    table_case("sample_search", sampled_tables()),
+    function_case("ensemble", ensembles(), ensemble_call, constants=frozenset({"models"}), slow_dtypes=("bfloat16",)),
     model_case("greedy_search"),
     model_case("beam_search", beam_size=3, length_penalty=0.5),
 )

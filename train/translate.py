@@ -51,7 +51,7 @@ def make_search(model: EncoderDecoder, config: SearchConfig, max_len: int) -> Ca
         memory = model.apply(params, sources, source_lens, method="encode")
         state = model.apply(params, memory, method="initial_state")
         step: Any = partial(model.apply, params, method="step")
-        ends = {"bos": BOS, "eos": EOS, "max_len": max_len, "batch_size": sources.shape[0]}
+        ends: dict[str, Any] = {"bos": BOS, "eos": EOS, "max_len": max_len, "batch_size": sources.shape[0]}
         if config.beam_size == 1:
             return greedy_search(step, state, memory, **ends)
         return beam_search(

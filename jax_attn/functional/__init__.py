@@ -3,11 +3,13 @@
 from jax_attn.functional.attend import attend, attention
 from jax_attn.functional.beam import beam_search
 from jax_attn.functional.dropout import dropout
+from jax_attn.functional.ensemble import ensemble
 from jax_attn.functional.greedy import greedy_search
 from jax_attn.functional.losses import masked_cross_entropy
 from jax_attn.functional.masks import attention_mask, causal_mask, length_mask, sequence_mask
 from jax_attn.functional.positions import sinusoidal_positions
 from jax_attn.functional.recurrence import gru_step, lstm_step, reverse_sequence, unroll
+from jax_attn.functional.sampling import sample_search
 from jax_attn.functional.scores import additive_score, bilinear_score, dot_score, gaussian_score, scaled_dot_score
 from jax_attn.functional.search import SearchResult
 from jax_attn.functional.softmax import masked_log_softmax, masked_softmax
@@ -23,6 +25,7 @@ __all__ = [
     "causal_mask",
     "dot_score",
     "dropout",
+    "ensemble",
     "gaussian_score",
     "greedy_search",
     "gru_step",
@@ -32,6 +35,7 @@ __all__ = [
     "masked_log_softmax",
     "masked_softmax",
     "reverse_sequence",
+    "sample_search",
     "scaled_dot_score",
     "sequence_mask",
     "sinusoidal_positions",

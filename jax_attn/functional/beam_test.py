@@ -125,3 +125,69 @@ def test_it_stops_when_every_hypothesis_has_ended():
 def test_a_beam_below_one_is_refused(beam_size):
     with pytest.raises(ValueError, match=f"beam_size must be at least 1; got {beam_size}"):
         search(beam_size=beam_size)
+
+
+def counted_search(table, **settings):
+    """A search of one sentence over log probabilities `[L, N]` by time, and how many steps it took."""
+    taken = []
+
+    def by_time(tokens, time, memory):
+        jax.debug.callback(lambda _: taken.append(1), time)
+        return memory[time], time + 1, None
+
+    ends = {"bos": 0, "eos": EOS, "max_len": len(table), "batch_size": 1}
+    result = beam_search(by_time, jnp.zeros(1, int), jnp.asarray(table), **ends, **settings)
+    jax.block_until_ready(result)
+    jax.effects_barrier()
+    return result, len(taken)
+
+
+def test_places_that_nobody_fills_keep_nobody_waiting():
+    table = np.log(np.full((9, N), 1 / N))
+    table[2:] = [-np.inf, -np.inf, 0]
+    result, steps = counted_search(table, beam_size=20)
+    assert steps == 3
+    assert int((result.lengths > 0).sum()) == 1 + 2 + 4
+    assert (result.scores[0, 7:] == -jnp.inf).all()
+    np.testing.assert_array_equal(result.ids[0, 7:], EOS)
+
+
+@pytest.mark.parametrize("nan", [np.nan, -np.nan])
+def test_a_nan_in_question_makes_the_scores_nan_and_stops(nan):
+    table = np.log(np.full((9, N), 1 / N))
+    table[1, 1] = nan
+    result, steps = counted_search(table, beam_size=3)
+    assert steps == 2
+    assert np.isnan(result.scores).all()
+    assert not result.lengths.any()
+    np.testing.assert_array_equal(result.ids, EOS)
+    np.testing.assert_array_equal(result.token_scores, 0)
+
+
+def test_a_nan_that_is_not_in_question_does_no_harm():
+    """Only what has ended, or has never begun, is asked for what comes next: its answer is not looked at."""
+    table = np.full((5, N), np.nan)
+    table[0] = [-np.inf, -np.inf, 0]
+    result, steps = counted_search(table, beam_size=3)
+    assert steps == 1
+    np.testing.assert_array_equal(result.scores, [[0, -np.inf, -np.inf]])
+
+
+def test_a_hopeless_sentence_has_no_hypothesis_and_ends_at_once():
+    table = np.log(np.full((9, N), 1 / N))
+    table[1] = -np.inf
+    table[0, EOS] = -np.inf
+    result, steps = counted_search(table, beam_size=3)
+    assert steps == 2
+    assert (result.scores == -jnp.inf).all()
+    assert not result.lengths.any()
+
+
+def test_a_score_that_divides_does_not_hide_which_token_is_likelier():
+    """Both sums round to the same float32; a beam of one still takes what greedy search takes."""
+    table = np.log(np.full((2, N), 1e-30, np.float32))
+    table[0, 0] = -4e7
+    table[0, 1:] = -np.inf
+    table[1] = [-0.75, -0.5, -9.0]
+    result, _ = counted_search(table.astype(np.float32), beam_size=1)
+    np.testing.assert_array_equal(result.ids, [[[0, 1]]])

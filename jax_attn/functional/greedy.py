@@ -2,16 +2,33 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Int
 
+from jax_attn.functional.constraints import make_constraints
+from jax_attn.functional.likeliest import likeliest
 from jax_attn.functional.search import SearchResult, Step, check_search, inspect_step
+from jax_attn.functional.walk import walk
 
 
 def greedy_search(
-    step: Step, state: Any, memory: Any, *, bos: int, eos: int, max_len: int, batch_size: int
+    step: Step,
+    state: Any,
+    memory: Any,
+    *,
+    bos: int,
+    eos: int,
+    max_len: int,
+    batch_size: int,
+    min_len: int = 0,
+    no_repeat_ngram: int | None = None,
+    prefix: Int[Array, "..."] | None = None,
+    prefix_lens: Int[Array, "..."] | None = None,
 ) -> SearchResult:
     """Follow the likeliest token until every sentence has reached `eos`, or for `max_len` tokens.
+
+    Of equally likely tokens the lowest is taken.
 
     Args:
         step: see `jax_attn.functional.search.Step`.
@@ -20,50 +37,34 @@ def greedy_search(
         bos, eos: the first token given to the step, and the token that ends a sentence.
         max_len: L, the most tokens of a sentence, `eos` included.
         batch_size: B.
+        min_len: the fewest tokens of a sentence, `eos` included.
+        no_repeat_ngram: n, if no n tokens in a row may occur twice in a sentence.
+        prefix: `[B, P]`, P ≤ L: the tokens that each sentence begins with, whatever the other constraints say.
+        prefix_lens: `[B]`, how many of them count; None counts all.
 
     Returns:
-        One hypothesis a sentence (n = 1); its score is Σ log p.
+        One hypothesis a sentence (n = 1); its score is Σ log p, the prefix's included.
 
     Raises:
-        ValueError: a size below 1, an id outside the vocabulary, state or log probabilities of a wrong shape.
+        ValueError: a size below 1, an id outside the vocabulary, state or log probabilities of a wrong shape, and what
+            `jax_attn.functional.constraints.make_constraints` refuses.
     """
     check_search(max_len=max_len, batch_size=batch_size)
     tokens = jnp.full(batch_size, bos, jnp.int32)
-    score_dtype, no_weights = inspect_step(step, tokens, state, memory, bos=bos, eos=eos, max_len=max_len)
-    start = {
-        "time": jnp.zeros((), jnp.int32),
-        "tokens": tokens,
-        "state": state,
-        "finished": jnp.zeros(batch_size, bool),
-        "ids": jnp.full((batch_size, max_len), eos, jnp.int32),
-        "token_scores": jnp.zeros((batch_size, max_len), score_dtype),
-        "weights": no_weights,
-    }
-
-    def advance(search):
-        time, finished = search["time"], search["finished"]
-        log_probs, state, weights = step(search["tokens"], search["state"], memory)
-        tokens = jnp.where(finished, eos, jnp.argmax(log_probs, axis=-1).astype(jnp.int32))
-        chosen = jnp.take_along_axis(log_probs, tokens[:, None], axis=-1)[:, 0]
-        return {
-            "time": time + 1,
-            "tokens": tokens,
-            "state": state,
-            "finished": finished | (tokens == eos),
-            "ids": search["ids"].at[:, time].set(tokens),
-            "token_scores": search["token_scores"].at[:, time].set(jnp.where(finished, 0, chosen)),
-            "weights": None if weights is None else search["weights"].at[:, time].set(
-                jnp.where(finished[:, None], 0, weights)
-            ),
-        }  # fmt: skip
-
-    search = jax.lax.while_loop(lambda search: (search["time"] < max_len) & ~search["finished"].all(), advance, start)
-    ended = search["ids"] == eos
-    lengths = jnp.where(ended.any(axis=-1), jnp.argmax(ended, axis=-1) + 1, max_len).astype(jnp.int32)
-    return SearchResult(
-        ids=search["ids"][:, None],
-        lengths=lengths[:, None],
-        scores=search["token_scores"].sum(axis=-1)[:, None],
-        token_scores=search["token_scores"][:, None],
-        weights=None if search["weights"] is None else search["weights"][:, None],
+    outputs = inspect_step(step, tokens, state, memory, bos=bos, eos=eos)
+    constraints = make_constraints(
+        eos=eos,
+        min_len=min_len,
+        no_repeat_ngram=no_repeat_ngram,
+        prefix=prefix,
+        prefix_lens=prefix_lens,
+        max_len=max_len,
+        batch_size=batch_size,
+        vocab_size=outputs.vocab_size,
     )
+
+    def choose(log_probs: Array, time: Array) -> tuple[Array, Array]:
+        gained, tokens = likeliest(log_probs, 1)
+        return gained[:, 0], tokens[:, 0]
+
+    return walk(step, tokens, state, memory, choose, constraints, outputs, batch_size=batch_size, max_len=max_len)

@@ -70,3 +70,29 @@ def test_log_probabilities_of_another_shape_are_refused():
 
     with pytest.raises(ValueError, match=r"step must return log_probs of shape \[2, N\]; got \[3, 4\]"):
         greedy_search(three_rows, jnp.zeros(2, int), NEXT, max_len=2, **SETTINGS)
+
+
+@pytest.mark.parametrize(("value", "score"), [(np.nan, np.nan), (-np.inf, -np.inf)])
+def test_where_nothing_can_be_chosen_nothing_is(value, score):
+    """The second sentence breaks off at its third step; the first does not suffer."""
+
+    def broken(tokens, state, memory):
+        log_probs, state, weights = step(tokens, state, memory)
+        return log_probs + jnp.where((jnp.arange(2) == 1) & (state == 3), value, 0)[:, None], state, weights
+
+    taken = []
+
+    def counted(*arguments):
+        jax.debug.callback(lambda _: taken.append(1), arguments[0])
+        return broken(*arguments)
+
+    result = greedy_search(counted, jnp.zeros(2, int), NEXT, max_len=5, **SETTINGS)
+    sound = greedy_search(step, jnp.zeros(2, int), NEXT, max_len=5, **SETTINGS)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[0], b[0]), result, sound)
+    np.testing.assert_array_equal(result.scores[1], [score])
+    np.testing.assert_array_equal(result.lengths[1], [0])
+    np.testing.assert_array_equal(result.ids[1], EOS)
+    for filled in (result.token_scores[1], result.weights[1]):
+        np.testing.assert_array_equal(filled, 0)
+    jax.effects_barrier()
+    assert len(taken) == 3  # and nobody waits for it

@@ -13,12 +13,13 @@ from torch_ref.functional.trees import map_tensors
 class SearchResult(NamedTuple):
     """B sentences, n hypotheses each (best first), L = max_len positions.
 
-    A place of the beam that no hypothesis of positive probability fills has score -inf, length 0 and ids of eos.
+    A place that no hypothesis of positive probability fills has score -inf, length 0 and ids of eos. Where NaN was
+    among the log probabilities to choose from, the score is NaN and the rest the same.
     """
 
     ids: Tensor  # int64 [B, n, L], eos past the end
     lengths: Tensor  # int64 [B, n], eos counted when it was reached
-    scores: Tensor  # [B, n], sum of log p / length**length_penalty
+    scores: Tensor  # [B, n], sum of log p; of a beam, with its penalties
     token_scores: Tensor  # [B, n, L], log p of each token, 0 past the end
     weights: Tensor | None  # [B, n, L, K], attention, 0 past the end
 
@@ -32,20 +33,24 @@ class Hypothesis:
     weights: list[Tensor | None] = field(default_factory=list)  # each [K]
     state: Any = None  # what the decoder needs to take the next step; every tensor leads with 1
     total: float = 0.0
+    score: float = 0.0  # what it is ranked by
     finished: bool = False
 
     def extended(self, token: int, log_prob: float, weights: Tensor | None, state: Any, eos: int) -> "Hypothesis":
+        total = self.total + log_prob
         return Hypothesis(
             ids=[*self.ids, token],
             token_scores=[*self.token_scores, log_prob],
             weights=[*self.weights, weights],
             state=state,
-            total=self.total + log_prob,
+            total=total,
+            score=total,
             finished=token == eos,
         )
 
-    def score(self, length_penalty: float) -> float:
-        return self.total / len(self.ids) ** length_penalty
+
+IMPOSSIBLE = Hypothesis(score=-torch.inf, finished=True)  # nothing of positive probability could be said
+UNKNOWN = Hypothesis(score=torch.nan, finished=True)  # NaN was among the log probabilities
 
 
 def sentence(tree: Any, index: int) -> Any:
@@ -84,25 +89,24 @@ def check_log_probs(log_probs: Tensor) -> None:
 
 
 def collect(
-    found: list[list[Hypothesis]], log_probs: Tensor, *, eos: int, max_len: int, penalty: float
+    found: list[list[Hypothesis]], step_outputs: tuple[Tensor, Tensor | None], *, eos: int, max_len: int
 ) -> SearchResult:
-    """Lists of hypotheses -> tensors; `log_probs` lends its dtype and device."""
+    """Lists of hypotheses -> tensors; the log_probs and weights of any step lend their dtype and device."""
+    log_probs, weights = step_outputs
     real = {"dtype": log_probs.dtype, "device": log_probs.device}
     shape = (len(found), len(found[0]))
     ids = torch.full((*shape, max_len), eos, device=log_probs.device)
     lengths = torch.zeros(shape, dtype=torch.int64, device=log_probs.device)
     scores = torch.full(shape, -torch.inf, **real)
     token_scores = torch.zeros(*shape, max_len, **real)
-    first = next((hypothesis.weights[0] for row in found for hypothesis in row if hypothesis.ids), None)
-    weights = None if first is None else first.new_zeros(*shape, max_len, first.shape[-1])
+    weights = None if weights is None else weights.new_zeros(*shape, max_len, weights.shape[-1])
     for b, hypotheses in enumerate(found):
         for n, hypothesis in enumerate(hypotheses):
-            length = len(hypothesis.ids)
+            scores[b, n], length = hypothesis.score, len(hypothesis.ids)
             if length == 0:
                 continue
             ids[b, n, :length] = torch.tensor(hypothesis.ids)
             lengths[b, n] = length
-            scores[b, n] = hypothesis.score(penalty)
             token_scores[b, n, :length] = torch.tensor(hypothesis.token_scores, **real)
             if weights is not None:
                 weights[b, n, :length] = torch.stack(hypothesis.weights)

@@ -1,0 +1,102 @@
+"""What a beam ranks hypotheses by: the log probability, weighed against the length and what was attended to.
+
+    score = Σ log p / norm(length) + coverage_penalty · Σ_k log(min(Σ_t weights[t, k], 1))
+
+Source: Wu et al., 2016, "Google's Neural Machine Translation System", section 7 (s(Y, X), lp and cp).
+"""
+
+import math
+from typing import Literal, NamedTuple, get_args
+
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from jax_attn.functional.checks import require_integer, require_lengths, require_shape
+
+LengthNorm = Literal["power", "gnmt"]
+
+LEAST_COVERAGE = 1e-9
+"""A position that nobody attended to counts as attended to this much: log 0 would make every hypothesis as bad."""
+
+
+class Penalties(NamedTuple):
+    """How one search scores its hypotheses."""
+
+    length: float
+    """α, the exponent of the norm; 0 compares sums."""
+    length_norm: LengthNorm
+    coverage: float
+    """β; 0 is off, and costs nothing."""
+    covered: Bool[Array, "batch key"] | None
+    """The source positions that ought to be attended to; None if the step returns no weights."""
+
+
+def make_penalties(
+    *,
+    length_penalty: float,
+    length_norm: LengthNorm,
+    coverage_penalty: float,
+    source_lens: Int[Array, "..."] | None,
+    num_keys: int | None,
+    batch_size: int,
+) -> Penalties:
+    """Check the options of a search; `num_keys` is K, or None if the step returns no weights.
+
+    Raises:
+        ValueError: a penalty that is negative or not finite, an unknown norm, a coverage penalty without weights,
+            lengths that are not `[B]` or, where they can be seen, outside [0, K].
+        TypeError: lengths that are not integers.
+    """
+    for name, penalty in {"length_penalty": length_penalty, "coverage_penalty": coverage_penalty}.items():
+        if not 0 <= penalty < math.inf:
+            raise ValueError(f"{name} must be finite and at least 0; got {penalty}")
+    if length_norm not in get_args(LengthNorm):
+        raise ValueError(f"length_norm must be one of {get_args(LengthNorm)}; got {length_norm!r}")
+    if coverage_penalty and num_keys is None:
+        raise ValueError("coverage_penalty needs a step that returns weights; got None")
+    if num_keys is None:
+        return Penalties(length_penalty, length_norm, 0.0, None)
+    if source_lens is None:
+        source_lens = jnp.full(batch_size, num_keys)
+    require_integer(source_lens=source_lens)
+    require_shape([batch_size], source_lens=source_lens)
+    require_lengths(num_keys, source_lens=source_lens)
+    covered = jnp.arange(num_keys) < jnp.asarray(source_lens)[:, None]
+    return Penalties(length_penalty, length_norm, coverage_penalty, covered)
+
+
+def penalized(
+    sums: Float[Array, "batch beam candidates"],
+    lengths: Int[Array, "batch beam"],
+    coverage: Float[Array, "batch beam key"] | None,
+    penalties: Penalties,
+) -> Float[Array, "batch beam candidates"]:
+    """The scores of every hypothesis's candidates, from their Σ log p: length and coverage are the hypothesis's own."""
+    scores = sums
+    if penalties.length:
+        scores = scores / norm(lengths.astype(sums.dtype), penalties.length, penalties.length_norm)[..., None]
+    if coverage is not None and penalties.covered is not None:  # both are, where the penalty is not 0
+        missed = missing_coverage(coverage, penalties.covered[:, None])
+        scores = scores + penalties.coverage * missed[..., None]
+    return scores
+
+
+def norm(lengths: Float[Array, "*shape"], alpha: float, form: LengthNorm) -> Float[Array, "*shape"]:
+    """What a sum of log probabilities is divided by, `eos` counted in the length.
+
+    "power"  length^α               α = 1 is the average
+    "gnmt"   ((5 + length) / 6)^α   Wu et al., 2016, equation 14
+    """
+    return ((5 + lengths) / 6 if form == "gnmt" else lengths) ** alpha
+
+
+def missing_coverage(
+    coverage: Float[Array, "*batch key"], covered: Bool[Array, "*#batch #key"]
+) -> Float[Array, "*batch"]:
+    """Σ_k log(min(coverage[k], 1)) over the positions `covered`, where coverage[k] = Σ_t weights[t, k].
+
+    0 if every position was attended to as much as one token attends; Wu et al., 2016, equation 14.
+    """
+    logs = jnp.log(jnp.clip(coverage, LEAST_COVERAGE, 1.0))
+    return jnp.where(covered, logs, 0).sum(axis=-1)
