@@ -1,19 +1,34 @@
 """jax_attn held against torch_ref; and the harness that does it, for anybody's port (docs/parity.md).
 
-case       the records of the registry: a case, its variants of inputs, its two sides, a refusal
-cases      the registry: every public name, its PyTorch twin and its inputs
-numbers    inputs and weights as both sides are given them
-torch_side, jax_side   one variant run in one framework: outputs and gradients by name
-compare    the two sides' results, and how far apart they may be
-taps       what lies between inputs and outputs, recorded
-bisect     the first tensor in which two programs differ, forward and backward
-updates    the first parameter in which two optimisers differ
-symptoms   what a wrong tensor looks like
-traps      known mistakes, tried out as explanations
-refusals   what both frameworks must refuse
-faults     faults planted on purpose, to see that the comparison sees them
-report     what was measured, as a table; `python -m parity_tests` prints it
-plugin     the same from pytest: the fixture `parity`
+What is compared:
+
+    case, cases           the records of the registry, and the registry: every public name, its twin and its inputs
+    *_cases, masking      the cases, by what they are cases of; what can be hidden from attention
+    training              whole trainings, step by step; `drift_plot` draws what float32 makes of them
+    refusals              what both frameworks must refuse
+    twin_differences      what other libraries call by the same name and do not mean
+
+How:
+
+    numbers, tree         inputs and weights as both sides are given them; nested arguments by name
+    torch_side, jax_side  one variant run in one framework: outputs and gradients by name
+    compare               the two sides' results, and how far apart they may be
+
+When they differ:
+
+    taps, bisect          what lies between inputs and outputs, and the first tensor that differs
+    updates               the first parameter in which two optimisers differ
+    symptoms, traps       what a wrong tensor looks like; known mistakes, tried out as explanations
+
+Whether they would be seen to:
+
+    fault, *_faults       mistakes planted on purpose, in the code of either framework
+
+What is read:
+
+    report, page          what was measured, as tables and as a page
+    work, __main__        `python -m parity_tests`
+    plugin                the same from pytest: the fixture `parity`
 """
 
 from parity_tests.bisect import Divergence, find_divergence

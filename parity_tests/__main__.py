@@ -22,8 +22,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from parity_tests.cases import CASES
 from parity_tests.faults import FAULTS
 from parity_tests.page import as_page
-from parity_tests.report import FaultRow, Row, as_fault_table, as_json, as_table
-from parity_tests.work import Comparison, Planting, Task, default_jobs, run_all
+from parity_tests.report import FaultRow, Row, TrainingRow, as_fault_table, as_json, as_table, as_training_table
+from parity_tests.training import RUNS
+from parity_tests.work import Comparison, Planting, Task, Training, default_jobs, run_all
 
 CONSOLE = Console(highlight=False)
 
@@ -33,7 +34,7 @@ class Options:
     """What to compare."""
 
     case: tuple[str, ...] = ()
-    """Names of cases, or parts of names; by default all."""
+    """Names of cases, or parts of names, `training` among them; by default all."""
     dtype: tuple[Literal["float64", "float32", "bfloat16"], ...] = ("float64", "float32")
     """Each case runs in those of them that it has inputs for."""
     faults: bool = False
@@ -49,27 +50,31 @@ class Options:
 def main() -> int:
     """Compare, print, and say by the exit status whether all is well."""
     options = tyro.cli(Options, prog="python -m parity_tests", description=__doc__)
-    names = [case.name for case in CASES if not options.case or any(part in case.name for part in options.case)]
+    every = ["training", *(case.name for case in CASES)]
+    names = [name for name in every if not options.case or any(part in name for part in options.case)]
     if not names:
-        return complain(f"no case is called like {options.case}; there are: {', '.join(c.name for c in CASES)}")
+        return complain(f"no case is called like {options.case}; there are: {', '.join(every)}")
     for path in (options.json, options.html):
         if path is not None and (path.exists() or not path.absolute().parent.is_dir()):
             return complain(f"{path} exists already, or its folder does not")
-    tasks: list[Task] = [Comparison(name, dtype) for dtype in options.dtype for name in reversed(names)]
+    tasks: list[Task] = [Training(index) for index in range(len(RUNS)) if "training" in names]
+    tasks += [Comparison(name, dtype) for dtype in options.dtype for name in reversed(names) if name != "training"]
     if options.faults:
         tasks += [Planting(index) for index, fault in enumerate(FAULTS) if fault.case in names]
     results = list(show_progress(tasks, options.jobs).values())
     rows = sorted((row for row in results if isinstance(row, Row)), key=lambda row: names.index(row.case))
+    trainings = [row for row in results if isinstance(row, TrainingRow)]
     faults = [row for row in results if isinstance(row, FaultRow)]
-    print_report(rows, faults)
+    print_report(rows, trainings, faults)
     if options.json is not None:
-        options.json.write_text(json.dumps(as_json(rows, faults), indent=2) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(as_json(rows, trainings, faults), indent=2) + "\n", encoding="utf-8")
     if options.html is not None:
-        options.html.write_text(as_page(rows, faults), encoding="utf-8")
-    return int(any(row.failures for row in rows) or not all(fault.caught for fault in faults))
+        options.html.write_text(as_page(rows, trainings, faults), encoding="utf-8")
+    failed = any(row.failures for row in rows) or any(row.failed for row in trainings)
+    return int(failed or not all(fault.caught for fault in faults))
 
 
-def show_progress(tasks: list[Task], jobs: int) -> dict[Task, Row | FaultRow | None]:
+def show_progress(tasks: list[Task], jobs: int) -> dict[Task, Row | TrainingRow | FaultRow | None]:
     """Run the tasks under a bar that names the one that ended last."""
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=CONSOLE, transient=True) as progress:
@@ -77,11 +82,14 @@ def show_progress(tasks: list[Task], jobs: int) -> dict[Task, Row | FaultRow | N
         return run_all(tasks, jobs, lambda task: progress.update(bar, advance=1, description=str(task)))
 
 
-def print_report(rows: list[Row], faults: list[FaultRow]) -> None:
+def print_report(rows: list[Row], trainings: list[TrainingRow], faults: list[FaultRow]) -> None:
     """The tables, and what failed in words."""
-    CONSOLE.print(as_table(rows))
+    if rows:
+        CONSOLE.print(as_table(rows))
     for failure in (failure for row in rows for failure in row.failures):
         CONSOLE.print(failure, markup=False)
+    if trainings:
+        CONSOLE.print(as_training_table(trainings))
     if faults:
         CONSOLE.print(as_fault_table(faults))
         CONSOLE.print(f"{sum(fault.caught for fault in faults)} of {len(faults)} planted faults caught")

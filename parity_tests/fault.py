@@ -28,18 +28,17 @@ class Fault:
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(self.target, self.attribute, self.make(getattr(self.target, self.attribute)))
 
-
-def is_caught(fault: Fault) -> bool:
-    """Whether the fault's case fails while the fault is there: one variant after the other, until one sees it."""
-    case = next(case for case in CASES if case.name == fault.case)
-    variants = [variant for variant in case.variants if fault.dtype in variant.dtypes]
-    if fault.side == "JAX":
-        forget_programs()  # what was compiled before is without the fault
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            fault.plant(patch)
-            runs = (compare_variant(case, variant, fault.dtype) for variant in variants)
-            return any(measurement.failed for run in runs for measurement in run)
-    finally:
-        if fault.side == "JAX":
-            forget_programs()
+    def is_caught(self) -> bool:
+        """Whether the case fails while the fault is there: one variant after the other, until one sees it."""
+        case = next(case for case in CASES if case.name == self.case)
+        variants = [variant for variant in case.variants if self.dtype in variant.dtypes]
+        if self.side == "JAX":
+            forget_programs()  # what was compiled before is without the fault
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                self.plant(patch)
+                runs = (compare_variant(case, variant, self.dtype) for variant in variants)
+                return any(measurement.failed for run in runs for measurement in run)
+        finally:
+            if self.side == "JAX":
+                forget_programs()

@@ -1,24 +1,21 @@
 """The report as one self-contained page: it needs no network, and reads in light and dark, on paper and on a phone."""
 
+import io
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import NamedTuple
 
 import jinja2
+import numpy as np
 
-from parity_tests.report import FaultRow, Row
-
-
-class Figure(NamedTuple):
-    """A picture with what it shows."""
-
-    caption: str
-    svg: str
+from parity_tests.drift_plot import draw_drift
+from parity_tests.report import FaultRow, Row, TrainingRow
+from parity_tests.training import Drift
+from parity_tests.twin_differences import NOT_THE_SAME
 
 
-def as_page(rows: Sequence[Row], faults: Sequence[FaultRow], figures: Sequence[Figure] = ()) -> str:
+def as_page(rows: Sequence[Row], trainings: Sequence[TrainingRow], faults: Sequence[FaultRow]) -> str:
     """The whole page as HTML."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("parity_tests", "."),
@@ -32,11 +29,27 @@ def as_page(rows: Sequence[Row], faults: Sequence[FaultRow], figures: Sequence[F
     return environment.get_template("page.html").render(
         rows=rows,
         faults=faults,
-        figures=figures,
+        trainings=trainings,
+        drift=_draw(trainings),
+        differences=NOT_THE_SAME,
         packages=packages,
         machine=f"Python {platform.python_version()}, {platform.system()} {platform.machine()}",
         time=datetime.now(UTC),
     )
+
+
+def _draw(trainings: Sequence[TrainingRow]) -> str:
+    """The drifts as one SVG; nothing if there are none."""
+    drifts = [
+        Drift(row.training, row.steps, {q: {k: np.array(x) for k, x in of.items()} for q, of in row.curves.items()}, 0)
+        for row in trainings
+        if row.curves is not None
+    ]
+    if not drifts:
+        return ""
+    file = io.StringIO()
+    draw_drift(drifts).savefig(file, format="svg")
+    return file.getvalue()[file.getvalue().index("<svg") :]
 
 
 def power(number: float) -> str:

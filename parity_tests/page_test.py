@@ -5,12 +5,15 @@ from html.parser import HTMLParser
 
 import pytest
 
-from parity_tests.page import Figure, as_page, power
-from parity_tests.report import FaultRow, Row
+from parity_tests.page import as_page, power
+from parity_tests.report import FaultRow, Row, TrainingRow
 
 AGREES = Row("LSTM", "float64", 8, 106, 5e-16, 2e-15, 0.0, 9.0, 0.002, ())
 FAILED = Row("<b>GRU</b>", "float32", 2, 10, 0.1, 0.2, 1e-7, 1e6, 1e5, ("GRU | ragged | float32 | outputs: too far",))
 CAUGHT, MISSED = (FaultRow("gates swapped", "JAX", "LSTM", caught) for caught in (True, False))
+CURVES = {name: {"JAX": [1e-7, 2e-7], "PyTorch": [1e-7, 1e-7]} for name in ("parameters", "worst parameter", "loss")}
+DRIFT = TrainingRow("a gru: drift", "float32", 2, 1.5e-7, 2e-7, "parameters; PyTorch's own 1e-7", False, CURVES)
+APART = TrainingRow("a gru: free-running", "float64", 2, 1e-3, 1e-9, "parameters of w, step 2", True, None)
 
 
 class Text(HTMLParser):
@@ -34,25 +37,26 @@ def words(page: str) -> str:
 
 
 def test_what_agrees_is_said_to() -> None:
-    text = words(as_page([AGREES], [CAUGHT], [Figure("the drift", "<svg id='curve'></svg>")]))
+    page = as_page([AGREES], [DRIFT], [CAUGHT])
+    text = words(page)
     assert "Everything agrees, and every planted fault was noticed." in text
     assert "1 of 1 planted faults caught" in text
     assert "5.0·10⁻¹⁶" in text
-    assert "the drift" in text
+    assert "a gru: drift" in text
+    assert page.count("<svg") == 1
 
 
 def test_what_failed_is_counted_and_quoted() -> None:
-    page = as_page([AGREES, FAILED], [CAUGHT, MISSED])
+    page = as_page([AGREES, FAILED], [APART], [CAUGHT, MISSED])
     text = words(page)
-    assert "1 comparisons failed, and 1 planted faults went unnoticed" in text
+    assert "2 comparisons failed, and 1 planted faults went unnoticed" in text
     assert FAILED.failures[0] in text
     assert "<b>GRU</b>" in text  # as words, not as a tag
 
 
 def test_nothing_is_fetched_from_elsewhere() -> None:
-    page = as_page([AGREES], [])
-    assert not Text(page).fetching
-    assert "http" not in page
+    page = as_page([AGREES], [DRIFT], [])
+    assert all(value is not None and value.startswith("#") for _, value in Text(page).fetching)
 
 
 @pytest.mark.parametrize(("number", "text"), [(0.0, "0"), (1.44e-16, "1.4·10⁻¹⁶"), (12.0, "1.2·10¹")])

@@ -15,11 +15,12 @@ import torch_ref
 from jax_attn.weights import from_torch, to_torch
 from parity_tests.case import DTYPES, Case, Refusal
 from parity_tests.cases import CASES, WITHOUT_CASE, public_names
-from parity_tests.fault import Fault, is_caught
-from parity_tests.faults import FAULTS
+from parity_tests.fault import Fault
+from parity_tests.jax_faults import JAX_FAULTS
 from parity_tests.jax_side import forget_programs
 from parity_tests.model_cases import jax_translator, torch_translator, translator_options
 from parity_tests.refusals import FUNCTIONAL_REFUSALS, MODULE_REFUSALS, ask_jax, ask_torch
+from parity_tests.torch_faults import TORCH_FAULTS
 
 
 @pytest.fixture(autouse=True)
@@ -84,9 +85,9 @@ def test_both_sides_refuse_inputs_of_another_size_than_the_weights() -> None:
         torch_ref.AdditiveAttention(6, query_size=4, key_size=5)(*(torch.tensor(keys) for _ in range(3)))
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.side}: {fault.name}")
+@pytest.mark.parametrize("fault", [*JAX_FAULTS, *TORCH_FAULTS], ids=lambda fault: f"{fault.side}: {fault.name}")
 def test_a_planted_fault_is_caught(fault: Fault) -> None:
-    assert is_caught(fault)
+    assert fault.is_caught()
 
 
 # Weights

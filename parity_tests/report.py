@@ -7,6 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from parity_tests.compare import Measurement, unit_roundoff
+from parity_tests.training import Drift, TrainingComparison
 
 
 class Row(NamedTuple):
@@ -28,6 +29,22 @@ class Row(NamedTuple):
     """The largest share of its bound that an error takes; more than 1 is a failure."""
     failures: tuple[str, ...]
     """Each tensor that failed, in words."""
+
+
+class TrainingRow(NamedTuple):
+    """A training in both frameworks."""
+
+    training: str
+    dtype: str
+    steps: int
+    error: float
+    """The largest of all steps and tensors; of a drift, the median over the steps of the parameters' error."""
+    bound: float
+    where: str
+    """The tensor and the step with the largest error; of a drift, what it is measured against."""
+    failed: bool
+    curves: dict[str, dict[str, list[float]]] | None
+    """Of a drift: the errors of either framework at each step."""
 
 
 class FaultRow(NamedTuple):
@@ -74,6 +91,30 @@ def as_table(rows: Sequence[Row]) -> Table:
     return table
 
 
+def summarize_training(name: str, result: TrainingComparison | Drift) -> TrainingRow:
+    """The row of one training."""
+    if isinstance(result, TrainingComparison):
+        where = f"{result.worst.quantity} of {result.worst.tensor}, step {result.worst.step}"
+        return TrainingRow(
+            name, result.dtype, result.steps, result.worst.error, result.bound, where, result.failed, None
+        )
+    ours, twin = (result.median("parameters", framework) for framework in ("JAX", "PyTorch"))
+    curves = {q: {side: list(map(float, errors)) for side, errors in of.items()} for q, of in result.curves.items()}
+    where = f"parameters; PyTorch's own {twin:.1e}"
+    return TrainingRow(name, "float32", result.steps, ours, result.bound("parameters"), where, result.failed, curves)
+
+
+def as_training_table(rows: Sequence[TrainingRow]) -> Table:
+    """The trainings as they are printed."""
+    table = Table(title="training", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for heading in ("training", "dtype", "steps", "error", "bound", "where", "verdict"):
+        table.add_column(heading, justify="right" if heading in ("steps", "error", "bound") else "left")
+    for row in rows:
+        numbers = (str(row.steps), f"{row.error:.1e}", f"{row.bound:.1e}")
+        table.add_row(row.training, row.dtype, *numbers, row.where, "[red]FAILED[/red]" if row.failed else "agrees")
+    return table
+
+
 def as_fault_table(faults: Sequence[FaultRow]) -> Table:
     """The planted faults as they are printed."""
     table = Table(title="planted faults", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
@@ -84,11 +125,12 @@ def as_fault_table(faults: Sequence[FaultRow]) -> Table:
     return table
 
 
-def as_json(rows: Sequence[Row], faults: Sequence[FaultRow]) -> dict[str, Any]:
+def as_json(rows: Sequence[Row], trainings: Sequence[TrainingRow], faults: Sequence[FaultRow]) -> dict[str, Any]:
     """The same for programs."""
     return {
         "cases": [row._asdict() for row in rows],
-        "failed": sum(bool(row.failures) for row in rows),
+        "training": [row._asdict() for row in trainings],
+        "failed": sum(bool(row.failures) for row in rows) + sum(row.failed for row in trainings),
         "faults": [fault._asdict() for fault in faults],
         "faults_planted": len(faults),
         "faults_caught": sum(fault.caught for fault in faults),

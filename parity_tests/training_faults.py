@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 import pytest
 
-from parity_tests.training import Training, TrainingComparison, free_running
+from parity_tests.training import TRAININGS, Training, TrainingComparison, free_running
 from train import optimizers
 
 
@@ -20,6 +20,18 @@ class TrainingFault:
     name: str
     attribute: str
     make: Callable[[Any], Any]
+    case: str = "training"
+    side: Literal["JAX"] = "JAX"
+
+    def run(self, training: Training, steps: int) -> TrainingComparison:
+        """The free-running comparison while the fault is there."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(optimizers, self.attribute, self.make(getattr(optimizers, self.attribute)))
+            return free_running(training, steps)
+
+    def is_caught(self) -> bool:
+        """Whether a few steps are enough to see it, in one of the trainings."""
+        return any(self.run(training, 4).failed for training in TRAININGS)
 
 
 def merged_biases(adam: Any) -> Any:
@@ -86,10 +98,3 @@ TRAINING_FAULTS = (
     TrainingFault("the clipping's epsilon", "clip_by_global_norm", other_epsilon),
     TrainingFault("each gradient clipped on its own", "clip_by_global_norm", each_on_its_own),
 )
-
-
-def run_with(fault: TrainingFault, training: Training, steps: int) -> TrainingComparison:
-    """The free-running comparison while the fault is there."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(optimizers, fault.attribute, fault.make(getattr(optimizers, fault.attribute)))
-        return free_running(training, steps)

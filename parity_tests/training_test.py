@@ -13,7 +13,7 @@ import torch
 from jax_attn.modules import recurrent
 from parity_tests import training
 from parity_tests.drift_plot import draw_drift
-from parity_tests.faults import bias_dropped
+from parity_tests.jax_faults import bias_dropped
 from parity_tests.training import (
     BOOK,
     RUNS,
@@ -26,7 +26,7 @@ from parity_tests.training import (
     free_running,
     resynchronised,
 )
-from parity_tests.training_faults import TRAINING_FAULTS, TrainingFault, run_with
+from parity_tests.training_faults import TRAINING_FAULTS, TrainingFault
 from train import optimizers
 
 
@@ -100,7 +100,7 @@ def test_the_runs_are_all_of_them_and_can_be_cut_short():
 
 @pytest.mark.parametrize("fault", TRAINING_FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_caught(fault: TrainingFault) -> None:
-    comparison = run_with(fault, BOOK, steps=20)
+    comparison = fault.run(BOOK, steps=20)
     assert comparison.failed
     assert comparison.errors["loss"].max() > comparison.bound  # not only where the fault itself is: what is learnt
     assert comparison.errors["gradients"][0] < 1e-11  # and a comparison of one forward and backward pass passes

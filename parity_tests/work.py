@@ -11,10 +11,10 @@ import torch
 
 from parity_tests.cases import CASES
 from parity_tests.compare import compare_case
-from parity_tests.fault import is_caught
 from parity_tests.faults import FAULTS
 from parity_tests.jax_side import forget_programs
-from parity_tests.report import FaultRow, Row, summarize
+from parity_tests.report import FaultRow, Row, TrainingRow, summarize, summarize_training
+from parity_tests.training import RUNS
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,24 @@ class Planting:
 
     def run(self) -> FaultRow:
         fault = FAULTS[self.index]
-        return FaultRow(fault.name, fault.side, fault.case, is_caught(fault))
+        return FaultRow(fault.name, fault.side, fault.case, fault.is_caught())
 
 
-Task = Comparison | Planting
+@dataclass(frozen=True)
+class Training:
+    """A training in both frameworks, by its place in the list."""
+
+    index: int
+
+    def __str__(self) -> str:
+        return f"training: {RUNS[self.index].name}"
+
+    def run(self) -> TrainingRow:
+        run = RUNS[self.index]
+        return summarize_training(run.name, run.run())
+
+
+Task = Comparison | Training | Planting
 
 
 def default_jobs() -> int:
