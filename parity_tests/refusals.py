@@ -119,7 +119,40 @@ def losses() -> Iterator[Refusal]:
     yield Refusal(name, "smoothing beyond 1", fitting, {"label_smoothing": 1.5})
 
 
-FUNCTIONAL_REFUSALS = (*masks(), *scores(), *attentions(), *recurrences(), *losses())
+def searches() -> Iterator[Refusal]:
+    """Over the tables of the cases: 3 sentences of at most 5 tokens of a vocabulary of 6."""
+    fitting = {"table": floats(3, 5, 6, 6), "attention": floats(3, 6, 4)}
+    noise = {"sample_search": {"noise": floats(3, 1, 5, 6)}}
+    for name in ("greedy_search", "beam_search", "sample_search"):
+        table = {**fitting, **noise.get(name, {})}
+        yield Refusal(name, "a least length beyond the greatest", table, {"min_len": 6})
+        yield Refusal(name, "n-grams of nothing", table, {"no_repeat_ngram": 0})
+        yield Refusal(name, "a prefix beyond the greatest length", {**table, "prefix": ints(3, 6)})
+        yield Refusal(name, "a prefix of another batch", {**table, "prefix": ints(2, 4)})
+        yield Refusal(name, "one prefix without its batch", {**table, "prefix": ints(3)})
+        yield Refusal(name, "a prefix of floats", {**table, "prefix": floats(3, 4)})
+        yield Refusal(name, "lengths without a prefix", {**table, "prefix_lens": ints(3)})
+        yield Refusal(name, "lengths of other prefixes", {**table, "prefix": ints(3, 4), "prefix_lens": ints(2)})
+    name = "beam_search"
+    yield Refusal(name, "an empty beam", fitting, {"beam_size": 0})
+    yield Refusal(name, "a negative penalty", fitting, {"length_penalty": -1.0})
+    yield Refusal(name, "an infinite penalty", fitting, {"coverage_penalty": float("inf")})
+    yield Refusal(name, "an unknown norm", fitting, {"length_norm": "mean"})
+    yield Refusal(name, "coverage of nothing", {**fitting, "attention": None}, {"coverage_penalty": 0.1})
+    yield Refusal(name, "sources of another batch", {**fitting, "source_lens": ints(2)}, {"coverage_penalty": 0.1})
+    name, fitting = "sample_search", {**fitting, **noise["sample_search"]}
+    yield Refusal(name, "no samples", fitting, {"num_samples": 0})
+    yield Refusal(name, "a temperature of 0", fitting, {"temperature": 0.0})
+    yield Refusal(name, "the likeliest none", fitting, {"top_k": 0})
+    yield Refusal(name, "a nucleus of nothing", fitting, {"top_p": 0.0})
+    yield Refusal(name, "more than everything", fitting, {"top_p": 1.1})
+    yield Refusal(name, "noise for other samples", fitting, {"num_samples": 2})
+    yield Refusal(name, "noise of integers", {**fitting, "noise": ints(3, 1, 5, 6)})
+    yield Refusal("ensemble", "no models", {"models": ()}, {"average": "probability"})
+    yield Refusal("ensemble", "an unknown average", {"models": (fitting,)}, {"average": "mean"})
+
+
+FUNCTIONAL_REFUSALS = (*masks(), *scores(), *attentions(), *recurrences(), *losses(), *searches())
 
 
 def modules() -> Iterator[Refusal]:

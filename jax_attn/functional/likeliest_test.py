@@ -36,7 +36,7 @@ def test_a_nan_is_seen_whatever_its_sign_and_place(vocab_size, sign):
 
 @pytest.mark.parametrize("vocab_size", [200, 8001])
 def test_no_row_is_sorted_on_a_cpu(vocab_size):
-    """XLA recognises its fast selection by a pattern, which a careless use of the result destroys: 30 times slower."""
+    """XLA knows its fast selection by a pattern, which a careless use of the result destroys: 30 times slower."""
     if jax.default_backend() != "cpu":
         pytest.skip("how XLA compiles for a CPU")
 
