@@ -433,8 +433,9 @@ A drift is one draw from its rounding; other draws show how much that means. Six
 
 The last column is PyTorch against itself, the rows of each batch in another order. The factors lie beyond what JAX
 showed, and for two of the three quantities far below what steps 1e-5 too long do (Optax's Adam; see
-`train.optimizers.scale_by_adam`). JAX's loss is above 1 probably because XLA's tanh is good to 4 ULP and PyTorch's to half of one. The
-worst tensor's factor is wide, as a single tensor's drift is: it is there for a tensor that is wrong altogether.
+`train.optimizers.scale_by_adam`). JAX's loss is above 1 probably because XLA's tanh is good to 4 ULP and PyTorch's to
+half of one. The worst tensor's factor is wide, as a single tensor's drift is: it is there for a tensor that is wrong
+altogether.
 """
 
 
