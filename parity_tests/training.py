@@ -179,6 +179,17 @@ class Step(NamedTuple):
     parameters: Tensors
 
 
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """PyTorch on one thread: for tensors this small a second one is all waiting, tenfold where cores are shared."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 class TorchSide:
     """`torch_ref`, trained by `torch.optim.Adam`."""
 
@@ -189,6 +200,7 @@ class TorchSide:
         self.model.load_state_dict(weights)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=training.learning_rate)
 
+    @_one_thread()
     def step(self, batch: Batch) -> Step:
         tensors: Any = Batch(*map(torch.tensor, batch))
         label_lens = (tensors.target_lens - 1).clamp(min=0)
@@ -407,17 +419,16 @@ def drift(training: Training, steps: int = 200, progress: Progress | None = None
     curves: dict[str, dict[str, np.ndarray]] = {
         quantity: {framework: np.zeros(steps) for framework in ("JAX", "PyTorch")} for quantity in DRIFT_FACTORS
     }
-    with _one_thread():
-        sides: dict[str, Any] = {"JAX": JaxSide(training, "float32"), "PyTorch": TorchSide(training, "float32")}
-        for number in range(steps):
-            truth = reference(training)[number]
-            for framework, side in sides.items():
-                step = side.step(draw_batch(training, number))
-                errors = list(_errors(step.parameters, truth.parameters).values())
-                curves["parameters"][framework][number] = np.median(errors)
-                curves["worst parameter"][framework][number] = max(errors)
-                curves["loss"][framework][number] = _errors(step.loss, truth.loss)["loss"]
-            _tell(progress, number + 1, steps)
+    sides: dict[str, Any] = {"JAX": JaxSide(training, "float32"), "PyTorch": TorchSide(training, "float32")}
+    for number in range(steps):
+        truth = reference(training)[number]
+        for framework, side in sides.items():
+            step = side.step(draw_batch(training, number))
+            errors = list(_errors(step.parameters, truth.parameters).values())
+            curves["parameters"][framework][number] = np.median(errors)
+            curves["worst parameter"][framework][number] = max(errors)
+            curves["loss"][framework][number] = _errors(step.loss, truth.loss)["loss"]
+        _tell(progress, number + 1, steps)
     return Drift(training.name, steps, curves, time.perf_counter() - started)
 
 
@@ -464,20 +475,19 @@ def _compare(
     errors: dict[str, list[float]] = {quantity: [] for quantity in Step._fields}
     worst = Worst("", "", 0, -1.0)
     losses, clipped_steps = [], 0
-    with _one_thread():
-        ours, twin = JaxSide(training, "float64"), reference(training)
-        for number in range(steps):
-            if mode == "re-synchronised" and number > 0:
-                ours.take_over(twin[number - 1])
-            found, expected = ours.step(draw_batch(training, number)), twin[number]
-            for quantity in Step._fields:
-                tensor, error = _furthest(getattr(found, quantity), getattr(expected, quantity))
-                errors[quantity].append(error)
-                if error > worst.error:
-                    worst = Worst(quantity, tensor, number, error)
-            losses.append(float(expected.loss["loss"]))
-            clipped_steps += bool(expected.norm["norm"] > training.clip_norm)
-            _tell(progress, number + 1, steps)
+    ours, twin = JaxSide(training, "float64"), reference(training)
+    for number in range(steps):
+        if mode == "re-synchronised" and number > 0:
+            ours.take_over(twin[number - 1])
+        found, expected = ours.step(draw_batch(training, number)), twin[number]
+        for quantity in Step._fields:
+            tensor, error = _furthest(getattr(found, quantity), getattr(expected, quantity))
+            errors[quantity].append(error)
+            if error > worst.error:
+                worst = Worst(quantity, tensor, number, error)
+        losses.append(float(expected.loss["loss"]))
+        clipped_steps += bool(expected.norm["norm"] > training.clip_norm)
+        _tell(progress, number + 1, steps)
     arrays = {quantity: np.array(of_steps) for quantity, of_steps in errors.items()}
     seconds = time.perf_counter() - started
     return TrainingComparison(
@@ -504,17 +514,6 @@ def _error(ours: np.ndarray | None, twin: np.ndarray | None) -> float:
     scale = float(np.abs(twin).max()) or 1.0
     error = float(np.abs(ours.astype(np.float64) - twin).max()) / scale
     return error if np.isfinite(error) else np.inf
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """PyTorch on one thread: for tensors this small a second one is all waiting, tenfold where cores are shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _tell(progress: Progress | None, done: int, steps: int) -> None:
