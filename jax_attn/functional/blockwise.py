@@ -1,9 +1,9 @@
 """Attention in linear memory: the context by blocks of queries and keys, without ever holding all the weights.
 
 For a block of queries, the keys are read block by block. With m the highest score so far, l = Σ exp(s − m) and
-o = Σ exp(s − m) v, a new block with highest score m′ > m rescales both by exp(m − m′); at the end context = o / l. That is
-the softmax, exactly. Kept for the gradient are the context and log Σ exp(s) of each query, from which a block's weights
-are computed again (see `_backward`).
+o = Σ exp(s − m) v, a block with a higher score m′ rescales both by exp(m − m′); at the end context = o / l. That is the
+softmax, exactly. Kept for the gradient are the context and log Σ exp(s) of each query, from which a block's weights are
+computed again (see `_backward`).
 
 Source: Milakov and Gimelshein, 2018 (the online softmax); Rabe and Staats, 2021; Dao et al., 2022 (FlashAttention).
 """
@@ -81,20 +81,17 @@ def blockwise_attention(
         raise ValueError(f"block_size must be at least 1; got {block_size}")
     shape = (*queries.shape[:-1], keys.shape[-2])
     pairs = Pairs.checked(shape, valid_lens, mask, keep_mask)
+    seen = pairs.seen(shape[-1])
+    if empty_row == "uniform":
+        pairs = pairs.with_uniform_rows(shape[-1])
 
     dtype = jnp.result_type(queries, keys, values, *given)
     wide = wide_dtype(queries, keys, values, *given)
     queries, keys, values, *given = (x.astype(wide) for x in (queries, keys, values, *given))
-    seen = pairs.seen(shape[-1])
-    keys, all_values = zero_unattended(keys, seen), values
-    values = zero_unattended(values, seen)
-
-    static = Static(score, dropout_rate, block_size)
-    attend = partial(_attend, static, tuple(given))
-    context, empty = _over_batch(attend, len(shape) - 2, (queries, keys, values), pairs)
-    if empty_row == "uniform":  # the weights of such a row are constants, and the mean's gradient is JAX's to find
-        context = jnp.where(empty[..., None], all_values.mean(axis=-2, keepdims=True), context)
-    return context.astype(dtype)
+    keys = zero_unattended(keys, seen)
+    values = zero_unattended(values, seen if pairs.uniform is None else seen | pairs.uniform.any(-2, keepdims=True))
+    attend = partial(_attend, Static(score, dropout_rate, block_size), tuple(given))
+    return _over_batch(attend, len(shape) - 2, (queries, keys, values), pairs).astype(dtype)
 
 
 class Static(NamedTuple):
@@ -111,10 +108,12 @@ class Pairs(NamedTuple):
     lens: Num[Array, "*#batch #query 1"] | None
     mask: Bool[Array, "*#batch #query #key"] | None
     keep: Bool[Array, "*batch query key"] | None
+    uniform: Bool[Array, "*#batch #query 1"] | None = None
+    """Which queries weigh all keys alike, as they may attend to none."""
 
     @classmethod
     def checked(cls, shape: tuple[int, ...], valid_lens: Any, mask: Any, keep_mask: Any) -> "Pairs":
-        """The arguments with the rank of the scores. A mask is not made of the lengths: it would be of the scores' size."""
+        """The arguments with the rank of the scores. No mask is made of the lengths: it would have the scores' size."""
         if valid_lens is not None:
             valid_lens = checked_lens(valid_lens, shape)
             valid_lens = valid_lens.reshape(*valid_lens.shape, *(1,) * (len(shape) - valid_lens.ndim))
@@ -126,25 +125,32 @@ class Pairs(NamedTuple):
             require_shape(shape, keep_mask=keep_mask)
         return cls(valid_lens, mask, keep_mask)
 
-    def seen(self, num_keys: int) -> Array | None:
+    def seen(self, num_keys: int) -> Any:
         """Which keys some query may attend to, `[*batch, 1, K]`, or a mask of which that is true."""
         lens, mask = self.lens, self.mask
         if lens is not None and (mask is None or mask.shape[-2] == 1):
             lens = lens.max(axis=-2, keepdims=True, initial=0)
-        within = None if lens is None else jnp.arange(num_keys) < lens
-        return within if mask is None else mask if within is None else mask & within
+        return Pairs(lens, mask, None)._allowed(num_keys)
+
+    def with_uniform_rows(self, num_keys: int) -> "Pairs":
+        """Those pairs, where an empty row is uniform."""
+        if self.mask is None:
+            return self if self.lens is None else self._replace(uniform=self.lens <= 0)
+        return self._replace(uniform=~self._allowed(num_keys).any(axis=-1, keepdims=True))
+
+    def _allowed(self, num_keys: int) -> Any:
+        within = None if self.lens is None else jnp.arange(num_keys) < self.lens
+        return within if self.mask is None else self.mask if within is None else self.mask & within
 
 
-def _over_batch(
-    attend: Callable[..., tuple[Array, Array]], axes: int, inputs: tuple[Array, ...], pairs: Pairs
-) -> tuple[Array, Array]:
+def _over_batch(attend: Callable[..., Array], axes: int, inputs: tuple[Array, ...], pairs: Pairs) -> Array:
     """`attend` for each example in turn, over so many leading axes."""
     if axes == 0:
         return attend(*inputs, pairs)
     shared = jax.tree.map(lambda x: x[0] if x.shape[0] == 1 else None, pairs)
     of_each = jax.tree.map(lambda x: None if x.shape[0] == 1 else x, pairs)
 
-    def one(example: tuple[tuple[Array, ...], Pairs]) -> tuple[Array, Array]:
+    def one(example: tuple[tuple[Array, ...], Pairs]) -> Array:
         own = jax.tree.map(lambda a, b: b if a is None else a, shared, example[1], is_leaf=lambda x: x is None)
         return _over_batch(attend, axes - 1, example[0], own)
 
@@ -152,7 +158,7 @@ def _over_batch(
 
 
 class Grid(NamedTuple):
-    """The blocks of one example's queries and keys: how many of each, and their sizes."""
+    """The blocks of one example's queries and keys: how many of each, and how large."""
 
     query_blocks: int
     query_block: int
@@ -162,14 +168,15 @@ class Grid(NamedTuple):
 
     @classmethod
     def of(cls, num_queries: int, num_keys: int, block_size: int) -> "Grid":
-        """As few blocks as will do, and all as large: the last of each is filled up by less than one element a block."""
+        """As few blocks as will do, all of one size: what the last one lacks is less than one for each block."""
         counts = [max(1, -(-size // block_size)) for size in (num_queries, num_keys)]
         sizes = [-(-size // count) for size, count in zip((num_queries, num_keys), counts, strict=True)]
         return cls(counts[0], sizes[0], counts[1], sizes[1], num_keys)
 
-    def by_query(self, array: Array) -> Array:
+    def by_query(self, array: Array, fill: float = 0.0) -> Array:
         """`[Q, …]` as `[blocks, queries of one, …]`."""
-        return _pad(array, 0, self.query_blocks * self.query_block).reshape(-1, self.query_block, *array.shape[1:])
+        padded = _pad(array, 0, self.query_blocks * self.query_block, fill)
+        return padded.reshape(-1, self.query_block, *array.shape[1:])
 
     def by_key(self, array: Array) -> Array:
         """`[K, …]` as `[blocks, keys of one, …]`."""
@@ -186,8 +193,8 @@ class Grid(NamedTuple):
 
         return jax.tree.map(pad, pairs)
 
-    def cut(self, pairs: Pairs, i: Array, j: Array) -> tuple[Array, Array | None]:
-        """Of padded pairs, those of query block i and key block j: which are allowed, which are kept."""
+    def cut(self, pairs: Pairs, i: Array, j: Array) -> "Block":
+        """Of padded pairs, those of query block i and key block j."""
 
         def slice_(array: Array) -> Array:
             for axis, (n, size) in enumerate(((i, self.query_block), (j, self.key_block))):
@@ -195,34 +202,47 @@ class Grid(NamedTuple):
                     array = jax.lax.dynamic_slice_in_dim(array, n * size, size, axis)
             return array
 
-        lens, mask, keep = jax.tree.map(slice_, pairs)
+        lens, mask, keep, uniform = jax.tree.map(slice_, pairs)
         positions = j * self.key_block + jnp.arange(self.key_block)
-        allowed = (positions < self.num_keys)[None]
-        allowed = allowed if lens is None else allowed & (positions < lens)
-        return allowed if mask is None else allowed & mask, keep
+        allowed = jnp.ones((1, 1), bool) if lens is None else positions < lens
+        allowed = allowed if mask is None else allowed & mask
+        allowed = allowed if uniform is None else allowed | uniform
+        return Block(allowed & (positions < self.num_keys), keep, uniform)
 
 
-def _pad(array: Array, axis: int, size: int) -> Array:
-    """Zeros at the end of an axis, up to a size."""
-    missing = size - array.shape[axis]
-    return array if missing == 0 else jnp.pad(array, [(0, missing if i == axis else 0) for i in range(array.ndim)])
+class Block(NamedTuple):
+    """What is said of the pairs of one block."""
+
+    allowed: Bool[Array, "#query key"]
+    keep: Bool[Array, "query key"] | None
+    uniform: Bool[Array, "#query 1"] | None
+
+    def mask(self, scores: Array) -> Array:
+        """The scores that the softmax sees."""
+        scores = scores if self.uniform is None else jnp.where(self.uniform, 0, scores)
+        return jnp.where(self.allowed, scores, -jnp.inf)
+
+    def drop(self, weights: Array, rate: float) -> Array:
+        return weights if self.keep is None else dropout(weights, rate, self.keep)
 
 
-def _drop(weights: Array, static: Static, keep: Array | None) -> Array:
-    return weights if keep is None else dropout(weights, static.dropout_rate, keep)
+def _pad(array: Array, axis: int, size: int, fill: float = 0.0) -> Array:
+    """Filled up at the end of an axis, to a size."""
+    missing = [(0, size - n if i == axis else 0) for i, n in enumerate(array.shape)]
+    return array if array.shape[axis] == size else jnp.pad(array, missing, constant_values=fill)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
     static: Static, parameters: tuple[Array, ...], queries: Array, keys: Array, values: Array, pairs: Pairs
-) -> tuple[Array, Array]:
-    """Of one example: the context `[Q, V]`, and which queries attend to nothing `[Q]`."""
+) -> Array:
+    """The context `[Q, V]` of one example."""
     return _forward(static, parameters, queries, keys, values, pairs)[0]
 
 
 def _forward(
     static: Static, parameters: tuple[Array, ...], queries: Array, keys: Array, values: Array, pairs: Pairs
-) -> tuple[tuple[Array, Array], tuple[Any, ...]]:
+) -> tuple[Array, tuple[Any, ...]]:
     num_queries, num_keys = queries.shape[0], keys.shape[0]
     grid = Grid.of(num_queries, num_keys, static.block_size)
     padded, dtype = grid.padded(pairs), queries.dtype
@@ -234,13 +254,13 @@ def _forward(
         def add_keys(so_far: tuple[Array, Array, Array], block: tuple[Array, Array, Array]) -> tuple[Any, None]:
             highest, total, context = so_far
             j, key, value = block
-            allowed, keep = grid.cut(padded, i, j)
-            scores = jnp.where(allowed, static.score(query, key, *parameters), -jnp.inf)
+            pairs = grid.cut(padded, i, j)
+            scores = pairs.mask(static.score(query, key, *parameters))
             higher = jnp.maximum(highest, scores.max(axis=-1, initial=-jnp.inf))
             finite = jnp.where(higher == -jnp.inf, 0, higher)  # nothing allowed yet: −inf − (−inf) would be NaN
             exponents, rescale = jnp.exp(scores - finite[:, None]), jnp.exp(highest - finite)
             total = total * rescale + exponents.sum(axis=-1)
-            context = context * rescale[:, None] + _drop(exponents, static, keep) @ value
+            context = context * rescale[:, None] + pairs.drop(exponents, static.dropout_rate) @ value
             return (higher, total, context), None
 
         rows = jnp.zeros(grid.query_block, dtype)
@@ -253,10 +273,10 @@ def _forward(
     blocks = jnp.arange(grid.query_blocks), grid.by_query(queries)
     context, log_total = jax.lax.map(of_queries, blocks)
     context, log_total = (x.reshape(-1, *x.shape[2:])[:num_queries] for x in (context, log_total))
-    return (context, log_total == jnp.inf), (parameters, queries, keys, values, pairs, context, log_total)
+    return context, (parameters, queries, keys, values, pairs, context, log_total)
 
 
-def _backward(static: Static, residuals: tuple[Any, ...], gradients: tuple[Array, Any]) -> tuple[Any, ...]:
+def _backward(static: Static, residuals: tuple[Any, ...], to_context: Array) -> tuple[Any, ...]:
     """From d, the gradient of a query's context o, to that of its scores s, block by block:
 
         p = exp(s − log Σ exp s)          ds = p (d · v − d · o)
@@ -265,12 +285,18 @@ def _backward(static: Static, residuals: tuple[Any, ...], gradients: tuple[Array
     With dropout, p in dv and d · v are those of the kept pairs, over 1 − rate; d · o is then Σ_k p (d · v) as before.
     """
     parameters, queries, keys, values, pairs, context, log_total = residuals
-    to_context, _ = gradients
     grid = Grid.of(queries.shape[0], keys.shape[0], static.block_size)
     padded = grid.padded(pairs)
     along = (to_context * context).sum(axis=-1)
     key_blocks = (jnp.arange(grid.key_blocks), grid.by_key(keys), grid.by_key(values))
-    query_blocks = (jnp.arange(grid.query_blocks), *map(grid.by_query, (queries, to_context, log_total, along)))
+    log_totals = grid.by_query(log_total, fill=jnp.inf)  # the queries that fill up the last block weigh nothing
+    query_blocks = (
+        jnp.arange(grid.query_blocks),
+        grid.by_query(queries),
+        grid.by_query(to_context),
+        log_totals,
+        grid.by_query(along),
+    )
 
     def of_queries(so_far: Any, block: tuple[Array, ...]) -> tuple[Any, Array]:
         i, query, to_context, log_total, along = block
@@ -279,11 +305,11 @@ def _backward(static: Static, residuals: tuple[Any, ...], gradients: tuple[Array
         def of_keys(so_far: Any, block: tuple[Array, Array, Array]) -> tuple[Any, tuple[Array, Array]]:
             j, key, value = block
             to_parameters, to_query = so_far
-            allowed, keep = grid.cut(padded, i, j)
-            scores, pull_back = jax.vjp(static.score, query, key, *parameters)
-            weights = jnp.exp(jnp.where(allowed, scores, -jnp.inf) - log_total[:, None])
-            to_weights = _drop(to_context @ value.T, static, keep)
-            to_value = _drop(weights, static, keep).T @ to_context
+            pairs = grid.cut(padded, i, j)
+            scores, pull_back = jax.vjp(lambda *inputs: pairs.mask(static.score(*inputs)), query, key, *parameters)
+            weights = jnp.exp(scores - log_total[:, None])
+            to_weights = pairs.drop(to_context @ value.T, static.dropout_rate)
+            to_value = pairs.drop(weights, static.dropout_rate).T @ to_context
             more_query, to_key, *more_parameters = pull_back(weights * (to_weights - along[:, None]))
             to_parameters = jax.tree.map(jnp.add, to_parameters, tuple(more_parameters))
             return (to_parameters, to_query + more_query), (to_key, to_value)

@@ -86,7 +86,7 @@ def attention_mask(
 
 
 def checked_lens(valid_lens: Num[Array, "..."], shape: tuple[int, ...]) -> Num[Array, "..."]:
-    """`valid_lens` ready to be compared with positions, once seen to fit scores of that shape, as in `attention_mask`."""
+    """`valid_lens` ready to be compared with positions, once seen to fit scores of a shape, as in `attention_mask`."""
     valid_lens = jnp.asarray(valid_lens)
     if valid_lens.shape not in (shape[:-2], shape[:-1]):
         raise ValueError(

@@ -7,13 +7,13 @@ The tanh is most of the work, and is avoided: with x = e^{2q} and y = e^{2k}, of
 
     tanh(q + k) = 1 − 2 / (1 + x y)
 
-and two terms share one division: c₁/d₁ + c₂/d₂ = (c₁ d₂ + c₂ d₁) / (d₁ d₂). That is as exact as a tanh: the error is a
-few roundings of Σ_h |w_h|. Where some |q| or |k| is above 43 (float32; 353 in float64) an exponential could overflow;
-this is seen at run time, and the sum is taken over tanh itself.
+and two terms share one division: c₁/d₁ + c₂/d₂ = (c₁ d₂ + c₂ d₁) / (d₁ d₂). The error is a few roundings of Σ_h |w_h|,
+as with a tanh. Two cases are found at run time, and summed over tanh itself: some |q| or |k| above 43 (float32; 353 in
+float64), where an exponential could overflow, and all of them so small that 1 − 2 / (1 + x y) would lose their digits.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,7 @@ def sum_of_tanh(
 ) -> Float[Array, "*batch query key"]:
     """s[q, k] = Σ_h w_v[h] tanh(queries[q, h] + keys[k, h])
 
-    All three have one dtype, float32 or wider. With g the gradient of s, and tanh and tanh′ at queries[q, h] + keys[k, h],
+    All three have one dtype, float32 or wider. With g the gradient of s, tanh and tanh′ at queries[q, h] + keys[k, h],
 
         dqueries[q, h] = w_v[h] Σ_k g[q, k] tanh′       dw_v[h] = Σ_q Σ_k g[q, k] tanh
         dkeys[k, h]    = w_v[h] Σ_q g[q, k] tanh′
@@ -120,11 +120,12 @@ def _in_chains(array: Array, axis: int) -> Array:
     return padded.reshape(*array.shape[:axis], -1, CHAIN, *array.shape[axis + 1 :])
 
 
-def _by_range(queries: Array, keys: Array, compute: Callable[[Arithmetic], Array | tuple[Array, ...]]):  # type: ignore[no-untyped-def]
-    """`compute` by exponentials where none can overflow, else by tanh; NaN and infinity are for tanh."""
+def _by_range(queries: Array, keys: Array, compute: Callable[[Arithmetic], Any]) -> Any:
+    """`compute` by exponentials where none can overflow and no digits are lost, else, and with NaN, by tanh."""
     limit = jnp.log(jnp.finfo(queries.dtype).max) / 2 - 1
-    small = [jnp.max(jnp.abs(x), initial=0) < limit for x in (queries, keys)]
-    return jax.lax.cond(small[0] & small[1], lambda: compute(BY_EXPONENTIALS), lambda: compute(BY_TANH))
+    query, key = (jnp.max(jnp.abs(x), initial=0) for x in (queries, keys))
+    fits = (query < limit) & (key < limit) & (query + key > 1)
+    return jax.lax.cond(fits, lambda: compute(BY_EXPONENTIALS), lambda: compute(BY_TANH))
 
 
 def _denominators(one: Term, two: Term) -> tuple[Array, Array]:
