@@ -2,6 +2,7 @@
 
 from jax_attn.functional.attend import attend, attention
 from jax_attn.functional.beam import beam_search
+from jax_attn.functional.blockwise import blockwise_attention
 from jax_attn.functional.dropout import dropout
 from jax_attn.functional.ensemble import ensemble
 from jax_attn.functional.greedy import greedy_search
@@ -22,6 +23,7 @@ __all__ = [
     "attention_mask",
     "beam_search",
     "bilinear_score",
+    "blockwise_attention",
     "causal_mask",
     "dot_score",
     "dropout",

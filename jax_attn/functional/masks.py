@@ -26,11 +26,16 @@ def length_mask(valid_lens: Num[Array, "*lens"], size: int) -> Bool[Array, "*len
         TypeError: lengths that are no numbers.
         ValueError: a length outside [0, size], where it can be seen: outside a jit, which would clamp it.
     """
+    return jnp.arange(size) < _comparable(valid_lens, size)[..., None]
+
+
+def _comparable(valid_lens: Num[Array, "*lens"], size: int) -> Num[Array, "*lens"]:
+    """Lengths, once they are seen to be within [0, size], in a dtype that can be compared with positions."""
     valid_lens = jnp.asarray(valid_lens)
     require_lengths(size, valid_lens=valid_lens)
     if jnp.issubdtype(valid_lens.dtype, jnp.floating):  # bfloat16 cannot tell 256 from 257
         valid_lens = valid_lens.astype(wide_dtype(valid_lens))
-    return jnp.arange(size) < valid_lens[..., None]
+    return valid_lens
 
 
 def causal_mask(num_queries: int, num_keys: int | None = None) -> Bool[Array, "query key"]:
@@ -69,12 +74,7 @@ def attention_mask(
         raise ValueError(f"scores must be [..., Q, K]; got {shape_text(shape)}")
     allowed = None
     if valid_lens is not None:
-        valid_lens = jnp.asarray(valid_lens)
-        if valid_lens.shape not in (shape[:-2], shape[:-1]):
-            raise ValueError(
-                f"valid_lens must be {shape_text(shape[:-2])} or {shape_text(shape[:-1])}; "
-                f"got {shape_text(valid_lens.shape)}"
-            )
+        valid_lens = checked_lens(valid_lens, shape)
         allowed = length_mask(valid_lens, shape[-1])
         if valid_lens.ndim == len(shape) - 2:
             allowed = jnp.expand_dims(allowed, -2)  # [*batch, 1, K]
@@ -83,6 +83,17 @@ def attention_mask(
         mask = mask.reshape((1,) * (len(shape) - mask.ndim) + mask.shape)
         allowed = mask if allowed is None else allowed & mask
     return allowed
+
+
+def checked_lens(valid_lens: Num[Array, "..."], shape: tuple[int, ...]) -> Num[Array, "..."]:
+    """`valid_lens` ready to be compared with positions, once seen to fit scores of a shape, as in `attention_mask`."""
+    valid_lens = jnp.asarray(valid_lens)
+    if valid_lens.shape not in (shape[:-2], shape[:-1]):
+        raise ValueError(
+            f"valid_lens must be {shape_text(shape[:-2])} or {shape_text(shape[:-1])}; "
+            f"got {shape_text(valid_lens.shape)}"
+        )
+    return _comparable(valid_lens, shape[-1])
 
 
 def checked_mask(mask: Bool[Array, "..."], shape: tuple[int, ...]) -> Bool[Array, "..."]:

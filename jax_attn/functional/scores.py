@@ -9,7 +9,6 @@ Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-s
 """
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +23,11 @@ from jax_attn.functional.checks import (
     require_shape,
     wide_dtype,
 )
+from jax_attn.functional.tanh_sums import sum_of_tanh
+
+MANY = 16
+"""From so many queries and keys on, additive scores are summed term by term. The few queries of a decoder's step are
+faster by one product (measured on a CPU)."""
 
 
 def dot_score(
@@ -79,6 +83,8 @@ def additive_score(
 ) -> Float[Array, "*batch query key"]:
     """a(q, k) = w_vᵀ tanh(q + k), of projected queries q = W_q query and keys k = W_k key (Bahdanau et al., 2015)
 
+    With 16 or more of both, no array of Q·K·H elements is made, see `tanh_sums`; there is then no forward mode (`jvp`).
+
     Args:
         w_v: `[H]`.
         use_tanh: False leaves the tanh out, for checkpoints that were trained so. The score is then a sum of one term
@@ -92,14 +98,20 @@ def additive_score(
     return scores.astype(dtype or jnp.result_type(queries, keys, w_v))
 
 
-@partial(jax.checkpoint, static_argnums=3)
 def _sum_of_tanh(queries: Array, keys: Array, w_v: Array, use_tanh: bool) -> Array:
-    """Σ_h w_v[h] tanh(q[h] + k[h]), whose `[*batch, Q, K, H]` terms are computed again for the gradient, not kept.
+    """Σ_h w_v[h] tanh(q[h] + k[h]), in the form that suits the shape."""
+    if not use_tanh:  # the sum falls apart
+        return jnp.expand_dims(queries @ w_v, -1) + jnp.expand_dims(keys @ w_v, -2)
+    if min(queries.shape[-2], keys.shape[-2]) >= MANY:
+        return sum_of_tanh(queries, keys, w_v)
+    return _product_with_tanh(queries, keys, w_v)
 
-    They are H times as large as the scores: writing them out and reading them back takes longer than a second tanh.
-    """
+
+@jax.checkpoint
+def _product_with_tanh(queries: Array, keys: Array, w_v: Array) -> Array:
+    """One product of all `[*batch, Q, K, H]` terms with w_v; for the gradient they are computed again, not kept."""
     hidden = jnp.expand_dims(queries, -2) + jnp.expand_dims(keys, -3)  # [*batch, Q, K, H]
-    return jnp.sum((jnp.tanh(hidden) if use_tanh else hidden) * w_v, axis=-1)
+    return jnp.tanh(hidden) @ w_v
 
 
 def gaussian_score(

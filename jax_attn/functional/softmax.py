@@ -13,6 +13,12 @@ from jax_attn.functional.masks import allow_all_where_empty, attention_mask
 EmptyRow = Literal["zero", "uniform"]
 
 
+def require_empty_row(empty_row: str) -> None:
+    """Raise ValueError unless it is one of the two meanings."""
+    if empty_row not in get_args(EmptyRow):
+        raise ValueError(f"empty_row must be one of {get_args(EmptyRow)}; got {empty_row!r}")
+
+
 def masked_softmax(
     scores: Float[Array, "*batch query key"],
     valid_lens: Num[Array, "..."] | None = None,
@@ -71,8 +77,7 @@ def masked_log_softmax(
 
 def _exponentials(scores, valid_lens, mask, empty_row):
     """exp(scores − row maximum) with zeros where masked, its row sums, and (the shifted scores, the mask)."""
-    if empty_row not in get_args(EmptyRow):
-        raise ValueError(f"empty_row must be one of {get_args(EmptyRow)}; got {empty_row!r}")
+    require_empty_row(empty_row)
     require_float(scores=scores)
     require_rank(2, "[*batch, Q, K]", scores=scores)
     scores = jnp.asarray(scores, wide_dtype(scores))

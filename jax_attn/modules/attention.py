@@ -12,7 +12,8 @@ Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-s
 
 from collections.abc import Callable
 from dataclasses import field
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -21,11 +22,17 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Num
 
 from jax_attn.functional.attend import attended, weighted_mean
+from jax_attn.functional.blockwise import blockwise_attention
 from jax_attn.functional.checks import require_float, require_same_length, shape_text, wide_dtype
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import attention_mask, zero_unattended
 from jax_attn.functional.scores import additive_score, dot_score, gaussian_score, scaled_dot_score
 from jax_attn.functional.softmax import EmptyRow, masked_softmax
+
+Form = Literal["auto", "plain", "blockwise"]
+
+LARGE = 2**20
+"""From so many pairs of a query and a key on, `form="auto"` goes by blocks where it may."""
 
 
 class Memory(NamedTuple):
@@ -40,18 +47,31 @@ class Memory(NamedTuple):
 
 
 class Attention(nn.Module, kw_only=True):
-    """What the scoring functions share: a subclass projects keys, scores queries and has a field `dropout`.
+    """What the scoring functions share: a subclass says how it projects and scores, and has a field `dropout`.
 
     Args (of every subclass):
         dropout: the rate of dropout on the weights.
         empty_row: what a query that may attend to nothing gets, see `masked_softmax`.
+        form: how the context is computed where the weights are not asked for: "plain" holds them all, "blockwise" does
+            not (see `blockwise_attention`), and "auto" goes by blocks from 2²⁰ pairs of a query and a key on. With
+            `return_weights=True` it is always plain.
         dtype: the dtype to compute the projections in; by default that of inputs and parameters together.
         param_dtype: the parameters' dtype.
     """
 
     empty_row: EmptyRow = "zero"
+    form: Form = "auto"
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self) -> None:
+        if self.form not in get_args(Form):
+            raise ValueError(f"form must be one of {get_args(Form)}; got {self.form!r}")
+        super().__post_init__()
+
+    def project_queries(self, queries: Array) -> Array:
+        """What of the score depends on the queries alone; the queries themselves unless a subclass says otherwise."""
+        return queries
 
     def project_keys(self, keys: Array, query_size: int) -> Array:
         """What of the score depends on the keys alone; the keys themselves unless a subclass says otherwise."""
@@ -61,8 +81,8 @@ class Attention(nn.Module, kw_only=True):
         """What the weights are the weights of; the values themselves unless a subclass says otherwise."""
         return values
 
-    def score(self, queries: Array, keys: Array, dtype: DTypeLike) -> Array:
-        """Scores `[*batch, Q, K]` of queries `[*batch, Q, D]` and projected keys."""
+    def scoring(self) -> tuple[Callable[..., Array], tuple[Array, ...]]:
+        """A function of `functional.scores`, and what it takes after projected queries and keys."""
         raise NotImplementedError
 
     def context_size(self, memory: Memory) -> int:
@@ -105,20 +125,31 @@ class Attention(nn.Module, kw_only=True):
         memory: Memory,
         *,
         deterministic: bool = True,
-        keep_mask: Bool[Array, "*batch query key"] | None = None,
+        keep_mask: Bool[Array, "*weighted query key"] | None = None,
         return_weights: bool = True,
-    ) -> tuple[Float[Array, "*batch query value"], Float[Array, "*batch query key"] | None]:
+    ) -> tuple[Float[Array, "*weighted query value"], Float[Array, "*weighted query key"] | None]:
         """Context and weights of queries over a prepared memory; arguments and results as for the call."""
         require_float(queries=queries)
         dtype = jnp.result_type(queries, memory.values)
         wide = wide_dtype(queries, memory.keys, memory.values)
-        scores = self.score(queries, memory.keys, wide)
-        weights = masked_softmax(scores, mask=memory.mask, empty_row=self.empty_row)
+        queries, (score, parameters) = self.project_queries(queries), self.scoring()
+        shape = (*queries.shape[:-1], memory.keys.shape[-2])  # MultiHeadAttention's heads among the leading axes
         rate: float = self.dropout  # type: ignore[attr-defined]  # a field of every subclass, after its own
         if keep_mask is None and rate > 0 and not deterministic:
-            keep_mask = draw_keep_mask(self.make_rng("dropout"), rate, weights.shape)
+            keep_mask = draw_keep_mask(self.make_rng("dropout"), rate, shape)
+        if not return_weights and self._by_blocks(shape):
+            context = blockwise_attention(
+                score, queries, memory.keys, memory.values.astype(wide), mask=memory.mask, parameters=parameters,
+                empty_row=self.empty_row, dropout_rate=rate, keep_mask=keep_mask,
+            )  # fmt: skip
+            return context.astype(dtype), None
+        scores = score(queries, memory.keys, *parameters, dtype=wide)
+        weights = masked_softmax(scores, mask=memory.mask, empty_row=self.empty_row)
         context = weighted_mean(weights, memory.values.astype(wide), rate, keep_mask)
         return context.astype(dtype), weights.astype(dtype) if return_weights else None
+
+    def _by_blocks(self, shape: tuple[int, ...]) -> bool:
+        return self.form == "blockwise" or (self.form == "auto" and shape[-2] * shape[-1] >= LARGE)
 
     def __call__(
         self,
@@ -140,7 +171,7 @@ class Attention(nn.Module, kw_only=True):
             mask: boolean, broadcastable to `[*batch, Q, K]`; True = may attend. With both, both must allow.
             deterministic: False turns dropout on, which draws from the "dropout" stream.
             keep_mask: `[*batch, Q, K]`, the entries that dropout keeps, given instead of drawn.
-            return_weights: False returns None in their place.
+            return_weights: False returns None in their place, and lets the context be computed by blocks, see `form`.
 
         Returns:
             The context `[*batch, Q, V]` and the weights `[*batch, Q, K]`, before dropout.
@@ -182,8 +213,8 @@ class DotProductAttention(Attention):
     dropout: float = 0.0
     scaled: bool = field(default=True, kw_only=True)
 
-    def score(self, queries: Array, keys: Array, dtype: DTypeLike) -> Array:
-        return (scaled_dot_score if self.scaled else dot_score)(queries, keys, dtype=dtype)
+    def scoring(self) -> tuple[Callable[..., Array], tuple[Array, ...]]:
+        return scaled_dot_score if self.scaled else dot_score, ()
 
 
 class GaussianAttention(Attention):
@@ -192,8 +223,8 @@ class GaussianAttention(Attention):
     dropout: float = 0.0
     sigma: float = field(default=1.0, kw_only=True)
 
-    def score(self, queries: Array, keys: Array, dtype: DTypeLike) -> Array:
-        return gaussian_score(queries, keys, self.sigma, dtype=dtype)
+    def scoring(self) -> tuple[Callable[..., Array], tuple[Array, ...]]:
+        return partial(gaussian_score, sigma=self.sigma), ()
 
 
 class BilinearAttention(Attention):
@@ -208,8 +239,8 @@ class BilinearAttention(Attention):
     def project_keys(self, keys: Array, query_size: int) -> Array:
         return nn.Dense(query_size, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype, name="W")(keys)
 
-    def score(self, queries: Array, keys: Array, dtype: DTypeLike) -> Array:
-        return dot_score(queries, keys, dtype=dtype)
+    def scoring(self) -> tuple[Callable[..., Array], tuple[Array, ...]]:
+        return dot_score, ()
 
 
 class AdditiveAttention(Attention):
@@ -236,9 +267,11 @@ class AdditiveAttention(Attention):
     def project_keys(self, keys: Array, query_size: int) -> Array:
         return self.W_k(keys)
 
-    def score(self, queries: Array, keys: Array, dtype: DTypeLike) -> Array:
-        w_v = self.w_v(self.num_hiddens)[:, 0]
-        return additive_score(self.W_q(queries), keys, w_v, use_tanh=self.use_tanh, dtype=dtype)
+    def project_queries(self, queries: Array) -> Array:
+        return self.W_q(queries)
+
+    def scoring(self) -> tuple[Callable[..., Array], tuple[Array, ...]]:
+        return partial(additive_score, use_tanh=self.use_tanh), (self.w_v(self.num_hiddens)[:, 0],)
 
 
 MLPAttention = AdditiveAttention
@@ -278,14 +311,17 @@ class MultiHeadAttention(Attention):
 
         self.W_q, self.W_k, self.W_v, self.W_o = dense(), dense(), dense(), dense()
 
+    def project_queries(self, queries: Array) -> Array:
+        return self._split(self.W_q(queries))
+
     def project_keys(self, keys: Array, query_size: int) -> Array:
         return self._split(self.W_k(keys))
 
     def project_values(self, values: Array) -> Array:
         return self._split(self.W_v(values))
 
-    def score(self, queries: Array, keys: Array, dtype: DTypeLike) -> Array:
-        return scaled_dot_score(queries, keys, dtype=dtype)
+    def scoring(self) -> tuple[Callable[..., Array], tuple[Array, ...]]:
+        return scaled_dot_score, ()
 
     def context_size(self, memory: Memory) -> int:
         return self.num_hiddens
@@ -295,8 +331,7 @@ class MultiHeadAttention(Attention):
         return memory if memory.mask is None else memory._replace(mask=jnp.expand_dims(memory.mask, -3))
 
     def attend(self, queries: Array, memory: Memory, **kwargs: Any) -> tuple[Array, Array | None]:
-        require_float(queries=queries)
-        context, weights = super().attend(self._split(self.W_q(queries)), memory, **kwargs)
+        context, weights = super().attend(queries, memory, **kwargs)
         joined = jnp.swapaxes(context, -3, -2)  # [*batch, Q, heads, H / heads]
         context = self.W_o(joined.reshape(*joined.shape[:-2], self.num_hiddens))
         return context.astype(queries.dtype), None if weights is None else weights.astype(queries.dtype)

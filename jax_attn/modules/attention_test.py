@@ -301,3 +301,42 @@ def test_permuting_keys_with_their_values_permutes_the_weights_and_leaves_the_co
     params, order = params_of("additive"), np.array(order)
     context, weights = apply_additive(params, *INPUTS)
     close(apply_additive(params, QUERIES, KEYS[:, order], VALUES[:, order]), (context, weights[..., order]))
+
+
+@each_module
+@pytest.mark.parametrize("empty_row", ["zero", "uniform"])
+def test_by_blocks_the_context_and_every_gradient_are_the_plain_form_s(x64, name, empty_row):
+    forms = [MODULES[name](form=form, empty_row=empty_row, dropout=0.5) for form in ("plain", "blockwise")]
+    params, *inputs = jax.tree.map(lambda x: x.astype(jnp.float64), (params_of(name), *INPUTS))
+    lens = jnp.array([[1, 0, 5], [3, 4, 4]])
+    keep = jnp.asarray(random.random((2, 2, 3, 5) if name == "multi-head" else (2, 3, 5)) < 0.6)
+
+    def total(module, params, *inputs):
+        context, weights = module.apply(params, *inputs, lens, keep_mask=keep, return_weights=False)
+        assert weights is None
+        return jnp.sum(jnp.sin(context))
+
+    plain, blockwise = (
+        jax.jit(jax.value_and_grad(lambda *a, m=module: total(m, *a), argnums=(0, 1, 2, 3)))(params, *inputs)
+        for module in forms
+    )
+    close(plain, blockwise, rtol=1e-11, atol=1e-12)
+
+
+def test_large_shapes_go_by_blocks_unless_the_weights_are_wanted_or_the_plain_form_is_asked_for():
+    def largest(form, return_weights):
+        shapes = jax.ShapeDtypeStruct((1, 2048, 4), jnp.float32)
+        module = AdditiveAttention(8, form=form)
+        params = jax.eval_shape(module.init, jax.random.key(0), *[jnp.ones((1, 2, 4))] * 3)
+        run = jax.jit(lambda *inputs: module.apply(*inputs, return_weights=return_weights))
+        memory = run.lower(params, shapes, shapes, shapes).compile().memory_analysis()
+        return memory.temp_size_in_bytes + memory.output_size_in_bytes
+
+    scores = 4 * 2048**2
+    assert largest("auto", False) < 0.7 * scores
+    assert min(largest("plain", False), largest("auto", True)) > scores
+
+
+def test_an_unknown_form_is_refused(own_checks):
+    with pytest.raises(ValueError, match=r"form must be one of .*'blockwise'.*; got 'flash'"):
+        DotProductAttention(form="flash")

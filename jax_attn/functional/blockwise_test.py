@@ -1,0 +1,208 @@
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_attn import (
+    additive_score,
+    attend,
+    bilinear_score,
+    blockwise_attention,
+    causal_mask,
+    dot_score,
+    gaussian_score,
+    scaled_dot_score,
+)
+
+random = np.random.default_rng(0)
+B, Q, K, D = 2, 7, 10, 4
+BLOCK = 4  # of 7 queries two blocks, the second short of one; of 10 keys three, the third short of two
+QUERIES, KEYS, VALUES = (random.normal(size=(B, length, size)) for length, size in ((Q, D), (K, D), (K, 3)))
+W, W_V = random.normal(size=(D, D)), random.normal(size=D)
+MASK = random.random((B, Q, K)) < 0.6
+MASK[0, 2] = False  # an empty row
+
+SCORES = {
+    "dot": (dot_score, ()),
+    "scaled_dot": (scaled_dot_score, ()),
+    "bilinear": (bilinear_score, (W,)),
+    "additive": (additive_score, (W_V,)),
+    "additive without tanh": (partial(additive_score, use_tanh=False), (W_V,)),
+    "gaussian": (partial(gaussian_score, sigma=0.7), ()),
+}
+MASKINGS = {
+    "nothing": {},
+    "lengths": {"valid_lens": np.array([6, 0])},
+    "floating lengths": {"valid_lens": np.array([2.5, 9.0])},
+    "lengths of each query": {"valid_lens": random.integers(0, K + 1, (B, Q))},
+    "mask": {"mask": MASK},
+    "mask of keys": {"mask": MASK[:, 1:2]},
+    "mask of one example": {"mask": MASK[0]},
+    "mask of queries": {"mask": MASK[1, :, :1]},
+    "mask of keys, lengths of each query": {"mask": MASK[0, 0], "valid_lens": random.integers(0, K + 1, (B, Q))},
+    "mask and lengths": {"mask": MASK, "valid_lens": np.array([4, 10])},
+    "causal": {"mask": np.asarray(causal_mask(Q, K))},
+}
+
+
+def plain(score, queries, keys, values, parameters=(), **options):
+    return attend(score(queries, keys, *parameters), values, **options)[0]
+
+
+def with_gradients(function, score, **options):
+    """Context, and the gradients of queries, keys, values and parameters, along one random direction."""
+    options = {name: jnp.asarray(x) if isinstance(x, np.ndarray) else x for name, x in options.items()}
+
+    def run(queries, keys, values, parameters):
+        def context(*inputs):
+            return function(score, *inputs[:3], parameters=inputs[3], **options)
+
+        result, pull_back = jax.vjp(context, queries, keys, values, parameters)
+        direction = np.random.default_rng(1).normal(size=result.shape)
+        return result, pull_back(jnp.asarray(direction, result.dtype))
+
+    return jax.jit(run)
+
+
+def both(score, inputs, block_size=BLOCK, **options):
+    by_blocks = with_gradients(partial(blockwise_attention, block_size=block_size), score, **options)(*inputs)
+    return by_blocks, with_gradients(plain, score, **options)(*inputs)
+
+
+def close(a, b, tolerance=1e-12):
+    def check(a, b):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        assert np.abs(np.asarray(a - b, float)).max() <= tolerance * max(np.abs(np.asarray(b, float)).max(), 1e-3)
+
+    jax.tree.map(check, a, b)
+
+
+def inputs_of(name="additive", dtype=jnp.float64):
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype), (QUERIES, KEYS, VALUES, SCORES[name][1]))
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_every_score_gives_the_plain_form_s_context_and_gradients(x64, name):
+    close(*both(SCORES[name][0], inputs_of(name), **MASKINGS["lengths of each query"]))
+
+
+@pytest.mark.parametrize("masking", MASKINGS)
+@pytest.mark.parametrize("empty_row", ["zero", "uniform"])
+def test_every_masking_does_so_too(x64, masking, empty_row):
+    close(*both(dot_score, inputs_of("dot"), empty_row=empty_row, **MASKINGS[masking]))
+
+
+@pytest.mark.parametrize("block_size", [1, 7, 100])
+def test_whatever_the_block(x64, block_size):
+    close(*both(scaled_dot_score, inputs_of("scaled_dot"), block_size, mask=MASK))
+
+
+def test_blocks_large_enough_for_additive_scores_term_by_term(x64):
+    queries, keys, values = (random.normal(size=(length, 5)) for length in (37, 53, 53))
+    inputs = jax.tree.map(jnp.asarray, (queries, keys, values, (random.normal(size=5),)))
+    close(*both(additive_score, inputs, 20, valid_lens=np.array(50)))
+
+
+def test_dropout_keeps_what_it_is_told_to(x64):
+    keep = random.random((B, Q, K)) < 0.7
+    for empty_row in ("zero", "uniform"):
+        options = {"mask": MASK, "keep_mask": keep, "dropout_rate": 0.3, "empty_row": empty_row}
+        close(*both(dot_score, inputs_of("dot"), **options))
+
+
+@pytest.mark.parametrize("batch", [(), (3, 1, 2)])
+def test_any_leading_axes_and_masks_that_broadcast_over_them(x64, batch):
+    arrays = [random.normal(size=(*batch, *shape)) for shape in ((Q, D), (K, D), (K, 3))]
+    inputs = *map(jnp.asarray, arrays), ()
+    close(*both(dot_score, inputs, mask=MASK[0]))
+    close(*both(dot_score, inputs, valid_lens=np.asarray(random.integers(0, K + 1, batch))))
+    if len(batch) == 3:  # as with several heads
+        close(*both(dot_score, inputs, mask=random.random((3, 1, 1, 1, K)) < 0.6))
+
+
+def test_vmap_gives_the_same(x64):
+    inputs, lens = inputs_of(), jnp.asarray(MASKINGS["lengths"]["valid_lens"])
+
+    def run(queries, keys, values, lens):
+        return blockwise_attention(
+            additive_score, queries, keys, values, lens, parameters=(jnp.asarray(W_V),), block_size=BLOCK
+        )
+
+    grad = jax.grad(lambda *a: jnp.sum(jnp.sin(run(*a))), argnums=(0, 1, 2))
+    close(jax.jit(jax.vmap(run))(*inputs[:3], lens), jax.jit(run)(*inputs[:3], lens))
+    close(jax.jit(jax.vmap(grad))(*inputs[:3], lens), jax.jit(grad)(*inputs[:3], lens))
+
+
+@pytest.mark.parametrize("poison", [jnp.nan, jnp.inf])
+@pytest.mark.parametrize("empty_row", ["zero", "uniform"])
+def test_nobody_s_keys_and_values_reach_neither_result_nor_gradient(poison, empty_row):
+    queries, keys, values, parameters = inputs_of(dtype=jnp.float32)
+    lens = jnp.array([5, 8])
+    seen = (jnp.arange(K) < lens[:, None])[..., None]
+    score = partial(blockwise_attention, block_size=BLOCK)
+    run = with_gradients(score, additive_score, valid_lens=lens, empty_row=empty_row)
+    clean = run(queries, keys, values, parameters)
+    poisoned = run(queries, jnp.where(seen, keys, poison), jnp.where(seen, values, poison), parameters)
+    jax.tree.map(np.testing.assert_array_equal, poisoned, clean)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(clean))
+
+
+def test_scores_of_1e4_overflow_nowhere_not_even_where_a_block_is_filled_up(x64):
+    queries, keys, values, (w_v,) = inputs_of()
+    close(*both(additive_score, (queries, keys, values, (1e4 * w_v,))), tolerance=1e-9)
+    close(*both(dot_score, (1e4 * queries, keys, values, ())), tolerance=1e-9)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_scores_and_softmax_are_computed_in_float32_and_rounded_once(x64, dtype):
+    inputs = inputs_of(dtype=dtype)
+    result = jax.jit(partial(blockwise_attention, additive_score, block_size=BLOCK))(*inputs[:3], parameters=inputs[3])
+    assert result.dtype == dtype
+    exact = plain(additive_score, *(jax.tree.map(lambda x: x.astype(jnp.float64), inputs)))
+    np.testing.assert_allclose(result.astype(jnp.float64), exact, rtol=2 * float(jnp.finfo(dtype).eps), atol=1e-6)
+
+
+def largest_array(function, *shapes):
+    """Elements of the largest array of the compiled program that is not an operation inside a fused loop."""
+    text = jax.jit(function).lower(*(jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes)).compile().as_text()
+    outside = re.sub(r"^%?(fused|wrapped)\S* .*?^\}", "", text, flags=re.S | re.M)
+    arrays = re.findall(r"(?:f32|pred|s32)\[([\d,]+)\]", outside)
+    return max(int(np.prod([int(size) for size in array.split(",")])) for array in arrays)
+
+
+@pytest.mark.parametrize("options", [{}, {"valid_lens": jnp.arange(512)}], ids=["nothing masked", "lengths"])
+def test_nothing_of_all_pairs_is_made_by_the_result_or_its_gradient(options):
+    shapes = (512, 8), (640, 8), (640, 8), (8,)
+
+    def gradients(function, **more):
+        def total(queries, keys, values, w_v):
+            return jnp.sum(
+                jnp.sin(function(additive_score, queries, keys, values, parameters=(w_v,), **options, **more))
+            )
+
+        return jax.grad(total, argnums=(0, 1, 2, 3))
+
+    assert largest_array(gradients(blockwise_attention, block_size=128), *shapes) <= 2 * 128 * 128
+    assert largest_array(gradients(plain), *shapes) >= 512 * 640
+
+
+def test_wrong_arguments_are_told(own_checks):
+    def refused(message, error=ValueError, inputs=(QUERIES, KEYS, VALUES), **options):
+        with pytest.raises(error, match=re.escape(message)):
+            jax.eval_shape(partial(blockwise_attention, dot_score, **options), *inputs)
+
+    refused("valid_lens must be [2] or [2, 7]; got [3]", valid_lens=np.array([1, 2, 3]))
+    refused("mask must be broadcastable to [2, 7, 10]; got [2, 7, 9]", mask=np.ones((2, 7, 9), bool))
+    refused("mask must be boolean", TypeError, mask=np.ones((2, 7, 10)))
+    refused("keep_mask must be [2, 7, 10]; got [2, 7, 9]", keep_mask=np.ones((2, 7, 9), bool))
+    refused("values must have as many positions as keys, 10; got 9", inputs=(QUERIES, KEYS, VALUES[:, :9]))
+    refused("keys must have the leading axes of queries, [2]; got [1]", inputs=(QUERIES, KEYS[:1], VALUES))
+    refused("queries must have a floating dtype", TypeError, inputs=(QUERIES.astype(int), KEYS, VALUES))
+    refused("parameters[0] must have a floating dtype", TypeError, parameters=(np.arange(4),))
+    refused("empty_row must be one of ('zero', 'uniform'); got 'mean'", empty_row="mean")
+    refused("block_size must be at least 1; got 0", block_size=0)
+    with pytest.raises(ValueError, match=re.escape("valid_lens must be in [0, 10]; got 11")):
+        blockwise_attention(dot_score, QUERIES, KEYS, VALUES, np.array([11, 1]))
