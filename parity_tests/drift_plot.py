@@ -59,7 +59,8 @@ def _draw(axis: Axes, drift: Drift, quantity: str, window: int = 9) -> None:
             shown = _running_median(shown, window)
         axis.plot(steps, shown, label=label, **style)
     axis.axhline(ROUNDOFF, color="0.45", linewidth=0.8, linestyle=":", zorder=1)
-    axis.annotate("u = 2⁻²⁴", (0, ROUNDOFF), ha="left", va="top", fontsize=8, color="0.35")
+    if quantity != "loss":  # whose points would cover it
+        axis.annotate("u = 2⁻²⁴", (steps[-1], ROUNDOFF), ha="right", va="top", fontsize=8, color="0.35")
     axis.set_yscale("log")
     axis.grid(axis="y", color="0.9", linewidth=0.6)
     axis.legend(fontsize=8, loc="upper right" if quantity == "loss" else "lower right")
