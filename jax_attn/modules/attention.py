@@ -7,6 +7,9 @@ Every module is called in the same way, and in two steps where the same keys ser
     memory = module.apply(params, keys, values, valid_lens, method="prepare")   # once: the keys projected, the mask
     context, weights = module.apply(params, queries, memory, method="attend")   # for each set of queries
 
+A result has the dtype to which the inputs that it is made of are promoted: the weights that of queries and keys, the
+context that of queries, keys and values. The parameters' dtype does not count.
+
 Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-scoring-functions.html
 """
 
@@ -21,7 +24,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Num
 
 from jax_attn.functional.attend import attended, weighted_mean
-from jax_attn.functional.checks import require_float, require_same_length, shape_text, wide_dtype
+from jax_attn.functional.checks import require_float, require_rate, require_same_length, shape_text, wide_dtype
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import attention_mask, zero_unattended
 from jax_attn.functional.scores import additive_score, dot_score, gaussian_score, scaled_dot_score
@@ -52,6 +55,10 @@ class Attention(nn.Module, kw_only=True):
     empty_row: EmptyRow = "zero"
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self) -> None:
+        require_rate(dropout=self.dropout)  # type: ignore[attr-defined]  # a field of every subclass, after its own
+        super().__post_init__()
 
     def project_keys(self, keys: Array, query_size: int) -> Array:
         """What of the score depends on the keys alone; the keys themselves unless a subclass says otherwise."""
@@ -95,9 +102,9 @@ class Attention(nn.Module, kw_only=True):
         elif mask is not None and jnp.ndim(mask) >= 2:
             num_queries = jnp.shape(mask)[-2]
         allowed = attention_mask((*batch, num_queries, num_keys), valid_lens, mask)
-        keys = self.project_keys(zero_unattended(keys, allowed), query_size or keys.shape[-1])
-        values = self.project_values(zero_unattended(values, attended(allowed, self.empty_row)))
-        return Memory(keys, values, allowed)
+        projected = self.project_keys(zero_unattended(keys, allowed), query_size or keys.shape[-1])
+        weighed = self.project_values(zero_unattended(values, attended(allowed, self.empty_row)))
+        return Memory(projected.astype(keys.dtype), weighed.astype(values.dtype), allowed)
 
     def attend(
         self,
@@ -110,7 +117,7 @@ class Attention(nn.Module, kw_only=True):
     ) -> tuple[Float[Array, "*batch query value"], Float[Array, "*batch query key"] | None]:
         """Context and weights of queries over a prepared memory; arguments and results as for the call."""
         require_float(queries=queries)
-        dtype = jnp.result_type(queries, memory.values)
+        weights_dtype = jnp.result_type(queries, memory.keys)
         wide = wide_dtype(queries, memory.keys, memory.values)
         scores = self.score(queries, memory.keys, wide)
         weights = masked_softmax(scores, mask=memory.mask, empty_row=self.empty_row)
@@ -118,7 +125,8 @@ class Attention(nn.Module, kw_only=True):
         if keep_mask is None and rate > 0 and not deterministic:
             keep_mask = draw_keep_mask(self.make_rng("dropout"), rate, weights.shape)
         context = weighted_mean(weights, memory.values.astype(wide), rate, keep_mask)
-        return context.astype(dtype), weights.astype(dtype) if return_weights else None
+        context = context.astype(jnp.promote_types(weights_dtype, memory.values.dtype))
+        return context, weights.astype(weights_dtype) if return_weights else None
 
     def __call__(
         self,
@@ -296,10 +304,11 @@ class MultiHeadAttention(Attention):
 
     def attend(self, queries: Array, memory: Memory, **kwargs: Any) -> tuple[Array, Array | None]:
         require_float(queries=queries)
-        context, weights = super().attend(self._split(self.W_q(queries)), memory, **kwargs)
+        projected = self._split(self.W_q(queries)).astype(queries.dtype)
+        context, weights = super().attend(projected, memory, **kwargs)
         joined = jnp.swapaxes(context, -3, -2)  # [*batch, Q, heads, H / heads]
-        context = self.W_o(joined.reshape(*joined.shape[:-2], self.num_hiddens))
-        return context.astype(queries.dtype), None if weights is None else weights.astype(queries.dtype)
+        joined = joined.reshape(*joined.shape[:-2], self.num_hiddens)
+        return self.W_o(joined).astype(context.dtype), weights
 
     def _split(self, x: Array) -> Array:
         """`[*batch, T, H]` as `[*batch, heads, T, H / heads]`."""
