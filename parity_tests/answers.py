@@ -172,17 +172,24 @@ def _vmapped(subject_name: str, dtype: str) -> Any:
     return program
 
 
+def forget_programs() -> None:
+    """Drop every compiled program: a process has room for so many."""
+    _jitted.cache_clear()
+    _vmapped.cache_clear()
+    jax.clear_caches()
+
+
 @cache
 def _template(subject_name: str, dtype: str) -> Any:
     """The parameters' names, shapes and dtypes on the side of JAX."""
     subject = SUBJECTS[subject_name]
     assert subject.jax_module is not None
     module = subject.jax_module(jnp.dtype(dtype))
-    inputs = {name: jnp.zeros(subject.shape(letters, 3), _kind(name, dtype)) for name, letters in subject.inputs.items()}
+    inputs = {
+        name: jnp.zeros(subject.shape(letters, 3), _kind(name, dtype)) for name, letters in subject.inputs.items()
+    }
     return jax.eval_shape(
-        lambda: module.init(
-            jax.random.key(0), inputs, method=lambda bound, given: subject.call(jax_attn, bound, given)
-        )
+        lambda: module.init(jax.random.key(0), inputs, method=lambda bound, given: subject.call(jax_attn, bound, given))
     )
 
 

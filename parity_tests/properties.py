@@ -144,7 +144,9 @@ def masking_is_deleting(side: Side, subject: Subject, drawn: Drawn) -> None:
     def clear(name: str, array: np.ndarray, axis: int) -> np.ndarray:
         """0, or what a masked result holds, at what was deleted."""
         letters = subject.letters_of(name)
-        shape = tuple(size if letter_ in ("B", letter) else 1 for letter_, size in zip(letters, array.shape, strict=True))
+        shape = tuple(
+            size if letter_ in ("B", letter) else 1 for letter_, size in zip(letters, array.shape, strict=True)
+        )
         value = subject.masked if name in subject.results else 0.0
         return np.where(stays.reshape(shape), array, value)
 

@@ -3,14 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-import jax
-import numpy as np
 import pytest
 
 from parity_tests import trials
-from parity_tests.answers import JAX, TORCH
 from parity_tests.properties import PROPERTIES, Property
-from parity_tests.subjects import SUBJECTS, Answer, Question
 
 EXAMPLES = 4
 

@@ -170,7 +170,7 @@ def _call_module(library: Any, module: Any, inputs: Mapping[str, Any]) -> Any:
 def _attentions() -> list[Subject]:
     queries, keys = SIZES["D"], SIZES["E"]
     sizes = {"query_size": queries, "key_size": keys}
-    heads = {"num_hiddens": 4, "num_heads": SIZES["h"]}
+    heads: dict[str, Any] = {"num_hiddens": 4, "num_heads": SIZES["h"]}
 
     def subject(name: str, title: str = "", key: str = "D", weights: str = "BQK", **options: Any) -> Subject:
         known = sizes if name in ("BilinearAttention", "AdditiveAttention") else {}
@@ -228,7 +228,7 @@ def _encoders() -> list[Subject]:
         outputs, state = module(inputs["tokens"], inputs["valid_lens"])
         return outputs, *(state if isinstance(state, tuple) else (state,))
 
-    options = {"cell": "gru", "bidirectional": True}
+    options: dict[str, Any] = {"cell": "gru", "bidirectional": True}
     return [
         Subject(
             "Seq2SeqEncoder",

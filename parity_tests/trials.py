@@ -16,7 +16,6 @@ import time
 import traceback
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +26,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from parity_tests.answers import TORCH
+from parity_tests.answers import TORCH, forget_programs
 from parity_tests.properties import MANY, POISONS, PROPERTIES, Drawn, Property
 from parity_tests.subjects import SIZES, SUBJECTS
 
@@ -102,33 +101,31 @@ def try_property(chosen: Property, subject: str, examples: int, seed: int = 0) -
 
 
 def run(options: Options, seed: int) -> Iterator[list[Tried]]:
-    """Subject by subject, each in one of a few processes that know no other's programs."""
+    """Subject by subject, each in one of a few processes."""
     subjects = [name for name in SUBJECTS if options.subject in name]
     asked = [(chosen, name) for chosen in PROPERTIES for name in chosen.subjects if name in subjects]
     per_share = options.cases / sum(chosen.share for chosen, _ in asked)
-    plans = {
-        name: [(i, math.ceil(p.share * per_share)) for i, p in enumerate(PROPERTIES) if name in p.subjects]
-        for name in subjects
-    }
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.processes, mp_context=fresh, max_tasks_per_child=1) as pool:
-        started = [pool.submit(try_subject, name, plan, seed) for name, plan in reversed(plans.items())]
-        for done in as_completed(started):
-            yield done.result()
+    plans = [(name, per_share, seed) for name in reversed(subjects)]  # the largest ones first
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        yield from pool.imap_unordered(try_subject, plans)
 
 
-def try_subject(subject: str, plan: list[tuple[int, int]], seed: int) -> list[Tried]:
-    """Properties, by their place in PROPERTIES, of one subject."""
+def try_subject(plan: tuple[str, float, int]) -> list[Tried]:
+    """All properties of one subject."""
     torch.set_num_threads(1)
+    subject, per_share, seed = plan
     rows = []
-    for index, examples in plan:
-        chosen, start, failure, count = PROPERTIES[index], time.perf_counter(), "", 0
+    for chosen in PROPERTIES:
+        if subject not in chosen.subjects:
+            continue
+        start, failure, count, examples = time.process_time(), "", 0, math.ceil(chosen.share * per_share)
         try:
             count = try_property(chosen, subject, examples, seed)
         except Exception:
             failure = traceback.format_exc(limit=-3)
-        seconds = time.perf_counter() - start
+        seconds = time.process_time() - start
         rows.append(Tried(chosen.name, subject, count, seconds, TORCH in chosen.sides, failure))
+    forget_programs()
     return rows
 
 
@@ -153,6 +150,7 @@ def main(options: Options) -> list[Tried]:
     start, rows = time.perf_counter(), []
     for found in run(options, seed):
         rows += found
+        CONSOLE.print(f"{found[0].subject}: {sum(row.cases for row in found):,}")
         for row in found:
             if row.failure:
                 CONSOLE.print(row.failure, markup=False)

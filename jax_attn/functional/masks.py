@@ -24,8 +24,11 @@ def length_mask(valid_lens: Num[Array, "*lens"], size: int) -> Bool[Array, "*len
 
     Raises:
         TypeError: lengths that are no numbers.
-        ValueError: a length outside [0, size], where it can be seen: outside a jit, which would clamp it.
+        ValueError: a negative size; a length outside [0, size], where it can be seen: outside a jit, which would
+            clamp it.
     """
+    if size < 0:
+        raise ValueError(f"size must be at least 0; got {size}")
     valid_lens = jnp.asarray(valid_lens)
     require_lengths(size, valid_lens=valid_lens)
     if jnp.issubdtype(valid_lens.dtype, jnp.floating):  # bfloat16 cannot tell 256 from 257
