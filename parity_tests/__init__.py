@@ -6,6 +6,8 @@ What is compared:
     *_cases, masking      the cases, by what they are cases of; what can be hidden from attention
     training              whole trainings, step by step; `drift_plot` draws what float32 makes of them
     refusals              what both frameworks must refuse
+    properties            what holds whatever the numbers, asked of the `subjects` on both sides (`answers`);
+                          `python -m parity_tests.trials` counts the cases tried
     twin_differences      what other libraries call by the same name and do not mean
 
 How:

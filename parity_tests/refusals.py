@@ -10,7 +10,7 @@ import torch
 
 import jax_attn
 import torch_ref
-from parity_tests.case import Refusal
+from parity_tests.case import RUN_DTYPE, Refusal
 from parity_tests.cases import CASES
 
 
@@ -28,6 +28,7 @@ def bools(*shape: int) -> np.ndarray:
 
 def masks() -> Iterator[Refusal]:
     yield Refusal("length_mask", "boolean lengths", {"valid_lens": bools(2)}, {"size": 3})
+    yield Refusal("length_mask", "a negative size", {"valid_lens": ints(2)}, {"size": -1})
     for name in ("masked_softmax", "masked_log_softmax"):
         scores = {"scores": floats(2, 3, 4)}
         yield Refusal(name, "integer scores", {"scores": ints(2, 3, 4)})
@@ -46,6 +47,7 @@ def masks() -> Iterator[Refusal]:
     yield Refusal("sequence_mask", "lengths of every position", {"X": floats(2, 3), "valid_lens": ints(2, 3)})
     yield Refusal("sequence_mask", "boolean lengths", {"X": floats(2, 3), "valid_lens": bools(2)})
     yield Refusal("causal_mask", "fewer than no queries", {}, {"num_queries": -1})
+    yield Refusal("causal_mask", "fewer than no keys", {}, {"num_queries": 2, "num_keys": -1})
 
 
 def scores() -> Iterator[Refusal]:
@@ -93,7 +95,7 @@ def recurrences() -> Iterator[Refusal]:
     for name, gates in (("lstm_step", 4), ("gru_step", 3)):
         carry = (floats(2, 3), floats(2, 3)) if gates == 4 else floats(2, 3)
         kernel, bias = floats(3, gates * 3), floats(gates * 3)
-        fitting = {"carry": carry, "projected": floats(2, gates * 3), "kernel": kernel, "bias": bias}
+        fitting: dict[str, Any] = {"carry": carry, "projected": floats(2, gates * 3), "kernel": kernel, "bias": bias}
         yield Refusal(name, "gates of another width", {**fitting, "projected": floats(2, gates * 4)})
         yield Refusal(name, "another batch", {**fitting, "projected": floats(1, gates * 3)})
         yield Refusal(name, "another kernel", {**fitting, "kernel": floats(4, gates * 3)})
@@ -102,8 +104,27 @@ def recurrences() -> Iterator[Refusal]:
         yield Refusal(name, "integer gates", {**fitting, "projected": ints(2, gates * 3)})
     other = {"carry": (floats(2, 3), floats(1, 3)), "projected": floats(2, 12), "kernel": floats(3, 12), "bias": None}
     yield Refusal("lstm_step", "a cell to be broadcast", other)
-    yield Refusal("reverse_sequence", "lengths of another batch", {"inputs": floats(2, 3, 4), "valid_lens": ints(3)})
-    yield Refusal("reverse_sequence", "one axis", {"inputs": floats(3)})
+
+
+def sequences() -> Iterator[Refusal]:
+    name, inputs = "reverse_sequence", floats(2, 3, 4)
+    yield Refusal(name, "lengths of another batch", {"inputs": inputs, "valid_lens": ints(3)})
+    yield Refusal(name, "lengths of every position", {"inputs": inputs, "valid_lens": ints(2, 3)})
+    yield Refusal(name, "boolean lengths", {"inputs": inputs, "valid_lens": bools(2)})
+    yield Refusal(name, "one axis", {"inputs": floats(3)})
+    for cell, gates in (("lstm", 4), ("gru", 3)):
+        carry, other = ((part, part) if cell == "lstm" else part for part in (floats(2, 3), floats(3, 3)))
+        inputs, kernel = floats(2, 5, gates * 3), floats(3, gates * 3)
+        fitting = {"carry": carry, "inputs": inputs, "valid_lens": None, "kernel": kernel}
+        for why, wrong in (
+            ("inputs of one axis", {"inputs": floats(gates * 3)}),
+            ("inputs of another width", {"inputs": floats(2, 5, gates * 4)}),
+            ("lengths of another batch", {"valid_lens": ints(3)}),
+            ("lengths of every position", {"valid_lens": ints(2, 5)}),
+            ("boolean lengths", {"valid_lens": bools(2)}),
+            ("a carry of another batch", {"carry": other}),
+        ):
+            yield Refusal("unroll", f"{cell}, {why}", {**fitting, **wrong}, {"cell": cell})
 
 
 def losses() -> Iterator[Refusal]:
@@ -117,6 +138,9 @@ def losses() -> Iterator[Refusal]:
     yield Refusal(name, "a mask of another shape", {**fitting, "mask": bools(2, 4)})
     yield Refusal(name, "an unknown reduction", fitting, {"reduction": "mean"})
     yield Refusal(name, "smoothing beyond 1", fitting, {"label_smoothing": 1.5})
+    yield Refusal(name, "lengths of every position", {**fitting, "valid_lens": ints(2, 3)})
+    yield Refusal(name, "boolean lengths", {**fitting, "valid_lens": bools(2)})
+    yield Refusal(name, "logits of one axis", {"logits": floats(4), "labels": ints()})
 
 
 def searches() -> Iterator[Refusal]:
@@ -152,19 +176,36 @@ def searches() -> Iterator[Refusal]:
     yield Refusal("ensemble", "an unknown average", {"models": (fitting,)}, {"average": "mean"})
 
 
-FUNCTIONAL_REFUSALS = (*masks(), *scores(), *attentions(), *recurrences(), *losses(), *searches())
+def positions() -> Iterator[Refusal]:
+    sizes = {"length": 3, "num_features": 4, "dtype": RUN_DTYPE}
+    yield Refusal("sinusoidal_positions", "a negative length", {}, {**sizes, "length": -1})
+    yield Refusal("sinusoidal_positions", "no features", {}, {**sizes, "num_features": 0})
+
+
+FUNCTIONAL_REFUSALS = (
+    *masks(),
+    *scores(),
+    *attentions(),
+    *recurrences(),
+    *sequences(),
+    *losses(),
+    *positions(),
+    *searches(),
+)
+
+
+ATTENTIONS: dict[str, dict[str, Any]] = {
+    "AdditiveAttention": {"num_hiddens": 4},
+    "DotProductAttention": {},
+    "BilinearAttention": {},
+    "GaussianAttention": {},
+    "MultiHeadAttention": {"num_hiddens": 4, "num_heads": 2},
+}
 
 
 def modules() -> Iterator[Refusal]:
     """For every attention module: queries, keys and values that do not fit each other or are no floats."""
-    attentions = {
-        "AdditiveAttention": {"num_hiddens": 4},
-        "DotProductAttention": {},
-        "BilinearAttention": {},
-        "GaussianAttention": {},
-        "MultiHeadAttention": {"num_hiddens": 4, "num_heads": 2},
-    }
-    for name, options in attentions.items():
+    for name, options in ATTENTIONS.items():
         fitting = {"queries": floats(2, 3, 4), "keys": floats(2, 5, 4), "values": floats(2, 5, 4)}
         for why, wrong in (
             ("keys of another batch", {"keys": floats(1, 5, 4)}),
@@ -182,6 +223,11 @@ def modules() -> Iterator[Refusal]:
             ("a keep-mask of another shape", {"keep_mask": bools(2, 3, 4)}),
         ):
             yield Refusal(name, why, {**fitting, **wrong}, options)
+        yield Refusal(name, "a rate of 1", fitting, {**options, "dropout": 1.0})
+        yield Refusal(name, "a negative rate", fitting, {**options, "dropout": -0.1})
+        yield Refusal(name, "an unknown empty_row", fitting, {**options, "empty_row": "nan"})
+    yield Refusal("GaussianAttention", "sigma of 0", fitting, {"sigma": 0.0})
+    yield Refusal("MultiHeadAttention", "no heads", fitting, {"num_hiddens": 4, "num_heads": 0})
     heads = {"num_hiddens": 5, "num_heads": 2}
     yield Refusal("MultiHeadAttention", "heads that do not divide", fitting, heads)
 
@@ -189,17 +235,46 @@ def modules() -> Iterator[Refusal]:
 MODULE_REFUSALS = tuple(modules())
 
 
-def ask_jax(refusal: Refusal) -> Callable[[], Any]:
-    """What should raise: under a trace, where a user of jit would want to know."""
+def values() -> Iterator[Refusal]:
+    """Lengths that are none, which a trace cannot see."""
+    wrong_lens = {
+        "a length beyond the positions": np.array([6, 1], np.int32),
+        "a negative length": np.array([-1, 1], np.int32),
+        "a length of NaN": np.array([np.nan, 1], np.float32),
+    }
+    for why, lens in wrong_lens.items():
+        yield Refusal("length_mask", why, {"valid_lens": lens}, {"size": 5})
+        yield Refusal("attention_mask", why, {"valid_lens": lens}, {"shape": (2, 3, 5)})
+        yield Refusal("sequence_mask", why, {"X": floats(2, 5), "valid_lens": lens})
+        yield Refusal("reverse_sequence", why, {"inputs": floats(2, 5, 4), "valid_lens": lens})
+        for name in ("masked_softmax", "masked_log_softmax"):
+            yield Refusal(name, why, {"scores": floats(2, 3, 5), "valid_lens": lens})
+        yield Refusal("attend", why, {"scores": floats(2, 3, 5), "values": floats(2, 5, 4), "valid_lens": lens})
+        fitting = {"query": floats(2, 3, 4), "key": floats(2, 5, 4), "value": floats(2, 5, 4)}
+        yield Refusal("attention", why, {**fitting, "valid_lens": lens})
+        fitting = {"logits": floats(2, 5, 4), "labels": ints(2, 5), "valid_lens": lens}
+        yield Refusal("masked_cross_entropy", why, fitting)
+        for name, options in ATTENTIONS.items():
+            fitting = {"queries": floats(2, 3, 4), "keys": floats(2, 5, 4), "values": floats(2, 5, 4)}
+            yield Refusal(name, why, {**fitting, "valid_lens": lens}, options)
+
+
+VALUE_REFUSALS = tuple(values())
+
+
+def ask_jax(refusal: Refusal, traced: bool = True) -> Callable[[], Any]:
+    """What should raise: under a trace, where a user of jit would want to know; outside it where it is a value."""
     calls = {case.name: case.jax.call for case in CASES}
 
     def call(inputs: Any) -> Any:
         if refusal.name not in jax_attn.modules.__all__:
-            return calls[refusal.name]({}, {**_absent(refusal), **inputs}, refusal.options)
+            options = {name: jnp.float32 if value == RUN_DTYPE else value for name, value in refusal.options.items()}
+            return calls[refusal.name]({}, {**_absent(refusal), **inputs}, options)
         module = getattr(jax_attn, refusal.name)(**refusal.options)
         return module.init(jax.random.key(0), **inputs)
 
-    return lambda: jax.eval_shape(call, jax.tree.map(jnp.asarray, dict(refusal.inputs)))
+    arrays = jax.tree.map(jnp.asarray, dict(refusal.inputs))
+    return lambda: jax.eval_shape(call, arrays) if traced else call(arrays)
 
 
 def ask_torch(refusal: Refusal) -> Callable[[], Any]:
@@ -209,7 +284,8 @@ def ask_torch(refusal: Refusal) -> Callable[[], Any]:
     def call() -> Any:
         inputs = jax.tree.map(torch.tensor, dict(refusal.inputs))
         if refusal.name not in jax_attn.modules.__all__:
-            return calls[refusal.name](None, {**_absent(refusal), **inputs}, refusal.options)
+            options = {name: torch.float32 if value == RUN_DTYPE else value for name, value in refusal.options.items()}
+            return calls[refusal.name](None, {**_absent(refusal), **inputs}, options)
         sizes = {"query_size": 4, "key_size": 4} if refusal.name == "BilinearAttention" else {}
         return getattr(torch_ref, refusal.name)(**refusal.options, **sizes)(**inputs)
 

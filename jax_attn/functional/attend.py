@@ -32,7 +32,8 @@ def attend(
         dropout_rate, keep_mask: dropout on the weights, only where a keep-mask is given.
 
     Returns:
-        The context `[*batch, Q, V]` and the weights `[*batch, Q, K]` before dropout, in the inputs' dtypes.
+        The context `[*batch, Q, V]` and the weights `[*batch, Q, K]` before dropout. The weights have the scores'
+        dtype, the context that to which scores and values are promoted.
     """
     scores, values = jnp.asarray(scores), jnp.asarray(values)
     require_float(scores=scores, values=values)
@@ -86,7 +87,8 @@ def attention(
         valid_lens, empty_row: see `masked_softmax`.
 
     Returns:
-        The context `[*batch, Q, V]` and the weights `[*batch, Q, K]`, after `dropout`.
+        The context `[*batch, Q, V]` and the weights `[*batch, Q, K]`, after `dropout`. The weights have the dtype to
+        which query and key are promoted, the context that of all three.
     """
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     require_float(query=query, key=key, value=value)

@@ -38,6 +38,13 @@ def require_bool(**arrays: Array) -> None:
             raise TypeError(f"{name} must be boolean; got {jnp.result_type(array)}")
 
 
+def require_rate(**rates: float) -> None:
+    """Raise ValueError unless every rate of dropout is in [0, 1)."""
+    for name, rate in rates.items():
+        if not 0 <= rate < 1:
+            raise ValueError(f"{name} must be in [0, 1); got {rate}")
+
+
 def require_rank(minimum: int, axes: str, **arrays: Array) -> None:
     """Raise ValueError unless every array has at least `minimum` axes; `axes` names them in the message."""
     for name, array in arrays.items():

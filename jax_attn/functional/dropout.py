@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from jax_attn.functional.checks import require_bool, require_float, require_shape
+from jax_attn.functional.checks import require_bool, require_float, require_rate, require_shape
 
 
 def keep_mask(key: PRNGKeyArray, rate: float, shape: tuple[int, ...]) -> Bool[Array, "..."]:
@@ -22,7 +22,6 @@ def dropout(x: Float[Array, "*shape"], rate: float, keep_mask: Bool[Array, "*sha
     """
     require_float(x=x)
     require_bool(keep_mask=keep_mask)
-    if not 0 <= rate < 1:
-        raise ValueError(f"the dropout rate must be in [0, 1); got {rate}")
+    require_rate(rate=rate)
     require_shape(x.shape, keep_mask=keep_mask)
     return jnp.where(keep_mask, x / (1 - rate), 0)

@@ -24,8 +24,11 @@ def length_mask(valid_lens: Num[Array, "*lens"], size: int) -> Bool[Array, "*len
 
     Raises:
         TypeError: lengths that are no numbers.
-        ValueError: a length outside [0, size], where it can be seen: outside a jit, which would clamp it.
+        ValueError: a negative size; a length outside [0, size], where it can be seen: outside a jit, which would
+            clamp it.
     """
+    if size < 0:
+        raise ValueError(f"size must be at least 0; got {size}")
     return jnp.arange(size) < _comparable(valid_lens, size)[..., None]
 
 

@@ -20,7 +20,12 @@ def sinusoidal_positions(
 
     Returns:
         `[T, D]`, computed in float64 on the host: a float32 angle of 5000 is off by 2e-4.
+
+    Raises:
+        ValueError: a negative length, fewer than one feature.
     """
+    if length < 0 or num_features < 1:
+        raise ValueError(f"length and num_features must be at least 0 and 1; got {length} and {num_features}")
     frequencies = 10000.0 ** (-np.arange(0, num_features, 2) / num_features)
     angles = np.arange(length)[:, None] * frequencies  # [T, ceil(D / 2)]
     pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1)  # [T, ceil(D / 2), 2]

@@ -165,5 +165,6 @@ def reverse_sequence(
     valid_lens = jnp.asarray(valid_lens)
     require_shape(inputs.shape[:-2], valid_lens=valid_lens)
     position = jnp.arange(inputs.shape[-2])
-    mirrored = jnp.minimum(valid_lens, position.size)[..., None] - 1 - position  # [*batch, T]
+    counts = length_mask(valid_lens, position.size).sum(axis=-1, keepdims=True)
+    mirrored = counts - 1 - position  # [*batch, T]
     return jnp.take_along_axis(inputs, jnp.where(mirrored >= 0, mirrored, position)[..., None], axis=-2)

@@ -120,6 +120,14 @@ def test_unroll_and_reverse_refuse_lengths_that_do_not_fit(own_checks):
             function(jnp.ones((2, 4, 1)), jnp.array([1, 2, 3]))
 
 
+def test_reversing_refuses_lengths_that_are_none(own_checks):
+    for wrong in (-1, 5):
+        with pytest.raises(ValueError, match=rf"valid_lens must be in \[0, 4\]; got {wrong}"):
+            reverse_sequence(jnp.ones((2, 4, 1)), jnp.array([1, wrong]))
+    with pytest.raises(TypeError, match="valid_lens must have an integer or floating dtype; got bool"):
+        reverse_sequence(jnp.ones((2, 4, 1)), jnp.array([True, False]))
+
+
 def test_reversing_leaves_the_padding_where_it_was():
     inputs = jnp.array([[1, 2, 3, 4], [5, 6, 7, 8]])[..., None]
     reversed_ = reverse_sequence(inputs, jnp.array([3, 0]))

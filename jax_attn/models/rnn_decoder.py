@@ -10,7 +10,14 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int, Num
 
-from jax_attn.functional.checks import require_ids, require_rank, shape_text, wide_dtype
+from jax_attn.functional.checks import (
+    require_bool,
+    require_float,
+    require_ids,
+    require_shape,
+    shape_text,
+    wide_dtype,
+)
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.models.rnn_encoder import EncoderOutput
@@ -97,7 +104,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
         if self.query not in get_args(Query):
             raise ValueError(f"query must be one of {get_args(Query)}; got {self.query!r}")
         if self.input_feeding and self.query != "new":
-            raise ValueError('input_feeding needs query="new": the previous query feeds its context in already')
+            raise ValueError('input_feeding needs query="new"; got "previous", which feeds its context in already')
         if self.tie_embeddings and self.embed_size != self.num_hiddens:
             raise ValueError(
                 f"tie_embeddings needs embed_size == num_hiddens; got {self.embed_size} and {self.num_hiddens}"
@@ -152,6 +159,9 @@ class Seq2SeqAttentionDecoder(nn.Module):
             valid_lens: `[B]`, how many source positions may be attended to.
             mask: boolean, broadcastable to `[B, 1, K]`.
         """
+        self._require_encoded(*encoder_output)
+        if valid_lens is not None:
+            require_shape(encoder_output.outputs.shape[:1], valid_lens=valid_lens)
         # An encoder of another dtype must not carry it into the loop, whose state keeps one dtype from step to step.
         dtype = self.dtype or jnp.result_type(encoder_output.outputs, self.param_dtype)
         encoder_output = jax.tree.map(lambda x: x.astype(dtype), encoder_output)
@@ -166,6 +176,22 @@ class Seq2SeqAttentionDecoder(nn.Module):
         return DecoderMemory(attention, self._initial(final))
 
     @staticmethod
+    def _require_encoded(outputs: Array, state: Any) -> None:
+        """Raise unless outputs and final state are those of one encoder."""
+        require_float(outputs=outputs)
+        if outputs.ndim != 3:
+            raise ValueError(f"encoder_output.outputs must be [B, K, V]; got {shape_text(outputs.shape)}")
+        batch, _, size = outputs.shape
+        for part in jax.tree.leaves(state):
+            require_float(state=part)
+            fits = part.ndim == 3 and part.shape[1] == batch and size % part.shape[2] == 0
+            if not fits or part.shape[0] % (size // part.shape[2]):
+                raise ValueError(
+                    f"encoder_output.state must be [layers · directions, {batch}, {size} / directions] for outputs "
+                    f"{shape_text(outputs.shape)}; got {shape_text(part.shape)}"
+                )
+
+    @staticmethod
     def _by_layer(part: Array, output_size: int) -> Array:
         """A final state's part with its layers apart and each layer's directions side by side."""
         directions = output_size // part.shape[-1]
@@ -177,7 +203,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
         if len(final) != expected_parts:
             raise ValueError(
                 f"a decoder with cell={self.cell!r} needs an encoder of the same cell; "
-                f"its final state has {len(final)} parts, not {expected_parts}"
+                f"its final state must have {expected_parts} parts; got {len(final)}"
             )
         if final[0].shape[1] != self.num_layers:
             raise ValueError(
@@ -250,13 +276,16 @@ class Seq2SeqAttentionDecoder(nn.Module):
             Logits `[B, T, N]` and attention weights `[B, T, K]`.
         """
         require_ids(self.vocab_size, targets=targets)
-        require_rank(2, "[B, T]", targets=targets)
-        if targets.shape[0] != memory.initial[0].shape[0]:
+        if targets.ndim != 2 or targets.shape[0] != memory.initial[0].shape[0]:
             raise ValueError(f"targets must be [{memory.initial[0].shape[0]}, T]; got {shape_text(targets.shape)}")
         of_embedding, cells = self._cells(memory)
         projected = of_embedding.project(self.embedding(targets.T))  # [T, B, gates]
         if keep_masks is None:
             keep_masks = DecoderKeepMasks() if deterministic else self._draw_keep_masks(targets, memory)
+        for mask, shape in zip(keep_masks, self._keep_mask_shapes(targets, memory), strict=True):
+            if mask is not None:
+                require_bool(keep_masks=mask)
+                require_shape(shape, keep_masks=mask)
 
         def advance(decoder, state, inputs):
             at_time, keep = inputs
@@ -334,14 +363,19 @@ class Seq2SeqAttentionDecoder(nn.Module):
             return self.embedding.attend(outputs) + self.dense_bias
         return self.dense(outputs)
 
+    def _keep_mask_shapes(self, targets: Array, memory: DecoderMemory) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Between the layers `[T, L − 1, B, H]`; on the weights `[T, B, K]`, of several heads `[T, B, heads, K]`."""
+        batch, time = targets.shape
+        between = (time, self.num_layers - 1, batch, self.num_hiddens)
+        return between, (time, batch, *memory.attention.values.shape[1:-1])
+
     def _draw_keep_masks(self, targets: Array, memory: DecoderMemory) -> DecoderKeepMasks:
         """All of dropout's masks at once, outside the loop."""
-        (batch, time), layers, weights = targets.shape, None, None
+        between, on_weights = self._keep_mask_shapes(targets, memory)
+        layers, weights = None, None
         if self.num_layers > 1 and self.dropout > 0:
-            between = (time, self.num_layers - 1, batch, self.num_hiddens)
             layers = draw_keep_mask(self.make_rng("dropout"), self.dropout, between)
         if not isinstance(self.attention, str) and self.attention.dropout > 0:  # a module has a rate of its own
-            on_weights = (time, batch, *memory.attention.values.shape[1:-1])  # [T, B, K], or [T, B, heads, K]
             weights = draw_keep_mask(self.make_rng("dropout"), self.attention.dropout, on_weights)
         return DecoderKeepMasks(layers, weights)
 

@@ -294,6 +294,12 @@ def test_settings_that_contradict_each_other_are_refused(own_checks, settings, m
         ({"num_layers": 2}, encoder_output(), "encoder and decoder must have as many layers; got 1 and 2"),
         ({"cell": "lstm"}, encoder_output(), "a decoder with cell='lstm' needs an encoder of the same cell"),
         ({}, EncoderOutput(jnp.ones((B, S, 8)), jnp.ones((2, B, 4))), "final state has 8 features.*set bridge=True"),
+        ({}, EncoderOutput(jnp.ones((S, 4)), jnp.ones((1, B, 4))), r"outputs must be \[B, K, V\]; got \[\d, 4\]"),
+        (
+            {},
+            EncoderOutput(jnp.ones((B, S, 5)), jnp.ones((1, B, 4))),
+            r"must be \[layers · directions, .* got \[1, \d, 4\]",
+        ),
     ],
 )
 def test_an_encoder_that_does_not_fit_is_refused(settings, encoded, message):
@@ -306,10 +312,13 @@ def test_an_encoder_that_does_not_fit_is_refused(settings, encoded, message):
 def test_wrong_shapes_of_lengths_targets_and_tokens_are_told(own_checks, jit):
     c = case()
     maybe_jit = jax.jit if jit else lambda function: function
-    with pytest.raises(ValueError, match=r"valid_lens must be \[2\] or \[2, 1\]; got \[3\]"):
+    with pytest.raises(ValueError, match=r"valid_lens must be \[2\]; got \[3\]"):
         maybe_jit(c.prepare)(encoder_output(), jnp.array([1, 2, 3]))
     with pytest.raises(ValueError, match=r"targets must be \[2, T\]; got \[3, 3\]"):
         maybe_jit(c.module.apply)(c.variables, jnp.ones((3, T), int), c.memory)
+    wrong = DecoderKeepMasks(attention=jnp.ones((T, B, S + 1), bool))
+    with pytest.raises(ValueError, match=rf"keep_masks must be \[{T}, {B}, {S}\]; got \[{T}, {B}, {S + 1}\]"):
+        maybe_jit(c.module.apply)(c.variables, jnp.ones((B, T), int), c.memory, keep_masks=wrong)
     with pytest.raises(ValueError, match=r"tokens must be \[2 · beam\]; got \[3\]"):
         c.step(c.variables, jnp.ones(3, int), c.initial_state(), c.memory)
     with pytest.raises(TypeError, match="targets must have an integer dtype; got float32"):

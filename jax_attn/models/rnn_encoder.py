@@ -9,7 +9,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
-from jax_attn.functional.checks import require_ids, require_rank
+from jax_attn.functional.checks import require_ids, require_lengths, require_rank, require_shape
 from jax_attn.modules.recurrent import RecurrentState, make_recurrent
 
 
@@ -80,6 +80,9 @@ class Seq2SeqEncoder(nn.Module):
         """Encode `[*batch, T]` ids; the other arguments are those of `LSTM.__call__`."""
         require_ids(self.vocab_size, tokens=tokens)
         require_rank(1, "[*batch, T]", tokens=tokens)
+        if valid_lens is not None:  # checked even where they go unused: the attention will want the same ones
+            require_shape(tokens.shape[:-1], valid_lens=valid_lens)
+            require_lengths(tokens.shape[-1], valid_lens=valid_lens)
         outputs, state = self.rnn(
             self.embedding(tokens),
             valid_lens if self.stop_at_length else None,

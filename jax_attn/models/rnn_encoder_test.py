@@ -72,6 +72,8 @@ def test_wrong_arguments_are_told(own_checks):
         encode(params, TOKENS.astype(float))
     with pytest.raises(ValueError, match=r"cell must be one of \('gru', 'lstm'\); got 'rnn'"):
         Seq2SeqEncoder(10, 8, 4, cell="rnn").init(jax.random.key(0), TOKENS)
+    with pytest.raises(ValueError, match=r"valid_lens must be \[3\]; got \[2\]"):
+        Seq2SeqEncoder(10, 8, 4, stop_at_length=False).init(jax.random.key(0), TOKENS, LENS[:2])
 
 
 @few

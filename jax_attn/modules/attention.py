@@ -7,6 +7,9 @@ Every module is called in the same way, and in two steps where the same keys ser
     memory = module.apply(params, keys, values, valid_lens, method="prepare")   # once: the keys projected, the mask
     context, weights = module.apply(params, queries, memory, method="attend")   # for each set of queries
 
+A result has the dtype to which the inputs that it is made of are promoted: the weights that of queries and keys, the
+context that of queries, keys and values. The parameters' dtype does not count.
+
 Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-scoring-functions.html
 """
 
@@ -23,7 +26,7 @@ from jaxtyping import Bool, Float, Num
 
 from jax_attn.functional.attend import attended, weighted_mean
 from jax_attn.functional.blockwise import blockwise_attention
-from jax_attn.functional.checks import require_float, require_same_length, shape_text, wide_dtype
+from jax_attn.functional.checks import require_float, require_rate, require_same_length, shape_text, wide_dtype
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import attention_mask, zero_unattended
 from jax_attn.functional.scores import additive_score, dot_score, gaussian_score, scaled_dot_score
@@ -67,6 +70,7 @@ class Attention(nn.Module, kw_only=True):
     def __post_init__(self) -> None:
         if self.form not in get_args(Form):
             raise ValueError(f"form must be one of {get_args(Form)}; got {self.form!r}")
+        require_rate(dropout=self.dropout)  # type: ignore[attr-defined]  # a field of every subclass, after its own
         super().__post_init__()
 
     def project_queries(self, queries: Array) -> Array:
@@ -115,9 +119,9 @@ class Attention(nn.Module, kw_only=True):
         elif mask is not None and jnp.ndim(mask) >= 2:
             num_queries = jnp.shape(mask)[-2]
         allowed = attention_mask((*batch, num_queries, num_keys), valid_lens, mask)
-        keys = self.project_keys(zero_unattended(keys, allowed), query_size or keys.shape[-1])
-        values = self.project_values(zero_unattended(values, attended(allowed, self.empty_row)))
-        return Memory(keys, values, allowed)
+        projected = self.project_keys(zero_unattended(keys, allowed), query_size or keys.shape[-1])
+        weighed = self.project_values(zero_unattended(values, attended(allowed, self.empty_row)))
+        return Memory(projected.astype(keys.dtype), weighed.astype(values.dtype), allowed)
 
     def attend(
         self,
@@ -130,7 +134,8 @@ class Attention(nn.Module, kw_only=True):
     ) -> tuple[Float[Array, "*weighted query value"], Float[Array, "*weighted query key"] | None]:
         """Context and weights of queries over a prepared memory; arguments and results as for the call."""
         require_float(queries=queries)
-        dtype = jnp.result_type(queries, memory.values)
+        weights_dtype = jnp.result_type(queries, memory.keys)
+        context_dtype = jnp.promote_types(weights_dtype, memory.values.dtype)
         wide = wide_dtype(queries, memory.keys, memory.values)
         queries, (score, parameters) = self.project_queries(queries), self.scoring()
         shape = (*queries.shape[:-1], memory.keys.shape[-2])  # MultiHeadAttention's heads among the leading axes
@@ -142,11 +147,11 @@ class Attention(nn.Module, kw_only=True):
                 score, queries, memory.keys, memory.values.astype(wide), mask=memory.mask, parameters=parameters,
                 empty_row=self.empty_row, dropout_rate=rate, keep_mask=keep_mask,
             )  # fmt: skip
-            return context.astype(dtype), None
+            return context.astype(context_dtype), None
         scores = score(queries, memory.keys, *parameters, dtype=wide)
         weights = masked_softmax(scores, mask=memory.mask, empty_row=self.empty_row)
         context = weighted_mean(weights, memory.values.astype(wide), rate, keep_mask)
-        return context.astype(dtype), weights.astype(dtype) if return_weights else None
+        return context.astype(context_dtype), weights.astype(weights_dtype) if return_weights else None
 
     def _by_blocks(self, shape: tuple[int, ...]) -> bool:
         return self.form == "blockwise" or (self.form == "auto" and shape[-2] * shape[-1] >= LARGE)
@@ -333,8 +338,8 @@ class MultiHeadAttention(Attention):
     def attend(self, queries: Array, memory: Memory, **kwargs: Any) -> tuple[Array, Array | None]:
         context, weights = super().attend(queries, memory, **kwargs)
         joined = jnp.swapaxes(context, -3, -2)  # [*batch, Q, heads, H / heads]
-        context = self.W_o(joined.reshape(*joined.shape[:-2], self.num_hiddens))
-        return context.astype(queries.dtype), None if weights is None else weights.astype(queries.dtype)
+        joined = joined.reshape(*joined.shape[:-2], self.num_hiddens)
+        return self.W_o(joined).astype(context.dtype), weights
 
     def _split(self, x: Array) -> Array:
         """`[*batch, T, H]` as `[*batch, heads, T, H / heads]`."""

@@ -8,7 +8,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
-from jax_attn.functional.checks import require_float, require_ids, require_rank
+from jax_attn.functional.checks import require_float, require_ids, require_rank, require_rate
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.positions import sinusoidal_positions
@@ -60,6 +60,10 @@ class PositionalEncoding(nn.Module):
     d_model: int
     dropout: float = 0.0
     max_len: int = 5000
+
+    def __post_init__(self) -> None:
+        require_rate(dropout=self.dropout)
+        super().__post_init__()
 
     @nn.compact
     def __call__(

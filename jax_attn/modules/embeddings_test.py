@@ -58,6 +58,8 @@ def test_wrong_sizes_are_told():
         PositionalEncoding(5).apply({}, X)
     with pytest.raises(ValueError, match=r"x must have at most max_len = 2 positions; got 3 in \[2, 3, 6\]"):
         PositionalEncoding(6, max_len=2).apply({}, X)
+    with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\); got 1.0"):
+        PositionalEncoding(6, dropout=1.0)
 
 
 def test_the_modules_work_in_nnx_through_the_bridge():

@@ -12,7 +12,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
-from jax_attn.functional.checks import require_float, require_rank, require_shape
+from jax_attn.functional.checks import require_bool, require_float, require_rank, require_rate, require_shape
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import sequence_mask
@@ -69,8 +69,7 @@ class Recurrent(nn.Module, kw_only=True):
             raise ValueError(
                 f"num_hiddens and num_layers must be at least 1; got {self.num_hiddens} and {self.num_layers}"
             )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1); got {self.dropout}")
+        require_rate(dropout=self.dropout)
         super().__post_init__()
 
     @property
@@ -89,6 +88,10 @@ class Recurrent(nn.Module, kw_only=True):
     def weights(self, input_size: int) -> tuple[tuple[CellWeights, ...], ...]:
         """All weights, `[layer][direction]`; created at the first call."""
         gates = self.num_gates * self.num_hiddens
+        if self.has_variable("params", "kernel_ih_l0"):
+            expected: int = self.get_variable("params", "kernel_ih_l0").shape[0]
+            if input_size != expected:
+                raise ValueError(f"inputs must have the {expected} features of kernel_ih_l0; got {input_size}")
 
         def cell(input_size: int, suffix: str) -> CellWeights:
             def parameter(name: str, init: Initializer, *shape: int) -> Array:
@@ -133,6 +136,10 @@ class Recurrent(nn.Module, kw_only=True):
         """
         require_float(inputs=inputs)
         require_rank(2, "[*batch, T, D]", inputs=inputs)
+        if keep_masks is not None:
+            width = self.num_hiddens * self.num_directions
+            require_bool(keep_masks=keep_masks)
+            require_shape((self.num_layers - 1, *inputs.shape[:-1], width), keep_masks=keep_masks)
         weights = self.weights(inputs.shape[-1])
         if self.dtype is not None:
             inputs = inputs.astype(self.dtype)
@@ -170,12 +177,12 @@ class Recurrent(nn.Module, kw_only=True):
                 f"got {jax.tree.structure(state)}"
             )
         for part in jax.tree.leaves(state):
+            require_float(initial_state=part)
             require_shape((count, *batch, self.num_hiddens), initial_state=part)
         return [jax.tree.map(lambda part, i=i: part[i].astype(dtype), state) for i in range(count)]
 
     def _drop_between(self, x: Array, layer: int, deterministic: bool, keep_masks: Array | None) -> Array:
         if keep_masks is not None:
-            require_shape((self.num_layers - 1, *x.shape), keep_masks=keep_masks)
             return drop(x, self.dropout, keep_masks[layer - 1])
         if self.dropout > 0 and not deterministic:
             return drop(x, self.dropout, draw_keep_mask(self.make_rng("dropout"), self.dropout, x.shape))

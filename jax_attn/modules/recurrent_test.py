@@ -194,6 +194,16 @@ def test_wrong_shapes_are_told(own_checks, jit):
         apply(params, INPUTS, keep_masks=jnp.ones((2, B, T, H), bool))
     with pytest.raises(TypeError, match="inputs must have a floating dtype; got int32"):
         apply(params, INPUTS.astype(int))
+    with pytest.raises(ValueError, match="inputs must have the 2 features of kernel_ih_l0; got 3"):
+        apply(params, jnp.ones((B, T, 3)))
+    with pytest.raises(TypeError, match="initial_state must have a floating dtype; got int32"):
+        apply(params, INPUTS, None, (state.astype(int), state))
+
+
+def test_masks_between_layers_are_refused_where_there_is_one_layer():
+    module, params, _ = build("gru")
+    with pytest.raises(ValueError, match=r"keep_masks must be \[0, 3, 5, 4\]; got \[1, 3, 5, 4\]"):
+        module.apply(params, INPUTS, keep_masks=jnp.ones((1, B, T, H), bool))
 
 
 def test_an_unknown_cell_is_refused():

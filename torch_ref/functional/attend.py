@@ -59,7 +59,8 @@ def attention(
 
     Shapes: query [*batch, Q, D], key [*batch, K, D], value [*batch, K, V], mask boolean and broadcastable to
     [*batch, Q, K] -> context [*batch, Q, V], weights [*batch, Q, K]. `dropout` is any callable of the weights; the
-    weights returned are what it gave.
+    weights returned are what it gave. The weights have the dtype to which query and key are promoted, the context that
+    of all three.
     Example: a mask of zeros over four keys gives weights of 0.25 with empty_row="uniform", and of 0 by default.
     """
     for name, x in (("query", query), ("key", key), ("value", value)):
@@ -72,9 +73,9 @@ def attention(
     key = zero_unattended(key, allowed)
     value = zero_unattended(value, allowed, empty_row)
 
-    dtype = common_dtype(query, key, value)
+    dtype, weights_dtype = common_dtype(query, key, value), common_dtype(query, key)
     query, key, value = widen(query, key, value)
     weights = masked_softmax(scaled_dot_score(query, key), mask=allowed, empty_row=empty_row)
     if dropout is not None:
         weights = dropout(weights)
-    return (weights @ value).to(dtype), weights.to(dtype)
+    return (weights @ value).to(dtype), weights.to(weights_dtype)

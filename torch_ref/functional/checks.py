@@ -37,11 +37,17 @@ def check_bool(name: str, x: Tensor) -> None:
         raise TypeError(f"{name} must be boolean (True = may attend, is kept, is counted); got {x.dtype}")
 
 
-def check_lengths(name: str, x: Tensor) -> None:
-    """Lengths are integers or floats, never booleans."""
+def check_lengths(name: str, x: Tensor, longest: int | None = None) -> None:
+    """Lengths are integers or floats in 0..longest, never booleans."""
     check_tensor(name, x)
     if x.dtype == torch.bool or x.is_complex():
         raise TypeError(f"{name} must have an integer or floating dtype; got {x.dtype}")
+    if longest is None:
+        return
+    wide = x.double() if x.is_floating_point() else x.long()
+    wrong = wide[~((wide >= 0) & (wide <= longest))]
+    if wrong.numel():
+        raise ValueError(f"{name} must be in [0, {longest}]; got {wrong[0].item():g}")
 
 
 def check_shape(name: str, x: Tensor, expected: Sequence[int | str]) -> None:

@@ -30,13 +30,10 @@ def length_mask(valid_lens: Tensor, size: int) -> Tensor:
     Example: lengths [1, 3] and size 4 -> [[T, F, F, F], [T, T, T, F]].
     Errors: TypeError for boolean lengths; ValueError for a negative size and for a length outside [0, size].
     """
-    check_lengths("valid_lens", valid_lens)
     check_count("size", size)
+    check_lengths("valid_lens", valid_lens, size)
     # Compared as int64 or as float64: bfloat16 cannot tell 256 from 257, and int8 has no 300.
     lens = valid_lens.double() if valid_lens.is_floating_point() else valid_lens.long()
-    wrong = lens[~((lens >= 0) & (lens <= size))]
-    if wrong.numel():
-        raise ValueError(f"valid_lens must be in [0, {size}]; got {wrong[0].item():g}")
     return torch.arange(size, device=lens.device) < lens.unsqueeze(-1)
 
 

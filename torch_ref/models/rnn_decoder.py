@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torch_ref.functional.checks import check_bool, check_choice, check_ids, check_shape, shape_text
+from torch_ref.functional.checks import check_bool, check_choice, check_count, check_ids, check_shape, shape_text
 from torch_ref.functional.precision import widen
 from torch_ref.functional.softmax import masked_log_softmax
 from torch_ref.models.rnn_encoder import CELLS, EncoderOutput
@@ -87,6 +87,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
         super().__init__()
         check_choice("cell", cell, tuple(CELLS))
         check_choice("query", query, QUERIES)
+        check_count("num_hiddens", num_hiddens, least=1)
         if input_feeding and query == "previous":
             raise ValueError('input_feeding needs query="new"; got query="previous"')
         if tie_embeddings and embed_size != num_hiddens:

@@ -50,7 +50,7 @@ class Seq2SeqEncoder(nn.Module):
         check_ids("tokens", tokens, self.embedding.num_embeddings)
         check_shape("tokens", tokens, ("B", "T"))
         if valid_lens is not None:
-            check_lengths("valid_lens", valid_lens)
+            check_lengths("valid_lens", valid_lens, tokens.shape[1])
             check_shape("valid_lens", valid_lens, tokens.shape[:1])
         lens = valid_lens if self.stop_at_length else None
         return EncoderOutput(*self.rnn(self.embedding(tokens.long()), lens, keep_masks=keep_masks))

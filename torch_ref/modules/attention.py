@@ -23,7 +23,7 @@ from torch_ref.functional.checks import (
 )
 from torch_ref.functional.dropout import draw_keep_mask
 from torch_ref.functional.masks import EMPTY_ROWS, attention_mask, zero_unattended
-from torch_ref.functional.precision import widen
+from torch_ref.functional.precision import common_dtype, widen
 from torch_ref.functional.scores import additive_score, dot_score, gaussian_score, scaled_dot_score
 
 
@@ -43,6 +43,8 @@ class Attention(nn.Module):
     Dropout acts on the weights: by keep_mask [*batch, Q, K] when one is given, else at random in training mode.
     Keys and values that no query of their example may attend to are zeroed before the projection, so that they reach no
     output and no gradient, the projections' included.
+    Dtypes: a result has the one to which the inputs it is made of are promoted: the weights queries' and keys', the
+    context those and the values'. The parameters' does not count.
     Errors: ValueError for wrong shapes, with both; TypeError for wrong dtypes.
     """
 
@@ -110,7 +112,8 @@ class Attention(nn.Module):
         context, weights = self._attend(
             self.project_queries(queries), memory.keys, memory.values, memory.mask, keep_mask
         )
-        return context.to(queries.dtype), weights.to(queries.dtype) if return_weights else None
+        dtype = common_dtype(queries, memory.keys, memory.values)
+        return context.to(dtype), weights.to(common_dtype(queries, memory.keys)) if return_weights else None
 
     def _attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, keep_mask: Tensor | None
@@ -124,13 +127,13 @@ class Attention(nn.Module):
         )
 
     def _check_queries(self, queries: Tensor, batch: Sequence[int] | None = None) -> None:
-        check_floating("queries", queries, _parameter_dtype(self))
+        check_floating("queries", queries)
         check_min_rank("queries", queries, ["Q", "D"])
         batch = queries.shape[:-2] if batch is None else batch
         check_shape("queries", queries, (*batch, "Q", self.query_size or "D"))
 
     def _check_memory(self, keys: Tensor, values: Tensor, batch: Sequence[int] | None = None) -> None:
-        check_floating("keys", keys, _parameter_dtype(self))
+        check_floating("keys", keys)
         check_floating("values", values)
         check_min_rank("keys", keys, ["K", "D"])
         batch = keys.shape[:-2] if batch is None else batch
@@ -163,10 +166,10 @@ class AdditiveAttention(Attention):
         self.w_v = nn.Linear(num_hiddens, 1, bias=False)
 
     def project_queries(self, queries: Tensor) -> Tensor:
-        return self.W_q(queries)
+        return _project(self.W_q, queries)
 
     def project_keys(self, keys: Tensor) -> Tensor:
-        return self.W_k(keys)
+        return _project(self.W_k, keys)
 
     def score(self, queries: Tensor, keys: Tensor) -> Tensor:
         return additive_score(queries, keys, self.w_v.weight.squeeze(0), use_tanh=self.use_tanh)
@@ -199,7 +202,7 @@ class BilinearAttention(Attention):
         self.W = nn.Linear(key_size, query_size, bias=False)
 
     def project_keys(self, keys: Tensor) -> Tensor:
-        return self.W(keys)
+        return _project(self.W, keys)
 
     def score(self, queries: Tensor, keys: Tensor) -> Tensor:
         return dot_score(queries, keys)
@@ -256,14 +259,13 @@ class MultiHeadAttention(Attention):
         return self.num_hiddens
 
     def project_queries(self, queries: Tensor) -> Tensor:
-        return self.W_q(queries)
+        return _project(self.W_q, queries)
 
     def project_keys(self, keys: Tensor) -> Tensor:
-        return self.W_k(keys)
+        return _project(self.W_k, keys)
 
     def project_values(self, values: Tensor) -> Tensor:
-        check_floating("values", values, self.W_v.weight.dtype)
-        return self.W_v(values)
+        return _project(self.W_v, values)
 
     def score(self, queries: Tensor, keys: Tensor) -> Tensor:
         return scaled_dot_score(queries, keys)
@@ -271,11 +273,12 @@ class MultiHeadAttention(Attention):
     def _attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, keep_mask: Tensor | None
     ) -> tuple[Tensor, Tensor]:
+        dtype = common_dtype(queries, keys, values)
         queries, keys, values = map(self._split_heads, (queries, keys, values))  # [*batch, heads, Q or K, H / heads]
         mask = None if mask is None else mask.unsqueeze(-3)
         context, weights = super()._attend(queries, keys, values, mask, keep_mask)
-        context = context.to(values.dtype).transpose(-3, -2).flatten(-2)  # [*batch, Q, H]
-        return self.W_o(context), weights
+        context = context.to(dtype).transpose(-3, -2).flatten(-2)  # [*batch, Q, H]
+        return _project(self.W_o, context), weights
 
     def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
@@ -296,6 +299,8 @@ def _memory_mask(shape: torch.Size, valid_lens: Tensor | None, mask: Tensor | No
     return None if allowed is None else allowed.expand(*batch, num_queries, num_keys)
 
 
-def _parameter_dtype(module: nn.Module) -> torch.dtype | None:
-    parameter = next(module.parameters(), None)
-    return None if parameter is None else parameter.dtype
+def _project(linear: nn.Linear, x: Tensor) -> Tensor:
+    """linear(x) in the dtype of x, computed in that to which x and the parameters are promoted."""
+    wide = common_dtype(x, linear.weight)
+    bias = None if linear.bias is None else linear.bias.to(wide)
+    return nn.functional.linear(x.to(wide), linear.weight.to(wide), bias).to(x.dtype)

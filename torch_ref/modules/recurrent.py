@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torch_ref.functional.checks import (
     check_bool,
+    check_count,
     check_floating,
     check_min_rank,
     check_rate,
@@ -48,6 +49,8 @@ class _Recurrent(nn.RNNBase):
         bidirectional: bool = False,
         use_bias: bool = True,
     ) -> None:
+        check_count("num_hiddens", num_hiddens, least=1)
+        check_count("num_layers", num_layers, least=1)
         check_rate("dropout", dropout)
         super().__init__(
             input_size,
