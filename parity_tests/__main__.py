@@ -21,10 +21,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from parity_tests.cases import CASES
 from parity_tests.faults import FAULTS
-from parity_tests.page import as_page
-from parity_tests.report import FaultRow, Row, TrainingRow, as_fault_table, as_json, as_table, as_training_table
-from parity_tests.training import RUNS
-from parity_tests.work import Comparison, Planting, Task, Training, default_jobs, run_all
+from parity_tests.report.page import as_page
+from parity_tests.report.tables import FaultRow, Row, TrainingRow, as_fault_table, as_json, as_table, as_training_table
+from parity_tests.report.work import Comparison, Planting, Task, Training, default_jobs, run_all
+from parity_tests.training.training import RUNS
 
 CONSOLE = Console(highlight=False)
 

@@ -16,8 +16,8 @@ import torch
 import jax_attn
 import torch_ref
 from jax_attn.weights import from_torch, to_numpy
-from parity_tests.answers import TORCH_DTYPES, weight_shapes
-from parity_tests.subjects import SIZES, SUBJECTS, Subject
+from parity_tests.properties.answers import TORCH_DTYPES, weight_shapes
+from parity_tests.properties.subjects import SIZES, SUBJECTS, Subject
 
 MIXES = (
     ("bfloat16", "float32", "float32"),

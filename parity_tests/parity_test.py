@@ -15,12 +15,12 @@ import torch_ref
 from jax_attn.weights import from_torch, to_torch
 from parity_tests.case import DTYPES, Case, Refusal
 from parity_tests.cases import CASES, WITHOUT_CASE, public_names
-from parity_tests.fault import Fault
-from parity_tests.jax_faults import JAX_FAULTS
+from parity_tests.cases.models import jax_translator, torch_translator, translator_options
+from parity_tests.faults.fault import Fault
+from parity_tests.faults.in_jax import JAX_FAULTS
+from parity_tests.faults.in_torch import TORCH_FAULTS
 from parity_tests.jax_side import forget_programs
-from parity_tests.model_cases import jax_translator, torch_translator, translator_options
-from parity_tests.refusals import FUNCTIONAL_REFUSALS, MODULE_REFUSALS, ask_jax, ask_torch
-from parity_tests.torch_faults import TORCH_FAULTS
+from parity_tests.refusals.functional import FUNCTIONAL_REFUSALS, MODULE_REFUSALS, ask_jax, ask_torch
 
 
 @pytest.fixture(autouse=True)

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from parity_tests.bisect import find_divergence
 from parity_tests.case import Case
 from parity_tests.compare import compare_case
-from parity_tests.report import Row, as_table, summarize
+from parity_tests.diagnosis.bisect import find_divergence
+from parity_tests.report.tables import Row, as_table, summarize
 
 _PROPERTY = "parity"
 

@@ -9,8 +9,8 @@ from torch.overrides import TorchFunctionMode
 
 from jax_attn.weights import to_numpy
 from parity_tests.case import Case, TorchSide, Variant
+from parity_tests.diagnosis.taps import hooked
 from parity_tests.numbers import Numbers, Run, is_floating, make_cotangents, options_in
-from parity_tests.taps import hooked
 from parity_tests.tree import flatten
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}

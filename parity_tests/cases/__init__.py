@@ -1,0 +1,41 @@
+"""The registry: every public name of jax_attn, with its PyTorch twin and its inputs.
+
+The tests read it, and so does whatever else runs both sides: what is measured is what is proved. Inputs are seeded:
+random and ragged, with several keys (with one key every weight is 1, whatever the score), a single key, an empty row
+under both of its meanings, scores of ±1e4, NaN where nobody attends, more leading axes and none.
+"""
+
+import jax_attn
+from parity_tests.case import Case
+from parity_tests.cases.functional import FUNCTIONAL_CASES
+from parity_tests.cases.jax_twins import JAX_TWIN_CASES
+from parity_tests.cases.models import MODEL_CASES
+from parity_tests.cases.modules import MODULE_CASES
+from parity_tests.cases.search import SEARCH_CASES
+from parity_tests.cases.torch_twins import TORCH_TWIN_CASES
+
+CASES: tuple[Case, ...] = (
+    *FUNCTIONAL_CASES,
+    *SEARCH_CASES,
+    *MODULE_CASES,
+    *MODEL_CASES,
+    *TORCH_TWIN_CASES,
+    *JAX_TWIN_CASES,
+)
+
+WITHOUT_CASE: dict[str, str] = {
+    "SearchResult": "a record: greedy_search and beam_search compare its fields",
+    "Memory": "a record: the attention modules are compared over one",
+    "MLPAttention": "the older name of AdditiveAttention, which it is",
+    "EncoderOutput": "a record: Seq2SeqEncoder compares its fields",
+    "DecoderMemory": "a record: Seq2SeqAttentionDecoder compares its initial state, and steps over it",
+    "DecoderState": "a record: Seq2SeqAttentionDecoder compares its fields after a step",
+    "show_heatmaps": "draws, and computes nothing",
+    "show_alignments": "draws, and computes nothing",
+    "DecoderKeepMasks": "a record of arguments: Seq2SeqAttentionDecoder is given one",
+}
+
+
+def public_names() -> set[str]:
+    """What the registry has to account for."""
+    return set(jax_attn.__all__)

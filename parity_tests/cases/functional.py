@@ -1,0 +1,377 @@
+"""The pure functions of jax_attn.functional."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import jax_attn
+import torch_ref
+from parity_tests.case import RUN_DTYPE, Case, Variant, random_for
+from parity_tests.cases.masking import COMMON, EXTREME, MORE, hide
+from parity_tests.jax_side import jax_function
+from parity_tests.torch_side import torch_function
+
+Shape = tuple[int, ...]
+
+
+def function_case(name: str, variants: Iterator[Variant], call: Callable[..., Any] | None = None, **more: Any) -> Case:
+    """A case of two libraries that have the same names: call(library, inputs, options).
+
+    By default the function of the case's name is called, inputs and options by keyword.
+    """
+
+    def by_name(library: Any, inputs: Any, options: Any) -> Any:
+        return getattr(library, name)(**inputs, **options)
+
+    run = call or by_name
+    torch_side = torch_function(lambda inputs, options: run(torch_ref, inputs, options))
+    return Case(
+        name, tuple(variants), torch_side, jax_function(lambda inputs, options: run(jax_attn, inputs, options)), **more
+    )
+
+
+def ints(*values: Any) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+# Masks
+
+
+def length_masks() -> Iterator[Variant]:
+    yield Variant("integers", {"valid_lens": ints(0, 1, 3, 4)}, {"size": 4})
+    yield Variant("two axes", {"valid_lens": ints([0, 1], [3, 2])}, {"size": 3})
+    yield Variant("floats", {"valid_lens": np.array([0.0, 1.5, 3.0])}, {"size": 4})
+    yield Variant("floats larger than bfloat16 can count", {"valid_lens": np.array([256.0, 258.0])}, {"size": 300})
+    yield Variant("small integers", {"valid_lens": np.array([100, 127], np.int8)}, {"size": 300})
+
+
+def causal_masks() -> Iterator[Variant]:
+    yield Variant("square", {}, {"num_queries": 4})
+    yield Variant("more keys", {}, {"num_queries": 2, "num_keys": 5})
+    yield Variant("more queries", {}, {"num_queries": 5, "num_keys": 2})
+
+
+def attention_masks() -> Iterator[Variant]:
+    for masking in (*COMMON, *MORE):
+        if not masking.nan and not masking.options:
+            yield Variant(masking.name, masking.arguments(), {"shape": masking.shape})
+
+
+def broadcast_mask(library: Any, inputs: Any, options: Any) -> Any:
+    """Either library may leave axes of size 1, so the masks are compared at the scores' full shape."""
+    allowed = library.attention_mask(options["shape"], inputs["valid_lens"], inputs["mask"])
+    if allowed is None:
+        return None
+    rank = len(options["shape"])
+    allowed = allowed.reshape((1,) * (rank - allowed.ndim) + tuple(allowed.shape))
+    repeats = [full // size for full, size in zip(options["shape"], allowed.shape, strict=True)]
+    return library.causal_mask(1)[0, 0] & _tile(allowed, repeats)
+
+
+def _tile(array: Any, repeats: list[int]) -> Any:
+    for axis, count in enumerate(repeats):
+        array = (
+            array.repeat_interleave(count, axis) if hasattr(array, "repeat_interleave") else array.repeat(count, axis)
+        )
+    return array
+
+
+def sequence_masks() -> Iterator[Variant]:
+    X = random_for("sequence_mask").normal(size=(3, 4, 2))
+    lens = ints(0, 2, 4)
+    yield Variant("features", {"X": X, "valid_lens": lens})
+    yield Variant("no features", {"X": X[..., 0], "valid_lens": lens}, {"value": -1e6})
+    yield Variant("two leading axes", {"X": X[None].repeat(2, 0), "valid_lens": ints([0, 1, 2], [4, 3, 2])})
+    yield Variant("NaN past the length", {"X": hide_time(X, lens), "valid_lens": lens})
+    yield Variant("integers", {"X": np.arange(12, dtype=np.int32).reshape(3, 4), "valid_lens": lens}, {"value": 7})
+
+
+def hide_time(X: np.ndarray, lens: np.ndarray) -> np.ndarray:
+    """NaN past each sequence's length, `[B, T, D]`."""
+    return np.where((np.arange(X.shape[1]) < lens[:, None])[..., None], X, np.nan)
+
+
+# Softmax and attention
+
+
+def extreme_scores(shape: Shape, *seed: str) -> np.ndarray:
+    """±1e4, some of them within a few units of each other."""
+    rng = random_for("extreme", *seed)
+    return 1e4 * np.sign(rng.normal(size=shape)) + rng.normal(size=shape)
+
+
+def softmaxes() -> Iterator[Variant]:
+    for masking in (*COMMON, *MORE):
+        scores = random_for("scores", masking.name).normal(size=masking.shape) * 2
+        inputs = {"scores": hide(scores, masking.allowed, masking), **masking.arguments()}
+        yield Variant(masking.name, inputs, masking.options, dtypes=masking.dtypes)
+    hidden = COMMON[1]._replace(name="infinities where masked")
+    scores = np.where(hidden.allowed, random_for("infinite").normal(size=hidden.shape), np.inf)
+    yield Variant(hidden.name, {"scores": scores, **hidden.arguments()})
+    yield Variant(EXTREME.name, {"scores": extreme_scores(EXTREME.shape), **EXTREME.arguments()})
+
+
+def attends() -> Iterator[Variant]:
+    for masking in (*COMMON, *MORE, EXTREME):
+        rng = random_for("attend", masking.name)
+        scores = extreme_scores(masking.shape) if masking is EXTREME else rng.normal(size=masking.shape) * 2
+        values = rng.normal(size=(*masking.shape[:-2], masking.shape[-1], 4))
+        yield Variant(
+            masking.name,
+            {
+                "scores": hide(scores, masking.allowed, masking),
+                "values": hide(values, masking.attended[..., None], masking),
+                **masking.arguments(),
+            },
+            masking.options,
+            dtypes=masking.dtypes,
+        )
+    rng = random_for("attend", "dropout")
+    inputs = {"scores": rng.normal(size=(3, 2, 5)), "values": rng.normal(size=(3, 5, 4)), **COMMON[1].arguments()}
+    yield Variant("dropout", {**inputs, "keep_mask": rng.random((3, 2, 5)) < 0.7}, {"dropout_rate": 0.3})
+
+
+def attentions() -> Iterator[Variant]:
+    for masking in (*COMMON, *MORE, EXTREME):
+        rng = random_for("attention", masking.name)
+        *batch, num_queries, num_keys = masking.shape
+        query, key = rng.normal(size=(*batch, num_queries, 4)), rng.normal(size=(*batch, num_keys, 4))
+        if masking is EXTREME:
+            query, key = extreme_pair(query, key)
+        allowed_keys = masking.attendable[..., None]
+        yield Variant(
+            masking.name,
+            {
+                "query": query,
+                "key": hide(key, allowed_keys, masking),
+                "value": hide(rng.normal(size=(*batch, num_keys, 3)), masking.attended[..., None], masking),
+                **masking.arguments(),
+            },
+            masking.options,
+            dtypes=masking.dtypes,
+        )
+
+
+def extreme_pair(queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Queries and keys with products of ±1e4 and a few units: the first feature gives the one, the others the rest."""
+    queries, keys = queries.copy(), keys.copy()
+    queries[..., 0] = 1e4
+    keys[..., 0] = np.sign(keys[..., 0])
+    return queries, keys
+
+
+def halve_larger(weights: Any) -> Any:
+    """A stand-in for dropout: any function of the weights, the same in both libraries."""
+    return weights * (weights < 0.5) * 2.0
+
+
+def attention_call(library: Any, inputs: Any, options: Any) -> Any:
+    plain = library.attention(**inputs, **options)
+    dropped = library.attention(**inputs, **options, dropout=halve_larger)
+    return *plain, *dropped
+
+
+# Scores
+
+
+def score_pairs(name: str, *, key_features: int = 4) -> Iterator[Variant]:
+    shapes = {
+        "several keys": ((3, 2), (3, 5)),
+        "a single key": ((3, 2), (3, 1)),
+        "no leading axis": ((2,), (5,)),
+        "more leading axes": ((2, 3, 2), (2, 3, 5)),
+    }
+    for shape_name, (query_shape, key_shape) in shapes.items():
+        rng = random_for(name, shape_name)
+        inputs = {"queries": rng.normal(size=(*query_shape, 4)), "keys": rng.normal(size=(*key_shape, key_features))}
+        yield Variant(shape_name, inputs)
+        if shape_name == "several keys":
+            yield Variant("scaled up", {"queries": inputs["queries"] * 1e2, "keys": inputs["keys"] * 1e2})
+
+
+def bilinear_scores() -> Iterator[Variant]:
+    weight = random_for("bilinear").normal(size=(4, 6))
+    for variant in score_pairs("bilinear_score", key_features=6):
+        yield Variant(variant.name, {**variant.inputs, "weight": weight})
+
+
+def additive_scores() -> Iterator[Variant]:
+    w_v = random_for("additive").normal(size=4)
+    for variant in score_pairs("additive_score"):
+        yield Variant(variant.name, {**variant.inputs, "w_v": w_v})
+        if variant.name in ("several keys", "scaled up"):
+            yield Variant(f"{variant.name}, w_v scaled up", {**variant.inputs, "w_v": w_v * 1e4})
+    yield Variant("without the tanh", {**next(score_pairs("additive_score")).inputs, "w_v": w_v}, {"use_tanh": False})
+
+
+def gaussian_scores() -> Iterator[Variant]:
+    yield from score_pairs("gaussian_score")
+    inputs = next(score_pairs("gaussian_score")).inputs
+    yield Variant("narrow", inputs, {"sigma": 0.01})
+    far = {name: x + 1e3 for name, x in inputs.items()}
+    yield Variant("close to each other, far from 0", far)
+
+
+def dropouts() -> Iterator[Variant]:
+    rng = random_for("dropout")
+    x, keep_mask = rng.normal(size=(3, 4)), rng.random((3, 4)) < 0.6
+    yield Variant("rate 0.4", {"x": x, "keep_mask": keep_mask}, {"rate": 0.4})
+    yield Variant("rate 0", {"x": x, "keep_mask": np.ones((3, 4), bool)}, {"rate": 0.0})
+    yield Variant("NaN dropped", {"x": np.where(keep_mask, x, np.nan), "keep_mask": keep_mask}, {"rate": 0.4})
+
+
+def positions() -> Iterator[Variant]:
+    for length, num_features in ((1, 1), (10, 7), (60, 32), (1500, 8)):
+        options = {"length": length, "num_features": num_features, "dtype": RUN_DTYPE}
+        yield Variant(f"{length} positions, {num_features} features", {}, options)
+
+
+# Recurrence
+
+
+def lay(library: Any, kernel: Any) -> Any:
+    """A kernel `[H, gates]` as the library wants it: PyTorch's weights are transposed."""
+    return kernel.T if library.__name__.startswith("torch") else kernel
+
+
+def step_call(name: str) -> Callable[..., Any]:
+    def call(library: Any, inputs: Any, options: Any) -> Any:
+        kernel = lay(library, inputs["kernel"])
+        return getattr(library, name)(inputs["carry"], inputs["projected"], kernel, inputs["bias"])
+
+    return call
+
+
+def steps(gates: int) -> Iterator[Variant]:
+    for name, batch in (("a batch", (3,)), ("no leading axis", ()), ("more leading axes", (2, 3))):
+        rng = random_for("step", str(gates), name)
+        parts = tuple(rng.normal(size=(*batch, 4)) for _ in range(2))
+        inputs = {
+            "carry": parts if gates == 4 else parts[0],
+            "projected": rng.normal(size=(*batch, gates * 4)),
+            "kernel": rng.normal(size=(4, gates * 4)),
+            "bias": rng.normal(size=gates * 4),
+        }
+        yield Variant(name, inputs)
+        if batch == (3,):
+            yield Variant("no bias", {**inputs, "bias": None})
+            yield Variant("gates saturated", {**inputs, "projected": inputs["projected"] * 30})
+
+
+def unrolls() -> Iterator[Variant]:
+    rng = random_for("unroll")
+    for gates, cell in ((4, "lstm"), (3, "gru")):
+        parts = tuple(rng.normal(size=(3, 2)) for _ in range(2))
+        inputs = {
+            "carry": parts if gates == 4 else parts[0],
+            "inputs": rng.normal(size=(3, 5, gates * 2)),
+            "valid_lens": None,
+            "kernel": rng.normal(size=(2, gates * 2)),
+        }
+        yield Variant(f"{cell}", inputs, {"cell": cell})
+        lens = ints(0, 5, 2)
+        for reverse in (False, True):
+            options, direction = {"cell": cell, "reverse": reverse}, "in reverse" if reverse else "forward"
+            yield Variant(f"{cell} {direction}, ragged", {**inputs, "valid_lens": lens}, options)
+            hidden = {**inputs, "inputs": hide_time(np.asarray(inputs["inputs"]), lens), "valid_lens": lens}
+            yield Variant(f"{cell} {direction}, NaN past the length", hidden, options)
+    leading = {
+        "carry": rng.normal(size=(2, 3, 2)),
+        "inputs": rng.normal(size=(2, 3, 4, 6)),
+        "valid_lens": ints([4, 0, 1], [2, 3, 4]),
+        "kernel": rng.normal(size=(2, 6)),
+    }
+    yield Variant("more leading axes", leading, {"cell": "gru"})
+
+
+def unroll_call(library: Any, inputs: Any, options: Any) -> Any:
+    step, kernel = getattr(library, f"{options['cell']}_step"), lay(library, inputs["kernel"])
+    return library.unroll(
+        lambda carry, projected: step(carry, projected, kernel),
+        inputs["carry"],
+        inputs["inputs"],
+        inputs["valid_lens"],
+        reverse=options.get("reverse", False),
+    )
+
+
+def reversals() -> Iterator[Variant]:
+    X = random_for("reverse_sequence").normal(size=(3, 4, 2))
+    yield Variant("all of it", {"inputs": X, "valid_lens": None})
+    yield Variant("ragged", {"inputs": X, "valid_lens": ints(0, 3, 4)})
+    yield Variant("more leading axes", {"inputs": X[None].repeat(2, 0), "valid_lens": ints([0, 1, 2], [4, 3, 2])})
+
+
+# Loss
+
+
+def losses() -> Iterator[Variant]:
+    rng = random_for("loss")
+    logits, labels = rng.normal(size=(3, 4, 6)) * 2, rng.integers(0, 6, (3, 4)).astype(np.int32)
+    lens = ints(0, 4, 2)
+    hidden = np.arange(4) >= lens[:, None]
+    mask = rng.random((3, 4)) < 0.6
+    plain = {"logits": logits, "labels": labels, "valid_lens": None, "mask": None}
+    for reduction in ("tokens", "sentences", "none"):
+        option = {"reduction": reduction}
+        yield Variant(f"{reduction}, everything counts", plain, option)
+        yield Variant(f"{reduction}, ragged", {**plain, "valid_lens": lens}, option)
+        outside = {
+            **plain,
+            "labels": np.where(hidden, -100, labels),
+            "logits": hide_time(logits, lens),
+            "valid_lens": lens,
+        }
+        yield Variant(f"{reduction}, NaN and −100 where masked", outside, option)
+    yield Variant("mask and lengths", {**plain, "valid_lens": lens, "mask": mask})
+    yield Variant("mask of one sentence for all", {**plain, "mask": mask[:1]})
+    yield Variant("smoothed", {**plain, "valid_lens": lens}, {"label_smoothing": 0.1})
+    yield Variant("nothing counts", {**plain, "valid_lens": ints(0, 0, 0)})
+    yield Variant("logits of ±1e4", {**plain, "logits": extreme_scores((3, 4, 6)), "valid_lens": lens})
+    leading = {"logits": np.stack([logits, -logits]), "labels": np.stack([labels, labels[::-1]]), "mask": None}
+    yield Variant(
+        "more leading axes", {**leading, "valid_lens": ints([4, 2, 1], [0, 3, 4])}, {"reduction": "sentences"}
+    )
+
+
+TANH = "XLA's tanh and logistic are good to 4 ULP, PyTorch's to half of one"
+SOFTMAX = "the gradient of a softmax, w (g − Σ w g), is a difference that loses a digit, on either side by chance"
+
+FUNCTIONAL_CASES = (
+    function_case("length_mask", length_masks()),
+    function_case("causal_mask", causal_masks()),
+    function_case("attention_mask", attention_masks(), broadcast_mask),
+    function_case("sequence_mask", sequence_masks()),
+    function_case("masked_softmax", softmaxes()),
+    function_case("masked_log_softmax", softmaxes()),
+    function_case("dot_score", score_pairs("dot_score")),
+    function_case("scaled_dot_score", score_pairs("scaled_dot_score")),
+    function_case("bilinear_score", bilinear_scores()),
+    function_case("additive_score", additive_scores(), factor=16, reason=TANH),
+    function_case("gaussian_score", gaussian_scores()),
+    function_case("attend", attends(), outputs=("context", "weights"), factor=16, reason=SOFTMAX),
+    function_case(
+        "attention",
+        attentions(),
+        attention_call,
+        factor=16,
+        reason=SOFTMAX,
+        outputs=("context", "weights", "context after dropout", "weights after dropout"),
+    ),
+    function_case("dropout", dropouts()),
+    function_case("sinusoidal_positions", positions()),
+    function_case("lstm_step", steps(4), step_call("lstm_step"), outputs=("carry", "output")),
+    function_case("gru_step", steps(3), step_call("gru_step"), outputs=("carry", "output")),
+    function_case(
+        "unroll",
+        unrolls(),
+        unroll_call,
+        outputs=("carry", "outputs"),
+        factor=16,
+        reason=TANH + "; and the kernel's gradient is summed over time in the run's dtype",
+        slow_dtypes=("bfloat16",),
+    ),
+    function_case("reverse_sequence", reversals()),
+    function_case("masked_cross_entropy", losses()),
+)

@@ -1,0 +1,236 @@
+"""The recurrent encoder, the attention decoder, and the two as one model."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+import jax_attn
+import torch_ref
+from parity_tests.case import DTYPES, Case, Variant, random_for
+from parity_tests.cases.functional import ints
+from parity_tests.cases.modules import KEY_BIAS
+from parity_tests.jax_side import linen_module
+from parity_tests.torch_side import torch_module
+
+SOURCE_VOCAB, TARGET_VOCAB, EMBED, HIDDEN = 9, 7, 4, 4
+
+
+def tokens(seed: str, vocab_size: int, *shape: int) -> np.ndarray:
+    return random_for("tokens", seed).integers(0, vocab_size, shape).astype(np.int32)
+
+
+# Encoder
+
+
+def encoder_options(**more: Any) -> dict[str, Any]:
+    return {"vocab_size": SOURCE_VOCAB, "embed_size": EMBED, "num_hiddens": HIDDEN, **more}
+
+
+def encoder_variants() -> Iterator[Variant]:
+    inputs = {"tokens": tokens("encoder", SOURCE_VOCAB, 3, 5), "valid_lens": ints(3, 5, 0), "keep_masks": None}
+    yield Variant("gru, both directions", inputs, encoder_options(num_layers=2, bidirectional=True))
+    yield Variant("lstm", inputs, encoder_options(cell="lstm"))
+    yield Variant("lstm through the padding", inputs, encoder_options(cell="lstm", stop_at_length=False))
+    keep_masks = random_for("encoder", "keep").random((1, 3, 5, HIDDEN)) < 0.6
+    yield Variant("dropout", {**inputs, "keep_masks": keep_masks}, encoder_options(num_layers=2, dropout=0.4))
+    yield Variant("no lengths", {**inputs, "valid_lens": None}, encoder_options())
+
+
+def encoder_call(module: Any, inputs: Any) -> Any:
+    return module(inputs["tokens"], inputs["valid_lens"], keep_masks=inputs["keep_masks"])
+
+
+# Decoder: a set that covers every attention, query, cell, way to begin and way to drop, not their product.
+
+
+AGAIN = (
+    "gru, scaled dot, new, tied",
+    "lstm, bilinear, bridged",
+    "gru, gaussian, tied, no biases",
+    "lstm, no attention",
+    "gru, no attention, new, fed, bridged",
+    "gru, additive, previous, dropout",
+    "gru, two heads, previous, dropout",
+    "lstm, two heads, new, fed",
+)
+"""What brings no arithmetic that the others lack: run in float64 alone, as each costs a compilation in each dtype."""
+
+
+def decoder_variants() -> Iterator[Variant]:
+    settings: dict[str, dict[str, Any]] = {
+        "the book: gru, additive, previous": {"num_layers": 2},
+        "Luong: lstm, dot, new, fed": {"cell": "lstm", "attention": "dot", "query": "new", "input_feeding": True},
+        "gru, scaled dot, new, tied": {"attention": "scaled_dot", "query": "new", "tie_embeddings": True},
+        "lstm, bilinear, bridged": {"cell": "lstm", "attention": "bilinear", "num_layers": 2, "bridge": True},
+        "gru, gaussian, tied, no biases": {"attention": "gaussian", "tie_embeddings": True, "use_bias": False},
+        "lstm, no attention": {"cell": "lstm", "attention": "none", "num_layers": 2},
+        "gru, no attention, new, fed, bridged": {
+            "attention": "none",
+            "query": "new",
+            "input_feeding": True,
+            "bridge": True,
+        },
+        "lstm, additive, new, fed, bridged, dropout": {
+            "cell": "lstm",
+            "query": "new",
+            "input_feeding": True,
+            "bridge": True,
+            "num_layers": 2,
+            "dropout": 0.4,
+        },
+        "gru, additive, previous, dropout": {"num_layers": 2, "dropout": 0.4},
+        "gru, two heads, previous, dropout": {"num_heads": 2, "dropout": 0.4},
+        "lstm, two heads, new, fed": {"cell": "lstm", "num_heads": 2, "query": "new", "input_feeding": True},
+    }
+    for name, chosen in settings.items():
+        dtypes = ("float64",) if name in AGAIN else DTYPES
+        vanishing = {"gradient of attention.W_k.bias": KEY_BIAS} if "num_heads" in chosen else {}
+        inputs, options = decoder_inputs(name, chosen), decoder_options(**chosen)
+        yield Variant(name, inputs, options, dtypes=dtypes, vanishing=vanishing)
+    name = "the book: gru, additive, previous"
+    inputs = decoder_inputs(name, settings[name])
+    hidden = np.arange(5)[:, None] >= inputs["valid_lens"][:, None, None]
+    inputs["outputs"] = np.where(hidden, np.nan, inputs["outputs"])
+    yield Variant(f"{name}, NaN where nobody attends", inputs, decoder_options(**settings[name]))
+    mask = random_for("decoder", "mask").random((3, 1, 5)) < 0.6
+    inputs = {**decoder_inputs(name, settings[name]), "mask": mask}
+    yield Variant(f"{name}, mask and lengths", inputs, decoder_options(**settings[name]), dtypes=("float64",))
+
+
+def decoder_options(**more: Any) -> dict[str, Any]:
+    return {"vocab_size": TARGET_VOCAB, "embed_size": EMBED, "num_hiddens": HIDDEN, **more}
+
+
+def decoder_inputs(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """What an encoder would hand over (of two directions where there is a bridge), and targets; one source is empty."""
+    rng = random_for("decoder", name)
+    layers, directions = options.get("num_layers", 1), 2 if options.get("bridge") else 1
+    parts = tuple(rng.normal(size=(layers * directions, 3, HIDDEN)) for _ in range(2))
+    drops = "dropout" in options
+    heads = (options["num_heads"],) if "num_heads" in options else ()
+    return {
+        "outputs": rng.normal(size=(3, 5, directions * HIDDEN)),
+        "state": parts if options.get("cell") == "lstm" else parts[0],
+        "valid_lens": ints(3, 0, 5),
+        "mask": None,
+        "targets": tokens(name, TARGET_VOCAB, 3, 4),
+        "beam_tokens": tokens(f"beam, {name}", TARGET_VOCAB, 6),
+        "beam_rows": ints(0, 0, 1, 1, 2, 2),
+        "keep_layers": rng.random((4, layers - 1, 3, HIDDEN)) < 0.6 if drops else None,
+        "keep_attention": rng.random((4, 3, *heads, 5)) < 0.6 if drops else None,
+    }
+
+
+def decoder_call(module: Any, inputs: Any) -> Any:
+    """Teacher forcing; a step from the initial state; a step of a beam of 2. (Both sides read records by field.)"""
+    encoded = jax_attn.EncoderOutput(inputs["outputs"], inputs["state"])
+    memory = module.prepare(encoded, inputs["valid_lens"], inputs["mask"])
+    keep_masks = jax_attn.DecoderKeepMasks(inputs["keep_layers"], inputs["keep_attention"])
+    logits, weights = module(inputs["targets"], memory, keep_masks=keep_masks)
+    log_probs, state, step_weights = module.step(inputs["targets"][:, 0], module.initial_state(memory), memory)
+    beam_state = jax.tree.map(lambda leaf: leaf[inputs["beam_rows"]], state)
+    beam_log_probs, _, beam_weights = module.step(inputs["beam_tokens"], beam_state, memory)
+    return logits, weights, memory.initial, log_probs, state, step_weights, beam_log_probs, beam_weights
+
+
+DECODER_OUTPUTS = (
+    "logits",
+    "weights",
+    "initial state",
+    "log_probs of a step",
+    "state after a step",
+    "weights of a step",
+    "log_probs of a beam",
+    "weights of a beam",
+)
+
+
+def jax_decoder(options: Any, dtype: Any) -> jax_attn.Seq2SeqAttentionDecoder:
+    """`num_heads` among the options stands for a module of that many heads, with biases."""
+    if "num_heads" in options:
+        heads = options["num_heads"]
+        attention = jax_attn.MultiHeadAttention(6, heads, options.get("dropout", 0.0), use_bias=True, param_dtype=dtype)
+        options = without_heads(options) | {"attention": attention}
+    return jax_attn.Seq2SeqAttentionDecoder(**options, param_dtype=dtype)
+
+
+def torch_decoder(options: Any, inputs: Any) -> torch_ref.Seq2SeqAttentionDecoder:
+    encoder_size = inputs["outputs"].shape[-1]
+    if "num_heads" in options:
+        sizes = {"query_size": HIDDEN, "key_size": encoder_size, "value_size": encoder_size}
+        heads = options["num_heads"]
+        attention = torch_ref.MultiHeadAttention(6, heads, options.get("dropout", 0.0), use_bias=True, **sizes)
+        options = without_heads(options) | {"attention": attention}
+    return torch_ref.Seq2SeqAttentionDecoder(**options, encoder_size=encoder_size)
+
+
+def without_heads(options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name != "num_heads"}
+
+
+# Both as one model
+
+
+def translator_variants() -> Iterator[Variant]:
+    inputs = {
+        "sources": tokens("sources", SOURCE_VOCAB, 3, 5),
+        "targets": tokens("targets", TARGET_VOCAB, 3, 4),
+        "source_lens": ints(5, 2, 3),
+    }
+    yield Variant("gru, both directions, bridged", inputs, translator_options(bidirectional=True, bridge=True))
+    lstm = translator_options(cell="lstm", num_layers=2, attention="dot", query="new", input_feeding=True)
+    yield Variant("lstm, two layers, Luong", inputs, lstm)
+    yield Variant("no lengths", {**inputs, "source_lens": None}, translator_options())
+
+
+def translator_options(bidirectional: bool = False, **decoder: Any) -> dict[str, Any]:
+    shared = {name: decoder[name] for name in ("cell", "num_layers") if name in decoder}
+    return {"encoder": encoder_options(bidirectional=bidirectional, **shared), "decoder": decoder_options(**decoder)}
+
+
+def translator_call(module: Any, inputs: Any) -> Any:
+    return module(inputs["sources"], inputs["targets"], inputs["source_lens"])
+
+
+def jax_translator(options: Any, dtype: Any) -> jax_attn.EncoderDecoder:
+    return jax_attn.EncoderDecoder(
+        jax_attn.Seq2SeqEncoder(**options["encoder"], param_dtype=dtype),
+        jax_attn.Seq2SeqAttentionDecoder(**options["decoder"], param_dtype=dtype),
+    )
+
+
+def torch_translator(options: Any, _: Any) -> torch_ref.EncoderDecoder:
+    encoder_size = HIDDEN * (2 if options["encoder"]["bidirectional"] else 1)
+    return torch_ref.EncoderDecoder(
+        torch_ref.Seq2SeqEncoder(**options["encoder"]),
+        torch_ref.Seq2SeqAttentionDecoder(**options["decoder"], encoder_size=encoder_size),
+    )
+
+
+MODEL_CASES = (
+    Case(
+        "Seq2SeqEncoder",
+        tuple(encoder_variants()),
+        torch_module(lambda options, _: torch_ref.Seq2SeqEncoder(**options), encoder_call),
+        linen_module(lambda options, dtype: jax_attn.Seq2SeqEncoder(**options, param_dtype=dtype), encoder_call),
+        slow_dtypes=("bfloat16",),
+    ),
+    Case(
+        "Seq2SeqAttentionDecoder",
+        tuple(decoder_variants()),
+        torch_module(torch_decoder, decoder_call),
+        linen_module(jax_decoder, decoder_call),
+        DECODER_OUTPUTS,
+        slow_dtypes=("bfloat16",),
+    ),
+    Case(
+        "EncoderDecoder",
+        tuple(translator_variants()),
+        torch_module(torch_translator, translator_call),
+        linen_module(jax_translator, translator_call),
+        ("logits", "weights"),
+        slow_dtypes=("float32", "bfloat16"),
+    ),
+)

@@ -1,0 +1,242 @@
+"""Greedy and beam search: over a language given as a table, and over whole models."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+import jax_attn
+import torch_ref
+from parity_tests.case import Case, Variant, random_for
+from parity_tests.cases.functional import function_case, ints
+from parity_tests.cases.models import SOURCE_VOCAB, jax_translator, tokens, torch_translator, translator_options
+from parity_tests.jax_side import linen_module
+from parity_tests.torch_side import torch_module
+
+BATCH, LENGTH, VOCAB, KEYS = 3, 5, 6, 4
+EOS = 2
+
+# Over a table: the next token depends on the sentence, the position and the token before.
+
+
+def tables() -> Iterator[Variant]:
+    rng = random_for("search")
+    table = rng.normal(size=(BATCH, LENGTH, VOCAB, VOCAB)) * 2
+    table -= np.log(np.exp(table).sum(-1, keepdims=True))
+    inputs = {"table": table, "attention": rng.normal(size=(BATCH, VOCAB, KEYS))}
+    yield Variant("a table", inputs)
+    yield Variant("no weights", {**inputs, "attention": None})
+    never = np.where(np.arange(VOCAB) == EOS, -1e3, table)
+    yield Variant("none ends", {**inputs, "table": never})
+    at_once = np.where(np.arange(VOCAB) == EOS, -1e-3, table - 9)
+    yield Variant("all end at once", {**inputs, "table": at_once})
+
+
+def broken_tables() -> Iterator[Variant]:
+    """Tables of which something cannot be said, or cannot be known; the last sentence is sound."""
+    inputs = next(tables()).inputs
+    table = inputs["table"]
+    sentence, time = np.arange(BATCH)[:, None, None, None], np.arange(LENGTH)[:, None, None]
+    unknown = np.where((sentence == 1) & (time == 2), np.nan, table)
+    yield Variant("a NaN in question", {**inputs, "table": unknown})
+    impossible = np.where((sentence == 0) | ((sentence == 1) & (time > 0)), -np.inf, table)
+    yield Variant("nothing possible", {**inputs, "table": impossible})
+    forbidden = np.where((np.arange(VOCAB) == EOS) & (time < 3), np.nan, table)
+    yield Variant("NaN where it is forbidden", {**inputs, "table": forbidden}, {"min_len": 4})
+
+
+def constrained_tables() -> Iterator[Variant]:
+    """What every search can be asked for. Alike options with other numbers share a program."""
+    inputs = next(tables()).inputs
+    yield Variant("a minimum length", inputs, {"min_len": 4})
+    for n in (1, 2, 3):
+        yield Variant(f"no {n} tokens twice", inputs, {"no_repeat_ngram": n})
+    babble = np.where(np.arange(VOCAB) == EOS, -9.0, inputs["table"])  # repeats itself unless it is kept from it
+    babble[..., 4] += 5
+    yield Variant("no 2 tokens twice of a babble", {**inputs, "table": babble}, {"no_repeat_ngram": 2})
+    yield Variant(
+        "nothing left to say", {**inputs, "table": babble[..., [0, 1, 2]]}, {"no_repeat_ngram": 1, "min_len": 5}
+    )
+    prefix = np.array([[3, 4, 5, 3], [0, 5, 3, 4], [4, 4, 4, 5]], np.int32)
+    yield Variant("a prefix", {**inputs, "prefix": prefix})
+    for name, lens in {"ragged prefixes": [0, 2, 4], "prefixes of other lengths": [1, 4, 3]}.items():
+        yield Variant(name, {**inputs, "prefix": prefix, "prefix_lens": ints(*lens)})
+    ending = np.array([[3, EOS, 5], [0, 5, 3], [4, 4, 4]], np.int32)
+    against = {**inputs, "prefix": ending, "prefix_lens": ints(3, 1, 3)}
+    yield Variant("prefixes against the rest", against, {"min_len": 4, "no_repeat_ngram": 2})
+
+
+def greedy_tables() -> Iterator[Variant]:
+    yield from tables()
+    yield from broken_tables()
+    yield from constrained_tables()
+
+
+def beam_tables() -> Iterator[Variant]:
+    for variant in tables():
+        for options in ({"beam_size": 3}, {"beam_size": 4, "length_penalty": 0.75}):
+            yield Variant(f"{variant.name}, {options}", variant.inputs, options)
+    variant = next(tables())
+    yield Variant("a beam of 1", variant.inputs, {"beam_size": 1, "length_penalty": 1.0})
+    flat = np.full_like(variant.inputs["table"], -np.log(VOCAB))
+    yield Variant("equal scores", {**variant.inputs, "table": flat}, {"beam_size": 4})
+    only = np.where(np.arange(VOCAB) == EOS, 0.0, -np.inf) + 0 * flat
+    only[:, 0, :, 1] = -0.5
+    yield Variant(
+        "more places than sentences", {**variant.inputs, "table": only}, {"beam_size": 4, "length_penalty": 1.0}
+    )
+    yield Variant("more places than tokens", variant.inputs, {"beam_size": 9})
+    for variant in (*broken_tables(), *constrained_tables()):
+        if variant.name not in ("no 1 tokens twice", "no 3 tokens twice", "a prefix"):  # greedy search goes through all
+            yield Variant(variant.name, variant.inputs, {**variant.options, "beam_size": 3})
+    yield from penalized_tables()
+
+
+def penalized_tables() -> Iterator[Variant]:
+    """GNMT's norm and coverage, over weights that sum to 1, over those of shorter sources, and over none at all."""
+    inputs = dict(next(tables()).inputs)
+    inputs["attention"] = np.exp(3 * inputs["attention"])
+    inputs["attention"] /= inputs["attention"].sum(-1, keepdims=True)
+    gnmt = {"beam_size": 4, "length_penalty": 0.6, "length_norm": "gnmt"}
+    yield Variant("GNMT's norm", inputs, gnmt)
+    yield Variant("coverage", inputs, {"beam_size": 4, "coverage_penalty": 0.7})
+    short = np.where(np.arange(KEYS) < np.array([2, 4, 1])[:, None, None], inputs["attention"], 0)
+    ragged = {**inputs, "attention": short, "source_lens": ints(2, 4, 1)}
+    everything = {**gnmt, "coverage_penalty": 0.4, "min_len": 2, "no_repeat_ngram": 2}
+    yield Variant("coverage of ragged sources, and everything else", ragged, everything)
+    yield Variant("never attended", {**inputs, "attention": short}, {"beam_size": 4, "coverage_penalty": 0.1})
+
+
+def sampled_tables() -> Iterator[Variant]:
+    """With the noise given. A seed of its own makes no two tokens so alike that rounding could choose."""
+    noise = random_for("search", "noise").gumbel(size=(BATCH, 2, LENGTH, VOCAB))
+
+    def sampled(name: str, inputs: Any, **options: Any) -> Variant:
+        given = noise[..., : inputs["table"].shape[-1]]
+        return Variant(name, {**inputs, "noise": given}, {"num_samples": 2, **options})
+
+    inputs = next(tables()).inputs
+    for options in (
+        {},
+        {"temperature": 0.5},
+        {"top_k": 3, "temperature": 1.5},
+        {"top_k": 9},
+        {"top_p": 0.6},
+        {"top_p": 0.8, "top_k": 4, "temperature": 1.7},
+    ):
+        yield sampled(f"{options}", inputs, **options)
+    yield sampled("no weights", {**inputs, "attention": None}, top_k=2)
+    flat = np.full_like(inputs["table"], -np.log(VOCAB))
+    yield sampled("equal tokens", {**inputs, "table": flat}, top_k=2)
+    for variant in (*broken_tables(), *constrained_tables()):
+        if variant.name in ("nothing possible", "a NaN in question", "prefixes against the rest"):
+            yield sampled(variant.name, variant.inputs, **variant.options, top_p=0.9, top_k=5)
+
+
+def table_step(numbers: Any) -> Callable[..., Any]:
+    def step(token: Any, time: Any, memory: Any) -> Any:
+        sentences = memory["table"].shape[0]  # PyTorch's search walks through one sentence at a time
+        rows = numbers.arange(token.shape[0]) // (token.shape[0] // sentences)
+        weights = None if memory["attention"] is None else memory["attention"][rows, token]
+        return memory["table"][rows, time, token], time + 1, weights
+
+    return step
+
+
+def table_call(name: str) -> Callable[..., Any]:
+    def call(library: Any, inputs: Any, options: Any) -> Any:
+        numbers = torch if library is torch_ref else jnp
+        memory = {name: inputs[name] for name in ("table", "attention")}
+        arrays = {name: x for name, x in inputs.items() if name not in memory}
+        state = numbers.zeros(BATCH, dtype=numbers.int32)
+        search = getattr(library, name)
+        settings = {"bos": 1, "eos": EOS, "max_len": LENGTH, "batch_size": BATCH}
+        return search(table_step(numbers), state, memory, **settings, **arrays, **options)
+
+    return call
+
+
+# Over several tables at once
+
+
+def ensembles() -> Iterator[Variant]:
+    """Two models and three; one of them without attention; one that forbids what another likes best."""
+    one, without, *_ = (dict(variant.inputs) for variant in tables())
+    rng = random_for("search", "ensemble")
+    other = {"table": one["table"][:, ::-1, ::-1], "attention": rng.normal(size=(BATCH, VOCAB, KEYS))}
+    veto = {**other, "table": np.where(one["table"] > -0.5, -np.inf, other["table"])}
+    nothing = {**one, "table": np.where(np.arange(LENGTH)[:, None, None] == 1, -np.inf, one["table"])}
+    for average in ("probability", "log"):
+        options = {"average": average}
+        yield Variant(f"two models, {average}", {"models": (one, other)}, options)
+        yield Variant(
+            f"three models, a veto, one without weights, {average}", {"models": (without, one, veto)}, options
+        )
+        yield Variant(f"nothing possible, {average}", {"models": (nothing, nothing)}, options)
+    yield Variant("no weights", {"models": (without, without)}, options)
+
+
+def ensemble_call(library: Any, inputs: Any, options: Any) -> Any:
+    numbers = torch if library is torch_ref else jnp
+    models = tuple(inputs["models"])
+    step = library.ensemble([table_step(numbers)] * len(models), **options)
+    states = tuple(numbers.zeros(BATCH, dtype=numbers.int32) for _ in models)
+    settings = {"bos": 1, "eos": EOS, "max_len": LENGTH, "batch_size": BATCH}
+    return library.beam_search(step, states, models, **settings, beam_size=3, length_penalty=1.0)
+
+
+# Over a model, moved from one framework to the other
+
+
+def models() -> Iterator[Variant]:
+    inputs = {"sources": tokens("to translate", SOURCE_VOCAB, 3, 5), "source_lens": ints(5, 2, 3)}
+    sharp = {"decoder.dense.weight": 3.0}  # far from ties, so that rounding cannot choose another token
+    yield Variant("gru, both directions", inputs, translator_options(bidirectional=True, bridge=True), sharp)
+    lstm = translator_options(cell="lstm", num_layers=2, attention="dot", query="new", input_feeding=True)
+    yield Variant("lstm, Luong", inputs, lstm, sharp)
+
+
+def model_call(name: str, **options: Any) -> Callable[[Any, Any], Any]:
+    """Encode, and search with the model's own step, which a module of either framework has."""
+
+    def call(module: Any, inputs: Any) -> Any:
+        library = torch_ref if isinstance(module, torch_ref.EncoderDecoder) else jax_attn
+        memory = module.encode(inputs["sources"], inputs["source_lens"])
+        state, search = module.initial_state(memory), getattr(library, name)
+        return search(module.step, state, memory, bos=1, eos=EOS, max_len=LENGTH, batch_size=BATCH, **options)
+
+    return call
+
+
+def table_case(name: str, variants: Iterator[Variant]) -> Case:
+    constants = frozenset({"table", "attention", "noise"})
+    return function_case(name, variants, table_call(name), constants=constants, slow_dtypes=("bfloat16",))
+
+
+def model_case(name: str, **options: Any) -> Case:
+    call = model_call(name, **options)
+
+    def init(module: Any, inputs: Any) -> Any:
+        sources = inputs["sources"]
+        return module.init(jax.random.key(0), sources, jnp.zeros_like(sources), inputs["source_lens"])
+
+    return Case(
+        f"{name} (model)",
+        tuple(models()),
+        torch_module(torch_translator, call),
+        linen_module(jax_translator, call, init),
+        slow_dtypes=("bfloat16",),
+    )
+
+
+SEARCH_CASES = (
+    table_case("greedy_search", greedy_tables()),
+    table_case("beam_search", beam_tables()),
+    table_case("sample_search", sampled_tables()),
+    function_case("ensemble", ensembles(), ensemble_call, constants=frozenset({"models"}), slow_dtypes=("bfloat16",)),
+    model_case("greedy_search"),
+    model_case("beam_search", beam_size=3, length_penalty=0.5),
+)

@@ -1,0 +1,60 @@
+"""The report as one self-contained page: it needs no network, and reads in light and dark, on paper and on a phone."""
+
+import io
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+import jinja2
+import numpy as np
+
+from parity_tests.cases.twin_differences import NOT_THE_SAME
+from parity_tests.report.tables import FaultRow, Row, TrainingRow
+from parity_tests.training.drift_plot import draw_drift
+from parity_tests.training.training import Drift
+
+
+def as_page(rows: Sequence[Row], trainings: Sequence[TrainingRow], faults: Sequence[FaultRow]) -> str:
+    """The whole page as HTML."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("parity_tests.report", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["power"] = power
+    packages = {name: version(name) for name in ("jax", "flax", "optax", "torch", "numpy")}
+    return environment.get_template("page.html").render(
+        rows=rows,
+        faults=faults,
+        trainings=trainings,
+        drift=_draw(trainings),
+        differences=NOT_THE_SAME,
+        packages=packages,
+        machine=f"Python {platform.python_version()}, {platform.system()} {platform.machine()}",
+        time=datetime.now(UTC),
+    )
+
+
+def _draw(trainings: Sequence[TrainingRow]) -> str:
+    """The drifts as one SVG; nothing if there are none."""
+    drifts = [
+        Drift(row.training, row.steps, {q: {k: np.array(x) for k, x in of.items()} for q, of in row.curves.items()}, 0)
+        for row in trainings
+        if row.curves is not None
+    ]
+    if not drifts:
+        return ""
+    file = io.StringIO()
+    draw_drift(drifts).savefig(file, format="svg")
+    return file.getvalue()[file.getvalue().index("<svg") :]
+
+
+def power(number: float) -> str:
+    """1.4e-16 as 1.4·10⁻¹⁶; 0 as 0."""
+    if number == 0:
+        return "0"
+    mantissa, exponent = f"{number:.1e}".split("e")
+    return f"{mantissa}·10{str(int(exponent)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"

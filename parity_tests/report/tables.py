@@ -1,0 +1,137 @@
+"""What was compared and how far apart it was, as rows that a person reads and a program can check."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from parity_tests.compare import Measurement, unit_roundoff
+from parity_tests.training.training import Drift, TrainingComparison
+
+
+class Row(NamedTuple):
+    """A case in a dtype: the worst of all tensors of all its variants."""
+
+    case: str
+    dtype: str
+    variants: int
+    tensors: int
+    forward: float
+    """The largest error of an output."""
+    gradients: float
+    """The largest error of a gradient."""
+    torch: float
+    """PyTorch's own largest error; 0 in float64, where PyTorch is what is compared with."""
+    ulps: float
+    """The largest error in units of the last place of the tensor's largest entry."""
+    share: float
+    """The largest share of its bound that an error takes; more than 1 is a failure."""
+    failures: tuple[str, ...]
+    """Each tensor that failed, in words."""
+
+
+class TrainingRow(NamedTuple):
+    """A training in both frameworks."""
+
+    training: str
+    dtype: str
+    steps: int
+    error: float
+    """The largest of all steps and tensors; of a drift, the median over the steps of the parameters' error."""
+    bound: float
+    where: str
+    """The tensor and the step with the largest error; of a drift, what it is measured against."""
+    failed: bool
+    curves: dict[str, dict[str, list[float]]] | None
+    """Of a drift: the errors of either framework at each step."""
+
+
+class FaultRow(NamedTuple):
+    """A planted fault, and whether it was noticed."""
+
+    name: str
+    side: str
+    """The framework whose code it was planted in."""
+    case: str
+    """What had to notice."""
+    caught: bool
+
+
+def summarize(measurements: Sequence[Measurement]) -> Row:
+    """The row of one case in one dtype."""
+    first = measurements[0]
+    errors = [m.error for m in measurements]
+    return Row(
+        first.case,
+        first.dtype,
+        len({m.variant for m in measurements}),
+        len(measurements),
+        max((m.error for m in measurements if not m.of_gradient), default=0.0),
+        max((m.error for m in measurements if m.of_gradient), default=0.0),
+        max(m.twin_error for m in measurements),
+        max(errors) / (2 * unit_roundoff(first.dtype)),
+        max((m.error / m.bound if m.bound else float(m.error > 0) for m in measurements), default=0.0),
+        tuple(str(m) for m in measurements if m.failed),
+    )
+
+
+def as_table(rows: Sequence[Row]) -> Table:
+    """The rows as they are printed; 80 columns are enough."""
+    table = Table(title="JAX against PyTorch", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
+    table.add_column("case", overflow="fold")
+    table.add_column("dtype", no_wrap=True)
+    for heading in ("forward", "gradients", "worst\nULP", "PyTorch's\nown", "of its\nbound"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for row in rows:
+        errors = (f"{row.forward:.1e}", f"{row.gradients:.1e}", f"{row.ulps:.2g}", f"{row.torch:.1e}")
+        share = f"{row.share:.0%}" if row.share < 100 else "> 100"
+        table.add_row(row.case, row.dtype, *errors, share, "[red]FAILED[/red]" if row.failures else "agrees")
+    return table
+
+
+def summarize_training(name: str, result: TrainingComparison | Drift) -> TrainingRow:
+    """The row of one training."""
+    if isinstance(result, TrainingComparison):
+        where = f"{result.worst.quantity} of {result.worst.tensor}, step {result.worst.step}"
+        return TrainingRow(
+            name, result.dtype, result.steps, result.worst.error, result.bound, where, result.failed, None
+        )
+    ours, twin = (result.median("parameters", framework) for framework in ("JAX", "PyTorch"))
+    curves = {q: {side: list(map(float, errors)) for side, errors in of.items()} for q, of in result.curves.items()}
+    where = f"parameters; PyTorch's own {twin:.1e}"
+    return TrainingRow(name, "float32", result.steps, ours, result.bound("parameters"), where, result.failed, curves)
+
+
+def as_training_table(rows: Sequence[TrainingRow]) -> Table:
+    """The trainings as they are printed."""
+    table = Table(title="training", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for heading in ("training", "dtype", "steps", "error", "bound", "where", "verdict"):
+        table.add_column(heading, justify="right" if heading in ("steps", "error", "bound") else "left")
+    for row in rows:
+        numbers = (str(row.steps), f"{row.error:.1e}", f"{row.bound:.1e}")
+        table.add_row(row.training, row.dtype, *numbers, row.where, "[red]FAILED[/red]" if row.failed else "agrees")
+    return table
+
+
+def as_fault_table(faults: Sequence[FaultRow]) -> Table:
+    """The planted faults as they are printed."""
+    table = Table(title="planted faults", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for heading in ("fault", "planted in", "looked for by", "caught"):
+        table.add_column(heading)
+    for fault in faults:
+        table.add_row(fault.name, fault.side, fault.case, "yes" if fault.caught else "[red]NO[/red]")
+    return table
+
+
+def as_json(rows: Sequence[Row], trainings: Sequence[TrainingRow], faults: Sequence[FaultRow]) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "cases": [row._asdict() for row in rows],
+        "training": [row._asdict() for row in trainings],
+        "failed": sum(bool(row.failures) for row in rows) + sum(row.failed for row in trainings),
+        "faults": [fault._asdict() for fault in faults],
+        "faults_planted": len(faults),
+        "faults_caught": sum(fault.caught for fault in faults),
+    }
