@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from parity_tests import trials
+from parity_tests.properties import trials
 from parity_tests.properties.properties import PROPERTIES, Property
 
 EXAMPLES = 4

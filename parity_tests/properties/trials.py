@@ -1,7 +1,7 @@
 """Try the properties on cases drawn at random, and count them: `python -m parity_tests.properties`.
 
     python -m parity_tests.properties                              100,000 cases of a new seed
-    python -m parity_tests.properties --seed 7 --subject attend    those of a seed again, of the subjects with such a name
+    python -m parity_tests.properties --seed 7 --subject attend    those of a seed, of the subjects with such a name
 
 Prints the seed, and a table of how many cases each property was tried on. The exit status is 1 if one does not hold;
 the smallest case against it is printed, as hypothesis found it.

@@ -2,9 +2,9 @@
 
 import pytest
 
-from parity_tests import model_refusals, refusals
 from parity_tests.case import Refusal
 from parity_tests.cases import public_names
+from parity_tests.refusals import functional, models
 from parity_tests.refusals.functional import FUNCTIONAL_REFUSALS, MODULE_REFUSALS, VALUE_REFUSALS
 from parity_tests.refusals.models import MODEL_REFUSALS, MODEL_VALUE_REFUSALS, WITHOUT_REFUSAL
 
@@ -20,21 +20,21 @@ def _id(refusal: Refusal) -> str:
 
 @pytest.mark.parametrize("refusal", MODEL_REFUSALS, ids=_id)
 def test_both_sides_refuse(refusal: Refusal) -> None:
-    for ask in (model_refusals.ask_jax(refusal), model_refusals.ask_torch(refusal)):
+    for ask in (models.ask_jax(refusal), models.ask_torch(refusal)):
         with pytest.raises((TypeError, ValueError)):
             ask()
 
 
 @pytest.mark.parametrize("refusal", MODEL_VALUE_REFUSALS, ids=_id)
 def test_both_sides_refuse_values_of_models(refusal: Refusal) -> None:
-    for ask in (model_refusals.ask_jax(refusal, traced=False), model_refusals.ask_torch(refusal)):
+    for ask in (models.ask_jax(refusal, traced=False), models.ask_torch(refusal)):
         with pytest.raises(ValueError, match=r"must (be|lie) in .*; got"):
             ask()
 
 
 @pytest.mark.parametrize("refusal", VALUE_REFUSALS, ids=_id)
 def test_both_sides_refuse_values(refusal: Refusal) -> None:
-    for ask in (refusals.ask_jax(refusal, traced=False), refusals.ask_torch(refusal)):
+    for ask in (functional.ask_jax(refusal, traced=False), functional.ask_torch(refusal)):
         with pytest.raises(ValueError, match=r"valid_lens must be in .*; got"):
             ask()
 
