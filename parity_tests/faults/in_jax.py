@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 import jax_attn
-from jax_attn.functional import losses, masks, scores, softmax
+from jax_attn.functional import beam, constraints, losses, masks, scores, softmax
 from jax_attn.models import rnn_decoder
 from jax_attn.modules import attention, embeddings, recurrent
 from parity_tests.faults.fault import Fault
@@ -170,6 +170,23 @@ def truncated(unroll: Any) -> Any:
         return unroll(stopped, carry, *arguments, **options)
 
     return wrong
+
+
+def last_one(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function whose last argument is changed."""
+    return lambda function: lambda *arguments: function(*arguments[:-1], change(arguments[-1]))
+
+
+def weights_of_the_neighbour(read_back: Any) -> Any:
+    def wrong(*arguments: Any) -> Any:
+        ids, token_scores, weights = read_back(*arguments)
+        return ids, token_scores, None if weights is None else jnp.roll(weights, 1, axis=1)
+
+    return wrong
+
+
+def inverse_temperature(search: Any) -> Any:
+    return lambda *arguments, temperature=1.0, **options: search(*arguments, temperature=1 / temperature, **options)
 
 
 def unscaled(embedded: Any) -> Any:
@@ -362,5 +379,10 @@ JAX_FAULTS = (
     ),
     # Search
     Fault("length penalty forgotten", "beam_search", jax_attn, "beam_search", penalty_forgotten),
+    Fault("padding has to be covered too", "beam_search", beam, "make_penalties", with_options(source_lens=None)),
+    Fault("a beam's weights from the wrong place", "beam_search", beam, "_read_back", weights_of_the_neighbour),
+    Fault("one token short of the least length", "greedy_search", constraints, "forbid_end", last_one(lambda n: n - 1)),
+    Fault("repeats of one token more", "greedy_search", constraints, "forbid_repeats", last_one(lambda n: n + 1)),
+    Fault("hot where it should be cold", "sample_search", jax_attn, "sample_search", inverse_temperature),
     Fault("the last token's score forgotten", "greedy_search", jax_attn, "greedy_search", after(last_token_forgotten)),
 )

@@ -1,8 +1,8 @@
 """What holds whatever the numbers: properties of attention, recurrence and loss, asked of both libraries alike.
 
 A property is a function of a side (see `answers`), a subject (see `subjects`) and what was drawn for the case; it
-raises AssertionError. In float64 two ways to compute the same differ by rounding alone, so that 1e-11 of numbers around 1 is a
-difference; what must not be seen at all must leave every bit as it is, in every dtype.
+raises AssertionError. In float64 two ways to compute the same differ by rounding alone, so that 1e-11 of numbers around
+1 is a difference; what must not be seen at all must leave every bit as it is, in every dtype.
 """
 
 from collections.abc import Callable, Mapping
