@@ -79,6 +79,11 @@ class Case:
         """The name of what it tests: `beam_search (model)` is a case of `beam_search`."""
         return self.name.partition(" (")[0]
 
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Those that any of its variants is run in."""
+        return tuple(dtype for dtype in DTYPES if any(dtype in variant.dtypes for variant in self.variants))
+
 
 @dataclass(frozen=True)
 class Refusal:

@@ -39,6 +39,7 @@ WIDE, NARROW = ("float64", "float32"), ("float32", "bfloat16")
 
 
 def dot_product_variants(name: str, dtypes: tuple[str, ...]) -> Iterator[Variant]:
+    """Rounding is the same whatever is masked: the first of the dtypes alone is given every way to say it."""
     rng = random_for(name)
     inputs = {
         "queries": rng.normal(size=(3, 2, 5, 4)),
@@ -49,16 +50,16 @@ def dot_product_variants(name: str, dtypes: tuple[str, ...]) -> Iterator[Variant
     }
     mask = rng.random((3, 2, 5, 5)) < 0.6
     mask[0, :, 1] = False
-    plain, lens = {"causal": False, "scaled": True}, ints(2, 0, 5)
-    yield Variant("nothing masked", inputs, plain, dtypes=dtypes)
+    plain, lens, once = {"causal": False, "scaled": True}, ints(2, 0, 5), dtypes[:1]
+    yield Variant("nothing masked", inputs, plain, dtypes=once)
     yield Variant("lengths, an empty row", {**inputs, "valid_lens": lens}, plain, dtypes=dtypes)
-    yield Variant("a mask of each head, an empty row", {**inputs, "mask": mask}, plain, dtypes=dtypes)
-    yield Variant("mask and lengths", {**inputs, "mask": mask, "valid_lens": lens}, plain, dtypes=dtypes)
+    yield Variant("a mask of each head, an empty row", {**inputs, "mask": mask}, plain, dtypes=once)
+    yield Variant("mask and lengths", {**inputs, "mask": mask, "valid_lens": lens}, plain, dtypes=once)
     causal = {**plain, "causal": True}
-    yield Variant("causal, more queries", {**inputs, "queries": rng.normal(size=(3, 2, 7, 4))}, causal, dtypes=dtypes)
-    yield Variant("causal and lengths", {**inputs, "valid_lens": lens}, causal, dtypes=dtypes)
+    yield Variant("causal, more queries", {**inputs, "queries": rng.normal(size=(3, 2, 7, 4))}, causal, dtypes=once)
+    yield Variant("causal and lengths", {**inputs, "valid_lens": lens}, causal, dtypes=once)
     if name.startswith("jax.nn"):
-        yield Variant("not scaled", inputs, {**plain, "scaled": False}, dtypes=dtypes)
+        yield Variant("not scaled", inputs, {**plain, "scaled": False}, dtypes=once)
 
 
 def torch_dot_product(inputs: Any, options: Any) -> Any:
@@ -169,22 +170,18 @@ HIDDEN = 4
 
 
 def recurrent_variants(name: str, parts: int, *, again: bool = False) -> Iterator[Variant]:
-    """`again`: a cell that differs from another only in how it multiplies has one variant, and no bfloat16."""
+    """`again`: a cell that differs from another only in how it multiplies has one variant, in float64."""
     rng = random_for(name)
     inputs, lens = rng.normal(size=(3, 5, 3)), ints(2, 5, 1)
     states = tuple(rng.normal(size=(4, 3, HIDDEN)) for _ in range(parts))
     both = {"inputs": inputs, "valid_lens": lens, "initial_state": states if parts == 2 else states[0]}
-    yield Variant(
-        "two layers, both directions, ragged",
-        both,
-        {"num_layers": 2, "bidirectional": True},
-        dtypes=WIDE if again else DTYPES,
-    )
+    options, once = {"num_layers": 2, "bidirectional": True}, ("float64",)
+    yield Variant("two layers, both directions, ragged", both, options, dtypes=once if again else DTYPES)
     if not again:
         single = {"num_layers": 1, "bidirectional": False}
         first = tuple(part[:1] for part in states)
         forward = {**both, "valid_lens": None, "initial_state": first if parts == 2 else first[0]}
-        yield Variant("one layer, no lengths", forward, single, dtypes=WIDE)
+        yield Variant("one layer, no lengths", forward, single, dtypes=once)
 
 
 def linen_recurrent(cell: Callable[..., Any], params_of: Callable[..., Any], parts: int) -> JaxSide:
