@@ -2,8 +2,8 @@
 
 For a block of queries, the keys are read block by block. With m the highest score so far, l = Σ exp(s − m) and
 o = Σ exp(s − m) v, a block with a higher score m′ rescales both by exp(m − m′); at the end context = o / l. That is the
-softmax, exactly. Kept for the gradient are the context and log Σ exp(s) of each query, from which a block's weights are
-computed again (see `_backward`).
+softmax, exactly. Kept for the gradient are the context, m and l of each query, from which a block's weights are
+computed again (see `_backward`); log Σ exp(s) in the place of m and l would cost digits where scores are large.
 
 Source: Milakov and Gimelshein, 2018 (the online softmax); Rabe and Staats, 2021; Dao et al., 2022 (FlashAttention).
 """
@@ -130,16 +130,16 @@ class Pairs(NamedTuple):
         lens, mask = self.lens, self.mask
         if lens is not None and (mask is None or mask.shape[-2] == 1):
             lens = lens.max(axis=-2, keepdims=True, initial=0)
-        return Pairs(lens, mask, None)._allowed(num_keys)
+        return Pairs(lens, mask, None)._allowed(jnp.arange(num_keys))
 
     def with_uniform_rows(self, num_keys: int) -> "Pairs":
         """Those pairs, where an empty row is uniform."""
         if self.mask is None:
             return self if self.lens is None else self._replace(uniform=self.lens <= 0)
-        return self._replace(uniform=~self._allowed(num_keys).any(axis=-1, keepdims=True))
+        return self._replace(uniform=~self._allowed(jnp.arange(num_keys)).any(axis=-1, keepdims=True))
 
-    def _allowed(self, num_keys: int) -> Any:
-        within = None if self.lens is None else jnp.arange(num_keys) < self.lens
+    def _allowed(self, positions: Array) -> Any:
+        within = None if self.lens is None else positions < self.lens
         return within if self.mask is None else self.mask if within is None else self.mask & within
 
 
@@ -204,23 +204,27 @@ class Grid(NamedTuple):
 
         lens, mask, keep, uniform = jax.tree.map(slice_, pairs)
         positions = j * self.key_block + jnp.arange(self.key_block)
-        allowed = jnp.ones((1, 1), bool) if lens is None else positions < lens
-        allowed = allowed if mask is None else allowed & mask
-        allowed = allowed if uniform is None else allowed | uniform
-        return Block(allowed & (positions < self.num_keys), keep, uniform)
+        whole = self.num_keys == self.key_blocks * self.key_block
+        allowed = Pairs(lens, mask, None)._allowed(positions)
+        if uniform is not None:
+            allowed = allowed | uniform
+        if not whole:
+            exist = (positions < self.num_keys)[None]
+            allowed = exist if allowed is None else allowed & exist
+        return Block(allowed, keep, uniform)
 
 
 class Block(NamedTuple):
     """What is said of the pairs of one block."""
 
-    allowed: Bool[Array, "#query key"]
+    allowed: Bool[Array, "#query key"] | None
     keep: Bool[Array, "query key"] | None
     uniform: Bool[Array, "#query 1"] | None
 
     def mask(self, scores: Array) -> Array:
         """The scores that the softmax sees."""
         scores = scores if self.uniform is None else jnp.where(self.uniform, 0, scores)
-        return jnp.where(self.allowed, scores, -jnp.inf)
+        return scores if self.allowed is None else jnp.where(self.allowed, scores, -jnp.inf)
 
     def drop(self, weights: Array, rate: float) -> Array:
         return weights if self.keep is None else dropout(weights, rate, self.keep)
@@ -248,7 +252,7 @@ def _forward(
     padded, dtype = grid.padded(pairs), queries.dtype
     key_blocks = (jnp.arange(grid.key_blocks), grid.by_key(keys), grid.by_key(values))
 
-    def of_queries(block: tuple[Array, Array]) -> tuple[Array, Array]:
+    def of_queries(block: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         i, query = block
 
         def add_keys(so_far: tuple[Array, Array, Array], block: tuple[Array, Array, Array]) -> tuple[Any, None]:
@@ -266,40 +270,32 @@ def _forward(
         rows = jnp.zeros(grid.query_block, dtype)
         start = rows - jnp.inf, rows, jnp.zeros((grid.query_block, values.shape[-1]), dtype)
         (highest, total, context), _ = jax.lax.scan(add_keys, start, key_blocks)
-        positive = jnp.where(total > 0, total, 1)
-        # Of an empty row +inf, so that exp(score − it) is 0.
-        return context / positive[:, None], jnp.where(total > 0, highest + jnp.log(positive), jnp.inf)
+        total, highest = jnp.where(total > 0, total, 1), jnp.where(total > 0, highest, jnp.inf)  # of an empty row
+        return context / total[:, None], highest, total
 
     blocks = jnp.arange(grid.query_blocks), grid.by_query(queries)
-    context, log_total = jax.lax.map(of_queries, blocks)
-    context, log_total = (x.reshape(-1, *x.shape[2:])[:num_queries] for x in (context, log_total))
-    return context, (parameters, queries, keys, values, pairs, context, log_total)
+    context, highest, total = (x.reshape(-1, *x.shape[2:])[:num_queries] for x in jax.lax.map(of_queries, blocks))
+    return context, (parameters, queries, keys, values, pairs, context, highest, total)
 
 
 def _backward(static: Static, residuals: tuple[Any, ...], to_context: Array) -> tuple[Any, ...]:
     """From d, the gradient of a query's context o, to that of its scores s, block by block:
 
-        p = exp(s − log Σ exp s)          ds = p (d · v − d · o)
-        dv = Σ_q p d                      dqueries, dkeys, dparameters: the score's own derivative along ds
+        p = exp(s − m) / l        ds = p (d · v − d · o)
+        dv = Σ_q p d              dqueries, dkeys, dparameters: the score's own derivative along ds
 
     With dropout, p in dv and d · v are those of the kept pairs, over 1 − rate; d · o is then Σ_k p (d · v) as before.
     """
-    parameters, queries, keys, values, pairs, context, log_total = residuals
+    parameters, queries, keys, values, pairs, context, highest, total = residuals
     grid = Grid.of(queries.shape[0], keys.shape[0], static.block_size)
     padded = grid.padded(pairs)
     along = (to_context * context).sum(axis=-1)
     key_blocks = (jnp.arange(grid.key_blocks), grid.by_key(keys), grid.by_key(values))
-    log_totals = grid.by_query(log_total, fill=jnp.inf)  # the queries that fill up the last block weigh nothing
-    query_blocks = (
-        jnp.arange(grid.query_blocks),
-        grid.by_query(queries),
-        grid.by_query(to_context),
-        log_totals,
-        grid.by_query(along),
-    )
+    statistics = grid.by_query(highest, fill=jnp.inf), grid.by_query(total, fill=1), grid.by_query(along)
+    query_blocks = jnp.arange(grid.query_blocks), grid.by_query(queries), grid.by_query(to_context), statistics
 
-    def of_queries(so_far: Any, block: tuple[Array, ...]) -> tuple[Any, Array]:
-        i, query, to_context, log_total, along = block
+    def of_queries(so_far: Any, block: Any) -> tuple[Any, Array]:
+        i, query, to_context, (highest, total, along) = block
         to_parameters, to_keys, to_values = so_far
 
         def of_keys(so_far: Any, block: tuple[Array, Array, Array]) -> tuple[Any, tuple[Array, Array]]:
@@ -307,9 +303,9 @@ def _backward(static: Static, residuals: tuple[Any, ...], to_context: Array) -> 
             to_parameters, to_query = so_far
             pairs = grid.cut(padded, i, j)
             scores, pull_back = jax.vjp(lambda *inputs: pairs.mask(static.score(*inputs)), query, key, *parameters)
-            weights = jnp.exp(scores - log_total[:, None])
-            to_weights = pairs.drop(to_context @ value.T, static.dropout_rate)
+            weights = jnp.exp(scores - highest[:, None]) / total[:, None]
             to_value = pairs.drop(weights, static.dropout_rate).T @ to_context
+            to_weights = pairs.drop(to_context @ value.T, static.dropout_rate)
             more_query, to_key, *more_parameters = pull_back(weights * (to_weights - along[:, None]))
             to_parameters = jax.tree.map(jnp.add, to_parameters, tuple(more_parameters))
             return (to_parameters, to_query + more_query), (to_key, to_value)

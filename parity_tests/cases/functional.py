@@ -8,7 +8,7 @@ import numpy as np
 import jax_attn
 import torch_ref
 from parity_tests.case import RUN_DTYPE, Case, Variant, random_for
-from parity_tests.cases.masking import COMMON, EXTREME, MORE, hide
+from parity_tests.cases.masking import COMMON, EXTREME, MORE, Masking, hide
 from parity_tests.jax_side import jax_function
 from parity_tests.torch_side import torch_function
 
@@ -203,6 +203,15 @@ def additive_scores() -> Iterator[Variant]:
         if variant.name in ("several keys", "scaled up"):
             yield Variant(f"{variant.name}, w_v scaled up", {**variant.inputs, "w_v": w_v * 1e4})
     yield Variant("without the tanh", {**next(score_pairs("additive_score")).inputs, "w_v": w_v}, {"use_tanh": False})
+    yield from many_pairs()
+
+
+def many_pairs() -> Iterator[Variant]:
+    """So many queries and keys that the sum is taken term by term: at three sizes of its arguments."""
+    rng = random_for("additive_score", "many")
+    queries, keys, w_v = (rng.normal(size=shape) for shape in ((2, 17, 21), (2, 40, 21), 21))
+    for name, scale in (("many pairs", 1.0), ("many pairs, scaled up", 1e2), ("many pairs, scaled down", 1e-3)):
+        yield Variant(name, {"queries": queries * scale, "keys": keys * scale, "w_v": w_v})
 
 
 def gaussian_scores() -> Iterator[Variant]:
@@ -211,6 +220,49 @@ def gaussian_scores() -> Iterator[Variant]:
     yield Variant("narrow", inputs, {"sigma": 0.01})
     far = {name: x + 1e3 for name, x in inputs.items()}
     yield Variant("close to each other, far from 0", far)
+
+
+# Attention by blocks
+
+
+def blockwise_variants() -> Iterator[Variant]:
+    for masking in (*COMMON, *MORE, EXTREME):
+        inputs = blockwise_inputs(masking, "dot_score")
+        yield Variant(masking.name, inputs, {"score": "dot_score", **masking.options}, dtypes=masking.dtypes)
+    lengths = COMMON[1]
+    rng = random_for("blockwise", "parameters")
+    for score, parameters in (
+        ("additive_score", (rng.normal(size=4),)),
+        ("bilinear_score", (rng.normal(size=(4, 4)),)),
+        ("scaled_dot_score", ()),
+        ("gaussian_score", ()),
+    ):
+        inputs = blockwise_inputs(lengths, score)
+        yield Variant(score, {**inputs, "parameters": parameters}, {"score": score})
+    inputs = blockwise_inputs(lengths, "dot_score", "dropout")
+    keep_mask = rng.random(lengths.shape) < 0.7
+    yield Variant("dropout", {**inputs, "keep_mask": keep_mask}, {"score": "dot_score", "dropout_rate": 0.3})
+
+
+def blockwise_inputs(masking: Masking, *seed: str) -> dict[str, Any]:
+    rng = random_for("blockwise", masking.name, *seed)
+    *batch, num_queries, num_keys = masking.shape
+    queries, keys = rng.normal(size=(*batch, num_queries, 4)), rng.normal(size=(*batch, num_keys, 4))
+    if masking is EXTREME:
+        queries, keys = extreme_pair(queries, keys)
+    return {
+        "queries": queries,
+        "keys": hide(keys, masking.attendable[..., None], masking),
+        "values": hide(rng.normal(size=(*batch, num_keys, 3)), masking.attended[..., None], masking),
+        **masking.arguments(),
+    }
+
+
+def blockwise_call(library: Any, inputs: Any, options: Any) -> Any:
+    """By blocks of two: of five keys three blocks, the last of them half empty."""
+    score = getattr(library, options["score"])
+    options = {name: option for name, option in options.items() if name != "score"}
+    return library.blockwise_attention(score, **inputs, **options, block_size=2)
 
 
 def dropouts() -> Iterator[Variant]:
@@ -358,6 +410,13 @@ FUNCTIONAL_CASES = (
         factor=16,
         reason=SOFTMAX,
         outputs=("context", "weights", "context after dropout", "weights after dropout"),
+    ),
+    function_case(
+        "blockwise_attention",
+        blockwise_variants(),
+        blockwise_call,
+        factor=16,
+        reason=SOFTMAX + "; and " + TANH,
     ),
     function_case("dropout", dropouts()),
     function_case("sinusoidal_positions", positions()),

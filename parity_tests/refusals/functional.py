@@ -84,6 +84,14 @@ def attentions() -> Iterator[Refusal]:
     yield Refusal("attention", "another batch", {**fitting, "query": floats(1, 3, 4)})
     yield Refusal("attention", "integers", {**fitting, "query": ints(2, 3, 4)})
     yield Refusal("attention", "an integer mask", {**fitting, "mask": ints(2, 3, 5)})
+    fitting = {"queries": floats(2, 3, 4), "keys": floats(2, 5, 4), "values": floats(2, 5, 6)}
+    dot = {"score": "dot_score"}
+    yield Refusal("blockwise_attention", "values of other keys", {**fitting, "values": floats(2, 4, 6)}, dot)
+    yield Refusal("blockwise_attention", "another batch", {**fitting, "queries": floats(1, 3, 4)}, dot)
+    yield Refusal("blockwise_attention", "integers", {**fitting, "queries": ints(2, 3, 4)}, dot)
+    yield Refusal("blockwise_attention", "an integer mask", {**fitting, "mask": ints(2, 3, 5)}, dot)
+    yield Refusal("blockwise_attention", "lengths of other queries", {**fitting, "valid_lens": ints(2, 4)}, dot)
+    yield Refusal("blockwise_attention", "an unknown empty_row", fitting, {**dot, "empty_row": "nan"})
     fitting = {"x": floats(2, 3), "keep_mask": bools(2, 3)}
     yield Refusal("dropout", "a rate of 1", fitting, {"rate": 1.0})
     yield Refusal("dropout", "a mask to be broadcast", {**fitting, "keep_mask": bools(3)}, {"rate": 0.5})

@@ -2,6 +2,7 @@
 
 from torch_ref.functional.attend import attend, attention
 from torch_ref.functional.beam import beam_search
+from torch_ref.functional.blockwise import blockwise_attention
 from torch_ref.functional.dropout import dropout
 from torch_ref.functional.ensemble import ensemble
 from torch_ref.functional.greedy import greedy_search
@@ -22,6 +23,7 @@ __all__ = [
     "attention_mask",
     "beam_search",
     "bilinear_score",
+    "blockwise_attention",
     "causal_mask",
     "dot_score",
     "dropout",
