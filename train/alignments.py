@@ -22,7 +22,7 @@ def links(source: tuple[str, ...], hypothesis: Hypothesis) -> list[tuple[int, in
 
 
 def pharaoh(source: tuple[str, ...], hypothesis: Hypothesis) -> str:
-    """`0-0 1-2 …`, source position and target position of each target word: the form of Pharaoh, Moses and fast_align."""
+    """`0-0 1-2 …`, the source and the target position of each target word: the form of Pharaoh and fast_align."""
     return " ".join(f"{i}-{j}" for i, j in links(source, hypothesis))
 
 

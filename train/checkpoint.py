@@ -12,7 +12,6 @@ import numpy as np
 from train.config import Config, ConfigError
 from train.data import Data
 
-
 FORMAT = 1
 """Of a run folder: raised when a file of it changes in a way that a reader has to know of."""
 

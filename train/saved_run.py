@@ -71,7 +71,8 @@ class SavedRun:
             _read_settings(ModelConfig, settings, "model"),
             _read_settings(SearchConfig, settings, "search"),
             _read_settings(CorpusConfig, settings, "corpus").tokenizer,
-            *(_read_vocabulary(folder / f"{side}.json") for side in ("source", "target")),
+            _read_vocabulary(folder / "source.json"),
+            _read_vocabulary(folder / "target.json"),
             _read_length(settings, "max_source_words"),
             _read_length(settings, "max_target_len"),
             _read_weights(folder / "model.safetensors"),
@@ -102,7 +103,8 @@ def _read_settings(kind: type[Settings], settings: Mapping[str, Any], name: str)
     for key, value in given.items():
         if not _fits(value, hints[key]):
             raise ValueError(f"config.json is damaged: {name}.{key} is {value!r}")
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()})
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    return kind(**values)
 
 
 def _fits(value: Any, hint: Any) -> bool:

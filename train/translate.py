@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import Positional, UseAppendAction, arg
 
 from train.config import ConfigError, SearchConfig, outside
 from train.lines import InputError, batched, open_text, read_lines
@@ -86,16 +86,16 @@ class Options:
     """Of --sample: draw from the fewest likeliest tokens that have this probability together."""
     seed: int | None = None
     """Of --sample: the same seed draws the same."""
-    ensemble: tuple[Path, ...] = ()
-    """Further run folders with the same vocabularies: their models decide together."""
+    ensemble: UseAppendAction[tuple[Path, ...]] = ()
+    """A further run folder with the same vocabularies (again for each): their models decide together."""
     framework: Literal["jax", "torch"] = "jax"
     """torch: the plain PyTorch reference translates, one sentence at a time (needs the extra `torch`)."""
     heatmap: Path | None = None
     """Draw what was attended to, a .png, .svg or .pdf file."""
     page: Path | None = None
     """Write an interactive page of what was attended to and what was nearly said, an .html file of its own."""
-    compare: tuple[str, ...] = ()
-    """Of --page: further run folders to stand beside; `torch` is the same run in PyTorch."""
+    compare: UseAppendAction[tuple[str, ...]] = ()
+    """Of --page: a run folder to stand beside (again for each); `torch` is the same run in PyTorch."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -159,6 +159,7 @@ def run(options: Options) -> None:
     kept: list[Translation] = []
     with open_sources(options) as lines:
         translator = load(options)
+        compared = [load(compared_with(name, options)) for name in options.compare]
         first = 1
         for batch in batched(lines, 1 if is_interactive(options) else options.batch):
             translations = translate(translator, batch, first, options)
@@ -168,7 +169,8 @@ def run(options: Options) -> None:
     if options.heatmap:
         draw(kept, options.heatmap)
     if options.page:
-        write_page(translator, kept, options)
+        names = [str(options.run), *(f"{options.run} in PyTorch" if n == "torch" else n for n in options.compare)]
+        write_page(list(zip(names, [translator, *compared], strict=True)), kept, options.page)
 
 
 @contextlib.contextmanager
@@ -202,6 +204,15 @@ def load(options: Options) -> Translator:
         for name in (name for name, wanted in needing.items() if wanted):
             raise ConfigError(f"{as_option(name)} needs attention, and the model of {options.run} has none")
     return Translator.of(runs, config, options.framework)
+
+
+def compared_with(name: str, options: Options) -> Options:
+    """The options by which another run translates for the page: `torch` is the same run in PyTorch."""
+    if name == "torch":
+        return dataclasses.replace(options, framework="torch")
+    nbest = options.nbest if options.sample else 1
+    alone = dataclasses.replace(options, run=Path(name), ensemble=(), nbest=nbest)
+    return dataclasses.replace(alone, alignments=None, heatmap=None, replace_unknown=False)
 
 
 def search_options(options: Options) -> dict[str, Any]:
@@ -249,21 +260,36 @@ def draw(translations: Sequence[Translation], path: Path) -> None:
     """The heatmap of each sentence's best translation."""
     from jax_attn.plots import save, show_alignments
 
-    drawn = [t for t in translations if t.best.ids][:MOST_IN_A_PICTURE]
+    examples = [
+        ((*t.source, "<eos>"), t.best.tokens, t.weights)
+        for t in translations
+        if t.weights is not None and t.weights.size
+    ]
+    drawn = examples[:MOST_IN_A_PICTURE]
     if not drawn:
         warnings.warn(f"{path} is not written: there is no translation to be drawn", stacklevel=2)
         return
-    if len(translations) > len(drawn):
+    if len(examples) > len(drawn):
         warnings.warn(f"{path} shows the first {len(drawn)} sentences", stacklevel=2)
-    examples = [((*t.source, "<eos>"), t.best.tokens, t.weights) for t in drawn]
-    save(show_alignments(examples), path)
+    save(show_alignments(drawn), path)
 
 
-def write_page(translator: Translator, translations: Sequence[Translation], options: Options) -> None:
-    """The interactive page, on which other runs translate the same sentences."""
+def write_page(named: Sequence[tuple[str, Translator]], translations: Sequence[Translation], path: Path) -> None:
+    """The interactive page of the first translator's translations, with those of the others beside them."""
     from train.page import Side, as_page
+    from train.tokens import detokenize
 
-    pass
+    shown = translations[:MOST_ON_A_PAGE]
+    if not shown:
+        warnings.warn(f"{path} is not written: there is no sentence to be shown", stacklevel=2)
+        return
+    if len(translations) > len(shown):
+        warnings.warn(f"{path} shows the first {len(shown)} sentences", stacklevel=2)
+    sides: list[Side] = []
+    for name, translator in named:
+        of_side = translator([detokenize(list(t.source)) for t in shown]) if sides else shown
+        sides.append(Side(name, of_side, translator.explain(of_side)))
+    path.write_text(as_page(sides), encoding="utf-8")
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The program as a user meets it: what is written, that nothing but the sentence decides it, and every way to be told no."""
+"""The program as a user meets it: what it writes, that a sentence alone decides it, and every way to be told no."""
 
 import io
 import json
@@ -229,11 +229,11 @@ def test_what_a_translator_explains_is_what_it_searched_among(run):
     [
         ("config.json", lambda b: b[:100], "config.json is damaged, it is not JSON"),
         ("config.json", lambda b: b"[]", "config.json is damaged: it holds no settings"),
-        ("config.json", lambda b: b.replace(b'"format": 1', b'"format": 9'), "it is of format 9 and this version reads"),
-        ("config.json", lambda b: b.replace(b'"cell"', b'"flux"'), "another version of this program, which had model.flux"),
+        ("config.json", lambda b: b.replace(b'"format": 1', b'"format": 9'), "it is of format 9 and this"),
+        ("config.json", lambda b: b.replace(b'"cell"', b'"flux"'), "which had model.flux"),
         ("config.json", lambda b: b.replace(b'"gru"', b'"gro"'), "config.json is damaged: model.cell is 'gro'"),
         ("config.json", lambda b: b.replace(b'"num_hiddens": 32', b'"num_hiddens": "32"'), "num_hiddens is '32'"),
-        ("config.json", lambda b: b.replace(b'"max_source_words": ', b'"max_source_words": -'), "must be a length; got -"),
+        ("config.json", lambda b: b.replace(b'"max_source_words": ', b'"max_source_words": -'), "a length; got -"),
         ("config.json", lambda b: b.replace(b'"num_hiddens": 32', b'"num_hiddens": 64'), "does not fit config.json: "),
         ("source.json", lambda b: b[:-3], "source.json is damaged, it is not JSON"),
         ("source.json", lambda b: b'{"a": 1}', "source.json is damaged: it must be a list of words"),

@@ -5,7 +5,6 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -23,7 +22,7 @@ from train.model import build_model
 from train.saved_run import SavedRun
 from train.search import Candidates, Search, make_candidates, make_search
 from train.tokens import Tokenizer, detokenize, tokenize
-from train.vocabulary import EOS, Vocabulary
+from train.vocabulary import Vocabulary
 
 Framework = Literal["jax", "torch"]
 
@@ -142,7 +141,7 @@ class Translator:
         return cls(search, first.source, first.target, first.tokenizer, max_words, rows, candidates)
 
     @overload
-    def __call__(self, sentences: str, first: int = 1) -> Translation: ...
+    def __call__(self, sentences: str, first: int = 1) -> Translation: ...  # type: ignore[overload-overlap] # a str is a sequence
 
     @overload
     def __call__(self, sentences: Sequence[str], first: int = 1) -> list[Translation]: ...
@@ -183,15 +182,15 @@ class Translator:
     def _translate_batch(self, sentences: list[tuple[str, ...]], numbers: list[int]) -> list[Translation]:
         sources, source_lens = encode_sources(self._fill(sentences), self.source, self.max_words + 1)
         found = self.search(sources, source_lens, np.resize(np.array(numbers, np.int32), self.batch_size))
-        result = SearchResult(*(None if part is None else np.asarray(part) for part in found))  # type: ignore[arg-type]
+        result: Any = SearchResult(*jax.device_get(tuple(found)))
         for row, number in enumerate(numbers):
             if np.isnan(result.scores[row]).any():
                 raise FloatingPointError(
-                    f"the model's scores of sentence {number} are NaN: its weights are damaged, or the training diverged"
+                    f"the model's scores of sentence {number} are NaN: damaged weights, or a training that diverged"
                 )
         return [Translation(words, self._hypotheses(result, row, words)) for row, words in enumerate(sentences)]
 
-    def _hypotheses(self, result: SearchResult, row: int, words: tuple[str, ...]) -> tuple[Hypothesis, ...]:
+    def _hypotheses(self, result: Any, row: int, words: tuple[str, ...]) -> tuple[Hypothesis, ...]:
         """Those that exist, or else the first, which is empty."""
         exist = [n for n, score in enumerate(result.scores[row].tolist()) if n == 0 or score > -math.inf]
         hypotheses = []
@@ -246,7 +245,7 @@ def configure(run: SavedRun, changes: Mapping[str, Any], called: Callable[[str],
     wrong = wrong_search(config, called)
     if config.beam_size > len(run.target):
         wrong.append(
-            f"{called('beam_size')} must be at most {len(run.target)}, as many as there are target words to go on with; "
+            f"{called('beam_size')} must be at most {len(run.target)}, as many as there are target words; "
             f"got {config.beam_size}"
         )
     if config.coverage_penalty and run.model.attention == "none":
@@ -291,7 +290,8 @@ def load_model(run: SavedRun) -> tuple[EncoderDecoder, Any]:
 def _jax_search(runs: Sequence[SavedRun], config: SearchConfig, max_len: int) -> tuple[Search, Candidates]:
     models, params = zip(*(load_model(run) for run in runs), strict=True)
     candidates = make_candidates(models, min(NUM_CANDIDATES, len(runs[0].target)))
-    return partial(make_search(models, config, max_len), params), partial(candidates, params)
+    search = make_search(models, config, max_len)
+    return lambda *given: search(params, *given), lambda *given: jax.device_get(candidates(params, *given))
 
 
 def _torch_search(runs: Sequence[SavedRun], config: SearchConfig, max_len: int) -> tuple[Search, Candidates]:
