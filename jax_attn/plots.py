@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.typing import ArrayLike
 
+from jax_attn.fonts import boxes_allowed, choose_fonts
+
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -74,35 +78,99 @@ def show_alignments(
     Raises:
         ValueError: no examples, or weights that do not fit their words.
     """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     if not examples:
         raise ValueError("examples must not be empty")
-    columns = min(columns, len(examples))
-    rows = -(-len(examples) // columns)
-    widest = max(len(source) for source, _, _ in examples)
-    highest = max(len(target) for _, target, _ in examples)
-    cell = 0.42  # inches for a word
-    figure = Figure(figsize=(columns * (1.4 + cell * widest), rows * (1.2 + cell * highest)), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axis in axes[len(examples) :]:
-        axis.set_axis_off()
-    for axis, (source, target, weights) in zip(axes, examples, strict=False):
+    figure = Figure()
+    axes: list[Axes] = []
+    for source, target, weights in examples:
         matrix = np.asarray(weights, dtype=float)
         if matrix.shape != (len(target), len(source)):
             raise ValueError(f"weights must be [{len(target)}, {len(source)}]; got {list(matrix.shape)}")
-        image = axis.imshow(matrix, cmap=cmap, vmin=0, vmax=1)
+        axis = figure.add_axes((0, 0, 1, 1), label=str(len(axes)))
+        image = axis.imshow(matrix, cmap=cmap, vmin=0, vmax=1, aspect="auto")
         axis.set_xticks(range(len(source)), source, rotation=60, ha="left", rotation_mode="anchor")
         axis.set_yticks(range(len(target)), target)
         axis.xaxis.tick_top()
-        axis.tick_params(length=0)
-        axis.set_xticks(np.arange(0.5, len(source)), minor=True)
-        axis.set_yticks(np.arange(0.5, len(target)), minor=True)
+        axis.tick_params(length=0, which="both")
+        axis.set_xticks(np.arange(0.5, len(source) - 1), minor=True)
+        axis.set_yticks(np.arange(0.5, len(target) - 1), minor=True)
         axis.grid(which="minor", color="0.9", linewidth=0.5)
-    figure.colorbar(image, ax=axes.tolist(), shrink=0.4, label="attention weight")
+        labels = [*axis.get_xticklabels(), *axis.get_yticklabels()]
+        for label in labels:
+            label.set_parse_math(False)  # a word's dollar signs are no formula
+        choose_fonts(labels)
+        axes.append(axis)
+    colors = figure.add_axes((0, 0, 1, 1), label="colors")
+    figure.colorbar(image, cax=colors, label="attention weight")
+    FigureCanvasAgg(figure)  # it measures words
+    with boxes_allowed():
+        _arrange(figure, axes, colors, min(columns, len(examples)))
     return figure
 
 
+CELL, GAP = 0.42, 0.3
+"""Inches: the square of a pair of words, and what lies between two heatmaps."""
+
+
+def _arrange(figure: Figure, axes: Sequence[Axes], colors: Axes, columns: int) -> None:
+    """Put heatmaps in a grid, their cells of one size, as far apart as their words need."""
+    sizes = [CELL * np.array(axis.images[0].get_size()[::-1]) for axis in axes]  # [width, height]
+    left, right, top = np.transpose([_overhang(figure, axis, *size) for axis, size in zip(axes, sizes, strict=True)])
+    places = [divmod(i, columns) for i in range(len(axes))]
+    widths, heights = np.zeros(columns), np.zeros(places[-1][0] + 1)
+    lefts = np.zeros(columns)
+    for i, (row, column) in enumerate(places):
+        lefts[column] = max(lefts[column], left[i])
+        widths[column] = max(widths[column], sizes[i][0] + right[i])
+        heights[row] = max(heights[row], sizes[i][1] + top[i])
+    width = (lefts + widths).sum() + GAP * (columns - 1)
+    height = max(heights.sum() + GAP * (len(heights) - 1), 1.2)
+    bar = min(height, 2.5)
+    figure.set_size_inches(width + GAP + 0.8, height)
+    for i, (row, column) in enumerate(places):
+        x = (lefts + widths + GAP)[:column].sum() + lefts[column]
+        y = height - (heights + GAP)[:row].sum() - top[i] - sizes[i][1]
+        _place(figure, axes[i], x, y, *sizes[i])
+    _place(figure, colors, width + GAP, (height - bar) / 2, 0.15, bar)
+
+
+def _place(figure: Figure, axis: Axes, x: float, y: float, width: float, height: float) -> None:
+    """All in inches from the lower left corner."""
+    whole_width, whole_height = figure.get_size_inches()
+    axis.set_position((x / whole_width, y / whole_height, width / whole_width, height / whole_height))
+
+
+def _overhang(figure: Figure, axis: Axes, width: float, height: float) -> tuple[float, float, float]:
+    """How many inches the words of a heatmap of this size stand out on its left, its right and above it."""
+    _place(figure, axis, 0.0, 0.0, width, height)
+    box: Any = axis.get_tightbbox()
+    return -box.x0 / figure.dpi, max(0.0, box.x1 / figure.dpi - width), box.y1 / figure.dpi - height
+
+
+MOST_DOTS, LONGEST_SIDE = 40_000_000, 60_000
+"""A larger picture would not fit into memory, and Matplotlib draws no longer one."""
+
+
 def save(figure: Figure, path: Path | str) -> None:
-    """Write a figure as PNG, SVG or PDF, by the suffix of the path."""
-    figure.savefig(path, dpi=100, bbox_inches="tight")
+    """Write a figure as PNG, SVG or PDF, by the suffix of the path.
+
+    In an SVG words are text, which whoever looks at it draws with fonts of their own, in whatever script. In the others
+    they are pictures, and a warning tells of characters that no font here has: boxes stand for them.
+    """
+    import matplotlib
+    from matplotlib.text import Text
+
+    missing = choose_fonts(figure.findobj(Text))
+    if missing and Path(path).suffix != ".svg":
+        warnings.warn(
+            f"no installed font has {missing}: boxes stand for them in {path}; install one that has them (Noto Sans "
+            "CJK has Chinese, Japanese and Korean), or write an .svg, whose words are text",
+            stacklevel=2,
+        )
+    width, height = figure.get_size_inches()
+    dpi = min(100.0, (MOST_DOTS / (width * height)) ** 0.5, LONGEST_SIDE / max(width, height))
+    with boxes_allowed(), matplotlib.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(path, dpi=dpi, bbox_inches="tight")

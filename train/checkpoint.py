@@ -12,6 +12,9 @@ import numpy as np
 from train.config import Config, ConfigError
 from train.data import Data
 
+FORMAT = 1
+"""Of a run folder: raised when a file of it changes in a way that a reader has to know of."""
+
 
 class RunFolder:
     """The files of a run.
@@ -56,7 +59,7 @@ class RunFolder:
     def save_inputs(self, config: Config, data: Data) -> None:
         """What is known before training: the settings, how long sentences may be, and the words."""
         lengths = {"max_source_words": data.max_source_words, "max_target_len": data.max_target_len}
-        self._write_json("config.json", dataclasses.asdict(config) | lengths)
+        self._write_json("config.json", {"format": FORMAT} | dataclasses.asdict(config) | lengths)
         data.source.save(self.path / "source.json")
         data.target.save(self.path / "target.json")
 

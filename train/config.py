@@ -1,5 +1,6 @@
 """Everything that a run can be told. Frozen, typed, and the command line itself: each field is an option."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -119,9 +120,31 @@ class SearchConfig:
     beam_size: int = 1
     """Hypotheses kept at each step; 1 is greedy search."""
     length_penalty: float = 1.0
-    """Hypotheses of a beam are ranked by log p / length^penalty."""
+    """Hypotheses of a beam are ranked by log p / norm(length)^penalty."""
+    length_norm: Literal["power", "gnmt"] = "power"
+    """power: norm(length) is the length. gnmt: (5 + length) / 6."""
+    coverage_penalty: float = 0.0
+    """How much a beam dislikes source words that nothing attended to; 0 is off."""
+    min_len: int = 0
+    """The fewest tokens of a translation, <eos> counted in."""
+    max_len: int | None = None
+    """The most tokens of a translation, <eos> counted in; by default as many as the longest that training saw."""
+    no_repeat_ngram: int | None = None
+    """So many tokens in a row never occur twice in a translation."""
+    sample: bool = False
+    """Draw translations at random instead of searching for likely ones."""
+    num_samples: int = 1
+    """How many are drawn of each sentence."""
+    temperature: float = 1.0
+    """Of sampling: below 1 the likely tokens become likelier still."""
+    top_k: int | None = None
+    """Of sampling: draw from so many tokens, the likeliest ones."""
+    top_p: float | None = None
+    """Of sampling: draw from the fewest likeliest tokens that have this probability together."""
+    seed: int = 0
+    """Of sampling: the same seed draws the same."""
     batch_size: int = 100
-    """Sentences translated at once."""
+    """Rows of the one program that translates; sentences fill them, and their number changes nothing else."""
     examples: tuple[str, ...] = ()
     """Sentences to translate at the end; by default the first of the test set."""
 
@@ -173,20 +196,20 @@ def check(config: Config) -> None:
         "training.alpha": (config.training.alpha, 0, 1),
         "training.lr-decay": (config.training.lr_decay, 0, 1e3),
         "training.initial-accumulator-value": (config.training.initial_accumulator_value, 0, 1e30),
-        "search.beam-size": (config.search.beam_size, 1, 10_000),
-        "search.batch-size": (config.search.batch_size, 1, width),
-        "search.length-penalty": (config.search.length_penalty, 0, 10),
     }
-    wrong = [
-        f"{name} must be in [{lowest}, {highest}]; got {value}"
-        for name, (value, lowest, highest) in bounds.items()
-        if value is not None and not lowest <= value <= highest
-    ]
+    wrong = outside(bounds) + wrong_search(config.search, lambda name: "search." + name.replace("_", "-"))
     if not 0 <= config.model.dropout < 1:
         wrong.append(f"model.dropout must be in [0, 1); got {config.model.dropout}")
     wrong += _wrong_optimizer_settings(config.training)
+    plain = SearchConfig(
+        length_penalty=config.search.length_penalty,  # of a beam
+        batch_size=config.search.batch_size,
+        examples=config.search.examples,
+    )
     if config.search.beam_size > 1 and config.framework == "torch":
         wrong.append("search.beam-size must be 1 with framework torch, which searches greedily")
+    elif config.search != plain and config.framework == "torch":
+        wrong.append("the options of the search must be left out with framework torch, which searches greedily")
     if config.data is None and config.corpus.tokenizer != "words":
         wrong.append("corpus.tokenizer must be words for the embedded corpus, which is written in them")
     if wrong:
@@ -229,4 +252,37 @@ def _wrong_optimizer_settings(training: TrainingConfig) -> list[str]:
         wrong.append(f"training.betas must be in [0, 1); got {training.betas}")
     if training.nesterov and (training.momentum == 0 or training.dampening):
         wrong.append("training.nesterov needs training.momentum > 0 and training.dampening 0")
+
+
+def outside(bounds: Mapping[str, tuple[float | None, float, float]]) -> list[str]:
+    """A message for each name whose (value, lowest, highest) says that it is out of bounds; NaN always is."""
+    return [
+        f"{name} must be in [{lowest}, {highest}]; got {value}"
+        for name, (value, lowest, highest) in bounds.items()
+        if value is not None and not lowest <= value <= highest
+    ]
+
+
+def wrong_search(search: SearchConfig, called: Callable[[str], str]) -> list[str]:
+    """A message for each setting of a search that could not be used; `called` turns a field into what users call it."""
+    longest = 65_536
+    bounds = {
+        "beam_size": (search.beam_size, 1, 10_000),
+        "length_penalty": (search.length_penalty, 0, 10),
+        "coverage_penalty": (search.coverage_penalty, 0, 1e3),
+        "min_len": (search.min_len, 0, longest),
+        "max_len": (search.max_len, 1, longest),
+        "no_repeat_ngram": (search.no_repeat_ngram, 1, longest),
+        "num_samples": (search.num_samples, 1, 10_000),
+        "temperature": (search.temperature, 1e-3, 1e3),
+        "top_k": (search.top_k, 1, 10_000_000),
+        "top_p": (search.top_p, 1e-9, 1),
+        "seed": (search.seed, 0, 2**32 - 1),
+        "batch_size": (search.batch_size, 1, longest),
+    }
+    wrong = outside({called(name): bound for name, bound in bounds.items()})
+    if search.max_len is not None and search.min_len > search.max_len >= 1:
+        wrong.append(f"{called('min_len')} must be at most {search.max_len}, the most tokens; got {search.min_len}")
+    if search.sample and search.beam_size > 1:
+        wrong.append(f"{called('beam_size')} must be 1 where translations are drawn; got {search.beam_size}")
     return wrong

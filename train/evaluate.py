@@ -13,7 +13,7 @@ from train.data import Data
 from train.learner import Learner
 from train.metrics import alignment_error_rate, diagonal, peaks, score_texts
 from train.tokens import detokenize
-from train.translate import Translation, Translator
+from train.translator import Translation, Translator
 
 Results = dict[str, Any]
 
@@ -80,7 +80,7 @@ def _known_translations(shown: Sequence[Translation], data: Data) -> list[list[s
 def _draw(translations: Sequence[Translation], folder: RunFolder) -> None:
     """What the four translations that reorder their source most attended to; nothing without attention."""
     examples = [
-        ((*t.source, "<eos>"), (*t.target, "<eos>")[: len(t.weights)], t.weights)
+        ((*t.source, "<eos>"), t.best.tokens, t.weights)
         for t in sorted(translations, key=_steps_back, reverse=True)[:4]
         if t.weights is not None
     ]

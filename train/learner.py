@@ -32,8 +32,8 @@ class Learner(Protocol):
     def fit(self, report: Callable[[Epoch], None]) -> None:
         """Train, and report each epoch when it is done."""
 
-    def search(self, sources: np.ndarray, source_lens: np.ndarray) -> SearchResult:
-        """Hypotheses for padded sources `[rows, S]`."""
+    def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
+        """Hypotheses for padded sources `[rows, S]`; sampling draws by the sentences' numbers."""
 
     def force_decode(self, examples: Examples) -> np.ndarray | None:
         """Attention weights `[examples, T, S]` while the references are read; None without attention."""

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -18,8 +17,8 @@ from train.data import Data
 from train.learner import Epoch
 from train.model import build_model
 from train.optimizers import make_optimizer
+from train.search import make_search
 from train.step import TrainState, make_evaluate, make_force_decode, make_train_epoch
-from train.translate import make_search
 
 
 class JaxLearner:
@@ -37,7 +36,7 @@ class JaxLearner:
         self._train_epoch = make_train_epoch(self.model, optimizer, config.training.loss, config.seed)
         self._evaluate = make_evaluate(self.model)
         self._force_decode = make_force_decode(self.model)
-        self._search = make_search(self.model, config.search, data.max_target_len)
+        self._search = make_search((self.model,), config.search, data.max_target_len)
 
     def fit(self, report: Callable[[Epoch], None]) -> None:
         examples, batch_size = jax.device_put(self.data.train), self.config.training.batch_size
@@ -57,8 +56,8 @@ class JaxLearner:
         losses = jax.device_get(self._evaluate(self.state.params, self.data.valid, rows))
         return float(losses.nats.sum() / losses.tokens.sum())
 
-    def search(self, sources: np.ndarray, source_lens: np.ndarray) -> SearchResult:
-        return jax.device_get(partial(self._search, self.state.params)(sources, source_lens))
+    def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
+        return jax.device_get(self._search([self.state.params], sources, source_lens, numbers))
 
     def force_decode(self, examples: Examples) -> np.ndarray | None:
         rows = in_order(len(examples.sources), self.config.search.batch_size)

@@ -38,7 +38,7 @@ class TorchLearner:
             present = rows[rows != NOBODY]
             yield Examples(*(column[present] for column in train))
 
-    def search(self, sources: np.ndarray, source_lens: np.ndarray) -> SearchResult:
+    def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
         found = recipe.translate(self.model, sources, source_lens, BOS, EOS, self.data.max_target_len)
         arrays: Any = [None if part is None else part.numpy() for part in found]
         return SearchResult(*arrays)

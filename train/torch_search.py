@@ -1,0 +1,131 @@
+"""The search of `train.search` in plain PyTorch, by `torch_ref`: the same run, seen from the other framework."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from jax_attn.functional import SearchResult
+from torch_ref.functional.beam import beam_search
+from torch_ref.functional.ensemble import ensemble
+from torch_ref.functional.greedy import greedy_search
+from torch_ref.functional.sampling import sample_search
+from torch_ref.models.rnn_decoder import Seq2SeqAttentionDecoder
+from torch_ref.models.rnn_encoder import Seq2SeqEncoder
+from torch_ref.models.seq2seq import EncoderDecoder
+from train.config import ConfigError, SearchConfig
+from train.saved_run import SavedRun
+from train.vocabulary import BOS, EOS
+
+
+def load_model(run: SavedRun) -> EncoderDecoder:
+    """A run's model with its parameters, in `torch_ref`.
+
+    Raises:
+        ConfigError: parameters that are not those of the model.
+    """
+    config, directions = run.model, 2 if run.model.bidirectional else 1
+    encoder = Seq2SeqEncoder(
+        len(run.source),
+        config.embed_size,
+        config.num_hiddens // directions,
+        config.num_layers,
+        cell=config.cell,
+        bidirectional=config.bidirectional,
+        stop_at_length=config.stop_at_length,
+    )
+    decoder = Seq2SeqAttentionDecoder(
+        len(run.target),
+        config.embed_size,
+        config.num_hiddens,
+        config.num_layers,
+        cell=config.cell,
+        attention=config.attention,
+        query=config.query,
+        input_feeding=config.input_feeding,
+        bridge=config.bridge,
+        tie_embeddings=config.tie_embeddings,
+        use_bias=config.decoder_bias,
+    )
+    model = EncoderDecoder(encoder, decoder)
+    try:
+        model.load_state_dict({name: torch.from_numpy(array) for name, array in run.weights.items()})
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"{run.folder} holds no run that can be loaded: model.safetensors does not fit config.json: {reason}"
+        ) from error
+    return model.eval()
+
+
+class TorchSearch:
+    """The searches that `train.search` makes, of one sentence after another."""
+
+    def __init__(self, runs: Sequence[SavedRun], config: SearchConfig, max_len: int, num_candidates: int) -> None:
+        self.models = [load_model(run) for run in runs]
+        self.config, self.max_len, self.num_candidates = config, config.max_len or max_len, num_candidates
+
+    @torch.no_grad()
+    def _begin(self, sources: np.ndarray, source_lens: np.ndarray) -> tuple[Any, Any, Any]:
+        given = torch.as_tensor(sources, dtype=torch.int64), torch.as_tensor(source_lens, dtype=torch.int64)
+        memories = tuple(model.encode(*given) for model in self.models)
+        states = tuple(model.initial_state(memory) for model, memory in zip(self.models, memories, strict=True))
+        if len(self.models) == 1:
+            return self.models[0].step, states[0], memories[0]
+        return ensemble([model.step for model in self.models]), states, memories
+
+    def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
+        """See `train.search.Search`."""
+        rows = [self._search_one(*row) for row in zip(sources[:, None], source_lens[:, None], numbers, strict=True)]
+        parts: list[Any] = [None if parts[0] is None else torch.cat(parts).numpy() for parts in zip(*rows, strict=True)]
+        return SearchResult(*parts)
+
+    def _search_one(self, source: np.ndarray, source_len: np.ndarray, number: int) -> Any:
+        config = self.config
+        found = self._begin(source, source_len)
+        common: dict[str, Any] = {
+            "bos": BOS,
+            "eos": EOS,
+            "max_len": self.max_len,
+            "batch_size": 1,
+            "min_len": config.min_len,
+            "no_repeat_ngram": config.no_repeat_ngram,
+        }
+        if config.sample:
+            return sample_search(
+                *found,
+                **common,
+                generator=torch.Generator().manual_seed(config.seed * 2**31 + int(number)),
+                num_samples=config.num_samples,
+                temperature=config.temperature,
+                top_k=config.top_k,
+                top_p=config.top_p,
+            )
+        if config.beam_size == 1:
+            return greedy_search(*found, **common)
+        return beam_search(
+            *found,
+            **common,
+            beam_size=config.beam_size,
+            length_penalty=config.length_penalty,
+            length_norm=config.length_norm,
+            coverage_penalty=config.coverage_penalty,
+            source_lens=torch.as_tensor(source_len, dtype=torch.int64),
+        )
+
+    @torch.no_grad()
+    def candidates(
+        self, sources: np.ndarray, source_lens: np.ndarray, targets: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `train.search.Candidates`."""
+        step, state, memory = self._begin(sources, source_lens)
+        token, found = torch.full((len(sources),), BOS), []
+        for given in torch.as_tensor(targets, dtype=torch.int64).T:
+            log_probs, state, _ = step(token, state, memory)
+            found.append(log_probs.topk(self.num_candidates))
+            token = given
+        if not found:
+            empty = np.zeros((len(sources), 0, self.num_candidates))
+            return empty, empty.astype(np.int64)
+        return torch.stack([f.values for f in found], 1).numpy(), torch.stack([f.indices for f in found], 1).numpy()

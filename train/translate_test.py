@@ -1,0 +1,353 @@
+"""The program as a user meets it: what it writes, that a sentence alone decides it, and every way to be told no."""
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from train import nmt, translate
+from train.alignments import replace_unknown
+from train.config import ConfigError
+from train.embedded import grammar
+from train.translate import Translator
+
+SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (120, 1, 1))[0]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A model that has learnt little: its hypotheses are close, and their lengths differ."""
+    folder = tmp_path_factory.mktemp("translate") / "run"
+    small = ["--corpus.train", "600", "--corpus.valid", "8", "--corpus.test", "8", "--epochs", "3"]
+    small += [
+        "--model.num-hiddens",
+        "32",
+        "--model.embed-size",
+        "16",
+        "--corpus.min-freq",
+        "3",
+        "--search.batch-size",
+        "16",
+    ]
+    assert nmt.main([*small, "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def call(capsys, monkeypatch):
+    """Run the program on bytes at standard input: (exit status, output, errors)."""
+
+    def call(*arguments: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capsys.readouterr()
+        status = translate.main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def copy(run, tmp_path) -> Path:
+    """A copy of the run, to be damaged."""
+    return shutil.copytree(run, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("options", [["--beam", "1"], ["--beam", "3"], ["--sample", "--nbest", "2"]])
+def test_neither_the_batch_nor_the_order_changes_a_bit(run, options):
+    search = {"sample": True, "num_samples": 2} if "--sample" in options else {"beam_size": int(options[1])}
+    translator = Translator.load(run, **search)
+    together = {text: [t] for text, t in zip(SENTENCES, translator(SENTENCES), strict=True)}
+    lengths = {len(t[0].best.ids) for t in together.values()}
+    assert len(lengths) > 3
+    ways = {1: SENTENCES[:40], 7: SENTENCES, 100: SENTENCES}
+    for size, texts in ways.items():
+        for start in range(0, len(texts), size):
+            of_batch = texts[start : start + size]
+            for text, translation in zip(of_batch, translator(of_batch, start + 1), strict=True):
+                together[text].append(translation)
+    if not translator_draws(search):
+        for text, translation in zip(reversed(SENTENCES), translator(SENTENCES[::-1]), strict=True):
+            together[text].append(translation)
+    for first, *others in together.values():
+        for other in others:
+            assert other.source == first.source
+            for one, another in zip(first.hypotheses, other.hypotheses, strict=True):
+                assert (one.ids, one.score) == (another.ids, another.score)
+                assert one.token_scores.tobytes() == another.token_scores.tobytes()
+                assert one.weights.tobytes() == another.weights.tobytes()
+
+
+def translator_draws(search: dict) -> bool:
+    """Sampling draws by the number of a sentence in its text."""
+    return "sample" in search
+
+
+def test_batch_changes_nothing_that_is_written(run, call):
+    text = "\n".join(SENTENCES[:30]).encode()
+    wanted = ("--beam", "3", "--nbest", "3", "--scores", "--alignments", "json")
+    status, output, _ = call(run, *wanted, stdin=text)
+    assert status == 0
+    assert len(output.splitlines()) == 90
+    for batch in ("1", "7"):
+        assert call(run, *wanted, "--batch", batch, stdin=text)[1] == output
+
+
+def test_lines_stay_lines_whatever_they_hold(run, call):
+    lines = ["the cat sleeps .", "", "  ", "龍 \U0001f98a \u2028 \x00 <eos> \\n", "the cat sleeps ."]
+    source = "\ufeff" + "\r\n".join(lines)  # a byte order mark, and no end to the last line
+    status, output, errors = call(run, stdin=source.encode())
+    written = output.split("\n")
+    assert (status, errors) == (0, "")
+    assert len(written) == 6  # the last line has its end
+    assert written[1] == written[2] == written[5] == ""
+    assert written[0] == written[4] != ""
+
+
+def test_sentences_come_from_arguments_a_file_or_standard_input(run, call, tmp_path):
+    two = SENTENCES[:2]
+    (tmp_path / "two.txt").write_text("\n".join(two), encoding="utf-8")
+    ways = [call(run, *two), call(run, "--file", tmp_path / "two.txt"), call(run, stdin="\n".join(two).encode())]
+    assert ways[0] == ways[1] == ways[2]
+    assert ways[0][1].count("\n") == 2
+    assert call(run, stdin=b"") == (0, "", "")
+
+
+def test_a_long_line_is_translated_in_part_and_a_warning_says_so(run, call):
+    longest = Translator.load(run).max_words
+    words = ("the cat sleeps and " * 50).split()
+    status, output, errors = call(run, "--batch", "1", stdin=" ".join(["a .\n", *words]).encode())
+    assert status == 0
+    assert errors == (
+        f"warning: sentence 2 has 200 words and is translated in part: the model reads {longest}, as many as its "
+        "longest in training\n"
+    )
+    assert output.splitlines()[1] == call(run, " ".join(words[:longest]))[1].rstrip("\n")
+
+
+def test_columns(run, call):
+    status, output, _ = call(run, "--beam", "3", "--nbest", "2", "--scores", "--alignments", "pharaoh", *SENTENCES[:2])
+    rows = [line.split("\t") for line in output.splitlines()]
+    assert status == 0
+    assert [row[0] for row in rows] == ["1", "1", "2", "2"]
+    assert float(rows[0][1]) >= float(rows[1][1])
+    expected = Translator.load(run, beam_size=3)(SENTENCES[0])
+    assert rows[0][2] == expected.text
+    links = [tuple(map(int, link.split("-"))) for link in rows[0][3].split()]
+    best = expected.weights[: len(expected.target), : len(expected.source)].argmax(-1)
+    assert links == [(int(i), j) for j, i in enumerate(best)]
+
+
+def test_soft_alignments_are_json(run, call):
+    _, output, _ = call(run, "--alignments", "json", SENTENCES[0])
+    told = json.loads(output.split("\t")[1])
+    expected = Translator.load(run)(SENTENCES[0])
+    assert told["source"] == [*expected.source, "<eos>"]
+    assert told["target"] == list(expected.best.tokens)
+    np.testing.assert_allclose(told["weights"], expected.weights, atol=1e-6)
+
+
+def test_unknown_words_are_copied_from_where_attention_looked(run):
+    translation = Translator.load(run)(SENTENCES[0])
+    best = translation.best
+    unknown = best.__class__((3, *best.ids[1:]), ("<unk>", *best.target[1:]), 0.0, best.token_scores, best.weights)
+    copied = replace_unknown(translation.__class__(translation.source, (unknown,)))
+    peaks = best.weights[: len(best.target), : len(translation.source)].argmax(axis=-1)
+    for j, word in enumerate(copied.target):
+        assert word == (translation.source[peaks[j]] if unknown.target[j] == "<unk>" else best.target[j])
+
+
+def test_a_string_gives_one_translation_and_a_list_several(run):
+    translator = Translator.load(run)
+    assert translator(SENTENCES[0]).text == translator([SENTENCES[0]])[0].text
+    assert translator("").text == ""
+    assert translator([]) == []
+
+
+def test_options_of_the_search_change_what_is_found(run):
+    plain = Translator.load(run, beam_size=4, length_penalty=0.0)(SENTENCES[:40])
+    assert all(np.isclose(t.score, t.best.token_scores.sum(), atol=1e-5) for t in plain)
+    assert min(len(t.best.ids) for t in plain) < 12
+    longer = Translator.load(run, beam_size=4, min_len=12, max_len=14, no_repeat_ngram=1)(SENTENCES[:40])
+    assert {len(t.best.ids) for t in longer} <= {12, 13, 14}
+    assert all(len(set(t.best.ids)) == len(t.best.ids) for t in longer)
+    covering = Translator.load(run, beam_size=4, coverage_penalty=5.0, length_norm="gnmt")(SENTENCES[:40])
+    assert [t.text for t in covering] != [t.text for t in plain]
+
+
+def test_a_seed_draws_the_same_and_another_seed_other_translations(run, call):
+    drawn = [call(run, "--sample", "--seed", seed, "--top-k", "50", *SENTENCES[:9])[1] for seed in ("1", "1", "2")]
+    assert drawn[0] == drawn[1] != drawn[2]
+    cold = call(run, "--sample", "--temperature", "0.001", "--top-p", "0.000001", *SENTENCES[:9])[1]
+    assert cold == call(run, *SENTENCES[:9])[1]
+
+
+def test_an_ensemble_of_a_run_with_itself_is_the_run(run):
+    alone, twice = Translator.load(run, beam_size=3), Translator.load(run, run, beam_size=3)
+    for one, two in zip(alone(SENTENCES[:20]), twice(SENTENCES[:20]), strict=True):
+        assert one.text == two.text
+        assert one.score == pytest.approx(two.score, abs=1e-5)
+
+
+@pytest.mark.parametrize("search", [{}, {"beam_size": 3, "coverage_penalty": 0.1}])
+def test_both_frameworks_translate_alike(run, search):
+    pytest.importorskip("torch")
+    ours = Translator.load(run, **search)
+    theirs = Translator.load(run, framework="torch", **search)
+    one, two = ours(SENTENCES[:5]), theirs(SENTENCES[:5])
+    for a, b in zip(one, two, strict=True):
+        assert a.text == b.text
+        assert a.score == pytest.approx(b.score, abs=1e-5)
+        np.testing.assert_allclose(a.weights, b.weights, atol=1e-5)
+    for a, b in zip(ours.explain(one), theirs.explain(two), strict=True):
+        assert [[word for word, _ in step] for step in a[0]] == [[word for word, _ in step] for step in b[0]]
+
+
+def test_what_a_translator_explains_is_what_it_searched_among(run):
+    translator = Translator.load(run, beam_size=3)
+    translations = translator(["", *SENTENCES[:4]])
+    for translation, explained in zip(translations, translator.explain(translations), strict=True):
+        for hypothesis, steps in zip(translation.hypotheses, explained, strict=True):
+            assert len(steps) == len(hypothesis.ids)
+            for token, log_prob, step in zip(hypothesis.tokens, hypothesis.token_scores, steps, strict=True):
+                assert len(step) == 8
+                assert [p for _, p in step] == sorted((p for _, p in step), reverse=True)
+                assert dict(step).get(token, log_prob) == pytest.approx(log_prob, abs=1e-4)
+    best = translations[1].best
+    assert max(step[0][1] for step in translator.explain(translations)[1][0]) <= 0
+    assert best.tokens[0] in dict(translator.explain(translations)[1][0][0])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("config.json", lambda b: b[:100], "config.json is damaged, it is not JSON"),
+        ("config.json", lambda b: b"[]", "config.json is damaged: it holds no settings"),
+        ("config.json", lambda b: b.replace(b'"format": 1', b'"format": 9'), "it is of format 9 and this"),
+        ("config.json", lambda b: b.replace(b'"cell"', b'"flux"'), "which had model.flux"),
+        ("config.json", lambda b: b.replace(b'"gru"', b'"gro"'), "config.json is damaged: model.cell is 'gro'"),
+        ("config.json", lambda b: b.replace(b'"num_hiddens": 32', b'"num_hiddens": "32"'), "num_hiddens is '32'"),
+        ("config.json", lambda b: b.replace(b'"max_source_words": ', b'"max_source_words": -'), "a length; got -"),
+        ("config.json", lambda b: b.replace(b'"num_hiddens": 32', b'"num_hiddens": 64'), "does not fit config.json: "),
+        ("source.json", lambda b: b[:-3], "source.json is damaged, it is not JSON"),
+        ("source.json", lambda b: b'{"a": 1}', "source.json is damaged: it must be a list of words"),
+        ("target.json", lambda b: b'["a"]', "a vocabulary must begin with"),
+        ("target.json", lambda b: b"\xff\xfe", "target.json is damaged, it is not JSON"),
+        ("model.safetensors", lambda b: b[:-100], "damaged or cut short"),
+        ("model.safetensors", lambda b: b[:3], "damaged or cut short"),
+        ("model.safetensors", lambda b: None, "it has no model.safetensors"),
+        ("config.json", lambda b: None, "it has no config.json; name the run folder that"),
+    ],
+)  # fmt: skip
+def test_a_damaged_run_is_told_on_one_line(copy, call, name, change, said):
+    content = change((copy / name).read_bytes())
+    if content is None:
+        (copy / name).unlink()
+    else:
+        assert content != (copy / name).read_bytes()
+        (copy / name).write_bytes(content)
+    status, output, errors = call(copy, "the cat sleeps .")
+    assert (status, output) == (2, "")
+    assert errors.startswith(f"error: {copy} holds no run that can be loaded: ")
+    assert said in errors
+    assert errors.count("\n") == 1
+
+
+def test_weights_that_are_no_numbers_are_told(copy, call):
+    weights = load_file(copy / "model.safetensors")
+    weights["decoder.dense.bias"][5] = np.nan
+    save_file(weights, copy / "model.safetensors")
+    status, _, errors = call(copy, "the cat sleeps .")
+    assert status == 2
+    assert "decoder.dense.bias holds NaN or infinite numbers" in errors
+
+
+def test_scores_that_are_no_numbers_are_told(copy, call):
+    weights = load_file(copy / "model.safetensors")
+    weights["decoder.dense.weight"][:] = 3e38  # finite, and their sums are not
+    weights["decoder.dense.weight"][1::2] = -3e38
+    save_file(weights, copy / "model.safetensors")
+    status, output, errors = call(copy, "", "the cat sleeps .")
+    assert (status, output) == (2, "")
+    assert "the model's scores of sentence 2 are NaN" in errors
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--beam", "0"], "--beam-size must be in [1, 10000]; got 0"),
+        (["--beam", "9999"], "--beam-size must be at most"),
+        (["--max-len", "0"], "--max-len must be in [1, 65536]; got 0"),
+        (["--min-len", "5", "--max-len", "3"], "--min-len must be at most 3, the most tokens; got 5"),
+        (["--min-len", "500"], "unless --max-len says more; got 500"),
+        (["--batch", "0"], "--batch must be in [1, 1000000]; got 0"),
+        (["--nbest", "0"], "--nbest must be in [1, 10000]; got 0"),
+        (["--nbest", "3"], "--nbest must be at most --beam-size, which is 1; got 3"),
+        (["--length-penalty", "nan"], "--length-penalty must be in [0, 10]; got nan"),
+        (["--no-repeat-ngram", "0"], "--no-repeat-ngram must be in [1, 65536]; got 0"),
+        (["--temperature", "0.5"], "--temperature needs --sample"),
+        (["--sample", "--temperature", "0"], "--temperature must be in [0.001, 1000.0]; got 0.0"),
+        (["--sample", "--top-p", "1.5"], "--top-p must be in [1e-09, 1]; got 1.5"),
+        (["--sample", "--beam", "2"], "--beam-size must be 1 where translations are drawn; got 2"),
+        (["--heatmap", "a.gif"], "--heatmap must end in .png, .svg or .pdf; got a.gif"),
+        (["--heatmap", "nowhere/a.png"], "nowhere/a.png cannot be written: it must be a file in a folder that exists"),
+        (["--compare", "torch"], "--compare needs --page"),
+        (["--file", "a.txt", "hello"], "either sentences or --file can be given, and not both"),
+        (["--file", "nowhere.txt"], "there is no file nowhere.txt"),
+        (["--file", "."], ". cannot be read: Is a directory"),
+        (["--ensemble", "nowhere"], "there is no folder nowhere"),
+    ],
+)
+def test_bad_options_are_told_on_one_line(run, call, options, said):
+    status, output, errors = call(run, *options)
+    assert (status, output) == (2, "")
+    assert said in errors
+    assert errors.count("\n") == 1
+
+
+def test_a_folder_that_is_no_run_is_told(call, tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "nowhere", tmp_path / "file"):
+        status, _, errors = call(path, "hello")
+        assert status == 2
+        assert errors == f"error: there is no folder {path}; name the run folder that `python -m train.nmt` wrote\n"
+
+
+def test_a_line_that_is_not_utf8_is_told_after_those_before_it(run, call):
+    status, output, errors = call(run, stdin=b"the cat sleeps .\nthe \xe9l\xe9phant .\nthe cat sleeps .\n")
+    assert status == 2
+    assert output == call(run, "the cat sleeps .")[1]
+    assert "line 2 of standard input is not UTF-8: byte 5 of it is 0xe9" in errors
+
+
+def test_runs_of_other_words_are_no_ensemble(run, copy):
+    words = json.loads((copy / "target.json").read_text(encoding="utf-8"))
+    (copy / "target.json").write_text(json.dumps([*words[:-1], "zut"]), encoding="utf-8")
+    with pytest.raises(ConfigError, match="have other words, and cannot translate together"):
+        Translator.load(run, copy)
+
+
+def test_an_option_that_there_is_not_is_told(run):
+    with pytest.raises(ConfigError, match="a search has no option beam; it has beam_size"):
+        Translator.load(run, beam=3)
+    with pytest.raises(ConfigError, match=r"^beam_size must be in \[1, 10000\]; got 0"):
+        Translator.load(run, beam_size=0)
+
+
+def test_a_closed_pipe_ends_the_program_quietly(run):
+    command = [sys.executable, "-m", "train.translate", str(run), "--batch", "1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        program.stdin.write(b"the cat sleeps .\n")
+        program.stdin.flush()
+        assert program.stdout.readline().strip()  # answered while the input is open: each batch is flushed
+        program.stdout.close()
+        program.stdin.write(b"the cat sleeps .\n" * 3)
+        program.stdin.close()
+        assert program.stderr.read() == b""
+        assert program.wait() == 141
