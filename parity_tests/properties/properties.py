@@ -405,15 +405,17 @@ _PADDED = _names(lambda s: s.hides and not s.uniform and "sentences" not in s.na
 _HIDING = _names(lambda s: s.hides)
 _EMPTY = _names(lambda s: s.hides and not s.uniform and s.name != "EncoderDecoder, loss")
 _MODELS = _names(_is_model)
-_FEW = ("masked_softmax", "attend", "additive_score", "AdditiveAttention", "MultiHeadAttention", "GRU, two layers")
+_LIGHT = ("masked_softmax", "attend", "additive_score", "AdditiveAttention", "MultiHeadAttention")
 
 PROPERTIES = (
     Property(masking_is_deleting, _names(lambda s: _is_set(s) and not s.uniform)),
-    Property(padding_changes_nothing, _PADDED, quick=_without(_PADDED, *_MODELS)),
+    Property(
+        padding_changes_nothing, _PADDED, quick=_without(_PADDED, *_MODELS, "LSTM, both directions", "Seq2SeqEncoder")
+    ),
     Property(order_of_keys_is_nothing, _names(_is_set)),
-    Property(batch_is_its_rows, _names(_has_rows), quick=(*_FEW, "bilinear_score", "masked_cross_entropy, none")),
-    Property(jit_is_no_jit, _names(lambda s: True), (JAX,), share=0.02, quick=_without(_FEW, "GRU, two layers")),
-    Property(vmap_is_a_loop, _names(lambda s: _has_rows(s) and not _is_model(s)), (JAX,), quick=_FEW),
+    Property(batch_is_its_rows, _names(_has_rows), quick=(*_LIGHT, "GRU, two layers", "bilinear_score")),
+    Property(jit_is_no_jit, _names(lambda s: True), (JAX,), share=0.02, quick=_LIGHT),
+    Property(vmap_is_a_loop, _names(lambda s: _has_rows(s) and not _is_model(s)), (JAX,), quick=_LIGHT),
     Property(
         what_is_masked_stays_out,
         _HIDING,
