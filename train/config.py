@@ -252,6 +252,7 @@ def _wrong_optimizer_settings(training: TrainingConfig) -> list[str]:
         wrong.append(f"training.betas must be in [0, 1); got {training.betas}")
     if training.nesterov and (training.momentum == 0 or training.dampening):
         wrong.append("training.nesterov needs training.momentum > 0 and training.dampening 0")
+    return wrong
 
 
 def outside(bounds: Mapping[str, tuple[float | None, float, float]]) -> list[str]:
