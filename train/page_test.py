@@ -22,7 +22,7 @@ def hypothesis(words: str, source: str, seed: int, attends: bool = True) -> Hypo
     tokens, rng = words.split(), np.random.default_rng(seed)
     weights = rng.dirichlet(np.full(len(source.split()) + 1, 0.1), len(tokens) + 1) if attends else None
     logs = -rng.random(len(tokens) + 1)
-    return Hypothesis(tuple(range(4, 4 + len(tokens))) + (2,), tuple(tokens), float(logs.sum()), logs, weights)
+    return Hypothesis((*range(4, 4 + len(tokens)), 2), tuple(tokens), float(logs.sum()), logs, weights)
 
 
 def steps(of: Hypothesis) -> list[list[tuple[str, float]]]:
