@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, CorpusError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except DivergenceError as error:
+    except (DivergenceError, FloatingPointError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

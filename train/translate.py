@@ -113,6 +113,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with contextlib.suppress(OSError, ValueError):  # the interpreter flushes once more when it ends
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
+        except OSError as error:  # the page or the picture, or a full disk
+            print(f"error: {error}", file=sys.stderr)
+            return 2
         except KeyboardInterrupt:
             return 130
     return 0
@@ -160,8 +163,11 @@ def run(options: Options) -> None:
     with open_sources(options) as lines:
         translator = load(options)
         compared = [load(compared_with(name, options)) for name in options.compare]
+        interactive = not options.sentences and options.file is None and sys.stdin.isatty()
+        if interactive:
+            print("one sentence a line; Ctrl-D ends", file=sys.stderr)
         first = 1
-        for batch in batched(lines, 1 if is_interactive(options) else options.batch):
+        for batch in batched(lines, 1 if interactive else options.batch):
             translations = translate(translator, batch, first, options)
             write(translations, first, options)
             kept += [t for t in translations if t.source][: seen + 1 - len(kept)]
@@ -183,11 +189,6 @@ def open_sources(options: Options) -> Iterator[Iterator[str]]:
     else:
         with open_text(options.file) as file:
             yield read_lines(file, str(options.file))
-
-
-def is_interactive(options: Options) -> bool:
-    """Whether someone types sentences and waits for each answer."""
-    return not options.sentences and options.file is None and sys.stdin.isatty()
 
 
 def load(options: Options) -> Translator:
@@ -217,10 +218,7 @@ def compared_with(name: str, options: Options) -> Options:
 
 def search_options(options: Options) -> dict[str, Any]:
     """Those of the search that were given."""
-    names = {field.name for field in dataclasses.fields(SearchConfig)} & {
-        field.name for field in dataclasses.fields(Options)
-    }
-    given = {name: getattr(options, name) for name in sorted(names)}
+    given = {field.name: getattr(options, field.name, None) for field in dataclasses.fields(SearchConfig)}
     search = {name: value for name, value in given.items() if value is not None}
     if options.sample:
         search |= {"num_samples": options.nbest, "beam_size": options.beam_size or 1}
@@ -260,11 +258,8 @@ def draw(translations: Sequence[Translation], path: Path) -> None:
     """The heatmap of each sentence's best translation."""
     from jax_attn.plots import save, show_alignments
 
-    examples = [
-        ((*t.source, "<eos>"), t.best.tokens, t.weights)
-        for t in translations
-        if t.weights is not None and t.weights.size
-    ]
+    attended = [(t, t.weights) for t in translations if t.weights is not None and t.weights.size]
+    examples = [((*t.source, "<eos>"), t.best.tokens, weights) for t, weights in attended]
     drawn = examples[:MOST_IN_A_PICTURE]
     if not drawn:
         warnings.warn(f"{path} is not written: there is no translation to be drawn", stacklevel=2)

@@ -2,6 +2,9 @@
 
 import io
 import json
+import os
+import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -338,6 +341,53 @@ def test_an_option_that_there_is_not_is_told(run):
         Translator.load(run, beam=3)
     with pytest.raises(ConfigError, match=r"^beam_size must be in \[1, 10000\]; got 0"):
         Translator.load(run, beam_size=0)
+
+
+def test_pictures_and_the_page_are_written(run, call, tmp_path):
+    picture, page = tmp_path / "a.svg", tmp_path / "a.html"
+    options = ("--beam", "3", "--heatmap", picture, "--page", page, "--compare", "torch", "--compare", run)
+    status, output, errors = call(run, *options, *SENTENCES[:2], "", "zebra \u9f8d")
+    assert (status, errors) == (0, "")
+    assert output.count("\n") == 4
+    assert "龍" in picture.read_text(encoding="utf-8")
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
+    assert [side["name"] for side in data] == [str(run), f"{run} in PyTorch", str(run)]
+    for side in data:
+        assert [len(sentence["hypotheses"]) for sentence in side["sentences"]] == [3, 3, 3]
+    assert data[2]["sentences"][0]["against"].endswith("at most 0.0e+00, attention weights by at most 0.0e+00")
+    texts = [sentence["hypotheses"][0]["text"] for sentence in data[0]["sentences"]]
+    assert texts == [line for line in output.splitlines() if line]
+
+
+def test_nothing_to_be_seen_is_said(run, call, tmp_path):
+    status, _, errors = call(run, "--heatmap", tmp_path / "a.png", "--page", tmp_path / "a.html", "")
+    assert status == 0
+    assert errors.count("is not written: there is no") == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_needs_attention_is_told_where_there_is_none(copy, call):
+    config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
+    config["model"]["attention"] = "none"
+    (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    for options in (["--alignments", "json"], ["--replace-unknown"], ["--coverage-penalty", "1"]):
+        status, _, errors = call(copy, *options, "hello")
+        assert status == 2
+        assert f"{options[0]} needs attention, and the model of {copy} has none" in errors
+
+
+def test_a_terminal_is_answered_line_by_line(run):
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "train.translate", str(run)]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
+        for _ in range(2):
+            os.write(ours, b"the cat sleeps .\n")
+            assert program.stdout.readline().strip()
+        os.write(ours, b"\x04")
+        assert program.stderr.read() == b"one sentence a line; Ctrl-D ends\n"
+        assert program.wait() == 0
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_a_closed_pipe_ends_the_program_quietly(run):
