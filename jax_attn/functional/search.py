@@ -75,12 +75,15 @@ def inspect_step(step: Step, tokens: Array, state: State, memory: Memory, *, bos
     Raises:
         ValueError: state that does not lead with the rows, log probabilities that are not `[rows, N]`, weights that are
             not `[rows, K]`, `bos` or `eos` outside [0, N).
+        TypeError: log probabilities that are not floating.
     """
     rows = tokens.shape[0]
     for leaf in jax.tree.leaves(state):
         if jnp.shape(leaf)[:1] != (rows,):
             raise ValueError(f"every leaf of the state must be [{rows}, ...]; got {list(jnp.shape(leaf))}")
     log_probs, _, weights = jax.eval_shape(step, tokens, state, memory)
+    if not jnp.issubdtype(log_probs.dtype, jnp.floating):
+        raise TypeError(f"step must return log_probs of a floating dtype; got {log_probs.dtype}")
     if log_probs.ndim != 2 or log_probs.shape[0] != rows:
         raise ValueError(f"step must return log_probs of shape [{rows}, N]; got {list(log_probs.shape)}")
     if weights is not None and (weights.ndim != 2 or weights.shape[0] != rows):

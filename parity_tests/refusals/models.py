@@ -282,6 +282,10 @@ def searches() -> Iterator[Refusal]:
         yield Refusal(name, "a state without axes", {**fitting, "state": floats()}, options)
         yield Refusal(name, "scores of one axis", fitting, {**options, "axes": 1})
         yield Refusal(name, "scores of three axes", fitting, {**options, "axes": 3})
+        yield Refusal(name, "integer scores", {**fitting, "table": ints(VOCAB)}, options)
+        for token in ("bos", "eos"):
+            yield Refusal(name, f"{token} beyond the vocabulary", fitting, {**options, token: VOCAB})
+            yield Refusal(name, f"a negative {token}", fitting, {**options, token: -1})
     yield Refusal("beam_search", "no places", fitting, {**options, "beam_size": 0})
 
 

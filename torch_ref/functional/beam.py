@@ -87,7 +87,7 @@ def beam_search(
                     continue
                 token = token_tensor(hypothesis.ids[-1] if hypothesis.ids else bos, state, memory)
                 log_probs, new_state, weights = step(token, hypothesis.state, memory_b)
-                check_log_probs(log_probs)
+                check_log_probs(log_probs, bos=bos, eos=eos)
                 check_coverage(penalties[b], weights)
                 outputs = log_probs, weights
                 attended = None if weights is None else weights[0]

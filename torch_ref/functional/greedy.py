@@ -81,7 +81,7 @@ def extend(
     """One step with the token that `choose` takes from the constrained log_probs; and what the step returned."""
     token = token_tensor(hypothesis.ids[-1] if hypothesis.ids else bos, hypothesis.state, memory)
     log_probs, state, weights = step(token, hypothesis.state, memory)
-    check_log_probs(log_probs)
+    check_log_probs(log_probs, bos=bos, eos=constraints.eos)
     row = constraints.apply(log_probs[0].tolist(), hypothesis.ids)
     if any(math.isnan(log_prob) for log_prob in row):
         return UNKNOWN, (log_probs, weights)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from torch_ref.functional.checks import check_count, shape_text
+from torch_ref.functional.checks import check_count, check_floating, shape_text
 from torch_ref.functional.trees import map_tensors
 
 
@@ -83,9 +83,14 @@ def check_search(state: Any, memory: Any, max_len: int, batch_size: int) -> None
     map_tensors(lambda x: leads("memory", x), memory)
 
 
-def check_log_probs(log_probs: Tensor) -> None:
+def check_log_probs(log_probs: Tensor, *, bos: int, eos: int) -> None:
+    """Only what a step returns tells how large the vocabulary is, and so whether bos and eos are in it."""
+    check_floating("log_probs", log_probs)
     if log_probs.ndim != 2 or log_probs.shape[0] != 1:
         raise ValueError(f"the step's log_probs must be [1, N] for tokens [1]; got {shape_text(log_probs.shape)}")
+    for name, token in (("bos", bos), ("eos", eos)):
+        if not 0 <= token < log_probs.shape[1]:
+            raise ValueError(f"{name} must be in [0, {log_probs.shape[1]}); got {token}")
 
 
 def collect(
