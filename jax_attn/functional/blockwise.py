@@ -291,7 +291,7 @@ def _backward(static: Static, residuals: tuple[Any, ...], to_context: Array) -> 
     padded = grid.padded(pairs)
     along = (to_context * context).sum(axis=-1)
     key_blocks = (jnp.arange(grid.key_blocks), grid.by_key(keys), grid.by_key(values))
-    statistics = grid.by_query(highest, fill=jnp.inf), grid.by_query(total, fill=1), grid.by_query(along)
+    statistics = grid.by_query(highest, fill=jnp.inf), grid.by_query(total, fill=1.0), grid.by_query(along)
     query_blocks = jnp.arange(grid.query_blocks), grid.by_query(queries), grid.by_query(to_context), statistics
 
     def of_queries(so_far: Any, block: Any) -> tuple[Any, Array]:
