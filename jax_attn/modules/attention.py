@@ -32,8 +32,8 @@ from jax_attn.functional.softmax import EmptyRow, masked_softmax
 Form = Literal["auto", "plain", "blockwise"]
 
 LARGE = 2**18
-"""From so many pairs of a query and a key on, `form="auto"` goes by blocks where it may. Measured on a CPU, 512 × 512 are
-then faster with dot products and as fast with additive scores, whose gradient is a sixth slower."""
+"""From so many pairs of a query and a key on, `form="auto"` goes by blocks where it may. Measured on a CPU, 512 × 512
+are then faster with dot products and as fast with additive scores, whose gradient is a sixth slower."""
 
 
 class Memory(NamedTuple):
