@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
         except OSError as error:  # the page or the picture, or a full disk
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {error.filename or 'the output'} cannot be written: {error.strerror}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             return 130
