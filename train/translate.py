@@ -52,7 +52,7 @@ class Options:
     file: Path | None = None
     """A text in UTF-8 with a sentence a line."""
     scores: bool = False
-    """Write each translation's score: Σ log p in nats; of a beam, with its penalties."""
+    """Write each translation's score to three decimals: Σ log p in nats; of a beam, with its penalties."""
     nbest: int = 1
     """Write so many translations of each line: the best of the beam, or so many samples."""
     alignments: Literal["pharaoh", "json"] | None = None
@@ -248,7 +248,7 @@ def columns(number: int, source: tuple[str, ...], hypothesis: Hypothesis, option
     if options.nbest > 1:
         yield str(number)
     if options.scores:
-        yield f"{hypothesis.score:.6f}"
+        yield f"{hypothesis.score:.3f}"
     yield hypothesis.text
     if options.alignments:
         yield (pharaoh if options.alignments == "pharaoh" else soft)(source, hypothesis)
