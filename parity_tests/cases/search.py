@@ -213,7 +213,7 @@ def model_call(name: str, **options: Any) -> Callable[[Any, Any], Any]:
 
 def table_case(name: str, variants: Iterator[Variant]) -> Case:
     constants = frozenset({"table", "attention", "noise"})
-    return function_case(name, variants, table_call(name), constants=constants, slow_dtypes=("bfloat16",))
+    return function_case(name, variants, table_call(name), constants=constants, slow_dtypes=("float32", "bfloat16"))
 
 
 def model_case(name: str, **options: Any) -> Case:
@@ -228,7 +228,7 @@ def model_case(name: str, **options: Any) -> Case:
         tuple(models()),
         torch_module(torch_translator, call),
         linen_module(jax_translator, call, init),
-        slow_dtypes=("bfloat16",),
+        slow_dtypes=("float32", "bfloat16"),
     )
 
 
@@ -236,7 +236,9 @@ SEARCH_CASES = (
     table_case("greedy_search", greedy_tables()),
     table_case("beam_search", beam_tables()),
     table_case("sample_search", sampled_tables()),
-    function_case("ensemble", ensembles(), ensemble_call, constants=frozenset({"models"}), slow_dtypes=("bfloat16",)),
+    function_case(
+        "ensemble", ensembles(), ensemble_call, constants=frozenset({"models"}), slow_dtypes=("float32", "bfloat16")
+    ),
     model_case("greedy_search"),
     model_case("beam_search", beam_size=3, length_penalty=0.5),
 )
