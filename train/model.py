@@ -1,5 +1,7 @@
 """The model that a configuration describes."""
 
+from typing import Any
+
 from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
 from train.config import ConfigError, ModelConfig
 
@@ -10,34 +12,47 @@ def build_model(config: ModelConfig, source_vocab_size: int, target_vocab_size: 
     Raises:
         ConfigError: settings that contradict each other.
     """
-    directions = 2 if config.bidirectional else 1
-    if config.num_hiddens % directions:
-        raise ConfigError(f"num_hiddens must be even for two directions; got {config.num_hiddens}")
+    of_encoder, of_decoder = encoder_settings(config), decoder_settings(config)
     try:
-        encoder = Seq2SeqEncoder(
-            source_vocab_size,
-            config.embed_size,
-            config.num_hiddens // directions,
-            config.num_layers,
-            config.dropout,
-            cell=config.cell,
-            bidirectional=config.bidirectional,
-            stop_at_length=config.stop_at_length,
-        )
-        decoder = Seq2SeqAttentionDecoder(
-            target_vocab_size,
-            config.embed_size,
-            config.num_hiddens,
-            config.num_layers,
-            config.dropout,
-            cell=config.cell,
-            attention=config.attention,
-            query=config.query,
-            input_feeding=config.input_feeding,
-            bridge=config.bridge,
-            tie_embeddings=config.tie_embeddings,
-            use_bias=config.decoder_bias,
-        )
+        encoder = Seq2SeqEncoder(source_vocab_size, **of_encoder)
+        decoder = Seq2SeqAttentionDecoder(target_vocab_size, **of_decoder)
     except ValueError as error:
         raise ConfigError(f"the model cannot be built: {error}") from error
     return EncoderDecoder(encoder, decoder)
+
+
+def encoder_settings(config: ModelConfig) -> dict[str, Any]:
+    """What the encoder of either framework is built from, besides its vocabulary.
+
+    Raises:
+        ConfigError: an odd number of hidden units for two directions.
+    """
+    directions = 2 if config.bidirectional else 1
+    if config.num_hiddens % directions:
+        raise ConfigError(f"num_hiddens must be even for two directions; got {config.num_hiddens}")
+    return {
+        "embed_size": config.embed_size,
+        "num_hiddens": config.num_hiddens // directions,
+        "num_layers": config.num_layers,
+        "dropout": config.dropout,
+        "cell": config.cell,
+        "bidirectional": config.bidirectional,
+        "stop_at_length": config.stop_at_length,
+    }
+
+
+def decoder_settings(config: ModelConfig) -> dict[str, Any]:
+    """What the decoder of either framework is built from, besides its vocabulary and the encoder's size."""
+    return {
+        "embed_size": config.embed_size,
+        "num_hiddens": config.num_hiddens,
+        "num_layers": config.num_layers,
+        "dropout": config.dropout,
+        "cell": config.cell,
+        "attention": config.attention,
+        "query": config.query,
+        "input_feeding": config.input_feeding,
+        "bridge": config.bridge,
+        "tie_embeddings": config.tie_embeddings,
+        "use_bias": config.decoder_bias,
+    }

@@ -15,6 +15,7 @@ from torch_ref.models.rnn_decoder import Seq2SeqAttentionDecoder
 from torch_ref.models.rnn_encoder import Seq2SeqEncoder
 from torch_ref.models.seq2seq import EncoderDecoder
 from train.config import ConfigError, SearchConfig
+from train.model import decoder_settings, encoder_settings
 from train.saved_run import SavedRun
 from train.vocabulary import BOS, EOS
 
@@ -25,29 +26,8 @@ def load_model(run: SavedRun) -> EncoderDecoder:
     Raises:
         ConfigError: parameters that are not those of the model.
     """
-    config, directions = run.model, 2 if run.model.bidirectional else 1
-    encoder = Seq2SeqEncoder(
-        len(run.source),
-        config.embed_size,
-        config.num_hiddens // directions,
-        config.num_layers,
-        cell=config.cell,
-        bidirectional=config.bidirectional,
-        stop_at_length=config.stop_at_length,
-    )
-    decoder = Seq2SeqAttentionDecoder(
-        len(run.target),
-        config.embed_size,
-        config.num_hiddens,
-        config.num_layers,
-        cell=config.cell,
-        attention=config.attention,
-        query=config.query,
-        input_feeding=config.input_feeding,
-        bridge=config.bridge,
-        tie_embeddings=config.tie_embeddings,
-        use_bias=config.decoder_bias,
-    )
+    encoder = Seq2SeqEncoder(len(run.source), **encoder_settings(run.model))
+    decoder = Seq2SeqAttentionDecoder(len(run.target), **decoder_settings(run.model))
     model = EncoderDecoder(encoder, decoder)
     try:
         model.load_state_dict({name: torch.from_numpy(array) for name, array in run.weights.items()})
