@@ -24,7 +24,7 @@ from parity_tests.faults import FAULTS
 from parity_tests.report.page import as_page
 from parity_tests.report.tables import FaultRow, Row, TrainingRow, as_fault_table, as_json, as_table, as_training_table
 from parity_tests.report.work import Comparison, Planting, Task, Training, default_jobs, run_all
-from parity_tests.training.training import RUNS
+from parity_tests.training.training import TRAININGS
 
 CONSOLE = Console(highlight=False)
 
@@ -37,6 +37,8 @@ class Options:
     """Names of cases, or parts of names, `training` among them; by default all."""
     dtype: tuple[Literal["float64", "float32", "bfloat16"], ...] = ("float64", "float32")
     """Each case runs in those of them that it has inputs for."""
+    slow: bool = False
+    """Also the dtypes of the largest cases that compile long and bring nothing new."""
     faults: bool = False
     """Plant the faults too, those of the cases that are compared."""
     json: Path | None = None
@@ -57,13 +59,18 @@ def main() -> int:
     for path in (options.json, options.html):
         if path is not None and (path.exists() or not path.absolute().parent.is_dir()):
             return complain(f"{path} exists already, or its folder does not")
-    tasks: list[Task] = [Training(index) for index in range(len(RUNS)) if "training" in names]
-    tasks += [Comparison(name, dtype) for dtype in options.dtype for name in reversed(names) if name != "training"]
+    tasks: list[Task] = [Training(training.name) for training in TRAININGS if "training" in names]
+    tasks += [
+        Comparison(case.name, dtype)
+        for dtype in options.dtype
+        for case in reversed(CASES)
+        if case.name in names and (options.slow or dtype not in case.slow_dtypes)
+    ]
     if options.faults:
         tasks += [Planting(index) for index, fault in enumerate(FAULTS) if fault.case in names]
     results = list(show_progress(tasks, options.jobs).values())
     rows = sorted((row for row in results if isinstance(row, Row)), key=lambda row: names.index(row.case))
-    trainings = [row for row in results if isinstance(row, TrainingRow)]
+    trainings = [row for rows_of_model in results if isinstance(rows_of_model, list) for row in rows_of_model]
     faults = [row for row in results if isinstance(row, FaultRow)]
     print_report(rows, trainings, faults)
     if options.json is not None:
@@ -74,7 +81,7 @@ def main() -> int:
     return int(failed or not all(fault.caught for fault in faults))
 
 
-def show_progress(tasks: list[Task], jobs: int) -> dict[Task, Row | TrainingRow | FaultRow | None]:
+def show_progress(tasks: list[Task], jobs: int) -> dict[Task, Row | list[TrainingRow] | FaultRow | None]:
     """Run the tasks under a bar that names the one that ended last."""
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=CONSOLE, transient=True) as progress:
