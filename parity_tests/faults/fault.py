@@ -42,3 +42,32 @@ class Fault:
         finally:
             if self.side == "JAX":
                 forget_programs()
+
+
+# Mistakes that are the same in either framework
+
+
+def inverted(attention_mask: Any) -> Any:
+    def wrong(*arguments: Any) -> Any:
+        mask = attention_mask(*arguments)
+        return None if mask is None else ~mask
+
+    return wrong
+
+
+def after(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function whose result is changed."""
+
+    def make(function: Any) -> Any:
+        return lambda *arguments, **options: change(function(*arguments, **options))
+
+    return make
+
+
+def with_options(**wrong: Any) -> Callable[[Any], Any]:
+    """A function that is called with options other than those given."""
+
+    def make(function: Any) -> Any:
+        return lambda *arguments, **options: function(*arguments, **{**options, **wrong})
+
+    return make

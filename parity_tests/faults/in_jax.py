@@ -11,17 +11,9 @@ import jax_attn
 from jax_attn.functional import beam, constraints, losses, masks, scores, softmax
 from jax_attn.models import rnn_decoder
 from jax_attn.modules import attention, embeddings, recurrent
-from parity_tests.faults.fault import Fault
+from parity_tests.faults.fault import Fault, after, inverted, with_options
 
 attend = importlib.import_module("jax_attn.functional.attend")  # by name: the package shows its function
-
-
-def inverted(attention_mask: Any) -> Any:
-    def wrong(*arguments: Any) -> Any:
-        mask = attention_mask(*arguments)
-        return None if mask is None else ~mask
-
-    return wrong
 
 
 def one_more(length_mask: Any) -> Any:
@@ -97,24 +89,6 @@ def labels_shifted(loss: Any) -> Any:
 
 def penalty_forgotten(search: Any) -> Any:
     return lambda *arguments, length_penalty=0.0, **options: search(*arguments, **options)
-
-
-def after(change: Callable[..., Any]) -> Callable[[Any], Any]:
-    """A function whose result is changed."""
-
-    def make(function: Any) -> Any:
-        return lambda *arguments, **options: change(function(*arguments, **options))
-
-    return make
-
-
-def with_options(**wrong: Any) -> Callable[[Any], Any]:
-    """A function that is called with options other than those given."""
-
-    def make(function: Any) -> Any:
-        return lambda *arguments, **options: function(*arguments, **{**options, **wrong})
-
-    return make
 
 
 def forget_gate_open(step: Any) -> Any:
@@ -299,9 +273,7 @@ JAX_FAULTS = (
         "bfloat16",
     ),
     # Embeddings and positions
-    Fault(
-        "embeddings not scaled", "Embeddings", embeddings.nn.Embed, "__call__", after(lambda x: x / x.shape[-1] ** 0.5)
-    ),
+    Fault("embeddings not scaled", "Embeddings", embeddings.nn.Embed, "__call__", after(unscaled)),
     Fault(
         "positions from 1",
         "PositionalEncoding",

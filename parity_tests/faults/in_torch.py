@@ -8,6 +8,7 @@ import torch
 
 import torch_ref
 from parity_tests.faults.fault import Fault as AnyFault
+from parity_tests.faults.fault import after, inverted, with_options
 from torch_ref.functional import masks
 from torch_ref.models import rnn_decoder, rnn_encoder
 from torch_ref.modules import attention, embeddings, recurrent
@@ -20,20 +21,6 @@ def module(name: str) -> Any:
     return __import__(f"torch_ref.functional.{name}", fromlist=[name])
 
 
-def with_options(**wrong: Any) -> Callable[[Any], Any]:
-    def make(function: Any) -> Any:
-        return lambda *arguments, **options: function(*arguments, **{**options, **wrong})
-
-    return make
-
-
-def after(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def make(function: Any) -> Any:
-        return lambda *arguments, **options: change(function(*arguments, **options))
-
-    return make
-
-
 def before(change: Callable[..., Any]) -> Callable[[Any], Any]:
     """A function whose first argument is changed."""
 
@@ -41,14 +28,6 @@ def before(change: Callable[..., Any]) -> Callable[[Any], Any]:
         return lambda first, *arguments, **options: function(change(first), *arguments, **options)
 
     return make
-
-
-def inverted(attention_mask: Any) -> Any:
-    def wrong(*arguments: Any) -> Any:
-        mask = attention_mask(*arguments)
-        return None if mask is None else ~mask
-
-    return wrong
 
 
 def masked_to_zero(_: Any) -> Any:
