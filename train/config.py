@@ -287,3 +287,15 @@ def wrong_search(search: SearchConfig, called: Callable[[str], str]) -> list[str
     if search.sample and search.beam_size > 1:
         wrong.append(f"{called('beam_size')} must be 1 where translations are drawn; got {search.beam_size}")
     return wrong
+
+
+def search_settings(search: SearchConfig) -> tuple[str, dict[str, Any]]:
+    """The function of `functional` that searches so, in either framework, and its options."""
+    settings: dict[str, Any] = {"min_len": search.min_len, "no_repeat_ngram": search.no_repeat_ngram}
+    if search.sample:
+        names = ("num_samples", "temperature", "top_k", "top_p")
+        return "sample_search", settings | {name: getattr(search, name) for name in names}
+    if search.beam_size == 1:
+        return "greedy_search", settings
+    names = ("beam_size", "length_penalty", "length_norm", "coverage_penalty")
+    return "beam_search", settings | {name: getattr(search, name) for name in names}

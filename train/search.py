@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_attn.functional import SearchResult, beam_search, ensemble, greedy_search, sample_search
+from jax_attn import functional
+from jax_attn.functional import SearchResult, ensemble
 from jax_attn.functional.likeliest import likeliest
 from jax_attn.functional.search import Memory, State, Step
 from jax_attn.models import EncoderDecoder
-from train.config import SearchConfig
+from train.config import SearchConfig, search_settings
 from train.vocabulary import BOS, EOS
 
 Search = Callable[[np.ndarray, np.ndarray, np.ndarray], SearchResult]
@@ -54,35 +55,13 @@ def make_search(models: tuple[EncoderDecoder, ...], config: SearchConfig, max_le
     @jax.jit
     def search(params: Sequence[Any], sources: jax.Array, source_lens: jax.Array, numbers: jax.Array) -> SearchResult:
         found = begin(models, params, sources, source_lens)
-        common: dict[str, Any] = {
-            "bos": BOS,
-            "eos": EOS,
-            "max_len": config.max_len or max_len,
-            "batch_size": sources.shape[0],
-            "min_len": config.min_len,
-            "no_repeat_ngram": config.no_repeat_ngram,
-        }
-        if config.sample:
-            return sample_search(
-                *found,
-                **common,
-                key=jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(config.seed), numbers),
-                num_samples=config.num_samples,
-                temperature=config.temperature,
-                top_k=config.top_k,
-                top_p=config.top_p,
-            )
-        if config.beam_size == 1:
-            return greedy_search(*found, **common)
-        return beam_search(
-            *found,
-            **common,
-            beam_size=config.beam_size,
-            length_penalty=config.length_penalty,
-            length_norm=config.length_norm,
-            coverage_penalty=config.coverage_penalty,
-            source_lens=source_lens,
-        )
+        ends = {"bos": BOS, "eos": EOS, "max_len": config.max_len or max_len, "batch_size": sources.shape[0]}
+        name, settings = search_settings(config)
+        if name == "sample_search":
+            settings["key"] = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(config.seed), numbers)
+        if name == "beam_search":
+            settings["source_lens"] = source_lens
+        return getattr(functional, name)(*found, **ends, **settings)
 
     return search
 

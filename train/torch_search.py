@@ -7,14 +7,12 @@ import numpy as np
 import torch
 
 from jax_attn.functional import SearchResult
-from torch_ref.functional.beam import beam_search
+from torch_ref import functional
 from torch_ref.functional.ensemble import ensemble
-from torch_ref.functional.greedy import greedy_search
-from torch_ref.functional.sampling import sample_search
 from torch_ref.models.rnn_decoder import Seq2SeqAttentionDecoder
 from torch_ref.models.rnn_encoder import Seq2SeqEncoder
 from torch_ref.models.seq2seq import EncoderDecoder
-from train.config import ConfigError, SearchConfig
+from train.config import ConfigError, SearchConfig, search_settings
 from train.model import decoder_settings, encoder_settings
 from train.saved_run import SavedRun
 from train.vocabulary import BOS, EOS
@@ -62,37 +60,14 @@ class TorchSearch:
         return SearchResult(*parts)
 
     def _search_one(self, source: np.ndarray, source_len: np.ndarray, number: int) -> Any:
-        config = self.config
         found = self._begin(source, source_len)
-        common: dict[str, Any] = {
-            "bos": BOS,
-            "eos": EOS,
-            "max_len": self.max_len,
-            "batch_size": 1,
-            "min_len": config.min_len,
-            "no_repeat_ngram": config.no_repeat_ngram,
-        }
-        if config.sample:
-            return sample_search(
-                *found,
-                **common,
-                generator=torch.Generator().manual_seed(config.seed * 2**31 + int(number)),
-                num_samples=config.num_samples,
-                temperature=config.temperature,
-                top_k=config.top_k,
-                top_p=config.top_p,
-            )
-        if config.beam_size == 1:
-            return greedy_search(*found, **common)
-        return beam_search(
-            *found,
-            **common,
-            beam_size=config.beam_size,
-            length_penalty=config.length_penalty,
-            length_norm=config.length_norm,
-            coverage_penalty=config.coverage_penalty,
-            source_lens=torch.as_tensor(source_len, dtype=torch.int64),
-        )
+        ends = {"bos": BOS, "eos": EOS, "max_len": self.max_len, "batch_size": 1}
+        name, settings = search_settings(self.config)
+        if name == "sample_search":
+            settings["generator"] = torch.Generator().manual_seed(self.config.seed * 2**31 + int(number))
+        if name == "beam_search":
+            settings["source_lens"] = torch.as_tensor(source_len, dtype=torch.int64)
+        return getattr(functional, name)(*found, **ends, **settings)
 
     @torch.no_grad()
     def candidates(
