@@ -15,6 +15,7 @@ from jaxtyping import Float, Int, Num
 
 from jax_attn.functional.checks import require_float, require_rank, require_shape
 from jax_attn.functional.masks import length_mask, sequence_mask
+from jax_attn.functional.scan import scan
 
 LSTMCarry = tuple[Float[Array, "*batch hidden"], Float[Array, "*batch hidden"]]
 Carry = TypeVar("Carry")
@@ -139,7 +140,7 @@ def unroll(
         held = jax.tree.map(lambda new, old: jnp.where(_align(valid, new), new, old), new_carry, carry)
         return held, jnp.where(_align(valid, output), output, 0)
 
-    carry, outputs = jax.lax.scan(advance, carry, (jnp.moveaxis(inputs, -2, 0), valid), reverse=reverse)
+    carry, outputs = scan(advance, carry, (jnp.moveaxis(inputs, -2, 0), valid), reverse=reverse)
     return carry, jnp.moveaxis(outputs, 0, inputs.ndim - 2)
 
 

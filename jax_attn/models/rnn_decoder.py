@@ -20,6 +20,8 @@ from jax_attn.functional.checks import (
 )
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
+from jax_attn.functional.products import dot_general
+from jax_attn.functional.scan import scan
 from jax_attn.models.rnn_encoder import EncoderOutput
 from jax_attn.modules.attention import Memory, make_attention
 from jax_attn.modules.recurrent import CellWeights, make_recurrent
@@ -117,7 +119,9 @@ class Seq2SeqAttentionDecoder(nn.Module):
 
     def setup(self) -> None:
         def dense(features: int, use_bias: bool) -> nn.Dense:
-            return nn.Dense(features, use_bias, dtype=self.dtype, param_dtype=self.param_dtype)
+            return nn.Dense(
+                features, use_bias, dtype=self.dtype, param_dtype=self.param_dtype, dot_general=dot_general
+            )
 
         self.embedding = nn.Embed(
             self.vocab_size,
@@ -287,15 +291,24 @@ class Seq2SeqAttentionDecoder(nn.Module):
                 require_bool(keep_masks=mask)
                 require_shape(shape, keep_masks=mask)
 
-        def advance(decoder, state, inputs):
+        state = self.initial_state(memory)
+        if self.is_initializing():  # in the loop no parameter can be made
+            self._advance(cells, projected[0], state, memory, DecoderKeepMasks())
+        decoder, parameters = self._outside_of_scopes()
+
+        def advance(state, inputs):
             at_time, keep = inputs
-            state, output, weights = decoder._advance(cells, at_time, state, memory, keep)
+            state, output, weights = decoder.apply(parameters, cells, at_time, state, memory, keep, method="_advance")
             return state, (output, weights if return_weights else None)
 
-        unrolled = nn.scan(advance, variable_broadcast="params", split_rngs={"params": False})
-        _, (outputs, weights) = unrolled(self, self.initial_state(memory), (projected, keep_masks))
+        _, (outputs, weights) = scan(advance, state, (projected, keep_masks))
         logits = self._logits(jnp.swapaxes(outputs, 0, 1))
         return logits, None if weights is None else jnp.swapaxes(weights, 0, 1)
+
+    def _outside_of_scopes(self) -> tuple["Seq2SeqAttentionDecoder", Any]:
+        """Itself as a pure function's module, and its parameters; its path stays its name, for who follows calls."""
+        module, variables = self.unbind()
+        return module.clone(name=".".join(self.path) or None), variables
 
     def _cells(self, memory: DecoderMemory) -> tuple[CellWeights, tuple[CellWeights, ...]]:
         """The recurrent weights: the embedding's share of the first layer, with b_ih, and the layers without it.

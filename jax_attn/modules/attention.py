@@ -29,6 +29,7 @@ from jax_attn.functional.blockwise import blockwise_attention
 from jax_attn.functional.checks import require_float, require_rate, require_same_length, shape_text, wide_dtype
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import attention_mask, zero_unattended
+from jax_attn.functional.products import dot_general
 from jax_attn.functional.scores import additive_score, dot_score, gaussian_score, scaled_dot_score
 from jax_attn.functional.softmax import EmptyRow, masked_softmax
 
@@ -265,7 +266,9 @@ class AdditiveAttention(Attention):
 
     def setup(self) -> None:
         def dense(features: int) -> nn.Dense:
-            return nn.Dense(features, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype)
+            return nn.Dense(
+                features, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype, dot_general=dot_general
+            )
 
         self.W_q, self.W_k = dense(self.num_hiddens), dense(self.num_hiddens)
         self.w_v = Kernel(1, param_dtype=self.param_dtype)

@@ -16,6 +16,7 @@ from jax_attn.functional.checks import require_bool, require_float, require_rank
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import sequence_mask
+from jax_attn.functional.products import product
 from jax_attn.functional.recurrence import gru_step, lstm_step, unroll
 
 RecurrentState = Any
@@ -32,7 +33,7 @@ class CellWeights(NamedTuple):
 
     def project(self, inputs: Float[Array, "*batch feature"]) -> Float[Array, "*batch gates"]:
         """x W_ih + b_ih: what of the gates does not depend on the recurrence."""
-        projected = inputs @ self.kernel_ih
+        projected = product(inputs, self.kernel_ih)
         return projected if self.bias_ih is None else projected + self.bias_ih
 
 
