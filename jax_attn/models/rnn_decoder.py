@@ -338,18 +338,15 @@ class Seq2SeqAttentionDecoder(nn.Module):
     ) -> tuple[DecoderState, Array, Array | None]:
         """One step from a projected embedding `[rows, gates]`: the new state, the output `[rows, H]`, the weights."""
         weights = None
+        joined = state.feed
         if self.query == "previous":
-            context, weights = self._attend(_top(state), memory, keep.attention)
-            projected = projected + context @ cells[0].kernel_ih
-        elif state.feed is not None:
-            projected = projected + state.feed @ cells[0].kernel_ih
-        carries = []
-        output: Array
-        for layer, cell in enumerate(cells):
-            if layer > 0:
-                output = output if keep.layers is None else drop(output, self.dropout, keep.layers[layer - 1])
-                projected = cell.project(output)
-            carry, output = self.rnn.advance(cell, state.rnn[layer], projected)
+            joined, weights = self._attend(_top(state), memory, keep.attention)
+        carry, output = self.rnn.advance(cells[0], state.rnn[0], projected, joined)
+        carries = [carry]
+        for layer, cell in enumerate(cells[1:], start=1):
+            below = output if keep.layers is None else drop(output, self.dropout, keep.layers[layer - 1])
+            bias = jnp.zeros_like(projected) if cell.bias_ih is None else jnp.broadcast_to(cell.bias_ih, projected.shape)
+            carry, output = self.rnn.advance(cell, state.rnn[layer], bias, below)
             carries.append(carry)
         if self.query == "new":
             context, weights = self._attend(output, memory, keep.attention)

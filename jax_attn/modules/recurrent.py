@@ -81,8 +81,10 @@ class Recurrent(nn.Module, kw_only=True):
         """The carry of one layer and direction before the first step: zeros."""
         raise NotImplementedError
 
-    def advance(self, weights: CellWeights, carry: Any, projected: Array) -> tuple[Any, Array]:
-        """One step of one layer: the new carry and the output."""
+    def advance(
+        self, weights: CellWeights, carry: Any, projected: Array, inputs: Array | None = None
+    ) -> tuple[Any, Array]:
+        """One step of one layer from projected inputs, and from others that `kernel_ih` is for, if there are any."""
         raise NotImplementedError
 
     @nn.compact
@@ -199,8 +201,13 @@ class LSTM(Recurrent):
         zeros = jnp.zeros((*batch, self.num_hiddens), dtype)
         return zeros, zeros
 
-    def advance(self, weights: CellWeights, carry: Any, projected: Array) -> tuple[Any, Array]:
-        return lstm_step(carry, projected, weights.kernel_hh, weights.bias_hh)
+    def advance(
+        self, weights: CellWeights, carry: Any, projected: Array, inputs: Array | None = None
+    ) -> tuple[Any, Array]:
+        if inputs is None:
+            return lstm_step(carry, projected, weights.kernel_hh, weights.bias_hh)
+        joint = jnp.concatenate([weights.kernel_ih, weights.kernel_hh])
+        return lstm_step(carry, projected, joint, weights.bias_hh, inputs)
 
 
 class GRU(Recurrent):
@@ -211,7 +218,11 @@ class GRU(Recurrent):
     def initial_carry(self, batch: tuple[int, ...], dtype: DTypeLike) -> Array:
         return jnp.zeros((*batch, self.num_hiddens), dtype)
 
-    def advance(self, weights: CellWeights, carry: Any, projected: Array) -> tuple[Any, Array]:
+    def advance(
+        self, weights: CellWeights, carry: Any, projected: Array, inputs: Array | None = None
+    ) -> tuple[Any, Array]:
+        if inputs is not None:
+            projected = projected + inputs @ weights.kernel_ih
         return gru_step(carry, projected, weights.kernel_hh, weights.bias_hh)
 
 
