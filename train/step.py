@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Float, Int
 
 from jax_attn.functional import masked_cross_entropy
@@ -64,21 +65,39 @@ def batch_losses(model: EncoderDecoder, params: Any, batch: Examples, dropout_ke
 
 
 def make_train_epoch(
-    model: EncoderDecoder, optimizer: optax.GradientTransformation, loss: str, seed: int
+    model: EncoderDecoder, optimizer: optax.GradientTransformation, loss: str, seed: int, mesh: Mesh | None = None
 ) -> Callable[[TrainState, Examples, Any], tuple[TrainState, Losses]]:
     """A jitted function (state, examples, plan of the epoch) -> (state, losses of each step).
 
     A whole epoch is one program, so that the host has nothing to do between steps; the old state's buffers are reused.
+    On a mesh each device takes its rows of every batch, and the gradients are summed.
     """
+    axis = None if mesh is None or mesh.size == 1 else mesh.axis_names[0]
+
+    def total(x: Any) -> Any:
+        return x if axis is None else jax.lax.psum(x, axis)
 
     def objective(params: Any, batch: Examples, key: Array) -> tuple[Array, Losses]:
         losses = batch_losses(model, params, batch, key)
-        return (losses.per_token() if loss == "tokens" else losses.sentences), losses
+        if loss == "sentences":
+            return losses.sentences, losses
+        return losses.nats / jnp.maximum(total(losses.tokens), 1), losses
+
+    def gradients(params: Any, batch: Examples, key: Array) -> tuple[Any, Losses]:
+        if axis is not None:
+            key = jax.random.fold_in(key, jax.lax.axis_index(axis))
+        return total(jax.grad(objective, has_aux=True)(params, batch, key))
+
+    if axis is not None:
+        whole, rows = PartitionSpec(), PartitionSpec(axis)
+        gradients = jax.shard_map(
+            gradients, mesh=mesh, in_specs=(whole, rows, whole), out_specs=whole, check_vma=False
+        )
 
     def train_step(state: TrainState, batch: Examples) -> tuple[TrainState, Losses]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        gradients, losses = jax.grad(objective, has_aux=True)(state.params, batch, key)
-        updates, opt_state = optimizer.update(gradients, state.optimizer, state.params)
+        of_loss, losses = gradients(state.params, batch, key)
+        updates, opt_state = optimizer.update(of_loss, state.optimizer, state.params)
         return TrainState(optax.apply_updates(state.params, updates), opt_state, state.step + 1), losses
 
     def train_epoch(state: TrainState, examples: Examples, rows: Array) -> tuple[TrainState, Losses]:

@@ -9,6 +9,7 @@ In a recurrent network a weight W takes part in a product at every step, y_t = x
 The two are the same sum. `scan` finds the products in the step, whatever cell it is made of, and takes the second way.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
-from jax.extend.core.primitives import dot_general_p
+from jax.extend.core.primitives import add_p, dot_general_p
 
 from jax_attn.functional.products import dot_general
 
@@ -70,20 +71,28 @@ def scan(
             lambda *arguments: loop(weights, *arguments), *rest, shifts, has_aux=True
         )
         shifts = [
-            product.of_all_steps(x, tangent)
-            for product, x, tangent in zip(body.products, factors, tangents[0], strict=True)
+            sum(tangents[0][1][i], start=product.of_all_steps(factors[i], tangents[0][0][i]))
+            for i, product in enumerate(body.products)
         ]
         return out, tangent_of(*tangents[1:], shifts)
 
     return run(weights, constants, carry, inputs)
 
 
+class Weights(NamedTuple):
+    """What the loop needs no gradient of: for each product y = x W + b + … its W, and its b."""
+
+    factors: list[Array]
+    offsets: list[list[Array]]
+
+
 class Product(NamedTuple):
-    """y = x W or W x in a step, where W is the same in every step."""
+    """y = x W or W x in a step, where W is the same in every step, and then y + b, y + b + b′, …"""
 
     equation: JaxprEqn
     side: int
     """Which operand W is, 0 or 1."""
+    sums: list[JaxprEqn]
 
     def apply(self, x: Array, weight: Array) -> Array:
         operands = (weight, x) if self.side == 0 else (x, weight)
@@ -110,25 +119,28 @@ class Body(NamedTuple):
     results: Sequence[Var | Literal]
 
     def run(
-        self, weights: list[Array], constants: list[Any], arguments: list[Any], shifts: list[Array] | None
+        self, weights: Weights, constants: list[Any], arguments: list[Any], shifts: list[Array] | None
     ) -> tuple[list[Any], list[Array]]:
         """The step's results; with shifts, which are added to its products, also x of each product."""
         values: dict[Any, Any] = dict(zip(self.constants, constants, strict=True))
         values |= zip(self.arguments, arguments, strict=True)
         numbers = {id(product.equation): i for i, product in enumerate(self.products)}
+        passed_over = {id(equation) for product in self.products for equation in product.sums}
         factors = []
         for equation in self.equations:
+            if id(equation) in passed_over:
+                continue
             i = numbers.get(id(equation))
             if i is None:
                 _evaluate(equation, values)
                 continue
             product = self.products[i]
             x = _value(equation.invars[1 - product.side], values)
-            y = product.apply(x, weights[i])
+            y = sum(weights.offsets[i], start=product.apply(x, weights.factors[i]))
             if shifts is not None:
                 y = _shifted(y, shifts[i])
                 factors.append(x)
-            values[equation.outvars[0]] = y
+            values[[equation, *product.sums][-1].outvars[0]] = y
         return [_value(result, values) for result in self.results], factors
 
     def no_shifts(self, num_steps: int) -> list[Array]:
@@ -137,11 +149,16 @@ class Body(NamedTuple):
         return [jnp.zeros((num_steps, *y.shape), y.dtype) for y in results]
 
 
-def _take_apart(traced: ClosedJaxpr) -> tuple[Body, list[Array], list[Any]]:
+def _take_apart(traced: ClosedJaxpr) -> tuple[Body, Weights, list[Any]]:
     """The body of the loop, the weights of its products, and its other constants."""
     jaxpr = traced.jaxpr
     known: dict[Any, Any] = dict(zip(jaxpr.constvars, traced.consts, strict=True))
-    equations, products, weights = [], [], []
+    uses = Counter(v for e in jaxpr.eqns for v in e.invars if not isinstance(v, Literal))
+    uses.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
+    equations: list[JaxprEqn] = []
+    products: list[Product] = []
+    weights = Weights([], [])
+    of_product: dict[Any, int] = {}  # variables that nothing but a sum can use
     used = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
     for equation in jaxpr.eqns:
         variables = [v for v in equation.invars if not isinstance(v, Literal)]
@@ -149,11 +166,23 @@ def _take_apart(traced: ClosedJaxpr) -> tuple[Body, list[Array], list[Any]]:
             _evaluate(equation, known)  # once for all steps
             continue
         equations.append(equation)
-        if equation.primitive is dot_general_p and any(v in known for v in variables):
-            side = [v in known for v in variables].index(True)
-            products.append(Product(equation, side))
-            weights.append(known[variables[side]])
-            used.add(variables[1 - side])
+        fixed = [v in known for v in variables]
+        if sum(fixed) == 1 and len(fixed) == 2:
+            side = fixed.index(True)
+            weight, other = variables[side], variables[1 - side]
+            if equation.primitive is dot_general_p:
+                products.append(Product(equation, side, []))
+                weights.factors.append(known[weight])
+                weights.offsets.append([])
+                used.add(other)
+            elif equation.primitive is add_p and other in of_product:
+                products[of_product[other]].sums.append(equation)
+                weights.offsets[of_product[other]].append(known[weight])
+            else:
+                used.update(variables)
+                continue
+            if uses[equation.outvars[0]] == 1:
+                of_product[equation.outvars[0]] = len(products) - 1 if equation.primitive is dot_general_p else of_product[other]
         else:
             used.update(variables)
     constants = [v for v in known if v in used]
