@@ -1,0 +1,193 @@
+"""The registry: what is timed, by whom, and which ratios are read off it."""
+
+from parity_tests.speed.translation import BEAM, J_BATCHES, SENTENCES, search_needs, training_needs
+from parity_tests.speed.workload import Agreement, Contestant, Ratio, Workload
+
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
+"""What glibc's allocator is told so that PyTorch's large tensors are not given back and zeroed anew at every step."""
+
+# A: attention alone
+
+
+def _jax(name: str, function: str, inputs: str, **settings: object) -> Contestant:
+    return Contestant(name, "jax_functions:build", {"function": function, "inputs": inputs, **settings})
+
+
+def _torch(name: str, function: str, inputs: str, **settings: object) -> Contestant:
+    settings = {"function": function, "inputs": inputs, **settings}
+    return Contestant(name, "torch_functions:build", settings, compiles_cpp=bool(settings.get("compiled")))
+
+
+def _additive(direction: str) -> Workload:
+    """B = 8, Q = K = 512, H = 128. Limit: a tanh for each of the B·Q·K·H terms, and as many again for the gradient,
+    which must not keep them; code that computes the sum without a tanh can pass it."""
+    backward = {"backward": direction == "backward"}
+    ours, inputs = "case additive_score", "additive"
+    terms = 8 * 512 * 512 * 128
+    return Workload(
+        f"additive_{direction}",
+        "call",
+        (
+            _jax("ours", ours, inputs, **backward),
+            _torch("seed", ours, inputs, **backward),
+            _torch("compiled", "additive_score", inputs, compiled=True, **backward),
+            _jax("naive jnp", "naive additive", inputs, **backward),
+        ),
+        Agreement(2e-5),
+        {"tanh": terms * (2 if direction == "backward" else 1)},
+        rounds=5,
+    )
+
+
+def _dot(direction: str) -> Workload:
+    """B = 8, 8 heads, L = 1024, D = 64. Limit: the products, two forward and five more backward (of the scores again,
+    of the weights' gradient, and those of queries, keys and values)."""
+    backward = {"backward": direction == "backward"}
+    inputs, product = "dot product", 2 * 8 * 8 * 1024 * 1024 * 64
+    return Workload(
+        f"dot_{direction}",
+        "call",
+        (
+            _jax("ours", "case DotProductAttention (F.scaled_dot_product_attention)", inputs, **backward),
+            _torch("seed", "case DotProductAttention (jax.nn.dot_product_attention)", inputs, **backward),
+            _torch("SDPA", "case DotProductAttention (F.scaled_dot_product_attention)", inputs, **backward),
+            _jax("jax.nn", "case DotProductAttention (jax.nn.dot_product_attention)", inputs, **backward),
+        ),
+        Agreement(2e-5),
+        {"gemm": product * (7 if direction == "backward" else 2)},
+        rounds=5,
+    )
+
+
+SOFTMAX = Workload(
+    "masked_softmax",
+    "call",
+    (
+        _jax("ours", "case masked_softmax", "softmax"),
+        _torch("seed", "case masked_softmax", "softmax"),
+        _torch("tuned", "masked_softmax", "softmax"),
+        _torch("compiled", "masked_softmax", "softmax", compiled=True),
+        _jax("naive jnp", "naive softmax", "softmax"),
+    ),
+    limit={"copy": 2 * 4 * 8 * 512 * 512},
+    rounds=11,
+)
+"""Scores (8, 512, 512) with a length each. Limit: each number read once and written once."""
+
+# W1, W2, J: training
+
+
+def _train(name: str, steps: int, attention_free: bool, rounds: int) -> Workload:
+    settings = {"translator": name}
+    tuned = {**settings, "kind": "tuned"}
+    contestants = [
+        Contestant("ours", "jax_training:build", settings, steps),
+        Contestant("tuned", "torch_training:build", tuned, steps, environment=KEEP_MEMORY),
+        Contestant(
+            "compiled", "torch_training:build", {**tuned, "compiled": True}, steps, True, environment=KEEP_MEMORY
+        ),
+    ]
+    if attention_free:
+        without = {**settings, "attention": "none"}
+        contestants.insert(1, Contestant("without attention", "jax_training:build", without, steps, another=True))
+        contestants.insert(2, Contestant("seed", "torch_training:build", {**settings, "kind": "seed"}, steps))
+    return Workload(f"{name}_train", "step", tuple(contestants), Agreement(2e-4), training_needs(name), rounds)
+
+
+# S: search
+
+
+def _search(name: str, beam_size: int, rounds: int) -> Workload:
+    """W2's model, 64 sentences, 30 steps, none ending early; a unit is a sentence. Limit: the decoder's products of all
+    hypotheses, and a tanh for each term of the attention."""
+    beam = {"beam_size": beam_size}
+    contestants = [
+        Contestant("ours", "jax_search:build", beam, SENTENCES),
+        Contestant("tuned", "torch_search:build_tuned", beam, SENTENCES, environment=KEEP_MEMORY),
+    ]
+    if beam_size == 1:
+        contestants.append(Contestant("seed", "torch_search:build_seed", {"sentences": 4}, 4))
+    ties = "random weights bring some tokens as near to each other as rounding"
+    return Workload(name, "sentence", tuple(contestants), Agreement(2e-5, 0.03, ties), search_needs(beam_size), rounds)
+
+
+WORKLOADS: tuple[Workload, ...] = (
+    _train("w1", 16, True, 7),
+    _train("w2", 2, True, 5),
+    _additive("forward"),
+    _additive("backward"),
+    _dot("forward"),
+    _dot("backward"),
+    SOFTMAX,
+    _train("j", sum(J_BATCHES), False, 5),
+    _search("greedy", 1, 5),
+    _search("beam", BEAM, 5),
+)
+
+# What the machine can do
+
+
+def _ceiling(name: str, what: str, operations: float, repeats: int, *shape: int) -> Workload:
+    settings = {"what": what, "repeats": repeats, "shape": shape}
+    units = int(operations * repeats)
+    return Workload(
+        name,
+        "operation",
+        tuple(Contestant(of, f"{of}_ceilings:build", settings, units) for of in ("jax", "torch")),
+        rounds=3,
+    )
+
+
+CEILING_WORKLOADS = (
+    _ceiling("ceiling_gemm", "gemm", 2 * 1024**3, 8, 1024, 1024, 1024),
+    _ceiling("ceiling_small_gemm", "gemm", 2 * 64 * 512 * 2048, 50, 64, 512, 2048),
+    _ceiling("ceiling_tanh", "tanh", 2**18, 64, 2**18),
+    _ceiling("ceiling_copy", "copy", 2 * 4 * 2**26, 4, 2**26),
+)
+
+TUNED = ("tuned", "compiled")
+
+RATIOS: tuple[Ratio, ...] = (
+    Ratio("w1_train_vs_seed", "w1_train", ("seed",), goal=8, small=True),
+    Ratio("w1_train_vs_tuned", "w1_train", TUNED, small=True),
+    Ratio("w2_train_vs_seed", "w2_train", ("seed",), goal=2.6),
+    Ratio("w2_train_vs_tuned", "w2_train", TUNED, goal=1.7),
+    Ratio(
+        "w1_attention_overhead",
+        "w1_train",
+        ("ours",),
+        "without attention",
+        goal=1.3,
+        lower_is_better=True,
+        small=True,
+    ),
+    Ratio("w2_attention_overhead", "w2_train", ("ours",), "without attention", goal=1.15, lower_is_better=True),
+    Ratio("additive_forward", "additive_forward", ("seed",), goal=25, small=True),
+    Ratio("additive_backward", "additive_backward", ("seed",), goal=18, small=True),
+    Ratio("additive_forward_vs_compiled", "additive_forward", ("compiled",), goal=4, small=True),
+    Ratio("additive_backward_vs_compiled", "additive_backward", ("compiled",), goal=10, small=True),
+    Ratio("additive_forward_memory", "additive_forward", ("seed",), goal=30, memory=True, small=True),
+    Ratio("additive_backward_memory", "additive_backward", ("seed",), goal=15, memory=True, small=True),
+    Ratio("dot_forward", "dot_forward", ("SDPA",), goal=1.6),
+    Ratio("dot_backward", "dot_backward", ("SDPA",), goal=1.5),
+    Ratio("masked_softmax", "masked_softmax", ("seed",), goal=2, small=True),
+    Ratio("j_train_vs_tuned", "j_train", TUNED, goal=2.5),
+    Ratio("greedy_vs_tuned", "greedy", ("tuned",), goal=2),
+    Ratio("greedy_vs_seed", "greedy", ("seed",), goal=30),
+    Ratio("beam_vs_tuned", "beam", ("tuned",), goal=2.5),
+)
+
+
+START_RATIOS: tuple[Ratio, ...] = (
+    Ratio("w1_start_seconds", "start", (), goal=0.3, lower_is_better=True),
+    Ratio("w2_start_seconds", "start", (), goal=1.0, lower_is_better=True),
+)
+"""Seconds, and no ratios: see `parity_tests.speed.start`."""
+
+ALL_RATIOS = (*RATIOS, *START_RATIOS)
+NAMES: tuple[str, ...] = (*(workload.name for workload in WORKLOADS), "start")
+
+
+def find_workload(name: str) -> Workload:
+    """The workload of that name."""
+    return next(workload for workload in (*WORKLOADS, *CEILING_WORKLOADS) if workload.name == name)
