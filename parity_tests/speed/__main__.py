@@ -6,6 +6,7 @@
     python -m parity_tests.speed --json speed.json      the same for a program: ratios, medians, spreads, memory
     python -m parity_tests.speed --check                the small workloads against the ratios kept in the repository
     python -m parity_tests.speed --keep                 keep the ratios of the small workloads
+    python -m parity_tests.speed --growth growth.png    time and memory against length, hidden size, batch, vocabulary
 
 Ours runs against torch_ref as it is written (seed), against the best that plain PyTorch gives (tuned, compiled, SDPA)
 and against what JAX has (naive jnp, jax.nn, Flax). Every contestant has a process of its own and idles while another
@@ -28,6 +29,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from parity_tests.speed.agreement import DisagreementError
+from parity_tests.speed.growth import SWEEPS, measure_growth
+from parity_tests.speed.growth_plot import draw_growth
 from parity_tests.speed.kept import KEPT_FILE, compare_with_kept, keep
 from parity_tests.speed.limits import CEILINGS
 from parity_tests.speed.machine import describe_machine, find_cpp_compiler, find_device
@@ -35,7 +38,14 @@ from parity_tests.speed.measure import Measured, Say, measure
 from parity_tests.speed.processes import ContestantError
 from parity_tests.speed.rounds import Spread
 from parity_tests.speed.start import measure_start
-from parity_tests.speed.tables import as_ceiling_text, as_json, as_ratio_table, as_times_table, best_rates
+from parity_tests.speed.tables import (
+    as_ceiling_text,
+    as_growth_table,
+    as_json,
+    as_ratio_table,
+    as_times_table,
+    best_rates,
+)
 from parity_tests.speed.workload import Ratio
 from parity_tests.speed.workloads import ALL_RATIOS, NAMES, RATIOS, find_workload
 
@@ -56,11 +66,15 @@ class Options:
     """Measure the small workloads alone, and say which ratio fell below the kept one by more than the noise."""
     keep: bool = False
     """Measure the small workloads alone, and keep their ratios."""
+    growth: Path | None = None
+    """Measure instead how time and memory grow, and draw it into this file; with --only, sweeps by parts of names."""
 
 
 def main() -> int:
     """Measure, print, and say by the exit status whether all is well."""
     options = tyro.cli(Options, prog="python -m parity_tests.speed", description=__doc__)
+    if options.growth is not None:
+        return grow(options)
     try:
         names = selected(options.only, small=options.check or options.keep)
     except ValueError as error:
@@ -85,6 +99,34 @@ def main() -> int:
         keep({ratio.name: spread for ratio, spread in small.items()}, machine)
         CONSOLE.print(f"kept in {KEPT_FILE}")
     return check(small, machine) if options.check else 0
+
+
+def grow(options: Options) -> int:
+    """The sweeps, as tables and as a picture."""
+    names = [f"{sweep.name} {sweep.quantity}" for sweep in SWEEPS]
+    unknown = [part for part in options.only if not any(part in name for name in names)]
+    if unknown:
+        return complain(f"nothing that grows is called like {', '.join(unknown)}; there are {', '.join(names)}")
+    sweeps = [
+        sweep
+        for sweep, name in zip(SWEEPS, names, strict=True)
+        if not options.only or any(part in name for part in options.only)
+    ]
+    device, compiler = find_device(), find_cpp_compiler()
+    try:
+        with progress() as say:
+            results = measure_growth(sweeps, lambda work: measure(work, device, work.rounds, compiler, say))
+    except (ContestantError, DisagreementError) as error:
+        CONSOLE.print(f"error: {error}", markup=False, style="red")
+        return 1
+    for sweep in sweeps:
+        CONSOLE.print(as_growth_table(sweep, results))
+    assert options.growth is not None
+    draw_growth(results).savefig(options.growth, dpi=110)
+    if options.json is not None:
+        text = json.dumps(as_json(results, {}, {}, {}, describe_machine(device)), indent=2)
+        options.json.write_text(text + "\n", encoding="utf-8")
+    return 0
 
 
 def selected(only: tuple[str, ...], small: bool = False) -> list[str]:

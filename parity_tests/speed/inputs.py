@@ -38,12 +38,32 @@ def softmax(batch: int = BATCH, length: int = LENGTH) -> Arrays:
     return {"scores": scores, "valid_lens": rng.integers(length // 4, length + 1, batch).astype(np.int32)}
 
 
-INPUTS: dict[str, Callable[..., Arrays]] = {"additive": additive, "dot product": dot_product, "softmax": softmax}
+def additive_attention(batch: int, length: int, hidden: int) -> Arrays:
+    """Those of the additive score, and values `[B, L, H]`."""
+    values = random_for("speed", "values").normal(size=(batch, length, hidden)).astype(np.float32)
+    return {**additive(batch, length, hidden), "values": values}
+
+
+def dot_attention(batch: int, length: int, hidden: int) -> Arrays:
+    """The same without w_v."""
+    arrays = additive_attention(batch, length, hidden)
+    return {name: arrays[name] for name in ("queries", "keys", "values")}
+
+
+INPUTS: dict[str, Callable[..., Arrays]] = {
+    "additive": additive,
+    "dot product": dot_product,
+    "softmax": softmax,
+    "additive attention": additive_attention,
+    "dot attention": dot_attention,
+}
 
 DIFFERENTIATED = {
     "additive": ("queries", "keys", "w_v"),
     "dot product": ("queries", "keys", "values"),
     "softmax": ("scores",),
+    "additive attention": ("queries", "keys", "values", "w_v"),
+    "dot attention": ("queries", "keys", "values"),
 }
 
 

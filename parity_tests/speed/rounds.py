@@ -1,9 +1,9 @@
 """Contestants timed in turn, and what is said of the times.
 
-In each round every contestant runs once, in an order that moves on by one from round to round, for as many calls as
-take about a third of a second; the round's time is the median of its calls. A ratio is computed in each round, between
-times that are seconds apart, and what is reported is the median of the rounds' ratios: a machine that slows down for a
-minute slows both. The spread is the distance between the quartiles.
+In each round every contestant has one turn, in an order that moves on by one from round to round, for as many calls as
+take about a third of a second (short ones after one that does not count); the round's time is the median of its calls.
+A ratio is computed in each round, between times that are seconds apart, and what is reported is the median of the
+rounds' ratios: a machine that slows down for a minute slows both. The spread is the distance between the quartiles.
 """
 
 import statistics
@@ -45,13 +45,14 @@ def take_turns(
 ) -> dict[str, list[float]]:
     """Seconds a call of each contestant, one number a round; `runs[name](k)` are the seconds of k calls."""
     names = list(runs)
-    calls = {name: calls_for(statistics.median(runs[name](2))) for name in names}
+    calls = {name: calls_for(runs[name](1)[0]) for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for done in range(rounds):
         start = done % len(names)
         for name in names[start:] + names[:start]:
-            taken = runs[name](calls[name] + 1)
-            seconds[name].append(statistics.median(taken[1:]))  # the first fills the caches that another emptied
+            if calls[name] > 1:
+                runs[name](1)  # fills the caches that another emptied
+            seconds[name].append(statistics.median(runs[name](calls[name])))
         report(done + 1)
     return seconds
 

@@ -6,8 +6,9 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from parity_tests.speed.growth import Sweep
 from parity_tests.speed.limits import limit_seconds
-from parity_tests.speed.measure import Measured
+from parity_tests.speed.measure import Entry, Measured
 from parity_tests.speed.rounds import Spread
 from parity_tests.speed.workload import Ratio
 from parity_tests.speed.workloads import ALL_RATIOS
@@ -39,6 +40,30 @@ def as_times_table(results: Sequence[Measured], rates: Mapping[str, float]) -> T
             table.add_row("", contestant, "left out:", why)
         table.add_section()
     return table
+
+
+def as_growth_table(sweep: Sweep, results: Sequence[Measured]) -> Table:
+    """A row for each point, time and peak memory of each contestant."""
+    by_name = {result.workload.name: result for result in results}
+    others = ", ".join(f"{name} {value}" for name, value in sweep.points[0].items() if name != sweep.quantity)
+    title = f"{sweep.name} by {sweep.quantity}" + (f" ({others})" if others else "")
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
+    table.add_column(sweep.quantity, justify="right")
+    for line in sweep.lines:
+        table.add_column(line.name, justify="right")
+    for point in sweep.points:
+        result = by_name.get(sweep.workload_name(point))
+        if result is not None:
+            cells = (_growth_cell(result.entries.get(line.name)) for line in sweep.lines)
+            table.add_row(f"{point[sweep.quantity]:,}", *cells)
+    return table
+
+
+def _growth_cell(entry: Entry | None) -> str:
+    if entry is None:
+        return "–"
+    memory = "" if entry.peak_bytes is None else f", {entry.peak_bytes / 1e6:,.0f} MB"
+    return seconds_text(entry.spread.median) + memory
 
 
 def as_ratio_table(ratios: Mapping[Ratio, Spread | None]) -> Table:

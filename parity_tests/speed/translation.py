@@ -7,6 +7,8 @@
         dropout 0.3, label smoothing 0.1, the mean over the tokens; sentences of 8 to 25 tokens, sorted by length and
         cut into batches of at most 2048 padded target tokens
 
+    "vocabulary N"  W2's shape with embed 128, hidden 256, vocabulary N, and one batch of 64 sentences of 20 steps
+
 (With one layer, our dropout acts on the attention weights alone.) The words are random: what is learnt is of no account
 here. The weights are drawn by PyTorch's names, so that every contestant begins with the same.
 """
@@ -72,7 +74,8 @@ J = Translator(
     1e-3,
     label_smoothing=0.1,
 )
-TRANSLATORS = {translator.name: translator for translator in (W1, W2, J)}
+SIZED = tuple(_book(f"vocabulary {size}", size, 128, 256) for size in (500, 2000, 8000, 32000))
+TRANSLATORS = {translator.name: translator for translator in (W1, W2, J, *SIZED)}
 
 
 class Group(NamedTuple):
@@ -97,6 +100,9 @@ class Group(NamedTuple):
 
 def draw_training(name: str) -> list[Group]:
     """The batches of one call of a training workload, in order."""
+    if name.startswith("vocabulary"):
+        size = TRANSLATORS[name].encoder["vocab_size"]
+        return [_group(random_for("speed", name), size, 20, 21, np.full((1, 64), 20), np.full((1, 64), 21))]
     return {"w1": _book_batches, "w2": _full_batches, "j": _sorted_batches}[name]()
 
 

@@ -1,5 +1,7 @@
 """The registry: what is timed, by whom, and which ratios are read off it."""
 
+from parity_tests.speed import recurrent
+from parity_tests.speed.growth import GROWTH_WORKLOADS
 from parity_tests.speed.translation import BEAM, J_BATCHES, SENTENCES, search_needs, training_needs
 from parity_tests.speed.workload import Agreement, Contestant, Ratio, Workload
 
@@ -74,6 +76,20 @@ SOFTMAX = Workload(
 )
 """Scores (8, 512, 512) with a length each. Limit: each number read once and written once."""
 
+RECURRENT = Workload(
+    "recurrent",
+    "call",
+    (
+        Contestant("ours", "jax_recurrent:build", {"module": "ours"}),
+        Contestant("seed", "torch_recurrent:build"),
+        Contestant("Flax", "jax_recurrent:build", {"module": "Flax"}),
+    ),
+    Agreement(2e-5),
+    recurrent.needs(),
+    rounds=5,
+)
+"""W2's encoder without its embedding: an LSTM of two layers, 256 → 512, 64 sentences of 30, forward and backward."""
+
 # W1, W2, J: training
 
 
@@ -119,6 +135,7 @@ WORKLOADS: tuple[Workload, ...] = (
     _dot("forward"),
     _dot("backward"),
     SOFTMAX,
+    RECURRENT,
     _train("j", sum(J_BATCHES), False, 5),
     _search("greedy", 1, 5),
     _search("beam", BEAM, 5),
@@ -190,4 +207,6 @@ NAMES: tuple[str, ...] = (*(workload.name for workload in WORKLOADS), "start")
 
 def find_workload(name: str) -> Workload:
     """The workload of that name."""
+    if name in GROWTH_WORKLOADS:
+        return GROWTH_WORKLOADS[name]
     return next(workload for workload in (*WORKLOADS, *CEILING_WORKLOADS) if workload.name == name)
