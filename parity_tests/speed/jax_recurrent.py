@@ -37,7 +37,7 @@ def build(device: str, *, module: str) -> Program:
 
 
 def ours(inputs: np.ndarray, drawn: dict[str, np.ndarray]) -> tuple[Callable[..., Any], Any]:
-    module = jax_attn.LSTM(HIDDEN, LAYERS)
+    module = jax_attn.LSTM(num_hiddens=HIDDEN, num_layers=LAYERS)
     params = from_torch(drawn, jax.eval_shape(module.init, jax.random.key(0), inputs))
     return lambda params, x: module.apply(params, x)[0], params
 

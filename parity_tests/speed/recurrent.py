@@ -11,7 +11,7 @@ BATCH, TIME, FEATURES, HIDDEN, LAYERS = 64, 30, 256, 512, 2
 def draw() -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Inputs `[B, T, D]`, the direction `[B, T, H]` along which the outputs are differentiated, and the weights."""
     rng = random_for("speed", "recurrent")
-    shapes = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for layer in range(LAYERS):
         shapes |= {
             f"weight_ih_l{layer}": (4 * HIDDEN, FEATURES if layer == 0 else HIDDEN),

@@ -9,19 +9,19 @@ import torch_ref
 from parity_tests.speed import torch_device, tuned_search
 from parity_tests.speed.torch_training import load_weights, seed_model, tuned_model
 from parity_tests.speed.translation import BOS, EOS, SHARP, STEPS, TRANSLATORS, draw_sources
-from parity_tests.speed.tuned_seq2seq import make_kernels
 from parity_tests.speed.workload import Program
 
 SETTINGS: dict[str, Any] = {"bos": BOS, "eos": EOS, "max_len": STEPS, "min_len": STEPS}
 
 
-def build_tuned(device: str, *, beam_size: int, compiled: str = "") -> Program:
+def build_tuned(device: str, *, beam_size: int, compiled: bool = False) -> Program:
     """Batched search over W2's model; nobody may end before the last step."""
     wait = torch_device.on(device)
     model = tuned_model(TRANSLATORS["w2"])
     load_weights(model, "w2", SHARP)
     model.to(device).eval()
-    model.decoder.kernels = make_kernels(TRANSLATORS["w2"].decoder["cell"], compiled)
+    if compiled:
+        model.decoder.compile_step()
     sources, source_lens = (torch.tensor(x.astype(np.int64), device=device) for x in draw_sources())
 
     def run() -> Any:

@@ -18,7 +18,7 @@ from parity_tests.speed.translation import (
     draw_training,
     draw_weights,
 )
-from parity_tests.speed.tuned_seq2seq import TunedTranslator, make_kernels
+from parity_tests.speed.tuned_seq2seq import TunedTranslator
 from parity_tests.speed.workload import Program
 from torch_ref.recipe import clip_gradients, sentence_losses
 
@@ -69,12 +69,8 @@ class TunedTraining:
         self.model = tuned_model(translator)
         load_weights(self.model, translator.name)
         self.model.to(device).train()
-        import os
-
-        v = os.environ.get("VARIANT", "")
-        self.model.decoder.kernels = make_kernels(translator.decoder["cell"], v)
-        if "unroll" in v:
-            self.model.decoder.unroll = torch.compile(self.model.decoder.unroll, dynamic=False)
+        if compiled:
+            self.model.decoder.compile_step()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=translator.learning_rate, fused=True)
 
     def step(self, batch: Batch) -> Tensor:

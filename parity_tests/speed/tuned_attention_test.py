@@ -4,7 +4,8 @@ import torch
 import torch_ref
 from parity_tests.speed import inputs, tuned_attention
 
-COMPILED = pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+COMPILING = (pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"))
+COMPILED = pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=COMPILING)])
 
 
 def tensors(arrays):

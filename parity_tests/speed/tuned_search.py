@@ -22,7 +22,7 @@ def greedy_search(
     ids, scores = sources.new_full((len(sources), max_len), eos), torch.zeros(len(sources), device=sources.device)
     alive = torch.ones_like(tokens, dtype=torch.bool)
     for t in range(max_len):
-        output, state, _ = decoder.advance(decoder.project(tokens), memory, state, weights)
+        output, state, _ = decoder.step(decoder.project(tokens), memory, state, weights)
         gained, tokens = likeliest(decoder.dense(output), 1, eos if t + 1 < min_len else None)
         tokens = torch.where(alive, tokens[:, 0], eos)
         scores += torch.where(alive, gained[:, 0], 0.0)
@@ -59,7 +59,7 @@ def beam_search(
     nothing = torch.full((beam_size,), -torch.inf, device=device)
     nothing[0] = 0  # a finished hypothesis has one continuation, which costs nothing
     for t in range(max_len):
-        output, state, _ = decoder.advance(decoder.project(tokens), memory, state, weights)
+        output, state, _ = decoder.step(decoder.project(tokens), memory, state, weights)
         gained, chosen = likeliest(decoder.dense(output), beam_size, eos if t + 1 < min_len else None)
         ended = finished.flatten()[:, None]
         gained, chosen = torch.where(ended, nothing, gained), torch.where(ended, eos, chosen)

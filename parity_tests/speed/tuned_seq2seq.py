@@ -83,7 +83,8 @@ class TunedDecoder(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.kernels = make_kernels(cell)
+        self.score: Callable[..., Tensor] = score
+        self.step: Callable[..., Any] = self.advance
         self.num_hiddens, self.num_layers, self.cell = num_hiddens, num_layers, cell
         self.query, self.input_feeding, self.dropout = query, input_feeding, dropout
         self.embedding = nn.Embedding(vocab_size, embed_size)
@@ -96,6 +97,11 @@ class TunedDecoder(nn.Module):
         if bridge:
             self.bridge_h = nn.Linear(encoder_size, num_hiddens)
         self.dense = nn.Linear(num_hiddens, vocab_size)
+
+    def compile_step(self) -> None:
+        """Let `torch.compile` have the step: all steps as one program take minutes to compile and are hardly faster."""
+        self.score = score_in_one_loop
+        self.step = torch.compile(self.advance, dynamic=False)
 
     def prepare(self, outputs: Tensor, parts: tuple[Tensor, ...], source_lens: Tensor) -> tuple[Memory, State]:
         """The memory, its keys projected once, and the state before the first step."""
@@ -133,7 +139,7 @@ class TunedDecoder(nn.Module):
         weights = self.weights()
         outputs = []
         for at_time in projected.unbind(0):
-            output, state, _ = self.advance(at_time, memory, state, weights)
+            output, state, _ = self.step(at_time, memory, state, weights)
             outputs.append(output)
         return torch.stack(outputs)
 
@@ -152,7 +158,7 @@ class TunedDecoder(nn.Module):
         for layer, of_layer in enumerate(weights):
             own = slice(layer * parts, (layer + 1) * parts)
             extra = projected if layer == 0 else None
-            carries[own] = self.kernels.step(hidden, carries[own], of_layer, extra)
+            carries[own] = STEPS[self.cell](hidden, carries[own], of_layer, extra)
             hidden = carries[own][0]
         if self.query == "new":
             context, attended = self.attend(hidden, memory)
@@ -163,7 +169,8 @@ class TunedDecoder(nn.Module):
         """Queries `[rows, H]`, a sentence's beam side by side -> context `[rows, V]` and weights `[rows, K]`."""
         sentences = memory.keys.shape[0]
         projected = self.attention.W_q(queries).reshape(sentences, -1, 1, self.num_hiddens)
-        weights = self.kernels.weigh(projected, memory.keys[:, None], self.attention.w_v.weight[0], memory.hidden)
+        scores = self.score(projected, memory.keys[:, None], self.attention.w_v.weight[0])
+        weights = torch.softmax(scores.masked_fill(memory.hidden, -torch.inf), dim=-1)
         kept = F.dropout(weights, self.dropout, self.training)
         return (kept @ memory.values).flatten(0, 1), weights.flatten(0, 1)
 
@@ -190,31 +197,17 @@ def gru_step(hidden: Tensor, carry: list[Tensor], weights: tuple[Tensor, ...], e
     return [n + z * (h - n)]
 
 
-def weigh(queries: Tensor, keys: Tensor, w_v: Tensor, hidden: Tensor) -> Tensor:
-    """Attention weights `[B, beam, K]` of queries `[B, beam, 1, H]` and keys `[B, 1, K, H]`."""
-    scores = torch.tanh(queries + keys) @ w_v
-    return torch.softmax(scores.masked_fill(hidden, -torch.inf), dim=-1)
+STEPS: dict[str, Callable[..., list[Tensor]]] = {"lstm": lstm_step, "gru": gru_step}
 
 
-def weigh_in_one_loop(queries: Tensor, keys: Tensor, w_v: Tensor, hidden: Tensor) -> Tensor:
-    """The same for `torch.compile`, which makes one loop of the sum and a call of a library of the product."""
-    scores = (torch.tanh(queries + keys) * w_v).sum(-1)
-    return torch.softmax(scores.masked_fill(hidden, -torch.inf), dim=-1)
+def score(queries: Tensor, keys: Tensor, w_v: Tensor) -> Tensor:
+    """Scores `[B, beam, K]` of queries `[B, beam, 1, H]` and keys `[B, 1, K, H]`."""
+    return torch.tanh(queries + keys) @ w_v
 
 
-class Kernels(NamedTuple):
-    """What a step is made of besides its products with the queries and values."""
-
-    weigh: Callable[..., Tensor]
-    step: Callable[..., list[Tensor]]
-
-
-def make_kernels(cell: str, compiled: str = "") -> Kernels:
-    step = {"lstm": lstm_step, "gru": gru_step}[cell]
-    return Kernels(
-        torch.compile(weigh_in_one_loop, dynamic=False) if "weigh" in compiled else weigh,
-        torch.compile(step, dynamic=False) if "step" in compiled else step,
-    )
+def score_in_one_loop(queries: Tensor, keys: Tensor, w_v: Tensor) -> Tensor:
+    """The same for `torch.compile`, which makes one loop of the sum, but of the product a call of a library."""
+    return (torch.tanh(queries + keys) * w_v).sum(-1)
 
 
 class TunedTranslator(nn.Module):

@@ -7,7 +7,8 @@ import torch_ref
 from parity_tests.speed.torch_training import seed_model, tuned_model
 from parity_tests.speed.translation import BOS, EOS, Translator
 from parity_tests.speed.tuned_search import beam_search, greedy_search
-from parity_tests.speed.tuned_seq2seq import make_kernels
+
+COMPILING = (pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"))
 
 VOCAB, HIDDEN = 11, 6
 SIZES = {"vocab_size": VOCAB, "embed_size": 5, "num_hiddens": HIDDEN}
@@ -39,12 +40,13 @@ def draw(lens):
     return torch.randint(0, VOCAB, (3, 4)), torch.tensor(LENS[lens])
 
 
-@pytest.mark.parametrize("compiled", ["", pytest.param("weigh step", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=COMPILING)])
 @pytest.mark.parametrize("lens", LENS)
 @pytest.mark.parametrize("translator", [BOOK, JOEY], ids=lambda translator: translator.name)
 def test_logits_and_gradients_are_those_of_torch_ref(translator, lens, compiled):
     seed, tuned = twins(translator)
-    tuned.decoder.kernels = make_kernels(translator.decoder["cell"], compiled)
+    if compiled:
+        tuned.decoder.compile_step()
     sources, source_lens = draw(lens)
     targets = torch.randint(0, VOCAB, (3, 5))
     counts = torch.arange(5) < torch.tensor([5, 2, 4])[:, None]
