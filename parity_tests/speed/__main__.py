@@ -169,7 +169,7 @@ def run(names: list[str], quick: bool, say: Say) -> Results:
         workload = find_workload(CEILINGS[name])
         entries = measure(workload, device, workload.rounds, compiler, say).entries
         rates[name] = {of: 1 / median(entry.seconds) for of, entry in entries.items()}
-    start = measure_start(3 if quick else 7, say) if "start" in names else {}
+    start = measure_start(device, 3 if quick else 7, say) if "start" in names else {}
     return results, rates, start, describe_machine(device)
 
 

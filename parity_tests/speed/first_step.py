@@ -1,4 +1,4 @@
-"""A fresh process that trains one step as soon as it can, or only imports: `python -m parity_tests.speed.first_step W`.
+"""A fresh process that trains one step as soon as it can, or only imports: `python -m …speed.first_step W DEVICE`.
 
 It prints a line when it is done, which is what the parent waits for; `W` is w1, w2 or `imports`.
 """
@@ -6,7 +6,7 @@ It prints a line when it is done, which is what the parent waits for; `W` is w1,
 import sys
 
 
-def main(what: str) -> None:
+def main(what: str, device: str) -> None:
     """Import, and unless that is all, build the model and take one step."""
     if what == "imports":
         import flax
@@ -18,11 +18,11 @@ def main(what: str) -> None:
     from parity_tests.speed import jax_device, jax_training
     from parity_tests.speed.translation import TRANSLATORS, draw_training
 
-    jax_device.for_training("cpu")
+    jax_device.for_training(device)
     training = jax_training.Training(TRANSLATORS[what], "additive", drawn=False)
     state, _ = training.run(training.start(), [jax_training.on_device(draw_training(what)[0].first)])
     print("step", int(state.step), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

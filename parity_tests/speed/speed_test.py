@@ -36,7 +36,7 @@ def canned(workload, device="cpu", rounds=3, compiler=None, say=None):
 def canned_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(command, "measure", canned)
     start = {"imports": Spread.of([0.5]), "w1": Spread.of([0.3]), "w2": Spread.of([1.5])}
-    monkeypatch.setattr(command, "measure_start", lambda rounds, say: start)
+    monkeypatch.setattr(command, "measure_start", lambda device, rounds, say: start)
     monkeypatch.setattr(command, "find_device", lambda: "cpu")
     for module in (command, kept):
         monkeypatch.setattr(module, "KEPT_FILE", tmp_path / "kept.json")

@@ -19,7 +19,7 @@ from parity_tests.speed.rounds import Spread
 WARM = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
 
 
-def measure_start(rounds: int, say: Callable[[str], None]) -> dict[str, Spread]:
+def measure_start(device: str, rounds: int, say: Callable[[str], None]) -> dict[str, Spread]:
     """Seconds to the first step beyond the imports, of each translator, and of the imports themselves."""
     names = ("imports", "w1", "w2")
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -27,23 +27,23 @@ def measure_start(rounds: int, say: Callable[[str], None]) -> dict[str, Spread]:
         environment = {**os.environ, **WARM, "JAX_COMPILATION_CACHE_DIR": cache}
         for name in names:
             say(f"start: {name} fills the cache")
-            time_to_first_line(name, environment)
+            time_to_first_line(name, device, environment)
         for done in range(rounds):
             say(f"start: round {done + 1} of {rounds}")
             for name in names:
-                seconds[name].append(time_to_first_line(name, environment))
+                seconds[name].append(time_to_first_line(name, device, environment))
     imports = median(seconds.pop("imports"))
     beyond = {name: Spread.of([s - imports for s in taken]) for name, taken in seconds.items()}
     return {"imports": Spread.of([imports]), **beyond}
 
 
-def time_to_first_line(name: str, environment: dict[str, str]) -> float:
+def time_to_first_line(name: str, device: str, environment: dict[str, str]) -> float:
     """Seconds until `first_step` says that it is done.
 
     Raises:
         ContestantError: it did not.
     """
-    command = [sys.executable, "-m", "parity_tests.speed.first_step", name]
+    command = [sys.executable, "-m", "parity_tests.speed.first_step", name, device]
     start = time.perf_counter()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True

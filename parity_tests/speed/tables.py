@@ -22,14 +22,13 @@ def as_times_table(results: Sequence[Measured], rates: Mapping[str, float]) -> T
     for heading in ("median", "spread", "of the\nlimit", "peak\nmemory", "to\ncompile", "error"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
-        limit = limit_seconds(result.workload.limit, rates)
         name = f"{result.workload.name}, a {result.workload.unit}"
         for contestant, entry in result.entries.items():
-            spread = entry.spread
+            spread, share = entry.spread, share_of_limit(result, contestant, rates)
             numbers = (
                 seconds_text(spread.median),
                 f"{spread.relative:.0%}",
-                "" if limit is None else f"{limit / spread.median:.0%}",
+                "" if share is None else f"{share:.0%}",
                 "" if entry.peak_bytes is None else f"{entry.peak_bytes / 1e6:,.0f} MB",
                 f"{entry.compile_seconds:.1f} s",
                 f"{entry.error:.0e}" if entry.error else "",
@@ -117,13 +116,13 @@ def as_json(
 
 
 def _workload_json(result: Measured, rates: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    limit = limit_seconds(result.workload.limit, best_rates(rates))
+    best = best_rates(rates)
     contestants = {
         name: {
             "median_seconds": entry.spread.median,
             "iqr_seconds": entry.spread.iqr,
             "seconds": entry.seconds,
-            "share_of_limit": None if limit is None else limit / entry.spread.median,
+            "share_of_limit": share_of_limit(result, name, best),
             "compile_seconds": entry.compile_seconds,
             "peak_bytes": entry.peak_bytes,
             "process_bytes": entry.process_bytes,
@@ -132,6 +131,14 @@ def _workload_json(result: Measured, rates: Mapping[str, Mapping[str, float]]) -
         for name, entry in result.entries.items()
     }
     return {"unit": result.workload.unit, "contestants": contestants, "left_out": result.left_out}
+
+
+def share_of_limit(result: Measured, contestant: str, rates: Mapping[str, float]) -> float | None:
+    """How much of the machine's limit a contestant reaches; None where the workload's needs are not its own."""
+    limit = limit_seconds(result.workload.limit, rates)
+    if limit is None or result.workload.contestant(contestant).another:
+        return None
+    return limit / result.entries[contestant].spread.median
 
 
 def best_rates(rates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
