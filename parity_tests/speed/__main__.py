@@ -22,7 +22,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import tyro
 from rich.console import Console
@@ -76,7 +75,8 @@ def main() -> int:
     if options.growth is not None:
         return grow(options)
     try:
-        names = selected(options.only, small=options.check or options.keep)
+        small = options.check or options.keep
+        names = selected(options.only, small)
     except ValueError as error:
         return complain(str(error))
     if options.json is not None and (options.json.exists() or not options.json.absolute().parent.is_dir()):
@@ -85,7 +85,7 @@ def main() -> int:
         return complain(f"nothing was kept in {KEPT_FILE}: run `python -m parity_tests.speed --keep` first")
     try:
         with progress() as say:
-            results, rates, start, machine = run(names, options.quick, say)
+            results, rates, start, machine = run(names, options.quick, not small, say)
     except (ContestantError, DisagreementError) as error:
         CONSOLE.print(f"error: {error}", markup=False, style="red")
         return 1
@@ -94,11 +94,11 @@ def main() -> int:
     if options.json is not None:
         text = json.dumps(as_json(results, ratios, rates, start, machine), indent=2)
         options.json.write_text(text + "\n", encoding="utf-8")
-    small = {ratio: spread for ratio, spread in ratios.items() if ratio.small and spread is not None}
+    kept = {ratio: spread for ratio, spread in ratios.items() if ratio.small and spread is not None}
     if options.keep:
-        keep({ratio.name: spread for ratio, spread in small.items()}, machine)
+        keep({ratio.name: spread for ratio, spread in kept.items()}, machine)
         CONSOLE.print(f"kept in {KEPT_FILE}")
-    return check(small, machine) if options.check else 0
+    return check(kept, machine) if options.check else 0
 
 
 def grow(options: Options) -> int:
@@ -152,23 +152,21 @@ def selected(only: tuple[str, ...], small: bool = False) -> list[str]:
 Results = tuple[list[Measured], dict[str, dict[str, float]], dict[str, Spread], dict[str, object]]
 
 
-def run(names: list[str], quick: bool, say: Say) -> Results:
-    """The workloads, the ceilings that they are held against, the start, and the machine."""
+def run(names: list[str], quick: bool, ceilings: bool, say: Say) -> Results:
+    """The workloads, the ceilings that they are held against if asked for, the start, and the machine."""
     say("looking at the machine")
     device, compiler = find_device(), find_cpp_compiler()
-    results = []
-    for name in names:
-        if name != "start":
-            workload = find_workload(name)
-            results.append(
-                measure(workload, device, max(3, workload.rounds // 2) if quick else workload.rounds, compiler, say)
-            )
-    needed = [name for name in CEILINGS if any(name in result.workload.limit for result in results)]
-    rates = {}
-    for name in needed:
-        workload = find_workload(CEILINGS[name])
-        entries = measure(workload, device, workload.rounds, compiler, say).entries
-        rates[name] = {of: 1 / median(entry.seconds) for of, entry in entries.items()}
+
+    def take(name: str) -> Measured:
+        workload = find_workload(name)
+        rounds = max(3, workload.rounds // 2) if quick else workload.rounds
+        return measure(workload, device, rounds, compiler, say)
+
+    results = [take(name) for name in names if name != "start"]
+    needed = [name for name in CEILINGS if ceilings and any(name in result.workload.limit for result in results)]
+    rates = {
+        name: {of: 1 / entry.spread.median for of, entry in take(CEILINGS[name]).entries.items()} for name in needed
+    }
     start = measure_start(device, 3 if quick else 7, say) if "start" in names else {}
     return results, rates, start, describe_machine(device)
 
@@ -197,9 +195,9 @@ def print_report(
     CONSOLE.print(as_ratio_table(ratios))
 
 
-def check(small: dict[Ratio, Spread], machine: dict[str, object]) -> int:
+def check(ratios: dict[Ratio, Spread], machine: dict[str, object]) -> int:
     """Every kept ratio beside the one measured now; 1 if one fell."""
-    comparisons, warning = compare_with_kept(small, machine)
+    comparisons, warning = compare_with_kept(ratios, machine)
     if warning:
         CONSOLE.print(f"warning: {warning}", style="yellow")
     for comparison in comparisons:

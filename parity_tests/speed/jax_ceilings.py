@@ -35,9 +35,9 @@ def _gemm(repeats: int, shape: tuple[int, ...]) -> Any:
 def _tanh(repeats: int, shape: tuple[int, ...]) -> Any:
     def run(x: Any) -> Any:
         def once(total: Any, i: Any) -> Any:
-            return total + jnp.tanh(x + i), None
+            return total + jnp.tanh(x + i).sum(), None
 
-        return jax.lax.scan(once, jnp.zeros(shape), jnp.arange(repeats) * 1e-3)[0]
+        return jax.lax.scan(once, jnp.zeros(()), jnp.arange(repeats) * 1e-3)[0]
 
     return run, (jnp.linspace(-2, 2, shape[0]),)
 

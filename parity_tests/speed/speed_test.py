@@ -8,7 +8,9 @@ import pytest
 
 from parity_tests.speed import __main__ as command
 from parity_tests.speed import kept
-from parity_tests.speed.measure import Entry, Measured
+from parity_tests.speed.agreement import DisagreementError
+from parity_tests.speed.measure import Entry, Measured, measure
+from parity_tests.speed.processes import ContestantError
 from parity_tests.speed.rounds import Spread
 from parity_tests.speed.tables import as_json
 from parity_tests.speed.workloads import ALL_RATIOS, CEILING_WORKLOADS, NAMES, RATIOS, WORKLOADS, find_workload
@@ -115,6 +117,27 @@ def test_a_planted_regression_fails_the_check(monkeypatch, capsys, canned_machin
     fell = [line for line in capsys.readouterr().out.splitlines() if "FELL" in line]
     assert len(fell) == 1
     assert fell[0].startswith("masked_softmax: 1 kept, 0.5 now")
+
+
+def test_contestants_that_disagree_or_die_fail_the_run(monkeypatch, capsys, canned_machine):
+    for error in (DisagreementError("ours: output is 1 from"), ContestantError("w: seed died")):
+
+        def broken(*rest, error=error):
+            raise error
+
+        monkeypatch.setattr(command, "measure", broken)
+        assert run(monkeypatch, "--only", "masked_softmax") == 1
+        assert str(error) in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_workload_is_measured_in_processes_of_its_own():
+    said = []
+    result = measure(find_workload("masked_softmax"), "cpu", 2, None, said.append)
+    assert set(result.entries) == {"ours", "seed", "tuned", "naive jnp"}
+    assert set(result.left_out) == {"compiled"}
+    assert all(len(entry.seconds) == 2 for entry in result.entries.values())
+    assert said[-1] == "masked_softmax: round 2 of 2"
 
 
 def test_without_a_compiler_the_best_of_the_others_counts():
