@@ -6,11 +6,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 
 from parity_tests.speed.agreement import require_agreement
+from parity_tests.speed.memory import GIVE_BACK
 from parity_tests.speed.processes import Worker, start_worker
 from parity_tests.speed.rounds import Spread, ratio_of, take_turns
 from parity_tests.speed.workload import Contestant, Ratio, Workload
@@ -81,7 +81,9 @@ def measure(workload: Workload, device: str, rounds: int, compiler: str | None, 
         outputs: dict[str, dict[str, np.ndarray]] = {}
         for contestant in running:
             say(f"{workload.name}: {contestant.name} starts")
-            worker = stack.enter_context(start_worker(workload.name, contestant.name, device, _environment(contestant)))
+            worker = stack.enter_context(
+                start_worker(workload.name, contestant.name, device, dict(contestant.environment))
+            )
             told, outputs[contestant.name] = worker.prepare(folder)
             workers[contestant.name], first[contestant.name] = worker, told["first"]
         errors = compare(workload, running, outputs)
@@ -90,22 +92,28 @@ def measure(workload: Workload, device: str, rounds: int, compiler: str | None, 
             rounds,
             lambda done: say(f"{workload.name}: round {done} of {rounds}"),
         )
-        memory = {name: worker.ask("memory") for name, worker in workers.items()}
+    memory = {contestant.name: _memory(workload, contestant, device, say) for contestant in running}
     entries = {
         contestant.name: _entry(contestant, seconds[contestant.name], first, memory, errors) for contestant in running
     }
     return Measured(workload, entries, left_out)
 
 
-def _environment(contestant: Contestant) -> dict[str, str]:
-    return dict(contestant.environment)
+def _memory(workload: Workload, contestant: Contestant, device: str, say: Say) -> dict[str, int | None]:
+    """Its peak and its process's, from a fresh process."""
+    if not workload.has_memory:
+        return {"peak_bytes": None, "process_bytes": None}
+    say(f"{workload.name}: memory of {contestant.name}")
+    environment = {**contestant.environment, **GIVE_BACK}
+    with start_worker(workload.name, contestant.name, device, environment) as worker:
+        return worker.ask("memory")
 
 
 def _entry(
     contestant: Contestant,
     seconds: Sequence[float],
     first: dict[str, float],
-    memory: dict[str, dict[str, Any]],
+    memory: dict[str, dict[str, int | None]],
     errors: dict[str, float],
 ) -> Entry:
     name = contestant.name
@@ -132,7 +140,7 @@ def compare(
         contestant.name: require_agreement(
             f"{workload.name}: {contestant.name} against {reference}",
             outputs[contestant.name],
-            outputs[reference],
+            {name: x[: contestant.examples] for name, x in outputs[reference].items()},
             workload.agreement,
         )
         for contestant in comparable

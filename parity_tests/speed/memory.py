@@ -1,14 +1,14 @@
 """How much memory a call needs at its highest, above what the process held before it.
 
-On Linux the kernel keeps the most that a process ever held (`VmHWM` in /proc/self/status), and forgets it when "5" is
-written to /proc/self/clear_refs. So: after the first calls, when everything is compiled, what the allocator has kept
-back is returned (`malloc_trim`), the mark is reset, one call runs, and the mark is read; three times, of which the
-highest counts. Parameters and compiled code stand before and after, and are not counted; inputs neither; the call's
-result is. The process's own highest mark, with imports and compilation, is given beside it. On a GPU both are what the
-framework's allocator says of the device. Elsewhere nothing is measured.
+It is measured in a process of its own, which has timed nothing and whose allocator gives every array of 64 KiB or more
+back to the kernel at once (`GIVE_BACK`): what a call needs cannot come out of what an earlier one freed. The program is
+built and run twice, so that everything is compiled. Linux keeps the most that a process ever held (`VmHWM` in
+/proc/self/status), and forgets it when "5" is written to /proc/self/clear_refs: the mark is reset, one call runs, and
+the mark is read; three times, of which the highest counts. Parameters and compiled code stand before and after, and are
+not counted; inputs neither; the call's result is. The process's own highest mark, with imports and compilation, is
+given beside it. On a GPU both are what the framework's allocator says of the device. Elsewhere nothing is measured.
 """
 
-import ctypes
 import gc
 import sys
 import time
@@ -16,6 +16,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+"""What glibc is told: arrays that are mapped are unmapped when they are freed."""
 
 SETTLING_SECONDS = 0.3
 """What JAX frees is freed by a thread of its own, some time after the last reference is gone."""
@@ -38,7 +41,6 @@ def _on_linux(run: Callable[[], Any]) -> dict[str, int | None]:
 def _peak_of_a_call(run: Callable[[], Any]) -> int:
     gc.collect()
     time.sleep(SETTLING_SECONDS)
-    ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     before = _status()["VmRSS"]
     run()

@@ -7,7 +7,8 @@ contestant is at work. It ends when stdin does.
     prepare FILE    build, compute the outputs for the first time (which compiles), save them to FILE (.npz), and run
                     once: {"build": s, "first": s}
     run N           N calls: {"seconds": [s, …]}
-    memory          one more call: {"peak_bytes": b, "process_bytes": b} (see `parity_tests.speed.memory`)
+    memory          build and run, in a process that is told nothing else (see `parity_tests.speed.memory`):
+                    {"peak_bytes": b, "process_bytes": b}
 """
 
 import json
@@ -59,8 +60,10 @@ class Server:
         return {"seconds": seconds}
 
     def memory(self) -> dict[str, int | None]:
-        assert self._program is not None
-        return measure_peak(self._program.run, self._device)
+        program = self._build()
+        program.run()
+        program.run()
+        return measure_peak(program.run, self._device)
 
 
 def serve(server: Server, orders: TextIO, answers: TextIO) -> None:

@@ -33,6 +33,8 @@ class Contestant:
     """Whether it needs a C++ compiler (torch.compile does)."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of its process."""
+    examples: int | None = None
+    """Of how many examples, the first ones, it gives the outputs; None: of all."""
     another: bool = False
     """Whether it computes something else on purpose, and is compared with nothing."""
 
@@ -70,6 +72,8 @@ class Workload:
     """What a unit needs of the machine, by ceiling: `gemm` or `small gemm` in floating point operations, `tanh` in
     calls, `copy` in bytes read and written. They are taken one after the other."""
     rounds: int = 7
+    has_memory: bool = True
+    """Whether its memory is of interest."""
 
     def contestant(self, name: str) -> Contestant:
         return next(contestant for contestant in self.contestants if contestant.name == name)
