@@ -20,7 +20,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import tyro
@@ -58,7 +58,7 @@ class Options:
     only: tuple[str, ...] = ()
     """Workloads or ratios, or parts of their names; by default all."""
     quick: bool = False
-    """Fewer rounds of the same workloads."""
+    """Fewer rounds of the same workloads, and memory only where a ratio is made of it."""
     json: Path | None = None
     """A file to write everything to; it must not exist."""
     check: bool = False
@@ -115,7 +115,7 @@ def grow(options: Options) -> int:
     device, compiler = find_device(), find_cpp_compiler()
     try:
         with progress() as say:
-            results = measure_growth(sweeps, lambda work: measure(work, device, work.rounds, compiler, say))
+            results = measure_growth(sweeps, lambda workload: measure(workload, device, compiler, say))
     except (ContestantError, DisagreementError) as error:
         CONSOLE.print(f"error: {error}", markup=False, style="red")
         return 1
@@ -159,8 +159,10 @@ def run(names: list[str], quick: bool, ceilings: bool, say: Say) -> Results:
 
     def take(name: str) -> Measured:
         workload = find_workload(name)
-        rounds = max(3, workload.rounds // 2) if quick else workload.rounds
-        return measure(workload, device, rounds, compiler, say)
+        if quick:
+            read = any(ratio.memory and ratio.workload == name for ratio in RATIOS)
+            workload = replace(workload, rounds=max(3, workload.rounds // 2), has_memory=workload.has_memory and read)
+        return measure(workload, device, compiler, say)
 
     results = [take(name) for name in names if name != "start"]
     needed = [name for name in CEILINGS if ceilings and any(name in result.workload.limit for result in results)]

@@ -61,7 +61,7 @@ def _memory_ratio(above: Entry, below: Entry) -> Spread | None:
     return Spread.of([above.peak_bytes / below.peak_bytes]) if above.peak_bytes and below.peak_bytes else None
 
 
-def measure(workload: Workload, device: str, rounds: int, compiler: str | None, say: Say) -> Measured:
+def measure(workload: Workload, device: str, compiler: str | None, say: Say) -> Measured:
     """Everything about one workload.
 
     Raises:
@@ -89,8 +89,8 @@ def measure(workload: Workload, device: str, rounds: int, compiler: str | None, 
         errors = compare(workload, running, outputs)
         seconds = take_turns(
             {name: worker.run for name, worker in workers.items()},
-            rounds,
-            lambda done: say(f"{workload.name}: round {done} of {rounds}"),
+            workload.rounds,
+            lambda done: say(f"{workload.name}: round {done} of {workload.rounds}"),
         )
     memory = {contestant.name: _memory(workload, contestant, device, say) for contestant in running}
     entries = {

@@ -2,9 +2,9 @@
 
 It is measured in a process of its own, which has timed nothing and whose allocator gives every array of 64 KiB or more
 back to the kernel at once (`GIVE_BACK`): what a call needs cannot come out of what an earlier one freed. The program is
-built and run twice, so that everything is compiled. Linux keeps the most that a process ever held (`VmHWM` in
+built and run once, so that everything is compiled. Linux keeps the most that a process ever held (`VmHWM` in
 /proc/self/status), and forgets it when "5" is written to /proc/self/clear_refs: the mark is reset, one call runs, and
-the mark is read; three times, of which the highest counts. Parameters and compiled code stand before and after, and are
+the mark is read; twice, of which the higher counts. Parameters and compiled code stand before and after, and are
 not counted; inputs neither; the call's result is. The process's own highest mark, with imports and compilation, is
 given beside it. On a GPU both are what the framework's allocator says of the device. Elsewhere nothing is measured.
 """
@@ -34,7 +34,7 @@ def _on_linux(run: Callable[[], Any]) -> dict[str, int | None]:
     highest = _status()["VmHWM"]
     peak = None
     with suppress(OSError):  # of a kernel that does not forget its mark
-        peak = max(_peak_of_a_call(run) for _ in range(3))
+        peak = max(_peak_of_a_call(run) for _ in range(2))
     return {"peak_bytes": peak, "process_bytes": max(highest, _status()["VmHWM"])}
 
 

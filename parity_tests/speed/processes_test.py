@@ -54,6 +54,6 @@ def test_the_orders(tmp_path):
     prepared, run, memory = map(json.loads, answers.getvalue().splitlines())
     assert set(prepared) == {"build", "first"}
     assert len(run["seconds"]) == 4
-    assert len(calls) == 1 + 4 + 2 + 3
+    assert len(calls) == 1 + 4 + 1 + 2
     assert set(memory) == {"peak_bytes", "process_bytes"}
     np.testing.assert_array_equal(np.load(tmp_path / "o.npz")["output"], np.arange(3.0))

@@ -62,7 +62,6 @@ class Server:
     def memory(self) -> dict[str, int | None]:
         program = self._build()
         program.run()
-        program.run()
         return measure_peak(program.run, self._device)
 
 
