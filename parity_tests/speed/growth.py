@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from parity_tests.speed.measure import Measured
 
 LENGTHS = (64, 256, 1024, 4096, 16384)
-HIDDEN = (16, 32, 64, 128, 256, 512)
-BATCHES = (1, 4, 16, 64)
+HIDDEN = (32, 128, 512)
+BATCHES = (1, 8, 64)
 VOCABULARIES = (500, 2000, 8000, 32000)
 MOST_BYTES, MOST_SECONDS = 6e9, 6.0
 

@@ -19,7 +19,7 @@ def as_times_table(results: Sequence[Measured], rates: Mapping[str, float]) -> T
     table = Table(title="time and memory", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("workload")
     table.add_column("contestant", no_wrap=True)
-    for heading in ("median", "spread", "of the\nlimit", "peak\nmemory", "to\ncompile", "error"):
+    for heading in ("median", "a second", "spread", "of the\nlimit", "peak\nmemory", "to\ncompile", "error"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         name = f"{result.workload.name}, a {result.workload.unit}"
@@ -27,6 +27,7 @@ def as_times_table(results: Sequence[Measured], rates: Mapping[str, float]) -> T
             spread, share = entry.spread, share_of_limit(result, contestant, rates)
             numbers = (
                 seconds_text(spread.median),
+                f"{1 / spread.median:,.0f}" if spread.median < 1e-2 else f"{1 / spread.median:.3g}",
                 f"{spread.relative:.0%}",
                 "" if share is None else f"{share:.0%}",
                 "" if entry.peak_bytes is None else f"{entry.peak_bytes / 1e6:,.0f} MB",
