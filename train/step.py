@@ -48,7 +48,13 @@ def select(examples: Examples, rows: Int[Array, "batch"]) -> Examples:
     )
 
 
-def batch_losses(model: EncoderDecoder, params: Any, batch: Examples, dropout_key: Array | None = None) -> Losses:
+def batch_losses(
+    model: EncoderDecoder,
+    params: Any,
+    batch: Examples,
+    dropout_key: Array | None = None,
+    label_smoothing: float = 0.0,
+) -> Losses:
     """Teacher forcing: read target[:-1], predict target[1:]."""
     logits, _ = model.apply(
         params,
@@ -60,14 +66,20 @@ def batch_losses(model: EncoderDecoder, params: Any, batch: Examples, dropout_ke
         rngs=None if dropout_key is None else {"dropout": dropout_key},
     )
     label_lens = jnp.maximum(batch.target_lens - 1, 0)
-    nats = masked_cross_entropy(logits, batch.targets[:, 1:], label_lens, reduction="none")
+    labels = batch.targets[:, 1:]
+    nats = masked_cross_entropy(logits, labels, label_lens, label_smoothing=label_smoothing, reduction="none")
     return Losses(nats.sum(), label_lens.sum(), nats.mean(axis=-1).sum())
 
 
 def make_train_epoch(
-    model: EncoderDecoder, optimizer: optax.GradientTransformation, loss: str, seed: int, mesh: Mesh | None = None
+    model: EncoderDecoder,
+    optimizer: optax.GradientTransformation,
+    loss: str,
+    seed: int,
+    label_smoothing: float = 0.0,
+    mesh: Mesh | None = None,
 ) -> Callable[[TrainState, Examples, Any], tuple[TrainState, Losses]]:
-    """A jitted function (state, examples, plan of the epoch) -> (state, losses of each step).
+    """A jitted function (state, examples, plan of the epoch) -> (state, losses of each step, smoothed as trained).
 
     A whole epoch is one program, so that the host has nothing to do between steps; the old state's buffers are reused.
     On a mesh each device takes its rows of every batch, and the gradients are summed.
@@ -78,7 +90,7 @@ def make_train_epoch(
         return x if axis is None else jax.lax.psum(x, axis)
 
     def objective(params: Any, batch: Examples, key: Array) -> tuple[Array, Losses]:
-        losses = batch_losses(model, params, batch, key)
+        losses = batch_losses(model, params, batch, key, label_smoothing)
         if loss == "sentences":
             return losses.sentences, losses
         return losses.nats / jnp.maximum(total(losses.tokens), 1), losses

@@ -36,6 +36,11 @@ WITHOUT_CASE: dict[str, str] = {
 }
 
 
+def find_case(name: str) -> Case:
+    """The case of that name."""
+    return next(case for case in CASES if case.name == name)
+
+
 def public_names() -> set[str]:
     """What the registry has to account for."""
     return set(jax_attn.__all__)

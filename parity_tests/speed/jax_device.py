@@ -1,0 +1,16 @@
+"""Where JAX's contestants run."""
+
+import jax
+
+
+def on(device: str) -> None:
+    """Make `device` ("cpu" or "cuda") the one that JAX uses, with products in float32 as PyTorch's."""
+    if device == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+    else:
+        jax.config.update("jax_default_matmul_precision", "float32")
+
+
+def for_training(device: str) -> None:
+    """What the program does before JAX starts, when it is about to train."""
+    on(device)
