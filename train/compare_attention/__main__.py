@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from train.compare_attention import runs
-from train.compare_attention.table import as_markdown, as_text, cells, notes
+from train.compare_attention.table import as_markdown, as_text, cells, notes, ranks
 from train.config import AttentionName, ConfigError
 from train.corpus import CorpusError
 
@@ -128,9 +128,10 @@ def compare(options: Options, arguments: Sequence[str]) -> None:
         raise ConfigError("corpus.test must be at least 1, or there is nothing to compare; got 0")
     runs.make_missing(planned, options.jobs, _say)
 
-    from train.compare_attention import pictures, results
+    from train.compare_attention import pictures, rank, results
 
     comparison = results.compare([results.read(run) for run in planned])
+    comparison["bilinear_ranks"] = rank.of_bilinear([run for run in planned if run.attention == "bilinear"])
     write_json(options.out / "comparison.json", comparison)
     print(as_text(cells(comparison)), *notes(comparison), sep="\n")
     pictures.draw(comparison, planned, options.out)
@@ -191,8 +192,11 @@ def renewed(page: str, numbers: Mapping[str, Any]) -> str:
     """A page with its tables as the numbers have them; one whose numbers are not there stays as it is."""
     from train.compare_attention import exercises
 
-    tables = {"comparison": cells(numbers["comparison"])} if "comparison" in numbers else {}
-    tables |= exercises.tables(numbers["exercises"]) if "exercises" in numbers else {}
+    tables: dict[str, Sequence[Sequence[str]]] = {}
+    if "comparison" in numbers:
+        tables |= {"comparison": cells(numbers["comparison"]), "bilinear ranks": ranks(numbers["comparison"])}
+    if "exercises" in numbers:
+        tables |= exercises.tables(numbers["exercises"])
     for name, rows in tables.items():
         marks = re.compile(rf"(<!-- table: {re.escape(name)} -->\n).*?(\n<!-- end -->)", re.DOTALL)
         page = marks.sub(partial(_with_table, as_markdown(rows)), page)

@@ -98,7 +98,7 @@ def changed_keys(picture: Path) -> Answers:
     figure = show_heatmaps(np.array(grid), "key", "", ["additive", "scaled dot product"], (8.0, 3.0))
     axes = np.array(figure.axes[:-1]).reshape(len(found), 2)
     for axis, name in zip(axes[:, 0], found, strict=True):
-        axis.set_ylabel(f"keys\n{name}", rotation=0, ha="right", va="center")
+        axis.set_ylabel(f"keys\n{name}", rotation=0, ha="right", va="center", labelpad=16)
     for axis in axes[1:].flat:
         axis.set_title("")
     for axis in axes.flat:

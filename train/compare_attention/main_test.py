@@ -17,23 +17,27 @@ PAGE = "# Title\n\n<!-- table: comparison -->\nold\n<!-- end -->\n\n<!-- table: 
 def test_attentions_are_compared_once(tmp_path, capsys):
     out, page, numbers = tmp_path / "out", tmp_path / "page.md", tmp_path / "numbers.json"
     page.write_text(PAGE)
-    options = ["--attentions", "multi_head", "--seeds", "3", "--out", str(out), *SMALL]
+    options = ["--attentions", "bilinear", "--seeds", "3", "--out", str(out), *SMALL]
     assert program.main(options) == 0
     printed = capsys.readouterr()
-    assert printed.err.startswith("[1/1] multi_head, seed 3   BLEU ")
+    assert printed.err.startswith("[1/1] bilinear, seed 3   BLEU ")
     table = printed.out.split("\n")
-    assert [line.split()[0] for line in table[:2]] == ["attention", "multi_head"]
+    assert [line.split()[0] for line in table[:2]] == ["attention", "bilinear"]
     assert {path.name for path in out.iterdir()} == {
-        "multi_head-3", "multi_head-3.log", "comparison.json", "scores.png", "attention.png",
-        "attention-multi_head.png",
+        "bilinear-3", "bilinear-3.log", "comparison.json", "scores.png", "attention.png",
+        "attention-bilinear.png",
     }  # fmt: skip
     comparison = json.loads((out / "comparison.json").read_text(encoding="utf-8"))
-    summary = json.loads((out / "multi_head-3" / "summary.json").read_text(encoding="utf-8"))
+    summary = json.loads((out / "bilinear-3" / "summary.json").read_text(encoding="utf-8"))
     (row,) = comparison["attentions"]
     assert row["bleu"]["value"] == pytest.approx(summary["bleu"], abs=1e-5)
     assert row["alignment_error"]["value"] == pytest.approx(summary["alignment_error_rate"], abs=1e-5)
     assert row["bleu"]["low"] <= row["bleu"]["value"] <= row["bleu"]["high"]
 
+    *fewer, whole = comparison["bilinear_ranks"]
+    assert [of_rank["rank"] for of_rank in (*fewer, whole)] == [1, 2, 4, 8, 16]
+    assert whole["share"] == 1 > fewer[0]["share"] > 0
+    assert whole["alignment_error"] == pytest.approx(row["alignment_error"]["value"], abs=0.02)
     numbers.write_text('{"other": 1}')
     assert program.main([*options, "--json", str(numbers), "--page", str(page)]) == 0
     again = capsys.readouterr()
@@ -43,7 +47,7 @@ def test_attentions_are_compared_once(tmp_path, capsys):
     assert (held["other"], held["comparison"]["seeds"]) == (1, [3])
     text = page.read_text(encoding="utf-8")
     assert "old" not in text
-    assert "| multi_head | " in text
+    assert "| bilinear | " in text
     assert "<!-- table: cost -->\nkept\n<!-- end -->" in text
 
 

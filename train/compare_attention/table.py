@@ -57,6 +57,15 @@ def _number(count: int, thing: str) -> str:
     return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
 
 
+def ranks(comparison: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """What a bilinear attention's W is with fewer directions, see `rank`."""
+    rows = [
+        (f"{row['rank']:.0f}", f"{row['share']:.0%}", f"{row['alignment_error']:.3f}")
+        for row in comparison["bilinear_ranks"]
+    ]
+    return [("singular values kept", "of ‖W‖²", "alignment error"), *rows]
+
+
 def as_text(rows: Sequence[Sequence[str]]) -> str:
     """Columns under each other, the first to the left and the others to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
