@@ -140,10 +140,12 @@ FRAMES: tuple[dict[str, Any], ...] = (
 def _frame(axis: Axes, links: Mapping[str, Collection[tuple[int, int]]], shape: tuple[int, ...]) -> list[Rectangle]:
     """Frame the cells of links; one frame of each kind for a legend."""
     from matplotlib.patches import Rectangle
+    from matplotlib.patheffects import withStroke
 
     shown = []
     for (name, cells), look in zip(links.items(), FRAMES, strict=False):
-        style: dict[str, Any] = {"fill": False, "linewidth": 1.6, **look}
+        on_dark = [withStroke(linewidth=3.5, foreground="white")]
+        style: dict[str, Any] = {"fill": False, "linewidth": 1.6, "path_effects": on_dark, **look}
         for source, target in cells:
             if not (0 <= target < shape[0] and 0 <= source < shape[1]):
                 raise ValueError(f"{name} must be within [{shape[1]}, {shape[0]}]; got ({source}, {target})")

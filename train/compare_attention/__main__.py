@@ -1,8 +1,8 @@
 """Is the attention right, and which scoring function? `python -m train.compare_attention [PRESET] [OPTIONS]`.
 
-python -m train.compare_attention                                      every attention with seeds 0, 1 and 2
-python -m train.compare_attention --attentions additive dot --seeds 0 1 --epochs 2
-python -m train.compare_attention --exercises runs/exercises           the book's exercises on scoring functions
+$ python -m train.compare_attention                             # every attention with seeds 0, 1 and 2
+$ python -m train.compare_attention --attentions additive dot --seeds 0 1 --epochs 2
+$ python -m train.compare_attention --exercises runs/exercises  # the book's exercises on scoring functions
 
 Trains the same model with every attention and several seeds, each run by `python -m train.nmt` in a process of its own,
 and prints one table. What stands on the command line beside the options below is handed on to it: a preset, --data,
@@ -151,12 +151,13 @@ def require_own(out: Path) -> None:
 
 
 def answer(options: Options, folder: Path) -> None:
-    """The book's exercises: their pictures and numbers."""
+    """The book's exercises: their pictures, and their numbers in exercises.json unless --json says where."""
     from train.compare_attention import exercises
 
     folder.mkdir(parents=True, exist_ok=True)
     answers = exercises.answer(folder)
-    write_json(folder / "exercises.json", answers)
+    if options.json is None:
+        write_json(folder / "exercises.json", answers)
     for name, rows in exercises.tables(answers).items():
         print(f"{name}:", as_text(rows), sep="\n", end="\n\n")
     publish(options, "exercises", answers)
@@ -198,13 +199,13 @@ def renewed(page: str, numbers: Mapping[str, Any]) -> str:
     if "exercises" in numbers:
         tables |= exercises.tables(numbers["exercises"])
     for name, rows in tables.items():
-        marks = re.compile(rf"(<!-- table: {re.escape(name)} -->\n).*?(\n<!-- end -->)", re.DOTALL)
+        marks = re.compile(rf"(<!-- table: {re.escape(name)} -->\n)(?:(?!<!--).)*(<!-- end -->)", re.DOTALL)
         page = marks.sub(partial(_with_table, as_markdown(rows)), page)
     return page
 
 
 def _with_table(table: str, marks: re.Match[str]) -> str:
-    return marks[1] + table + marks[2]
+    return f"{marks[1]}{table}\n{marks[2]}"
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

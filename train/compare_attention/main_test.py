@@ -61,10 +61,23 @@ def test_the_exercises_are_answered_without_training(tmp_path, monkeypatch, caps
     options = ["--exercises", str(tmp_path / "mine"), "--json", str(numbers), "--page", str(page)]
     assert program.main(options) == 0
     assert capsys.readouterr().out.startswith("cost:\nscore   time\nmine    1 ms\n")
-    assert json.loads((tmp_path / "mine" / "exercises.json").read_text()) == {"answers": "mine"}
+    assert list((tmp_path / "mine").iterdir()) == []
     assert json.loads(numbers.read_text()) == {"exercises": {"answers": "mine"}}
     assert "| mine | 1 ms |" in page.read_text()
     assert "comparison -->\nold\n" in page.read_text()
+    assert program.main(options[:2]) == 0
+    assert json.loads((tmp_path / "mine" / "exercises.json").read_text()) == {"answers": "mine"}
+
+
+def test_tables_are_renewed_between_their_marks_and_nothing_else_is_touched():
+    page = "a\n<!-- table: x -->\n<!-- end -->\nb\n<!-- table: x -->\nold\n<!-- end -->\nc <!-- table: x -->\nno end"
+    tables = {"comparison": {"attentions": [], "bilinear_ranks": []}}
+    renewed = program.renewed(page.replace("table: x", "table: bilinear ranks"), tables)
+    table = "| singular values kept | of ‖W‖² | alignment error |\n|---|--:|--:|"
+    mark = "<!-- table: bilinear ranks -->\n"
+    expected = f"a\n{mark}{table}\n<!-- end -->\nb\n{mark}{table}\n<!-- end -->\nc {mark}no end"
+    assert renewed == expected
+    assert program.renewed(renewed, tables) == expected
 
 
 @pytest.mark.parametrize(

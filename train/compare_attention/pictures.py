@@ -17,7 +17,7 @@ from train.saved_run import SavedRun
 from train.step import make_force_decode
 from train.translator import load_model
 
-SENTENCES, LONGEST = 3, 9
+SENTENCES, LONGEST = 3, 7
 """How many sentences are shown, and of how many words on either side."""
 
 
@@ -32,7 +32,7 @@ def draw(comparison: Mapping[str, Any], runs: Sequence[Run], folder: Path) -> No
     for name, of_attention in weights.items():
         save(_show(pairs, of_attention, len(pairs)), folder / f"attention-{name}.png")
     first = [pairs[0]] * len(weights)
-    save(_show(first, [w[0] for w in weights.values()], 3, list(weights)), folder / "attention.png")
+    save(_show(first, [w[0] for w in weights.values()], 4, list(weights)), folder / "attention.png")
 
 
 def telling(pairs: Sequence[Pair]) -> list[Pair]:
@@ -67,34 +67,40 @@ def _show(pairs: Sequence[Pair], weights: Sequence[Any], columns: int, titles: S
     return show_alignments(examples, columns, titles=titles, links=links if known else None)
 
 
+NEAR = {"bleu": 15.0, "alignment_error": 0.15}
+"""What is further from the best is a number at the edge, so that the others can be told apart."""
+
+
 def _draw_scores(comparison: Mapping[str, Any], path: Path) -> None:
     """A dot and its interval for each attention: BLEU, and the alignment error where it is known."""
     from matplotlib.figure import Figure
 
     rows = comparison["attentions"][::-1]
-    heights = np.arange(len(rows))
     kinds = [("bleu", "BLEU"), ("alignment_error", "alignment error")]
     shown = [(name, label) for name, label in kinds if any(row[name] for row in rows)]
     figure = Figure(figsize=(4.2 * len(shown) + 0.8, 0.36 * len(rows) + 1.2), layout="constrained")
     for axis, (name, label) in zip(figure.subplots(1, len(shown), sharey=True, squeeze=False)[0], shown, strict=True):
-        for y, row in zip(heights, rows, strict=True):
-            if row[name] is None:
-                continue
-            value, low, high = (row[name][part] for part in ("value", "low", "high"))
-            axis.plot([low, high], [y, y], color="tab:blue", linewidth=2, solid_capstyle="butt")
-            axis.plot(row[f"{name}_of_seeds"], [y] * len(row[f"{name}_of_seeds"]), "|", color="0.35", markersize=9)
-            axis.plot(value, y, "o", color="tab:blue", markersize=6)
-        axis.set_yticks(heights, [row["attention"] for row in rows])
+        _draw_score(axis, rows, name)
+        axis.set_yticks(range(len(rows)), [row["attention"] for row in rows])
         axis.set_ylim(-0.6, len(rows) - 0.4)
         axis.set_xlabel(label)
         axis.grid(axis="x", color="0.9")
         axis.set_axisbelow(True)
         axis.spines[["top", "right", "left"]].set_visible(False)
         axis.tick_params(axis="y", length=0)
-    if comparison["alignment_error_of_diagonal"] is not None and len(shown) == 2:
-        at = comparison["alignment_error_of_diagonal"]
-        axis.axvline(at, color="0.5", linestyle=":")
-        beside = {"xytext": (4, 2), "textcoords": "offset points", "va": "bottom", "rotation": 90, "color": "0.4"}
-        axis.annotate("the diagonal's", (at, -0.6), **beside)
     figure.supxlabel("dot: mean over the seeds; bar: 95 % of the bootstrap; ticks: single seeds", fontsize="small")
     save(figure, path)
+
+
+def _draw_score(axis: Any, rows: Sequence[Mapping[str, Any]], name: str) -> None:
+    values = {y: row[name]["value"] for y, row in enumerate(rows) if row[name] is not None}
+    best = max(values.values()) if name == "bleu" else min(values.values())
+    for y, value in values.items():
+        if abs(value - best) > NEAR[name]:
+            text, x, side = (f"← {value:.1f}", 0, "left") if name == "bleu" else (f"{value:.3f} →", 1, "right")
+            axis.text(x, y, text, transform=axis.get_yaxis_transform(), ha=side, va="center", color="tab:blue")
+            continue
+        of_seeds = rows[y][f"{name}_of_seeds"]
+        axis.plot([rows[y][name]["low"], rows[y][name]["high"]], [y, y], color="tab:blue", linewidth=2)
+        axis.plot(of_seeds, [y] * len(of_seeds), "|", color="0.35", markersize=9)
+        axis.plot(value, y, "o", color="tab:blue", markersize=6)

@@ -2,8 +2,6 @@
 
 from types import SimpleNamespace
 
-import numpy as np
-
 from train.compare_attention import pictures
 from train.compare_attention.pictures import draw, telling
 from train.corpus import Alignment, Pair
@@ -33,6 +31,8 @@ def test_scores_are_drawn_where_they_are_known_and_without_attention_nothing_mor
     rows = [
         {"attention": "dot", "bleu": interval(90), "bleu_of_seeds": [90], "alignment_error": interval(0.2),
          "alignment_error_of_seeds": [0.2]},
+        {"attention": "sum", "bleu": interval(89), "bleu_of_seeds": [89], "alignment_error": interval(0.9),
+         "alignment_error_of_seeds": [0.9]},
         {"attention": "none", "bleu": interval(60), "bleu_of_seeds": [60], "alignment_error": None,
          "alignment_error_of_seeds": [None]},
     ]  # fmt: skip
@@ -42,8 +42,9 @@ def test_scores_are_drawn_where_they_are_known_and_without_attention_nothing_mor
     assert name == "scores.png"
     bleu, error = figure.axes
     assert (bleu.get_xlabel(), error.get_xlabel()) == ("BLEU", "alignment error")
-    assert [label.get_text() for label in bleu.get_yticklabels()] == ["none", "dot"]
+    assert [label.get_text() for label in bleu.get_yticklabels()] == ["none", "sum", "dot"]
     dots = [(line.get_xdata()[0], line.get_ydata()[0]) for line in bleu.lines if line.get_marker() == "o"]
-    assert dots == [(60, 0), (90, 1)]
-    assert [line.get_ydata()[0] for line in error.lines if line.get_marker() == "o"] == [1]
-    np.testing.assert_array_equal(error.lines[-1].get_xdata(), [0.25, 0.25])
+    assert dots == [(89, 1), (90, 2)]
+    assert [line.get_ydata()[0] for line in error.lines if line.get_marker() == "o"] == [2]
+    edge = [[(text.get_text(), text.get_position()[1]) for text in axis.texts] for axis in (bleu, error)]
+    assert edge == [[("← 60.0", 0)], [("0.900 →", 1)]]

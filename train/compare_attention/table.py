@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-HEADS = ("attention", "BLEU", "alignment error", "tokens/s", "peak memory", "parameters", "its own")
+HEADS = ("attention", "BLEU", "alignment error", "tokens/s", "peak memory", "parameters", "of attention")
 
 
 def cells(comparison: Mapping[str, Any]) -> list[tuple[str, ...]]:
