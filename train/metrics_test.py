@@ -52,7 +52,7 @@ KNOWN = ["le chat dort .", "elle mange une pomme .", "je ne sais pas .", "non me
 
 def test_bleu_is_that_of_its_counts_summed_over_any_part_of_the_corpus():
     counts = bleu_counts(SAID, KNOWN)
-    for part in ([0, 1, 2, 3], [0, 2], [3], [2, 2, 1]):
+    for part in ([0, 1, 2, 3], [0], [3], [2, 2, 1]):  # the first alone has no four words of its reference
         whole = score_texts([SAID[i] for i in part], [KNOWN[i] for i in part]).bleu
         assert bleu_of(counts[part].sum(axis=0)) == pytest.approx(whole, abs=1e-12)
 
