@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from jax_attn.fonts import boxes_allowed, choose_fonts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
 
 def show_heatmaps(
@@ -63,7 +64,12 @@ def show_heatmaps(
 
 
 def show_alignments(
-    examples: Sequence[tuple[Sequence[str], Sequence[str], ArrayLike]], columns: int = 2, cmap: str = "Reds"
+    examples: Sequence[tuple[Sequence[str], Sequence[str], ArrayLike]],
+    columns: int = 2,
+    cmap: str = "Reds",
+    *,
+    titles: Sequence[str] | None = None,
+    links: Mapping[str, Sequence[Collection[tuple[int, int]]]] | None = None,
 ) -> Figure:
     """What each target word attended to, one heatmap a sentence with the words on both axes.
 
@@ -71,18 +77,25 @@ def show_alignments(
         examples: (source words, target words, weights `[target words, source words]`) for each sentence.
         columns: how many heatmaps stand side by side.
         cmap: a Matplotlib colour map; white is 0 and its darkest colour 1 in every heatmap.
+        titles: one for each heatmap.
+        links: cells to be framed, under what they are called (up to three names): for each heatmap, pairs (source
+            position, target position), such as the links of a gold alignment.
 
     Returns:
         The figure; nothing is shown or saved.
 
     Raises:
-        ValueError: no examples, or weights that do not fit their words.
+        ValueError: no examples, or weights, titles or links that do not fit them.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     if not examples:
         raise ValueError("examples must not be empty")
+    links = {} if links is None else links
+    for name, given in (("titles", titles), *links.items()):
+        if given is not None and len(given) != len(examples):
+            raise ValueError(f"{name} must be {len(examples)}, one a heatmap; got {len(given)}")
     figure = Figure()
     axes: list[Axes] = []
     for source, target, weights in examples:
@@ -98,17 +111,47 @@ def show_alignments(
         axis.set_xticks(np.arange(0.5, len(source) - 1), minor=True)
         axis.set_yticks(np.arange(0.5, len(target) - 1), minor=True)
         axis.grid(which="minor", color="0.9", linewidth=0.5)
-        labels = [*axis.get_xticklabels(), *axis.get_yticklabels()]
+        if titles is not None:
+            axis.set_title(titles[len(axes)], fontweight="bold", pad=8)
+        frames = _frame(axis, {name: of_each[len(axes)] for name, of_each in links.items()}, matrix.shape)
+        labels = [*axis.get_xticklabels(), *axis.get_yticklabels(), axis.title]
         for label in labels:
             label.set_parse_math(False)  # a word's dollar signs are no formula
         choose_fonts(labels)
         axes.append(axis)
     colors = figure.add_axes((0, 0, 1, 1), label="colors")
     figure.colorbar(image, cax=colors, label="attention weight")
+    if frames:
+        colors.legend(handles=frames, loc="upper left", bbox_to_anchor=(-0.8, -0.06), frameon=False, handlelength=1.2)
     FigureCanvasAgg(figure)  # it measures words
     with boxes_allowed():
         _arrange(figure, axes, colors, min(columns, len(examples)))
     return figure
+
+
+FRAMES: tuple[dict[str, Any], ...] = (
+    {"edgecolor": "tab:blue"},
+    {"edgecolor": "tab:blue", "linestyle": (0, (1.5, 1.5))},
+    {"edgecolor": "0.3"},
+)
+"""How framed cells look, in the order of their names."""
+
+
+def _frame(axis: Axes, links: Mapping[str, Collection[tuple[int, int]]], shape: tuple[int, ...]) -> list[Rectangle]:
+    """Frame the cells of links; one frame of each kind for a legend."""
+    from matplotlib.patches import Rectangle
+    from matplotlib.patheffects import withStroke
+
+    shown = []
+    for (name, cells), look in zip(links.items(), FRAMES, strict=False):
+        on_dark = [withStroke(linewidth=3.5, foreground="white")]
+        style: dict[str, Any] = {"fill": False, "linewidth": 1.6, "path_effects": on_dark, **look}
+        for source, target in cells:
+            if not (0 <= target < shape[0] and 0 <= source < shape[1]):
+                raise ValueError(f"{name} must be within [{shape[1]}, {shape[0]}]; got ({source}, {target})")
+            axis.add_patch(Rectangle((source - 0.4, target - 0.4), 0.8, 0.8, **style))
+        shown.append(Rectangle((0, 0), 1, 1, label=name, **style))
+    return shown
 
 
 CELL, GAP = 0.42, 0.3

@@ -45,6 +45,20 @@ def test_alignments_have_the_words_on_both_axes():
         assert axis.images[0].get_clim() == (0, 1)
 
 
+def test_links_are_framed_in_their_cells_and_titles_stand_above():
+    sure, possible = [{(0, 0)}, {(1, 0), (2, 2)}, set()], [set(), {(0, 1)}, set()]
+    figure = show_alignments(EXAMPLES, titles=["a", "b", "c"], links={"sure": sure, "possible": possible})
+    *axes, colors = figure.axes
+    for axis, title, *cells in zip(axes, "abc", sure, possible, strict=True):
+        assert axis.get_title() == title
+        framed = [(round(x), round(y)) for x, y in (patch.get_center() for patch in axis.patches)]
+        assert framed == [*cells[0], *cells[1]]
+    assert len({str(patch.get_linestyle()) for patch in axes[1].patches}) == 2
+    assert [text.get_text() for text in colors.get_legend().get_texts()] == ["sure", "possible"]
+    boxes = [axis.get_tightbbox() for axis in figure.axes]
+    assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+
+
 def test_wrong_shapes_are_told():
     with pytest.raises(ValueError, match=r"matrices must be \[rows, columns, Q, K\]; got \[3, 4\]"):
         show_heatmaps(np.ones((3, 4)), "keys", "queries")
@@ -52,6 +66,12 @@ def test_wrong_shapes_are_told():
         show_heatmaps(np.ones((1, 2, 3, 4)), "keys", "queries", titles=["one"])
     with pytest.raises(ValueError, match=r"weights must be \[2, 2\]; got \[2, 3\]"):
         show_alignments([(["a", "b"], ["c", "d"], np.ones((2, 3)))])
+    with pytest.raises(ValueError, match="titles must be 3, one a heatmap; got 1"):
+        show_alignments(EXAMPLES, titles=["a"])
+    with pytest.raises(ValueError, match="gold must be 3, one a heatmap; got 2"):
+        show_alignments(EXAMPLES, links={"gold": [set(), set()]})
+    with pytest.raises(ValueError, match=r"gold must be within \[2, 2\]; got \(2, 0\)"):
+        show_alignments(EXAMPLES, links={"gold": [{(2, 0)}, set(), set()]})
     with pytest.raises(ValueError, match="examples must not be empty"):
         show_alignments([])
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ class RunFolder:
     checkpoint/           the learner's own: parameters, optimiser and step by Orbax, or PyTorch's parameters
     model.safetensors     the parameters under PyTorch's names
     attention.png         what the translations of a few test sentences attended to
+    test.jsonl            one line for each test sentence: what was said, and the links that attention found
     summary.json          the results
     """
 
@@ -73,6 +74,11 @@ class RunFolder:
         from jax_attn.checkpoints import write_safetensors
 
         write_safetensors(self.path / "model.safetensors", weights)
+
+    def save_test(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """The test set, a sentence a line: see `train.evaluate`."""
+        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+        (self.path / "test.jsonl").write_text("".join(lines), encoding="utf-8")
 
     def save_summary(self, summary: Mapping[str, Any]) -> None:
         """The results, last of all: a folder without a summary is a run that did not end."""

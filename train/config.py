@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from train.tokens import Tokenizer
 
+AttentionName = Literal["additive", "dot", "scaled_dot", "bilinear", "gaussian", "multi_head", "sum", "none"]
 OptimizerName = Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad"]
 
 
@@ -41,8 +42,11 @@ class CorpusConfig:
 class ModelConfig:
     """The attention seq2seq; see `jax_attn.models`."""
 
-    attention: Literal["additive", "dot", "scaled_dot", "bilinear", "gaussian", "none"] = "additive"
-    """The scoring function; none: every step sees the encoder's final state instead."""
+    attention: AttentionName = "additive"
+    """The scoring function. multi_head: scaled_dot in several subspaces; sum: additive without its tanh, which is there
+    to be compared, since every query then gets the same weights; none: every step sees the encoder's final state."""
+    num_heads: int = 4
+    """Of attention multi_head: subspaces, which share num_hiddens among them."""
     cell: Literal["gru", "lstm"] = "gru"
     """The recurrent cell of encoder and decoder."""
     embed_size: int = 64
@@ -185,6 +189,7 @@ def check(config: Config) -> None:
         "model.embed-size": (config.model.embed_size, 1, width),
         "model.num-hiddens": (config.model.num_hiddens, 1, width),
         "model.num-layers": (config.model.num_layers, 1, 64),
+        "model.num-heads": (config.model.num_heads, 1, width),
         "training.batch-size": (config.training.batch_size, 1, width),
         "training.learning-rate": (config.training.learning_rate, 1e-30, 1e3),
         "training.clip-norm": (config.training.clip_norm, 1e-30, 1e30),
@@ -200,6 +205,11 @@ def check(config: Config) -> None:
     wrong = outside(bounds) + wrong_search(config.search, lambda name: "search." + name.replace("_", "-"))
     if not 0 <= config.model.dropout < 1:
         wrong.append(f"model.dropout must be in [0, 1); got {config.model.dropout}")
+    if config.model.attention == "multi_head" and config.model.num_hiddens % max(config.model.num_heads, 1):
+        wrong.append(
+            f"model.num-hiddens must be a multiple of model.num-heads; got {config.model.num_hiddens} for "
+            f"{config.model.num_heads} heads"
+        )
     wrong += _wrong_optimizer_settings(config.training)
     plain = SearchConfig(
         length_penalty=config.search.length_penalty,  # of a beam

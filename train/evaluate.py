@@ -1,6 +1,6 @@
 """A trained model put to the test: on sentences it never saw, and on the ones it was asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from train.config import Config
 from train.corpus import Pair
 from train.data import Data
 from train.learner import Learner
-from train.metrics import alignment_error_rate, diagonal, peaks, score_texts
+from train.metrics import Link, alignment_error_rate, diagonal, peaks, score_texts
 from train.tokens import detokenize
 from train.translator import Translation, Translator
 
@@ -19,7 +19,11 @@ Results = dict[str, Any]
 
 
 def evaluate(learner: Learner, config: Config, data: Data, folder: RunFolder) -> Results:
-    """Scores of the test set and a few translations, as `summary.json` gives them; draws `attention.png`."""
+    """Scores of the test set and a few translations, as `summary.json` gives them.
+
+    Draws `attention.png`, and writes `test.jsonl`: each test sentence with its translation, and with the links (source
+    position, target position) that attention found while the reference was read, beside the gold ones.
+    """
     translator = Translator(
         learner.search,
         data.source,
@@ -30,7 +34,9 @@ def evaluate(learner: Learner, config: Config, data: Data, folder: RunFolder) ->
     )
     pairs = data.corpus.test
     translated = translator.translate_words([pair.source for pair in pairs])
-    results = _text_results(translated, pairs) | _alignment_results(learner, data)
+    links = _links(learner, data)
+    folder.save_test(_test_records(translated, pairs, links))
+    results = _text_results(translated, pairs) | _alignment_results(links, pairs)
     if config.search.examples:
         shown = translator(config.search.examples)
         references = _known_translations(shown, data)
@@ -53,20 +59,38 @@ def _text_results(translated: Sequence[Translation], pairs: Sequence[Pair]) -> R
     return {**scores._asdict(), "exact": exact / len(pairs), "test_pairs": len(pairs)}
 
 
-def _alignment_results(learner: Learner, data: Data) -> Results:
-    """Alignment error on the test set where its gold alignment is known, beside that of the diagonal."""
+def _links(learner: Learner, data: Data) -> Sequence[set[Link]] | None:
+    """What attention links in each test pair while the reference is read; None without attention."""
     pairs = data.corpus.test
+    weights = learner.force_decode(data.test) if pairs else None
+    if weights is None:
+        return None
+    return [peaks(matrix, len(pair.source), len(pair.target)) for matrix, pair in zip(weights, pairs, strict=True)]
+
+
+def _alignment_results(links: Sequence[set[Link]] | None, pairs: Sequence[Pair]) -> Results:
+    """Alignment error on the test set where its gold alignment is known, beside that of the diagonal."""
     gold = [pair.alignment for pair in pairs if pair.alignment is not None]
     if not gold or len(gold) < len(pairs):
         return {"alignment_error_rate": None}
-    sizes = [(len(pair.source), len(pair.target)) for pair in pairs]
-    results: Results = {"alignment_error_rate": None}
-    weights = learner.force_decode(data.test)
-    if weights is not None:
-        predicted = [peaks(matrix, *size) for matrix, size in zip(weights, sizes, strict=True)]
-        results["alignment_error_rate"] = alignment_error_rate(predicted, gold)
-    results["alignment_error_rate_of_diagonal"] = alignment_error_rate([diagonal(*size) for size in sizes], gold)
-    return results
+    on_diagonal = [diagonal(len(pair.source), len(pair.target)) for pair in pairs]
+    return {
+        "alignment_error_rate": None if links is None else alignment_error_rate(links, gold),
+        "alignment_error_rate_of_diagonal": alignment_error_rate(on_diagonal, gold),
+    }
+
+
+def _test_records(
+    translated: Sequence[Translation], pairs: Sequence[Pair], links: Sequence[set[Link]] | None
+) -> Iterator[Results]:
+    """The lines of `test.jsonl`; links that are not known are left out."""
+    for i, (translation, pair) in enumerate(zip(translated, pairs, strict=True)):
+        record: Results = {"source": pair.source, "reference": pair.target, "translation": translation.target}
+        if links is not None:
+            record["links"] = sorted(links[i])
+        if pair.alignment is not None:
+            record |= {"sure": sorted(pair.alignment.sure), "possible": sorted(pair.alignment.possible)}
+        yield record
 
 
 def _known_translations(shown: Sequence[Translation], data: Data) -> list[list[str]]:

@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 
 from train.corpus import Alignment
-from train.metrics import alignment_error_rate, diagonal, peaks, score_texts
+from train.metrics import (
+    alignment_counts,
+    alignment_error_of,
+    alignment_error_rate,
+    bleu_counts,
+    bleu_of,
+    diagonal,
+    peaks,
+    score_texts,
+)
 
 SURE = frozenset({(0, 0), (1, 1)})
 
@@ -35,3 +44,23 @@ def test_text_scores_are_those_of_sacrebleu_with_its_signature():
     assert perfect.chrf == pytest.approx(100)
     assert "tok:13a" in perfect.bleu_signature
     assert score_texts(["le chien"], ["une autre phrase entière"]).bleu < 5
+
+
+SAID = ["le chat noir dort .", "elle mange", "je ne sais pas .", "oui"]
+KNOWN = ["le chat dort .", "elle mange une pomme .", "je ne sais pas .", "non merci"]
+
+
+def test_bleu_is_that_of_its_counts_summed_over_any_part_of_the_corpus():
+    counts = bleu_counts(SAID, KNOWN)
+    for part in ([0, 1, 2, 3], [0], [3], [2, 2, 1]):  # the first alone has no four words of its reference
+        whole = score_texts([SAID[i] for i in part], [KNOWN[i] for i in part]).bleu
+        assert bleu_of(counts[part].sum(axis=0)) == pytest.approx(whole, abs=1e-12)
+
+
+def test_the_alignment_error_is_that_of_its_counts():
+    gold = [Alignment(SURE, frozenset({(2, 1)})), Alignment(SURE, frozenset())]
+    predicted = [{(0, 0), (2, 1)}, {(1, 1), (0, 1)}]
+    np.testing.assert_array_equal(alignment_counts(predicted, gold), [[3, 4], [2, 4]])
+    assert alignment_error_of(np.array([5, 8])) == alignment_error_rate(predicted, gold) == pytest.approx(3 / 8)
+    with pytest.raises(ValueError, match="of no links is not defined"):
+        alignment_error_rate([], [])

@@ -2,7 +2,9 @@
 
 from typing import Any
 
+from jax_attn import AdditiveAttention, MultiHeadAttention
 from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
+from jax_attn.modules.attention import Attention
 from train.config import ConfigError, ModelConfig
 
 
@@ -12,13 +14,23 @@ def build_model(config: ModelConfig, source_vocab_size: int, target_vocab_size: 
     Raises:
         ConfigError: settings that contradict each other.
     """
-    of_encoder, of_decoder = encoder_settings(config), decoder_settings(config)
+    of_encoder = encoder_settings(config)
+    of_decoder = decoder_settings(config) | {"attention": _attention(config)}
     try:
         encoder = Seq2SeqEncoder(source_vocab_size, **of_encoder)
         decoder = Seq2SeqAttentionDecoder(target_vocab_size, **of_decoder)
     except ValueError as error:
         raise ConfigError(f"the model cannot be built: {error}") from error
     return EncoderDecoder(encoder, decoder)
+
+
+def _attention(config: ModelConfig) -> Attention | str:
+    """The name of an attention that the decoder knows by it, or the module of one that it does not."""
+    if config.attention == "multi_head":
+        return MultiHeadAttention(config.num_hiddens, config.num_heads, config.dropout)
+    if config.attention == "sum":
+        return AdditiveAttention(config.num_hiddens, config.dropout, use_tanh=False)
+    return config.attention
 
 
 def encoder_settings(config: ModelConfig) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ from train.config import Config, ConfigError, check
 from train.corpus import CorpusError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from train.learner import Epoch, Learner
 
 
@@ -81,7 +83,7 @@ def run(preset: str, config: Config, started: float) -> None:
     RunFolder.require_free(out)
     loaded = data.load(config)
 
-    from train import console
+    from train import console, memory
     from train.evaluate import evaluate
 
     learner = make_learner(config, loaded)
@@ -103,7 +105,8 @@ def run(preset: str, config: Config, started: float) -> None:
 
         learner.fit(report)
     learner.save(folder.path / "checkpoint")
-    folder.save_weights(learner.weights())
+    weights = learner.weights()
+    folder.save_weights(weights)
 
     summary = {
         "preset": preset,
@@ -111,7 +114,8 @@ def run(preset: str, config: Config, started: float) -> None:
         "seed": config.seed,
         "versions": versions(config.framework),
     }
-    summary |= summarize(epochs) | evaluate(learner, config, loaded, folder)
+    summary |= summarize(epochs) | count_parameters(weights) | evaluate(learner, config, loaded, folder)
+    summary |= {"peak_memory_bytes": memory.peak(), "peak_device_memory_bytes": memory.peak_of_device(config.framework)}
     summary["seconds"] = time.perf_counter() - started
     folder.save_summary(summary)
     console.show_results(summary, folder)
@@ -143,6 +147,13 @@ def summarize(epochs: Sequence[Epoch]) -> dict[str, Any]:
         "tokens_per_second": sum(epoch.tokens for epoch in steady) / sum(epoch.seconds for epoch in steady),
         "seconds_training": sum(epoch.seconds for epoch in epochs),
     }
+
+
+def count_parameters(weights: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """How many numbers are learnt, and how many of them are the attention's own."""
+    sizes = {name: weight.size for name, weight in weights.items()}
+    of_attention = [size for name, size in sizes.items() if name.startswith("decoder.attention.")]
+    return {"parameters": sum(sizes.values()), "attention_parameters": sum(of_attention)}
 
 
 def versions(framework: str) -> dict[str, str]:

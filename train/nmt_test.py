@@ -13,7 +13,10 @@ from safetensors.numpy import load_file
 from train import console, nmt
 from train.checkpoint import RunFolder
 from train.config import ConfigError
+from train.corpus import Alignment
 from train.learner import Epoch
+from train.metrics import alignment_error_rate, bleu_counts, bleu_of
+from train.tokens import detokenize
 from train.translate import Translator
 
 SMALL = ["--corpus.train", "96", "--corpus.valid", "16", "--corpus.test", "16", "--epochs", "2"]
@@ -39,7 +42,7 @@ def test_a_run_leaves_every_file_that_it_promises(small_run):
     folder, _ = small_run
     assert {path.name for path in folder.iterdir()} == {
         "config.json", "source.json", "target.json", "metrics.jsonl", "checkpoint", "model.safetensors",
-        "attention.png", "summary.json",
+        "attention.png", "test.jsonl", "summary.json",
     }  # fmt: skip
     assert (folder / "attention.png").read_bytes().startswith(b"\x89PNG")
 
@@ -52,6 +55,28 @@ def test_the_summary_holds_the_results(small_run):
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in metrics] == [1, 2]
     assert metrics[-1]["loss"] == summary["loss"] < metrics[0]["loss"]
+
+
+def test_the_summary_says_how_large_the_run_was(small_run):
+    folder, summary = small_run
+    weights = load_file(folder / "model.safetensors")
+    assert summary["parameters"] == sum(array.size for array in weights.values())
+    assert summary["attention_parameters"] == 2 * 16 * 16 + 16
+    assert summary["peak_memory_bytes"] is None or 2**27 < summary["peak_memory_bytes"] < 2**36
+
+
+def test_the_test_set_is_left_with_what_was_said_and_linked(small_run):
+    folder, summary = small_run
+    lines = [json.loads(line) for line in (folder / "test.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == 16
+    said = [detokenize(line["translation"]) for line in lines]
+    assert said[:8] == [row["translation"] for row in summary["translations"]]
+    counts = bleu_counts(said, [detokenize(line["reference"]) for line in lines])
+    assert bleu_of(counts.sum(axis=0)) == pytest.approx(summary["bleu"], abs=1e-9)
+    links = [{(i, j) for i, j in line["links"]} for line in lines]
+    assert all(len(found) == len(line["reference"]) for found, line in zip(links, lines, strict=True))
+    gold = [Alignment(*(frozenset((i, j) for i, j in line[name]) for name in ("sure", "possible"))) for line in lines]
+    assert alignment_error_rate(links, gold) == summary["alignment_error_rate"]
 
 
 def test_the_weights_are_under_pytorchs_names_and_the_size_of_the_vocabularies(small_run):
@@ -87,6 +112,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small_run, tm
     "options",
     [
         ["--model.attention", "none", "--model.no-input-feeding"],
+        ["--model.attention", "multi_head", "--model.num-heads", "2", "--model.dropout", "0.1"],
         ["--model.attention", "bilinear", "--model.cell", "lstm", "--model.dropout", "0.2", "--model.num-layers", "2"],
         [
             "--model.query",
@@ -107,6 +133,19 @@ def test_other_models_run_to_their_end(tmp_path, options):
     summary = run(tmp_path, *SMALL, *options)
     assert (summary["alignment_error_rate"] is None) == ("none" in options)
     assert (tmp_path / "run" / "attention.png").exists() == ("none" not in options)
+    assert (summary["attention_parameters"] == 0) == ("none" in options)
+
+
+@pytest.mark.parametrize("attention", ["multi_head", "sum"])
+def test_attention_that_the_decoder_has_no_name_for_is_the_same_in_both_frameworks(tmp_path, attention):
+    run(tmp_path, *SMALL, "--epochs", "1", "--model.attention", attention)
+    sentences = ["the cat sleeps .", "you sell the big book ."]
+    ours, theirs = (Translator.load(tmp_path / "run", framework=name)(sentences) for name in ("jax", "torch"))
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.text == other.text
+        np.testing.assert_allclose(one.weights, other.weights, atol=1e-5)
+        same = np.ptp(one.weights, axis=0).max() < 1e-6  # each target word looks as the others do
+        assert same == (attention == "sum")
 
 
 @needs_fra
@@ -150,6 +189,10 @@ def test_the_default_run_translates_and_aligns(tmp_path):
         (["--model.query", "previous"], "input_feeding needs query"),
         (["--model.tie-embeddings"], "tie_embeddings needs embed_size == num_hiddens"),
         (["--model.num-hiddens", "15"], "num_hiddens must be even for two directions; got 15"),
+        (
+            ["--model.attention", "multi_head", "--model.num-heads", "5"],
+            "model.num-hiddens must be a multiple of model.num-heads; got 96 for 5 heads",
+        ),
         (["--seed", "4294967296"], "seed must be in [0, 4294967295]"),
         (["--search.length-penalty", "nan"], "search.length-penalty must be in [0, 10]; got nan"),
         (["--corpus.tokenizer", "book"], "corpus.tokenizer must be words for the embedded corpus"),

@@ -12,7 +12,8 @@ from torch_ref.functional.ensemble import ensemble
 from torch_ref.models.rnn_decoder import Seq2SeqAttentionDecoder
 from torch_ref.models.rnn_encoder import Seq2SeqEncoder
 from torch_ref.models.seq2seq import EncoderDecoder
-from train.config import ConfigError, SearchConfig, search_settings
+from torch_ref.modules.attention import AdditiveAttention, Attention, MultiHeadAttention
+from train.config import ConfigError, ModelConfig, SearchConfig, search_settings
 from train.model import decoder_settings, encoder_settings
 from train.saved_run import SavedRun
 from train.vocabulary import BOS, EOS
@@ -25,7 +26,8 @@ def load_model(run: SavedRun) -> EncoderDecoder:
         ConfigError: parameters that are not those of the model.
     """
     encoder = Seq2SeqEncoder(len(run.source), **encoder_settings(run.model))
-    decoder = Seq2SeqAttentionDecoder(len(run.target), **decoder_settings(run.model))
+    of_decoder = decoder_settings(run.model) | {"attention": _attention(run.model)}
+    decoder = Seq2SeqAttentionDecoder(len(run.target), **of_decoder)
     model = EncoderDecoder(encoder, decoder)
     try:
         model.load_state_dict({name: torch.from_numpy(array) for name, array in run.weights.items()})
@@ -35,6 +37,15 @@ def load_model(run: SavedRun) -> EncoderDecoder:
             f"{run.folder} holds no run that can be loaded: model.safetensors does not fit config.json: {reason}"
         ) from error
     return model.eval()
+
+
+def _attention(config: ModelConfig) -> Attention | str:
+    """The name of an attention that the decoder knows by it, or the module of one that it does not."""
+    if config.attention == "multi_head":
+        return MultiHeadAttention(config.num_hiddens, config.num_heads, config.dropout)
+    if config.attention == "sum":
+        return AdditiveAttention(config.num_hiddens, config.dropout, use_tanh=False)
+    return config.attention
 
 
 class TorchSearch:

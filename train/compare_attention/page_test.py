@@ -1,0 +1,105 @@
+"""docs/scoring_functions.md says what docs/scoring_functions.json holds, and what the code gives today."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from train.compare_attention import exercises
+from train.compare_attention.__main__ import ATTENTIONS, renewed
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "scoring_functions.md").read_text(encoding="utf-8")
+NUMBERS = json.loads((DOCS / "scoring_functions.json").read_text(encoding="utf-8"))
+ROWS = {row["attention"]: row for row in NUMBERS["comparison"]["attentions"]}
+ANSWERS = NUMBERS["exercises"]
+
+
+def leaves(tree):
+    if isinstance(tree, dict | list):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from leaves(part)
+    elif isinstance(tree, int | float) and not isinstance(tree, bool):
+        yield tree
+
+
+def test_the_tables_are_those_of_the_numbers():
+    marks = re.findall(r"<!-- table: (.*) -->\n\|", PAGE)
+    expected = ["comparison", "changed keys", "different lengths", "bilinear ranks", "vector sum", "cost"]
+    assert marks == expected
+    assert renewed(PAGE, NUMBERS) == PAGE
+
+
+def test_each_decimal_of_the_text_is_one_of_the_numbers():
+    prose = re.sub(r"<!-- table.*?<!-- end -->|```.*?```|^    .*?$", "", PAGE, flags=re.DOTALL | re.MULTILINE)
+    known = {f"{abs(number):.{digits}f}" for number in leaves(NUMBERS) for digits in (1, 2, 3)}
+    quoted = re.findall(r"\d+\.\d+", prose)
+    assert quoted
+    assert [number for number in quoted if number not in known] == []
+
+
+def test_the_pictures_are_there():
+    names = re.findall(r"!\[.*?\]\((.*?)\)", PAGE)
+    assert len(names) == 4
+    for name in names:
+        assert (DOCS / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_all_attentions_were_compared_with_three_seeds():
+    assert tuple(ROWS) == ATTENTIONS
+    assert len(NUMBERS["comparison"]["seeds"]) == 3
+
+
+def test_the_answers_are_still_those_of_the_code(tmp_path):
+    today = exercises.vector_sum(tmp_path / "a.png")
+    for name in ("additive", "scaled_dot"):
+        np.testing.assert_allclose(list(today[name].values()), list(ANSWERS["vector_sum"][name].values()), rtol=0.02)
+    assert max(*today["sum"].values(), *ANSWERS["vector_sum"]["sum"].values()) < 1e-5
+    assert exercises.different_lengths()["bilinear"] == ANSWERS["different_lengths"]["bilinear"]
+    for name, keys in exercises.keys_of_the_example().items():
+        weights = exercises.weights_of_the_example(keys)
+        for kind in ("additive", "scaled_dot"):
+            for row, told in zip(weights[kind], ANSWERS["changed_keys"][name]["weights"][kind], strict=True):
+                assert row[: len(told)] == pytest.approx(told, abs=2e-3)
+
+
+def holds_zero(difference):
+    return difference["low"] <= 0 <= difference["high"]
+
+
+def test_what_the_page_says_was_found_is_what_was_found():
+    attending = [row for row in ROWS.values() if row["attention"] not in ("sum", "none")]
+    diagonal = NUMBERS["comparison"]["alignment_error_of_diagonal"]
+    assert all(row["alignment_error"]["high"] < diagonal / 2 for row in attending)
+    for name in ("scaled_dot", "multi_head"):
+        assert holds_zero(ROWS[name]["bleu_beside_first"])
+    for name in ("dot", "bilinear", "gaussian"):
+        assert ROWS[name]["bleu_beside_first"]["high"] < 0
+    assert min(attending, key=lambda row: row["bleu"]["value"])["attention"] == "bilinear"
+    assert ROWS["multi_head"]["alignment_error_beside_first"]["high"] < 0
+    for name in ("dot", "scaled_dot", "bilinear", "gaussian"):
+        assert holds_zero(ROWS[name]["alignment_error_beside_first"])
+    assert ROWS["sum"]["bleu"]["low"] < ROWS["none"]["bleu"]["high"]
+    assert ROWS["sum"]["alignment_error"]["low"] > 0.8
+    assert ROWS["scaled_dot"]["attention_parameters"] == 0
+
+
+def test_sixteen_directions_are_enough_and_four_are_not():
+    errors = {row["rank"]: row["alignment_error"] for row in NUMBERS["comparison"]["bilinear_ranks"]}
+    assert abs(errors[16] - errors[96]) < 0.01
+    assert errors[4] > NUMBERS["comparison"]["alignment_error_of_diagonal"]
+
+
+def test_the_dot_products_are_cheapest_and_of_a_text_the_gaussian_is_dearest():
+    times = ANSWERS["cost"]["milliseconds"]
+    for shape in ANSWERS["cost"]["shapes"]:
+        cheapest = sorted(times, key=lambda name: times[name][shape])[:2]
+        assert set(cheapest) == {"dot", "scaled_dot"}
+    assert max(times, key=lambda name: times[name]["a text"]) == "gaussian"
+    assert times["additive"]["a text"] > times["sum"]["a text"]
+
+
+def test_the_largest_preference_is_the_one_that_the_page_names():
+    assert f"here {ANSWERS['changed_keys']['most_that_additive_can_prefer']} times" in PAGE

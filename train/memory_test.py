@@ -1,0 +1,44 @@
+"""What the system says is right within the size of what is held."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from train import memory
+
+PROGRAM = "import numpy as np; from train import memory; np.ones({size}); print(memory.peak())"
+
+
+def test_the_peak_grows_with_what_is_held_and_stays_when_it_is_given_back():
+    before = memory.peak()
+    if before is None:
+        pytest.skip("this system does not tell")
+    held = np.ones(max(before // 8 * 2, 2**24))  # more than there ever was
+    size = held.nbytes
+    del held
+    assert size <= memory.peak() <= before + size + 2**26
+
+
+def test_the_peak_is_that_of_the_process_alone():
+    held = np.ones(2**26)  # half a gigabyte, which the one that is started has no part in
+    program = [sys.executable, "-c", PROGRAM.format(size=2**20)]
+    told = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    if told.strip() == "None":
+        pytest.skip("this system does not tell")
+    assert 2**23 <= int(told) < held.nbytes
+
+
+def test_elsewhere_getrusage_tells(monkeypatch, tmp_path):
+    resource = pytest.importorskip("resource")
+    monkeypatch.setattr(memory, "STATUS", tmp_path / "none")
+    largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert memory.peak() >= largest * (1 if sys.platform == "darwin" else 1024)
+
+
+def test_a_cpu_has_no_memory_of_its_own():
+    assert memory.peak_of_device("torch") is None
+    if jax.default_backend() == "cpu":
+        assert memory.peak_of_device("jax") is None
