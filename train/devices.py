@@ -1,27 +1,41 @@
 """The devices that a batch is shared out among."""
 
 import os
+from contextlib import suppress
+from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 BATCH = "batch"
-"""The mesh's axis: each device takes its rows of the batch."""
+"""The mesh's axis: each device takes its rows of a batch."""
+
+FEWEST_ROWS = 8
+"""With fewer rows for each, a further device is not worth it."""
 
 
 def use_all_cores() -> None:
-    """Make each core a device; to be called before JAX is first asked for one, and of no effect after that.
+    """Make each core a device, if JAX has not started yet; a GPU stays what it is.
 
-    XLA's CPU client runs the small kernels of a recurrent step one after the other, and few of them fill two cores. As
-    two devices, each core runs all of them on half of the batch. On a GPU nothing changes.
+    XLA runs the small kernels of a recurrent step one after the other on a CPU, and few of them keep two cores busy.
+    With a device on each core, every core runs all of them, on its share of the batch.
     """
-    if not jax._src.xla_bridge.backends_are_initialized():
+    with suppress(RuntimeError):  # JAX has its devices already, and goes on with them
         jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
 
 
 def batch_mesh(batch_size: int) -> Mesh:
-    """As many of the devices as share out a batch evenly."""
+    """As many of the devices as each get some rows to work on."""
     devices = jax.local_devices()
-    count = max(n for n in range(1, len(devices) + 1) if batch_size % n == 0)
-    return Mesh(np.array(devices[:count]), (BATCH,))
+    return Mesh(np.array(devices[: max(1, batch_size // FEWEST_ROWS)]), (BATCH,))
+
+
+def on_each(tree: Any, mesh: Mesh) -> Any:
+    """The arrays of a tree, whole on each device."""
+    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
+
+
+def on_one(tree: Any) -> Any:
+    """The first device's copy of arrays that each device has."""
+    return jax.tree.map(lambda x: x.addressable_data(0), tree)

@@ -3,10 +3,12 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from jax_attn.functional import SearchResult
 from jax_attn.weights import to_torch
@@ -14,6 +16,7 @@ from train.batches import Examples, in_order, plan
 from train.checkpoint import save_state
 from train.config import Config
 from train.data import Data
+from train.devices import batch_mesh, on_each, on_one
 from train.learner import Epoch
 from train.model import build_model
 from train.optimizers import make_optimizer
@@ -29,17 +32,31 @@ class JaxLearner:
         self.model = build_model(config.model, len(data.source), len(data.target))
         num_batches = len(in_order(len(data.corpus.train), config.training.batch_size))
         optimizer = make_optimizer(config.training, num_batches * config.epochs)
-        example = Examples(*(column[:1] for column in data.train))
-        init = jax.jit(self.model.init)
-        params = init(jax.random.key(config.seed), example.sources, example.targets, example.source_lens)
-        self.state = TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
-        self._train_epoch = make_train_epoch(self.model, optimizer, config.training.loss, config.seed)
+        self._mesh = batch_mesh(config.training.batch_size)
+        self.state = on_each(self._begin(optimizer), self._mesh)
+        self._train_epoch = make_train_epoch(self.model, optimizer, config.training.loss, config.seed, mesh=self._mesh)
         self._evaluate = make_evaluate(self.model)
         self._force_decode = make_force_decode(self.model)
         self._search = make_search((self.model,), config.search, data.max_target_len)
 
+    def _begin(self, optimizer: optax.GradientTransformation) -> TrainState:
+        """The state before the first step, by one program."""
+        example = Examples(*(column[:1] for column in self.data.train))
+
+        @jax.jit
+        def begin(key: jax.Array) -> TrainState:
+            params = self.model.init(key, example.sources, example.targets, example.source_lens)
+            return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+
+        return begin(jax.random.key(self.config.seed))
+
+    @property
+    def params(self) -> Any:
+        """The parameters, on one device."""
+        return on_one(self.state.params)
+
     def fit(self, report: Callable[[Epoch], None]) -> None:
-        examples, batch_size = jax.device_put(self.data.train), self.config.training.batch_size
+        examples, batch_size = on_each(self.data.train, self._mesh), self.config.training.batch_size
         for epoch in range(self.config.epochs):
             start = time.perf_counter()
             rows = plan(len(self.data.corpus.train), batch_size, self.config.seed, epoch)
@@ -53,19 +70,19 @@ class JaxLearner:
         if not self.data.corpus.valid:
             return None
         rows = in_order(len(self.data.corpus.valid), self.config.training.batch_size)
-        losses = jax.device_get(self._evaluate(self.state.params, self.data.valid, rows))
+        losses = jax.device_get(self._evaluate(self.params, self.data.valid, rows))
         return float(losses.nats.sum() / losses.tokens.sum())
 
     def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
-        return jax.device_get(self._search([self.state.params], sources, source_lens, numbers))
+        return jax.device_get(self._search([self.params], sources, source_lens, numbers))
 
     def force_decode(self, examples: Examples) -> np.ndarray | None:
         rows = in_order(len(examples.sources), self.config.search.batch_size)
-        weights = self._force_decode(self.state.params, examples, rows)
+        weights = self._force_decode(self.params, examples, rows)
         return None if weights is None else np.asarray(weights)[: len(examples.sources)]
 
     def weights(self) -> dict[str, np.ndarray]:
-        return to_torch(self.state.params)
+        return to_torch(self.params)
 
     def save(self, path: Path) -> None:
-        save_state(path, self.state)
+        save_state(path, on_one(self.state))

@@ -129,8 +129,10 @@ def make_learner(config: Config, loaded: data.Data) -> Learner:
         except ImportError as error:
             raise ConfigError(f"--framework torch needs PyTorch: install the extra `torch` ({error})") from error
         return TorchLearner(config, loaded)
+    from train.devices import use_all_cores
     from train.loop import JaxLearner
 
+    use_all_cores()
     return JaxLearner(config, loaded)
 
 

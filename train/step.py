@@ -82,7 +82,7 @@ def make_train_epoch(
     """A jitted function (state, examples, plan of the epoch) -> (state, losses of each step, smoothed as trained).
 
     A whole epoch is one program, so that the host has nothing to do between steps; the old state's buffers are reused.
-    On a mesh each device takes its rows of every batch, and the gradients are summed.
+    On a mesh each device takes its rows of every batch, filled up with nobody if need be, and gradients are summed.
     """
     axis = None if mesh is None or mesh.size == 1 else mesh.axis_names[0]
 
@@ -102,9 +102,7 @@ def make_train_epoch(
 
     if axis is not None:
         whole, rows = PartitionSpec(), PartitionSpec(axis)
-        gradients = jax.shard_map(
-            gradients, mesh=mesh, in_specs=(whole, rows, whole), out_specs=whole, check_vma=False
-        )
+        gradients = jax.shard_map(gradients, mesh=mesh, in_specs=(whole, rows, whole), out_specs=whole, check_vma=False)
 
     def train_step(state: TrainState, batch: Examples) -> tuple[TrainState, Losses]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
@@ -113,6 +111,8 @@ def make_train_epoch(
         return TrainState(optax.apply_updates(state.params, updates), opt_state, state.step + 1), losses
 
     def train_epoch(state: TrainState, examples: Examples, rows: Array) -> tuple[TrainState, Losses]:
+        if mesh is not None:
+            rows = jnp.pad(rows, ((0, 0), (0, -rows.shape[1] % mesh.size)), constant_values=NOBODY)
         return jax.lax.scan(lambda state, row: train_step(state, select(examples, row)), state, rows)
 
     return jax.jit(train_epoch, donate_argnums=0)

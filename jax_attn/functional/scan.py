@@ -1,6 +1,6 @@
 """A loop over time whose weights get their gradients after the loop, as one product each.
 
-In a recurrent network a weight W takes part in a product at every step, y_t = x_t W. Reverse differentiation of
+In a recurrent network a weight W takes part in a product at every step, y_t = x_t W + b. Reverse differentiation of
 `jax.lax.scan` adds up its gradient step by step: a small product, and a pass over an array of W's size, each time.
 
     dW = Σ_t x_tᵀ dy_t                        in the loop: T products of [K, B] and [B, N], W's size read and written
@@ -10,7 +10,7 @@ The two are the same sum. `scan` finds the products in the step, whatever cell i
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -22,6 +22,7 @@ from jax.extend.core.primitives import add_p, dot_general_p
 from jax_attn.functional.products import dot_general
 
 Carry = TypeVar("Carry")
+Values = dict[Any, Any]
 
 
 def scan(
@@ -29,7 +30,8 @@ def scan(
 ) -> tuple[Carry, Any]:
     """`jax.lax.scan`: the same results, differentiable in both modes and as often.
 
-    What does not change from step to step is moved out of the loop as well.
+    What does not change from step to step is moved out of the loop. For the backward pass products are kept and the
+    rest is computed again, which is cheaper than to write and to read it.
 
     Args:
         step: (carry, inputs of one step) -> (carry, output); it may close over anything.
@@ -40,7 +42,7 @@ def scan(
     Returns:
         The final carry, and the outputs of all steps, leading with time.
     """
-    if jax.config.jax_disable_jit:  # step by step, for whoever wants to look at the steps
+    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]  # step by step, for whoever looks at the steps
         return jax.lax.scan(step, carry, inputs, reverse=reverse)
     at_one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), inputs)
     traced, results = jax.make_jaxpr(step, return_shape=True)(carry, at_one)
@@ -53,7 +55,6 @@ def scan(
             carry, output = jax.tree.unflatten(jax.tree.structure(results), leaves)
             return carry, (output, factors)
 
-        # For the backward pass only products are kept: the rest is cheaper to compute again than to write and read.
         advance = jax.checkpoint(advance, prevent_cse=False, policy=jax.checkpoint_policies.dots_saveable)
         carry, (outputs, factors) = jax.lax.scan(advance, carry, (inputs, shifts), reverse=reverse)
         return (carry, outputs), factors
@@ -64,35 +65,38 @@ def scan(
 
     @run.defjvp
     def run_jvp(primals: Any, tangents: Any) -> Any:
-        # y_t = x_t W + shift_t has at shift_t = x_t dW the same derivative, and there W is none of the loop's concern.
+        # y_t = x_t W + b + shift_t has at shift_t = x_t dW + db the same derivative, and W and b are none of the loop's
+        # concern there.
         weights, *rest = primals
         shifts = body.no_shifts(jax.tree.leaves(inputs)[0].shape[0])
         out, tangent_of, factors = jax.linearize(
             lambda *arguments: loop(weights, *arguments), *rest, shifts, has_aux=True
         )
         shifts = [
-            sum(tangents[0][1][i], start=product.of_all_steps(factors[i], tangents[0][0][i]))
-            for i, product in enumerate(body.products)
+            sum(of_weights[1:], start=product.of_all_steps(x, of_weights[0]))
+            for product, x, of_weights in zip(body.products, factors, tangents[0], strict=True)
         ]
         return out, tangent_of(*tangents[1:], shifts)
 
     return run(weights, constants, carry, inputs)
 
 
-class Weights(NamedTuple):
-    """What the loop needs no gradient of: for each product y = x W + b + … its W, and its b."""
-
-    factors: list[Array]
-    offsets: list[list[Array]]
-
-
 class Product(NamedTuple):
-    """y = x W or W x in a step, where W is the same in every step, and then y + b, y + b + b′, …"""
+    """y = x W (or W x) + b + b′ … in a step, where W and all b are the same in every step."""
 
     equation: JaxprEqn
     side: int
     """Which operand W is, 0 or 1."""
     sums: list[JaxprEqn]
+    """Of all b."""
+
+    @property
+    def x(self) -> Var | Literal:
+        return self.equation.invars[1 - self.side]
+
+    @property
+    def y(self) -> Var:
+        return [self.equation, *self.sums][-1].outvars[0]
 
     def apply(self, x: Array, weight: Array) -> Array:
         operands = (weight, x) if self.side == 0 else (x, weight)
@@ -108,86 +112,102 @@ class Product(NamedTuple):
 
 
 class Body(NamedTuple):
-    """A step, its products with weights apart."""
+    """A step, its products apart."""
 
     constants: Sequence[Var]
-    """What else is the same in every step."""
+    """What is the same in every step, but no product's W or b."""
     arguments: Sequence[Var]
     """The leaves of carry and inputs."""
-    equations: Sequence[JaxprEqn]
-    products: list[Product]
+    equations: Sequence[JaxprEqn | Product]
     results: Sequence[Var | Literal]
 
+    @property
+    def products(self) -> list[Product]:
+        return [part for part in self.equations if isinstance(part, Product)]
+
     def run(
-        self, weights: Weights, constants: list[Any], arguments: list[Any], shifts: list[Array] | None
+        self,
+        weights: list[list[Array]],
+        constants: list[Any],
+        arguments: list[Any],
+        shifts: list[Array] | None,
     ) -> tuple[list[Any], list[Array]]:
-        """The step's results; with shifts, which are added to its products, also x of each product."""
-        values: dict[Any, Any] = dict(zip(self.constants, constants, strict=True))
+        """The step's results; with shifts, which are added to its products, also x of each product.
+
+        `weights`: of each product W and all b.
+        """
+        values = dict(zip(self.constants, constants, strict=True))
         values |= zip(self.arguments, arguments, strict=True)
-        numbers = {id(product.equation): i for i, product in enumerate(self.products)}
-        passed_over = {id(equation) for product in self.products for equation in product.sums}
-        factors = []
-        for equation in self.equations:
-            if id(equation) in passed_over:
+        factors: list[Array] = []
+        numbers = iter(range(len(weights)))
+        for part in self.equations:
+            if not isinstance(part, Product):
+                _evaluate(part, values)
                 continue
-            i = numbers.get(id(equation))
-            if i is None:
-                _evaluate(equation, values)
-                continue
-            product = self.products[i]
-            x = _value(equation.invars[1 - product.side], values)
-            y = sum(weights.offsets[i], start=product.apply(x, weights.factors[i]))
+            i = next(numbers)
+            x = _value(part.x, values)
+            values[part.y] = sum(weights[i][1:], start=part.apply(x, weights[i][0]))
             if shifts is not None:
-                y = _shifted(y, shifts[i])
+                values[part.y] = _shifted(values[part.y], shifts[i])
                 factors.append(x)
-            values[[equation, *product.sums][-1].outvars[0]] = y
         return [_value(result, values) for result in self.results], factors
 
     def no_shifts(self, num_steps: int) -> list[Array]:
         """The shifts that change nothing, of all steps."""
-        results = [product.equation.outvars[0].aval for product in self.products]
+        results: list[Any] = [product.y.aval for product in self.products]
         return [jnp.zeros((num_steps, *y.shape), y.dtype) for y in results]
 
 
-def _take_apart(traced: ClosedJaxpr) -> tuple[Body, Weights, list[Any]]:
-    """The body of the loop, the weights of its products, and its other constants."""
-    jaxpr = traced.jaxpr
-    known: dict[Any, Any] = dict(zip(jaxpr.constvars, traced.consts, strict=True))
-    uses = Counter(v for e in jaxpr.eqns for v in e.invars if not isinstance(v, Literal))
-    uses.update(v for v in jaxpr.outvars if not isinstance(v, Literal))
-    equations: list[JaxprEqn] = []
+def _take_apart(traced: ClosedJaxpr) -> tuple[Body, list[list[Array]], list[Any]]:
+    """The body of the loop, of each product W and all b, and the other constants."""
+    known, equations = _hoist(traced)
+    results = traced.jaxpr.outvars
+    uses = Counter(_variables(v for equation in equations for v in equation.invars) + _variables(results))
+    parts: list[JaxprEqn | Product] = []
+    weights: list[list[Array]] = []
+    unfinished: dict[Any, int] = {}  # values of products that are used once, by the sum with a b perhaps
     products: list[Product] = []
-    weights = Weights([], [])
-    of_product: dict[Any, int] = {}  # variables that nothing but a sum can use
-    used = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
-    for equation in jaxpr.eqns:
-        variables = [v for v in equation.invars if not isinstance(v, Literal)]
-        if all(v in known for v in variables) and not equation.effects:
-            _evaluate(equation, known)  # once for all steps
-            continue
-        equations.append(equation)
-        fixed = [v in known for v in variables]
-        if sum(fixed) == 1 and len(fixed) == 2:
-            side = fixed.index(True)
-            weight, other = variables[side], variables[1 - side]
-            if equation.primitive is dot_general_p:
-                products.append(Product(equation, side, []))
-                weights.factors.append(known[weight])
-                weights.offsets.append([])
-                used.add(other)
-            elif equation.primitive is add_p and other in of_product:
-                products[of_product[other]].sums.append(equation)
-                weights.offsets[of_product[other]].append(known[weight])
-            else:
-                used.update(variables)
-                continue
-            if uses[equation.outvars[0]] == 1:
-                of_product[equation.outvars[0]] = len(products) - 1 if equation.primitive is dot_general_p else of_product[other]
+    for equation in equations:
+        side = _side_of_weight(equation, known)
+        if side is not None and equation.primitive is dot_general_p:
+            products.append(Product(equation, side, []))
+            parts.append(products[-1])
+            weights.append([known[equation.invars[side]]])
+            number = len(products) - 1
+        elif side is not None and equation.primitive is add_p and equation.invars[1 - side] in unfinished:
+            number = unfinished[equation.invars[1 - side]]
+            products[number].sums.append(equation)
+            weights[number].append(known[equation.invars[side]])
         else:
-            used.update(variables)
-    constants = [v for v in known if v in used]
-    body = Body(constants, jaxpr.invars, equations, products, jaxpr.outvars)
-    return body, weights, [known[v] for v in constants]
+            parts.append(equation)
+            continue
+        if uses[equation.outvars[0]] == 1:
+            unfinished[equation.outvars[0]] = number
+    needed = {v for part in parts for v in _variables([part.x] if isinstance(part, Product) else part.invars)}
+    constants = [v for v in known if v in needed.union(_variables(results))]
+    return Body(constants, traced.jaxpr.invars, parts, results), weights, [known[v] for v in constants]
+
+
+def _hoist(traced: ClosedJaxpr) -> tuple[Values, list[JaxprEqn]]:
+    """What is known before the loop, and the equations that are left to it."""
+    known: Values = dict(zip(traced.jaxpr.constvars, traced.consts, strict=True))
+    left = []
+    for equation in traced.jaxpr.eqns:
+        if equation.effects or any(v not in known for v in _variables(equation.invars)):
+            left.append(equation)
+        else:
+            _evaluate(equation, known)
+    return known, left
+
+
+def _side_of_weight(equation: JaxprEqn, known: Values) -> int | None:
+    """Which operand is known before the loop, if of two variables just one is."""
+    fixed = [v in known for v in _variables(equation.invars)]
+    return fixed.index(True) if len(equation.invars) == 2 and sorted(fixed) == [False, True] else None
+
+
+def _variables(atoms: Iterable[Var | Literal]) -> list[Var]:
+    return [v for v in atoms if not isinstance(v, Literal)]
 
 
 @jax.custom_jvp
@@ -201,11 +221,11 @@ def _(primals: Any, tangents: Any) -> Any:
     return primals[0], tangents[0] + tangents[1]
 
 
-def _value(variable: Var | Literal, values: dict[Any, Any]) -> Any:
+def _value(variable: Var | Literal, values: Values) -> Any:
     return variable.val if isinstance(variable, Literal) else values[variable]
 
 
-def _evaluate(equation: JaxprEqn, values: dict[Any, Any]) -> None:
+def _evaluate(equation: JaxprEqn, values: Values) -> None:
     params = equation.primitive.get_bind_params(equation.params)
     with equation.ctx.manager:
         results = equation.primitive.bind(*(_value(v, values) for v in equation.invars), **params)

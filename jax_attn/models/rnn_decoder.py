@@ -119,9 +119,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
 
     def setup(self) -> None:
         def dense(features: int, use_bias: bool) -> nn.Dense:
-            return nn.Dense(
-                features, use_bias, dtype=self.dtype, param_dtype=self.param_dtype, dot_general=dot_general
-            )
+            return nn.Dense(features, use_bias, dtype=self.dtype, param_dtype=self.param_dtype, dot_general=dot_general)
 
         self.embedding = nn.Embed(
             self.vocab_size,
@@ -345,7 +343,9 @@ class Seq2SeqAttentionDecoder(nn.Module):
         carries = [carry]
         for layer, cell in enumerate(cells[1:], start=1):
             below = output if keep.layers is None else drop(output, self.dropout, keep.layers[layer - 1])
-            bias = jnp.zeros_like(projected) if cell.bias_ih is None else jnp.broadcast_to(cell.bias_ih, projected.shape)
+            bias = (
+                jnp.zeros_like(projected) if cell.bias_ih is None else jnp.broadcast_to(cell.bias_ih, projected.shape)
+            )
             carry, output = self.rnn.advance(cell, state.rnn[layer], bias, below)
             carries.append(carry)
         if self.query == "new":

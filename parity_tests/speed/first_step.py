@@ -19,8 +19,9 @@ def main(what: str, device: str) -> None:
     from parity_tests.speed.translation import TRANSLATORS, draw_training
 
     jax_device.for_training(device)
-    training = jax_training.Training(TRANSLATORS[what], "additive", drawn=False)
-    state, _ = training.run(training.start(), [jax_training.on_device(draw_training(what)[0].first)])
+    first = draw_training(what)[0].first
+    training = jax_training.Training(TRANSLATORS[what], "additive", first.sources.shape[1], drawn=False)
+    state, _ = training.run(training.start(), [jax_training.on_devices(first, training.mesh)])
     print("step", int(state.step), flush=True)
 
 

@@ -2,6 +2,8 @@
 
 import jax
 
+from train.devices import use_all_cores
+
 
 def on(device: str) -> None:
     """Make `device` ("cpu" or "cuda") the one that JAX uses, with products in float32 as PyTorch's."""
@@ -14,3 +16,4 @@ def on(device: str) -> None:
 def for_training(device: str) -> None:
     """What the program does before JAX starts, when it is about to train."""
     on(device)
+    use_all_cores()

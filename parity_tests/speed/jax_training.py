@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
 from jax_attn.weights import from_torch, to_torch
@@ -20,6 +21,7 @@ from parity_tests.speed.translation import (
 from parity_tests.speed.workload import Program
 from train.batches import Examples, in_order
 from train.config import TrainingConfig
+from train.devices import batch_mesh, on_each
 from train.optimizers import make_optimizer
 from train.step import TrainState, make_train_epoch
 
@@ -46,19 +48,24 @@ def draw_params(model: EncoderDecoder, name: str, scales: Any = None) -> Any:
 class Training:
     """A model in training: a call is one pass over the batches."""
 
-    def __init__(self, translator: Translator, attention: str, drawn: bool = True) -> None:
+    def __init__(self, translator: Translator, attention: str, batch_size: int, drawn: bool = True) -> None:
         """`drawn`: with the weights that every contestant has, else as the model itself begins."""
         self.model = build_model(translator, attention)
         self.params = draw_params(self.model, translator.name) if drawn else init_params(self.model)
         settings = TrainingConfig(learning_rate=translator.learning_rate, decay=False, loss=translator.loss)
         self.optimizer = make_optimizer(settings, 1)
+        self.mesh = batch_mesh(batch_size)
         smoothing = {"label_smoothing": translator.label_smoothing} if translator.label_smoothing else {}
-        self.train_epoch = make_train_epoch(self.model, self.optimizer, translator.loss, 0, **smoothing)
+        self.train_epoch = make_train_epoch(self.model, self.optimizer, translator.loss, 0, **smoothing, mesh=self.mesh)
 
     def start(self) -> TrainState:
         """Before the first step; with arrays of its own, since the first step takes them over."""
-        params = jax.tree.map(jnp.copy, self.params)
-        return TrainState(params, self.optimizer.init(params), jnp.zeros((), jnp.int32))
+
+        @jax.jit
+        def begin(params: Any) -> TrainState:
+            return TrainState(jax.tree.map(jnp.copy, params), self.optimizer.init(params), jnp.zeros((), jnp.int32))
+
+        return on_each(begin(self.params), self.mesh)
 
     def run(self, state: TrainState, groups: list[Any]) -> tuple[TrainState, list[Any]]:
         """One program for each shape of batches; waits for the last."""
@@ -69,11 +76,11 @@ class Training:
         return jax.block_until_ready((state, losses))
 
 
-def on_device(group: Group) -> tuple[Examples, np.ndarray]:
+def on_devices(group: Group, mesh: Mesh) -> tuple[Examples, np.ndarray]:
     """The examples of a group, and the plan of an epoch that reads them in order."""
     flat = Examples(*(part.reshape(-1, *part.shape[2:]) for part in group))
     rows = in_order(len(flat.sources), group.sources.shape[1])
-    return jax.device_put(flat), rows
+    return on_each(flat, mesh), rows
 
 
 def build(device: str, *, translator: str, attention: str = "additive") -> Program:
@@ -81,7 +88,9 @@ def build(device: str, *, translator: str, attention: str = "additive") -> Progr
     jax_device.for_training(device)
     of = TRANSLATORS[translator]
     groups = draw_training(translator)
-    training, batches = Training(of, attention), [on_device(group) for group in groups]
+    batch_size = groups[0].sources.shape[1]
+    training = Training(of, attention, batch_size)
+    batches = [on_devices(group, training.mesh) for group in groups]
     state = training.start()
 
     def step() -> None:
@@ -89,7 +98,7 @@ def build(device: str, *, translator: str, attention: str = "additive") -> Progr
         state, _ = training.run(state, batches)
 
     def first_losses() -> dict[str, np.ndarray]:
-        sober = Training(of.without("dropout"), attention) if of.dropout else training
+        sober = Training(of.without("dropout"), attention, batch_size) if of.dropout else training
         _, (losses, *_) = sober.run(sober.start(), batches[:1])
         return {"losses": np.asarray(losses.per_token())[:COMPARED]}
 
