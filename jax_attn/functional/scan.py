@@ -19,7 +19,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
 from jax.extend.core.primitives import add_p, dot_general_p
 
-from jax_attn.functional.products import dot_general
+from jax_attn.functional.weight_products import dot_general
 
 Carry = TypeVar("Carry")
 Values = dict[Any, Any]

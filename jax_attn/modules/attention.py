@@ -29,9 +29,9 @@ from jax_attn.functional.blockwise import blockwise_attention
 from jax_attn.functional.checks import require_float, require_rate, require_same_length, shape_text, wide_dtype
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import attention_mask, zero_unattended
-from jax_attn.functional.products import dot_general
 from jax_attn.functional.scores import additive_score, dot_score, gaussian_score, scaled_dot_score
 from jax_attn.functional.softmax import EmptyRow, masked_softmax
+from jax_attn.functional.weight_products import dot_general
 
 Form = Literal["auto", "plain", "blockwise"]
 

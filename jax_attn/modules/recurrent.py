@@ -16,8 +16,8 @@ from jax_attn.functional.checks import require_bool, require_float, require_rank
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import sequence_mask
-from jax_attn.functional.products import product
 from jax_attn.functional.recurrence import gru_step, lstm_step, unroll
+from jax_attn.functional.weight_products import product
 
 RecurrentState = Any
 """GRU: h; LSTM: (h, c); each `[layers · directions, *batch, H]`, layer by layer, forward before backward."""
