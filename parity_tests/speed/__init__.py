@@ -8,5 +8,7 @@ first_step, start        the wait for the first step
 worker, processes        a process for each contestant, and the parent's side of it
 rounds, memory, limits   how time and memory are measured, and what the machine allows
 agreement                that all contestants of a workload compute the same
-measure, tables, kept    one workload; all of them printed; compared with those of before
+measure, sitting         one workload, and all of one run
+tables, kept             the same printed, and compared with that of before
+growth, growth_plot      against length, hidden size, batch and vocabulary
 """

@@ -20,23 +20,20 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from parity_tests.speed.agreement import DisagreementError
 from parity_tests.speed.growth import SWEEPS, measure_growth
 from parity_tests.speed.growth_plot import draw_growth
 from parity_tests.speed.kept import KEPT_FILE, compare_with_kept, keep
-from parity_tests.speed.limits import CEILINGS
-from parity_tests.speed.machine import describe_machine, find_cpp_compiler, find_device
-from parity_tests.speed.measure import Measured, Say, measure
-from parity_tests.speed.processes import ContestantError
+from parity_tests.speed.machine import describe_machine
+from parity_tests.speed.measure import Say
 from parity_tests.speed.rounds import Spread
-from parity_tests.speed.start import measure_start
+from parity_tests.speed.sitting import Sitting, sit_down, sit_through
 from parity_tests.speed.tables import (
     as_ceiling_text,
     as_growth_table,
@@ -46,7 +43,7 @@ from parity_tests.speed.tables import (
     best_rates,
 )
 from parity_tests.speed.workload import Ratio
-from parity_tests.speed.workloads import ALL_RATIOS, NAMES, RATIOS, find_workload
+from parity_tests.speed.workloads import ALL_RATIOS, NAMES
 
 CONSOLE = Console(highlight=False)
 
@@ -83,22 +80,18 @@ def main() -> int:
         return complain(f"{options.json} exists already, or its folder does not")
     if options.check and not KEPT_FILE.exists():
         return complain(f"nothing was kept in {KEPT_FILE}: run `python -m parity_tests.speed --keep` first")
-    try:
-        with progress() as say:
-            results, rates, start, machine = run(names, options.quick, not small, say)
-    except (ContestantError, DisagreementError) as error:
-        CONSOLE.print(f"error: {error}", markup=False, style="red")
-        return 1
-    ratios = read_ratios(results, start)
-    print_report(results, ratios, rates)
+    with progress() as say:
+        sitting = sit_through(names, options.quick, not small, say)
+    machine, ratios = describe_machine(sitting.device), sitting.ratios()
+    print_report(sitting)
     if options.json is not None:
-        text = json.dumps(as_json(results, ratios, rates, start, machine), indent=2)
-        options.json.write_text(text + "\n", encoding="utf-8")
+        write_json(options.json, as_json(sitting, machine))
     kept = {ratio: spread for ratio, spread in ratios.items() if ratio.small and spread is not None}
-    if options.keep:
+    if options.keep and not sitting.failures:
         keep({ratio.name: spread for ratio, spread in kept.items()}, machine)
         CONSOLE.print(f"kept in {KEPT_FILE}")
-    return check(kept, machine) if options.check else 0
+    fell = check(kept, machine) if options.check else False
+    return int(fell or bool(sitting.failures))
 
 
 def grow(options: Options) -> int:
@@ -112,21 +105,17 @@ def grow(options: Options) -> int:
         for sweep, name in zip(SWEEPS, names, strict=True)
         if not options.only or any(part in name for part in options.only)
     ]
-    device, compiler = find_device(), find_cpp_compiler()
-    try:
-        with progress() as say:
-            results = measure_growth(sweeps, lambda workload: measure(workload, device, compiler, say))
-    except (ContestantError, DisagreementError) as error:
-        CONSOLE.print(f"error: {error}", markup=False, style="red")
-        return 1
+    with progress() as say:
+        sitting = sit_down(say)
+        sitting.results += measure_growth(sweeps, sitting.take)
     for sweep in sweeps:
-        CONSOLE.print(as_growth_table(sweep, results))
+        CONSOLE.print(as_growth_table(sweep, sitting.results))
+    print_failures(sitting)
     assert options.growth is not None
-    draw_growth(results).savefig(options.growth, dpi=110)
+    draw_growth(sitting.results).savefig(options.growth, dpi=110)
     if options.json is not None:
-        text = json.dumps(as_json(results, {}, {}, {}, describe_machine(device)), indent=2)
-        options.json.write_text(text + "\n", encoding="utf-8")
-    return 0
+        write_json(options.json, as_json(sitting, describe_machine(sitting.device)))
+    return int(bool(sitting.failures))
 
 
 def selected(only: tuple[str, ...], small: bool = False) -> list[str]:
@@ -149,62 +138,33 @@ def selected(only: tuple[str, ...], small: bool = False) -> list[str]:
     return [name for name in NAMES if name in wanted]
 
 
-Results = tuple[list[Measured], dict[str, dict[str, float]], dict[str, Spread], dict[str, object]]
+def print_report(sitting: Sitting) -> None:
+    """The tables, and what failed in words."""
+    if sitting.results:
+        CONSOLE.print(as_times_table(sitting.results, best_rates(sitting.rates)))
+    if sitting.rates:
+        CONSOLE.print(as_ceiling_text(sitting.rates))
+    CONSOLE.print(as_ratio_table(sitting.ratios()))
+    print_failures(sitting)
 
 
-def run(names: list[str], quick: bool, ceilings: bool, say: Say) -> Results:
-    """The workloads, the ceilings that they are held against if asked for, the start, and the machine."""
-    say("looking at the machine")
-    device, compiler = find_device(), find_cpp_compiler()
-
-    def take(name: str) -> Measured:
-        workload = find_workload(name)
-        if quick:
-            read = any(ratio.memory and ratio.workload == name for ratio in RATIOS)
-            workload = replace(workload, rounds=max(3, workload.rounds // 2), has_memory=workload.has_memory and read)
-        return measure(workload, device, compiler, say)
-
-    results = [take(name) for name in names if name != "start"]
-    needed = [name for name in CEILINGS if ceilings and any(name in result.workload.limit for result in results)]
-    rates = {
-        name: {of: 1 / entry.spread.median for of, entry in take(CEILINGS[name]).entries.items()} for name in needed
-    }
-    start = measure_start(device, 3 if quick else 7, say) if "start" in names else {}
-    return results, rates, start, describe_machine(device)
+def print_failures(sitting: Sitting) -> None:
+    for failure in sitting.failures:
+        CONSOLE.print(f"FAILED: {failure}", markup=False, style="red")
 
 
-def read_ratios(results: list[Measured], start: dict[str, Spread]) -> dict[Ratio, Spread | None]:
-    """Every ratio, None where it was not measured."""
-    by_name = {result.workload.name: result for result in results}
-    ratios: dict[Ratio, Spread | None] = {}
-    for ratio in ALL_RATIOS:
-        result = by_name.get(ratio.workload)
-        if ratio in RATIOS:
-            ratios[ratio] = None if result is None else result.ratio(ratio)
-        else:
-            ratios[ratio] = start.get(ratio.name.partition("_")[0])
-    return ratios
+def write_json(path: Path, content: dict[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def print_report(
-    results: list[Measured], ratios: dict[Ratio, Spread | None], rates: dict[str, dict[str, float]]
-) -> None:
-    """The tables."""
-    if results:
-        CONSOLE.print(as_times_table(results, best_rates(rates)))
-    if rates:
-        CONSOLE.print(as_ceiling_text(rates))
-    CONSOLE.print(as_ratio_table(ratios))
-
-
-def check(ratios: dict[Ratio, Spread], machine: dict[str, object]) -> int:
-    """Every kept ratio beside the one measured now; 1 if one fell."""
+def check(ratios: dict[Ratio, Spread], machine: dict[str, object]) -> bool:
+    """Every kept ratio beside the one measured now; whether one fell."""
     comparisons, warning = compare_with_kept(ratios, machine)
     if warning:
         CONSOLE.print(f"warning: {warning}", style="yellow")
     for comparison in comparisons:
         CONSOLE.print(str(comparison), style="red" if comparison.fell else None)
-    return int(any(comparison.fell for comparison in comparisons))
+    return any(comparison.fell for comparison in comparisons)
 
 
 @contextmanager

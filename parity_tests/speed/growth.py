@@ -134,7 +134,7 @@ def work(point: Point) -> float:
     return prod(value * value if name == "length" else value for name, value in point.items())
 
 
-def measure_growth(sweeps: Sequence[Sweep], take: Callable[[Workload], Measured]) -> list[Measured]:
+def measure_growth(sweeps: Sequence[Sweep], take: Callable[[Workload], Measured | None]) -> list[Measured]:
     """Every point of the sweeps, small ones first, without what would take too long; `take` measures a workload."""
     results = []
     for sweep in sweeps:
@@ -145,9 +145,11 @@ def measure_growth(sweeps: Sequence[Sweep], take: Callable[[Workload], Measured]
             grown = work(point) / work(before) if before is not None else 1.0
             short = tuple(c for c in workload.contestants if seconds.get(c.name, 0) * grown <= MOST_SECONDS)
             result = take(replace(workload, contestants=short))
-            seconds = {name: entry.spread.median for name, entry in result.entries.items()} | {
+            entries = {} if result is None else result.entries
+            # What was not tried is not tried again.
+            seconds = {c.name: entries[c.name].spread.median if c.name in entries else inf for c in short} | {
                 c.name: inf for c in workload.contestants if c not in short
             }
-            results.append(result)
+            results += [] if result is None else [result]
             before = point
     return results

@@ -3,6 +3,7 @@ import sys
 import pytest
 
 from parity_tests.speed import __main__ as command
+from parity_tests.speed import sitting
 from parity_tests.speed.growth import GROWTH_WORKLOADS, MOST_SECONDS, SWEEPS, measure_growth, work
 from parity_tests.speed.growth_plot import STYLES, draw_growth
 from parity_tests.speed.measure import Entry, Measured
@@ -51,8 +52,8 @@ def test_what_took_long_is_not_tried_where_it_takes_longer():
 
 
 def test_the_command_prints_and_draws(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(command, "measure", lambda workload, *rest: entries_of(workload, 0.002))
-    monkeypatch.setattr(command, "find_device", lambda: "cpu")
+    monkeypatch.setattr(sitting, "measure", lambda workload, *rest: entries_of(workload, 0.002))
+    monkeypatch.setattr(sitting, "find_device", lambda: "cpu")
     picture = tmp_path / "growth.png"
     monkeypatch.setattr(sys, "argv", ["speed", "--growth", str(picture), "--only", "dot length", "vocabulary"])
     assert command.main() == 0

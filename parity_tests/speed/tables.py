@@ -10,8 +10,8 @@ from parity_tests.speed.growth import Sweep
 from parity_tests.speed.limits import limit_seconds
 from parity_tests.speed.measure import Entry, Measured
 from parity_tests.speed.rounds import Spread
+from parity_tests.speed.sitting import Sitting
 from parity_tests.speed.workload import Ratio
-from parity_tests.speed.workloads import ALL_RATIOS
 
 
 def as_times_table(results: Sequence[Measured], rates: Mapping[str, float]) -> Table:
@@ -22,7 +22,8 @@ def as_times_table(results: Sequence[Measured], rates: Mapping[str, float]) -> T
     for heading in ("median", "a second", "spread", "of the\nlimit", "peak\nmemory", "to\ncompile", "error"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
-        name = f"{result.workload.name}, a {result.workload.unit}"
+        unit = result.workload.unit
+        name = result.workload.name + ("" if unit == "call" else f", a {unit}")
         for contestant, entry in result.entries.items():
             spread, share = entry.spread, share_of_limit(result, contestant, rates)
             numbers = (
@@ -94,24 +95,18 @@ def as_ceiling_text(rates: Mapping[str, Mapping[str, float]]) -> str:
     return "ceilings (JAX / PyTorch): " + ", ".join(parts)
 
 
-def as_json(
-    results: Sequence[Measured],
-    ratios: Mapping[Ratio, Spread | None],
-    rates: Mapping[str, Mapping[str, float]],
-    start: Mapping[str, Spread],
-    machine: Mapping[str, Any],
-) -> dict[str, Any]:
+def as_json(sitting: Sitting, machine: Mapping[str, Any]) -> dict[str, Any]:
     """Everything, for a program. `ratios` has every key, null where it was not measured."""
-    by_name = {ratio.name: spread for ratio, spread in ratios.items()}
-    spreads = {ratio.name: by_name.get(ratio.name) for ratio in ALL_RATIOS}
+    ratios = sitting.ratios()
     return {
-        "ratios": {name: None if spread is None else spread.median for name, spread in spreads.items()},
-        "spreads": {name: None if spread is None else spread.iqr for name, spread in spreads.items()},
-        "goals": {ratio.name: ratio.goal for ratio in ALL_RATIOS},
-        "met": {ratio.name: ratio.met(_median(spreads[ratio.name])) for ratio in ALL_RATIOS},
-        "workloads": {result.workload.name: _workload_json(result, rates) for result in results},
-        "start": {name: {"median": spread.median, "iqr": spread.iqr} for name, spread in start.items()},
-        "ceilings": rates,
+        "ratios": {ratio.name: _median(spread) for ratio, spread in ratios.items()},
+        "spreads": {ratio.name: None if spread is None else spread.iqr for ratio, spread in ratios.items()},
+        "goals": {ratio.name: ratio.goal for ratio in ratios},
+        "met": {ratio.name: ratio.met(_median(spread)) for ratio, spread in ratios.items()},
+        "workloads": {result.workload.name: _workload_json(result, sitting.rates) for result in sitting.results},
+        "start": {name: {"median": spread.median, "iqr": spread.iqr} for name, spread in sitting.start.items()},
+        "ceilings": sitting.rates,
+        "failures": sitting.failures,
         "machine": machine,
     }
 

@@ -129,7 +129,7 @@ def _full_batches() -> list[Group]:
 
 BUCKETS = (12, 16, 20, 26)
 """Lengths to which sorted sentences are padded, `<eos>` counted in: one compiled program each."""
-J_BATCHES = (2, 3, 2, 1)
+J_BATCHES = (2, 2, 1, 1)
 """Batches of each in one call, about as many as Multi30k's lengths ask for."""
 
 
