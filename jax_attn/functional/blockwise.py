@@ -27,10 +27,18 @@ from jax_attn.functional.checks import (
 )
 from jax_attn.functional.dropout import dropout
 from jax_attn.functional.masks import checked_lens, checked_mask, zero_unattended
+from jax_attn.functional.products import inner_products, scaled_inner_products, transposed_product
+from jax_attn.functional.scores import dot_score, scaled_dot_score
 from jax_attn.functional.softmax import EmptyRow, require_empty_row
 
 BLOCK_SIZE = 1024
 """Queries, and keys, of one block: its scores are 4 MB in float32."""
+
+OF_BLOCKS: dict[Callable[..., Array], Callable[..., Array]] = {
+    dot_score: inner_products,
+    scaled_dot_score: scaled_inner_products,
+}
+"""The scores that are computed in a form of their own, once the arguments are checked and wide."""
 
 
 def blockwise_attention(
@@ -56,7 +64,8 @@ def blockwise_attention(
 
     Args:
         score: any function of queries `[q, D]`, keys `[k, D′]` and the parameters to scores `[q, k]`, each the score of
-            one pair alone. It is given all of them in float32 or wider, and any lengths. Its own derivative is used.
+            one pair alone. It is given all of them in float32 or wider, and any lengths. Its own derivative is used,
+            but for dot products, scaled or not: see `inner_products`.
         queries, keys, values: `[*batch, Q, D]`, `[*batch, K, D′]`, `[*batch, K, V]`.
         valid_lens: `[*batch]` or `[*batch, Q]`, see `attention_mask`.
         mask: boolean, broadcastable to `[*batch, Q, K]`.
@@ -90,7 +99,8 @@ def blockwise_attention(
     queries, keys, values, *given = (x.astype(wide) for x in (queries, keys, values, *given))
     keys = zero_unattended(keys, seen)
     values = zero_unattended(values, seen if pairs.uniform is None else seen | pairs.uniform.any(-2, keepdims=True))
-    attend = partial(_attend, Static(score, dropout_rate, block_size), tuple(given))
+    static = Static(OF_BLOCKS.get(score, score), dropout_rate, block_size)
+    attend = partial(_attend, static, tuple(given))
     return _over_batch(attend, len(shape) - 2, (queries, keys, values), pairs).astype(dtype)
 
 
@@ -279,23 +289,25 @@ def _forward(
 
 
 def _backward(static: Static, residuals: tuple[Any, ...], to_context: Array) -> tuple[Any, ...]:
-    """From d, the gradient of a query's context o, to that of its scores s, block by block:
+    """From d, the gradient of a query's context o, to that of its scores s, block by block, with e = exp(s − m):
 
-        p = exp(s − m) / l        ds = p (d · v − d · o)
-        dv = Σ_q p d              dqueries, dkeys, dparameters: the score's own derivative along ds
+        p = e / l        ds = p (d · v − d · o) = e (d/l · v − d/l · o)
+        dv = Σ_q p d = Σ_q e d/l        dqueries, dkeys, dparameters: the score's own derivative along ds
 
-    With dropout, p in dv and d · v are those of the kept pairs, over 1 − rate; d · o is then Σ_k p (d · v) as before.
+    so that l divides queries and never pairs. With dropout, e in dv and d · v are those of the kept pairs, over
+    1 − rate; d · o is then Σ_k p (d · v) as before.
     """
     parameters, queries, keys, values, pairs, context, highest, total = residuals
     grid = Grid.of(queries.shape[0], keys.shape[0], static.block_size)
     padded = grid.padded(pairs)
+    to_context = to_context / total[:, None]  # d/l from here on
     along = (to_context * context).sum(axis=-1)
     key_blocks = (jnp.arange(grid.key_blocks), grid.by_key(keys), grid.by_key(values))
-    statistics = grid.by_query(highest, fill=jnp.inf), grid.by_query(total, fill=1.0), grid.by_query(along)
+    statistics = grid.by_query(highest, fill=jnp.inf), grid.by_query(along)
     query_blocks = jnp.arange(grid.query_blocks), grid.by_query(queries), grid.by_query(to_context), statistics
 
     def of_queries(so_far: Any, block: Any) -> tuple[Any, Array]:
-        i, query, to_context, (highest, total, along) = block
+        i, query, to_context, (highest, along) = block
         to_parameters, to_keys, to_values = so_far
 
         def of_keys(so_far: Any, block: tuple[Array, Array, Array]) -> tuple[Any, tuple[Array, Array]]:
@@ -303,10 +315,10 @@ def _backward(static: Static, residuals: tuple[Any, ...], to_context: Array) -> 
             to_parameters, to_query = so_far
             pairs = grid.cut(padded, i, j)
             scores, pull_back = jax.vjp(lambda *inputs: pairs.mask(static.score(*inputs)), query, key, *parameters)
-            weights = jnp.exp(scores - highest[:, None]) / total[:, None]
-            to_value = pairs.drop(weights, static.dropout_rate).T @ to_context
+            exponents = jnp.exp(scores - highest[:, None])
+            to_value = transposed_product(pairs.drop(exponents, static.dropout_rate), to_context)
             to_weights = pairs.drop(to_context @ value.T, static.dropout_rate)
-            more_query, to_key, *more_parameters = pull_back(weights * (to_weights - along[:, None]))
+            more_query, to_key, *more_parameters = pull_back(exponents * (to_weights - along[:, None]))
             to_parameters = jax.tree.map(jnp.add, to_parameters, tuple(more_parameters))
             return (to_parameters, to_query + more_query), (to_key, to_value)
 
