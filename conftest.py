@@ -5,7 +5,10 @@ inside the library too. A test of the library's own messages asks for the fixtur
 away.
 """
 
+import os
 from collections.abc import Iterator
+
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"  # of the programs under test and their processes: a test is no run
 
 import jax
 import jaxtyping

@@ -131,8 +131,10 @@ def make_learner(config: Config, loaded: data.Data) -> Learner:
         return TorchLearner(config, loaded)
     from train.devices import use_all_cores
     from train.loop import JaxLearner
+    from train.program_cache import keep_programs
 
     use_all_cores()
+    keep_programs()
     return JaxLearner(config, loaded)
 
 

@@ -193,9 +193,11 @@ def open_sources(options: Options) -> Iterator[Iterator[str]]:
 
 def load(options: Options) -> Translator:
     """The translator that the options ask for."""
+    from train.program_cache import keep_programs
     from train.saved_run import SavedRun
     from train.translator import Translator, configure
 
+    keep_programs()
     runs = [SavedRun.load(folder) for folder in (options.run, *options.ensemble)]
     config = configure(runs[0], search_options(options), as_option)
     if not options.sample and options.nbest > config.beam_size:
