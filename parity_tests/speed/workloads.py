@@ -40,7 +40,9 @@ def _additive(direction: str) -> Workload:
             _torch("compiled", "additive_score", inputs, compiled=True, **backward),
             _jax("naive jnp", "naive additive", inputs, **backward),
         ),
-        Agreement(1e-4, why="the gradient of w_v is a sum of two million terms of either sign"),
+        Agreement(
+            1e-4, why="PyTorch's gradient of w_v, a sum of two million terms, is 4e-5 from that in float64; ours 4e-7"
+        ),
         {"tanh": terms * (2 if direction == "backward" else 1)},
         rounds=5,
     )
