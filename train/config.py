@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from train.tokens import Tokenizer
 
-AttentionName = Literal["additive", "dot", "scaled_dot", "bilinear", "gaussian", "multi_head", "sum", "none"]
+AttentionName = Literal[
+    "additive", "dot", "scaled_dot", "bilinear", "scaled_bilinear", "gaussian", "multi_head", "sum", "none"
+]
 OptimizerName = Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad"]
 
 

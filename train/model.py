@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jax_attn import AdditiveAttention, MultiHeadAttention
+from jax_attn import AdditiveAttention, BilinearAttention, MultiHeadAttention
 from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
 from jax_attn.modules.attention import Attention
 from train.config import ConfigError, ModelConfig
@@ -28,6 +28,8 @@ def _attention(config: ModelConfig) -> Attention | str:
     """The name of an attention that the decoder knows by it, or the module of one that it does not."""
     if config.attention == "multi_head":
         return MultiHeadAttention(config.num_hiddens, config.num_heads, config.dropout)
+    if config.attention == "scaled_bilinear":
+        return BilinearAttention(config.dropout, scaled=True)
     if config.attention == "sum":
         return AdditiveAttention(config.num_hiddens, config.dropout, use_tanh=False)
     return config.attention

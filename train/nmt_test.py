@@ -136,7 +136,7 @@ def test_other_models_run_to_their_end(tmp_path, options):
     assert (summary["attention_parameters"] == 0) == ("none" in options)
 
 
-@pytest.mark.parametrize("attention", ["multi_head", "sum"])
+@pytest.mark.parametrize("attention", ["multi_head", "scaled_bilinear", "sum"])
 def test_attention_that_the_decoder_has_no_name_for_is_the_same_in_both_frameworks(tmp_path, attention):
     run(tmp_path, *SMALL, "--epochs", "1", "--model.attention", attention)
     sentences = ["the cat sleeps .", "you sell the big book ."]

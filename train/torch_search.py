@@ -12,7 +12,7 @@ from torch_ref.functional.ensemble import ensemble
 from torch_ref.models.rnn_decoder import Seq2SeqAttentionDecoder
 from torch_ref.models.rnn_encoder import Seq2SeqEncoder
 from torch_ref.models.seq2seq import EncoderDecoder
-from torch_ref.modules.attention import AdditiveAttention, Attention, MultiHeadAttention
+from torch_ref.modules.attention import AdditiveAttention, Attention, BilinearAttention, MultiHeadAttention
 from train.config import ConfigError, ModelConfig, SearchConfig, search_settings
 from train.model import decoder_settings, encoder_settings
 from train.saved_run import SavedRun
@@ -43,6 +43,8 @@ def _attention(config: ModelConfig) -> Attention | str:
     """The name of an attention that the decoder knows by it, or the module of one that it does not."""
     if config.attention == "multi_head":
         return MultiHeadAttention(config.num_hiddens, config.num_heads, config.dropout)
+    if config.attention == "scaled_bilinear":
+        return BilinearAttention(config.num_hiddens, config.num_hiddens, config.dropout, scaled=True)
     if config.attention == "sum":
         return AdditiveAttention(config.num_hiddens, config.dropout, use_tanh=False)
     return config.attention

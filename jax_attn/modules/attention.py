@@ -238,16 +238,20 @@ class BilinearAttention(Attention):
     """a(q, k) = qᵀ W k, for queries and keys of different length (Luong et al., 2015, "general").
 
     Parameters: `W`, a Dense layer without bias from the keys' features to the queries', so that W k is projected once.
+
+    Args:
+        scaled: divide by √D, D the queries' features, as the scaled dot product does; Luong's is not.
     """
 
     dropout: float = 0.0
+    scaled: bool = field(default=False, kw_only=True)
 
     @nn.compact
     def project_keys(self, keys: Array, query_size: int) -> Array:
         return nn.Dense(query_size, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype, name="W")(keys)
 
     def scoring(self) -> tuple[Callable[..., Array], tuple[Array, ...]]:
-        return dot_score, ()
+        return scaled_dot_score if self.scaled else dot_score, ()
 
 
 class AdditiveAttention(Attention):

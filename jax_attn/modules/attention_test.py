@@ -39,6 +39,7 @@ MODULES = {
     "scaled dot": lambda **kw: DotProductAttention(**kw),
     "dot": lambda **kw: DotProductAttention(scaled=False, **kw),
     "bilinear": lambda **kw: BilinearAttention(**kw),
+    "scaled bilinear": lambda **kw: BilinearAttention(scaled=True, **kw),
     "gaussian": lambda **kw: GaussianAttention(sigma=2.0, **kw),
     "multi-head": lambda **kw: MultiHeadAttention(8, 2, use_bias=True, **kw),
 }

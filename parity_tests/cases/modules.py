@@ -123,6 +123,7 @@ def bilinear_variants() -> Iterator[Variant]:
     inputs = attention_inputs(EXTREME, (QUERY_SIZE, KEY_SIZE), "BilinearAttention")
     inputs["keys"] = inputs["keys"][:, :1] + 1e-3 * inputs["keys"]
     yield Variant(EXTREME.name, {**inputs, "queries": inputs["queries"] * 2e3})
+    yield Variant("scaled", attention_inputs(COMMON[1], (QUERY_SIZE, KEY_SIZE), "scaled"), {"scaled": True})
 
 
 def gaussian_variants() -> Iterator[Variant]:

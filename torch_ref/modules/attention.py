@@ -191,21 +191,25 @@ class DotProductAttention(Attention):
 
 
 class BilinearAttention(Attention):
-    """score = q . (W k), for queries and keys of different length (Luong et al. 2015, "general").
+    """score = q . (W k), or that / sqrt(query_size) with scaled, for queries and keys of different length (Luong et al.
+    2015, "general", which is not scaled).
 
     Parameters: W [query_size, key_size], applied to the keys, which are then projected once.
     """
 
-    def __init__(self, query_size: int, key_size: int, dropout: float = 0.0, *, empty_row: str = "zero") -> None:
+    def __init__(
+        self, query_size: int, key_size: int, dropout: float = 0.0, *, scaled: bool = False, empty_row: str = "zero"
+    ) -> None:
         super().__init__(dropout, empty_row=empty_row)
         self.query_size, self.key_size = query_size, key_size
+        self.scaled = scaled
         self.W = nn.Linear(key_size, query_size, bias=False)
 
     def project_keys(self, keys: Tensor) -> Tensor:
         return _project(self.W, keys)
 
     def score(self, queries: Tensor, keys: Tensor) -> Tensor:
-        return dot_score(queries, keys)
+        return scaled_dot_score(queries, keys) if self.scaled else dot_score(queries, keys)
 
 
 class GaussianAttention(Attention):
