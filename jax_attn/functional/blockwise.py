@@ -40,6 +40,9 @@ OF_BLOCKS: dict[Callable[..., Array], Callable[..., Array]] = {
 }
 """The scores that are computed in a form of their own, once the arguments are checked and wide."""
 
+TOGETHER = 2
+"""Examples (or heads) whose dot products are taken at once: two cores then wait less for each other, by a tenth."""
+
 
 def blockwise_attention(
     score: Callable[..., Array],
@@ -59,8 +62,9 @@ def blockwise_attention(
 
         context = blockwise_attention(additive_score, queries, keys, values, valid_lens, parameters=(w_v,))
 
-    Memory grows as Q + K and not as Q · K, for the gradient too. Leading axes are taken one example after the other,
-    so that a block's scores stay in the cache; with many short sequences the plain form is the faster one.
+    Memory grows as Q + K and not as Q · K, for the gradient too. Leading axes are taken one example after the other
+    (dot products: two), so that a block's scores stay in the cache; with many short sequences the plain form is the
+    faster one.
 
     Args:
         score: any function of queries `[q, D]`, keys `[k, D′]` and the parameters to scores `[q, k]`, each the score of
@@ -101,7 +105,8 @@ def blockwise_attention(
     values = zero_unattended(values, seen if pairs.uniform is None else seen | pairs.uniform.any(-2, keepdims=True))
     static = Static(OF_BLOCKS.get(score, score), dropout_rate, block_size)
     attend = partial(_attend, static, tuple(given))
-    return _over_batch(attend, len(shape) - 2, (queries, keys, values), pairs).astype(dtype)
+    together = TOGETHER if score in OF_BLOCKS else 1
+    return _over_batch(attend, len(shape) - 2, (queries, keys, values), pairs, together).astype(dtype)
 
 
 class Static(NamedTuple):
@@ -153,8 +158,10 @@ class Pairs(NamedTuple):
         return within if self.mask is None else self.mask if within is None else self.mask & within
 
 
-def _over_batch(attend: Callable[..., Array], axes: int, inputs: tuple[Array, ...], pairs: Pairs) -> Array:
-    """`attend` for each example in turn, over so many leading axes."""
+def _over_batch(
+    attend: Callable[..., Array], axes: int, inputs: tuple[Array, ...], pairs: Pairs, together: int
+) -> Array:
+    """`attend` for each example in turn, over so many leading axes, with so many of the last one taken together."""
     if axes == 0:
         return attend(*inputs, pairs)
     shared = jax.tree.map(lambda x: x[0] if x.shape[0] == 1 else None, pairs)
@@ -162,9 +169,10 @@ def _over_batch(attend: Callable[..., Array], axes: int, inputs: tuple[Array, ..
 
     def one(example: tuple[tuple[Array, ...], Pairs]) -> Array:
         own = jax.tree.map(lambda a, b: b if a is None else a, shared, example[1], is_leaf=lambda x: x is None)
-        return _over_batch(attend, axes - 1, example[0], own)
+        return _over_batch(attend, axes - 1, example[0], own, together)
 
-    return jax.lax.map(one, (inputs, of_each))
+    together = together if axes == 1 and inputs[0].shape[0] % together == 0 else 1
+    return jax.lax.map(one, (inputs, of_each), batch_size=together if together > 1 else None)
 
 
 class Grid(NamedTuple):
