@@ -164,6 +164,10 @@ def check(ratios: dict[Ratio, Spread], machine: dict[str, object]) -> bool:
         CONSOLE.print(f"warning: {warning}", style="yellow")
     for comparison in comparisons:
         CONSOLE.print(str(comparison), style="red" if comparison.fell else None)
+    known = {comparison.ratio for comparison in comparisons}
+    for ratio in ratios:
+        if ratio not in known:
+            CONSOLE.print(f"{ratio.name}: nothing was kept to compare with", style="yellow")
     return any(comparison.fell for comparison in comparisons)
 
 

@@ -27,14 +27,15 @@ LABELS = {"seed": "torch_ref", "tuned": "tuned PyTorch", "compiled": "torch.comp
 
 
 def draw_growth(results: list[Measured]) -> Figure:
-    """A row for each sweep that was measured: time on the left, memory on the right."""
+    """Two panels for each sweep that was measured, time and memory; two sweeps in a row."""
     from matplotlib.figure import Figure
 
     by_name = {result.workload.name: result for result in results}
     sweeps = [sweep for sweep in SWEEPS if any(sweep.workload_name(point) in by_name for point in sweep.points)]
-    rows = -(-len(sweeps) // 2)
-    figure = Figure(figsize=(13, 0.4 + 2.7 * rows), layout="constrained")
-    grid = figure.subplots(rows, 4, squeeze=False).reshape(-1, 2)
+    beside = min(2, len(sweeps))
+    rows = -(-len(sweeps) // beside)
+    figure = Figure(figsize=(6.5 * beside, 0.4 + 2.7 * rows), layout="constrained")
+    grid = figure.subplots(rows, 2 * beside, squeeze=False).reshape(-1, 2)
     for axes, sweep in zip(grid, sweeps, strict=False):
         measured = {
             point[sweep.quantity]: by_name[name].entries
