@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
 from jax_attn.functional import SearchResult
 from jax_attn.weights import to_torch
@@ -21,7 +19,7 @@ from train.learner import Epoch
 from train.model import build_model
 from train.optimizers import make_optimizer
 from train.search import make_search
-from train.step import TrainState, make_evaluate, make_force_decode, make_train_epoch
+from train.step import init_state, make_evaluate, make_force_decode, make_train_epoch
 
 
 class JaxLearner:
@@ -32,23 +30,13 @@ class JaxLearner:
         self.model = build_model(config.model, len(data.source), len(data.target))
         num_batches = len(in_order(len(data.corpus.train), config.training.batch_size))
         optimizer = make_optimizer(config.training, num_batches * config.epochs)
-        self._mesh = batch_mesh(config.training.batch_size)
-        self.state = on_each(self._begin(optimizer), self._mesh)
+        self._mesh = batch_mesh(config.training.batch_size, config.model.num_hiddens)
+        example = Examples(*(column[:1] for column in data.train))
+        self.state = on_each(init_state(self.model, optimizer, example, config.seed), self._mesh)
         self._train_epoch = make_train_epoch(self.model, optimizer, config.training.loss, config.seed, mesh=self._mesh)
         self._evaluate = make_evaluate(self.model)
         self._force_decode = make_force_decode(self.model)
         self._search = make_search((self.model,), config.search, data.max_target_len)
-
-    def _begin(self, optimizer: optax.GradientTransformation) -> TrainState:
-        """The state before the first step, by one program."""
-        example = Examples(*(column[:1] for column in self.data.train))
-
-        @jax.jit
-        def begin(key: jax.Array) -> TrainState:
-            params = self.model.init(key, example.sources, example.targets, example.source_lens)
-            return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
-
-        return begin(jax.random.key(self.config.seed))
 
     @property
     def params(self) -> Any:

@@ -71,6 +71,19 @@ def batch_losses(
     return Losses(nats.sum(), label_lens.sum(), nats.mean(axis=-1).sum())
 
 
+def init_state(
+    model: EncoderDecoder, optimizer: optax.GradientTransformation, example: Examples, seed: int
+) -> TrainState:
+    """The state before the first step, by one program; of the example only the shapes matter."""
+
+    @jax.jit
+    def init(key: Array) -> TrainState:
+        params = model.init(key, example.sources, example.targets, example.source_lens)
+        return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+
+    return init(jax.random.key(seed))
+
+
 def make_train_epoch(
     model: EncoderDecoder,
     optimizer: optax.GradientTransformation,

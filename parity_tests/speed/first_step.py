@@ -1,29 +1,45 @@
-"""A fresh process that trains one step as soon as it can, or only imports: `python -m …speed.first_step W DEVICE`.
+"""A fresh process that trains one step as soon as it can, or only imports: `python first_step.py [FILE]`.
 
-It prints a line when it is done, which is what the parent waits for; `W` is w1, w2 or `imports`.
+FILE is a pickle of what to train, see `start`. It prints a line when it is done, which is what the parent waits for. It
+is run as a file and imports nothing of this package, which would import PyTorch.
 """
 
+import pickle
 import sys
+from pathlib import Path
+from typing import Any
 
 
-def main(what: str, device: str) -> None:
-    """Import, and unless that is all, build the model and take one step."""
-    if what == "imports":
+def train(what: dict[str, Any]) -> int:
+    """One step of a model, by the program's own parts; the number of steps taken."""
+    from train.devices import batch_mesh, on_each, use_all_cores
+
+    use_all_cores()
+
+    from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
+    from train.batches import Examples, in_order
+    from train.config import TrainingConfig
+    from train.optimizers import make_optimizer
+    from train.step import init_state, make_train_epoch
+
+    model = EncoderDecoder(Seq2SeqEncoder(**what["encoder"]), Seq2SeqAttentionDecoder(**what["decoder"]))
+    examples = Examples(*what["examples"])
+    settings = TrainingConfig(learning_rate=what["learning_rate"], decay=False, loss=what["loss"])
+    optimizer = make_optimizer(settings, 1)
+    mesh = batch_mesh(len(examples.sources), model.decoder.num_hiddens)
+    state = init_state(model, optimizer, Examples(*(column[:1] for column in examples)), 0)
+    train_epoch = make_train_epoch(model, optimizer, settings.loss, 0, mesh=mesh)
+    rows = in_order(len(examples.sources), len(examples.sources))
+    state, _ = train_epoch(on_each(state, mesh), on_each(examples, mesh), rows)
+    return int(state.step)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        print("step", train(pickle.loads(Path(sys.argv[1]).read_bytes())), flush=True)
+    else:
         import flax
         import jax
         import optax
 
         print(flax.__name__, jax.__name__, optax.__name__, "imported", flush=True)
-        return
-    from parity_tests.speed import jax_device, jax_training
-    from parity_tests.speed.translation import TRANSLATORS, draw_training
-
-    jax_device.for_training(device)
-    first = draw_training(what)[0].first
-    training = jax_training.Training(TRANSLATORS[what], "additive", first.sources.shape[1], drawn=False)
-    state, _ = training.run(training.start(), [jax_training.on_devices(first, training.mesh)])
-    print("step", int(state.step), flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

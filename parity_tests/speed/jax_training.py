@@ -48,13 +48,12 @@ def draw_params(model: EncoderDecoder, name: str, scales: Any = None) -> Any:
 class Training:
     """A model in training: a call is one pass over the batches."""
 
-    def __init__(self, translator: Translator, attention: str, batch_size: int, drawn: bool = True) -> None:
-        """`drawn`: with the weights that every contestant has, else as the model itself begins."""
+    def __init__(self, translator: Translator, attention: str, batch_size: int) -> None:
         self.model = build_model(translator, attention)
-        self.params = draw_params(self.model, translator.name) if drawn else init_params(self.model)
+        self.params = draw_params(self.model, translator.name)
         settings = TrainingConfig(learning_rate=translator.learning_rate, decay=False, loss=translator.loss)
         self.optimizer = make_optimizer(settings, 1)
-        self.mesh = batch_mesh(batch_size)
+        self.mesh = batch_mesh(batch_size, self.model.decoder.num_hiddens)
         smoothing = {"label_smoothing": translator.label_smoothing} if translator.label_smoothing else {}
         self.train_epoch = make_train_epoch(self.model, self.optimizer, translator.loss, 0, **smoothing, mesh=self.mesh)
 
