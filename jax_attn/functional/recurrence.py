@@ -24,9 +24,8 @@ Carry = TypeVar("Carry")
 def lstm_step(
     carry: LSTMCarry,
     projected: Float[Array, "*batch four_hidden"],
-    kernel_hh: Float[Array, "rows four_hidden"],
+    kernel_hh: Float[Array, "hidden four_hidden"],
     bias_hh: Float[Array, "four_hidden"] | None = None,
-    inputs: Float[Array, "*batch feature"] | None = None,
 ) -> tuple[LSTMCarry, Float[Array, "*batch hidden"]]:
     """One step of an LSTM (Hochreiter & Schmidhuber, 1997; Gers et al., 2000).
 
@@ -36,9 +35,8 @@ def lstm_step(
     Args:
         carry: (h, c), each `[*batch, H]`.
         projected: x W_ih + b_ih, `[*batch, 4H]`, gates in the order i, f, g, o.
-        kernel_hh: `[H, 4H]`, the transpose of PyTorch's `weight_hh`; with `inputs` `[D + H, 4H]`.
+        kernel_hh: `[H, 4H]`, the transpose of PyTorch's `weight_hh`.
         bias_hh: `[4H]`.
-        inputs: x `[*batch, D]`, what of the input is known only in the step: [x; h] W is one product then.
 
     Returns:
         The new carry (h', c') and the output h'.
@@ -46,8 +44,13 @@ def lstm_step(
     h, c = carry
     require_float(c=c)
     require_shape(h.shape, c=c)
-    joined = h if inputs is None else _joined(inputs, h)
-    gates = projected + _recurrent_share(h, joined, kernel_hh, bias_hh, projected, num_gates=4)
+    return lstm_cell(c, projected + _recurrent_share(h, kernel_hh, bias_hh, projected, num_gates=4))
+
+
+def lstm_cell(
+    c: Float[Array, "*batch hidden"], gates: Float[Array, "*batch four_hidden"]
+) -> tuple[LSTMCarry, Float[Array, "*batch hidden"]]:
+    """What is left of an LSTM's step when the gates' sums are there, for who has them from other products."""
     i, f, g, o = jnp.split(gates, 4, axis=-1)
     c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
     h = jax.nn.sigmoid(o) * jnp.tanh(c)
@@ -77,7 +80,7 @@ def gru_step(
         The new carry h' and the output h'.
     """
     h = carry
-    recurrent = _recurrent_share(h, h, kernel_hh, bias_hh, projected, num_gates=3)
+    recurrent = _recurrent_share(h, kernel_hh, bias_hh, projected, num_gates=3)
     input_r, input_z, input_n = jnp.split(projected, 3, axis=-1)
     hidden_r, hidden_z, hidden_n = jnp.split(recurrent, 3, axis=-1)
     r = jax.nn.sigmoid(input_r + hidden_r)
@@ -87,22 +90,14 @@ def gru_step(
     return h, h
 
 
-def _joined(inputs: Array, h: Array) -> Array:
-    require_float(inputs=inputs)
-    require_shape((*h.shape[:-1], inputs.shape[-1]), inputs=inputs)
-    return jnp.concatenate([inputs, h], axis=-1)
-
-
-def _recurrent_share(
-    h: Array, joined: Array, kernel: Array, bias_hh: Array | None, projected: Array, *, num_gates: int
-) -> Array:
-    """[x; h] W + b_hh, once the shapes are seen to fit; without x, h W_hh + b_hh."""
-    require_float(carry=h, projected=projected, kernel_hh=kernel)
+def _recurrent_share(h: Array, kernel_hh: Array, bias_hh: Array | None, projected: Array, *, num_gates: int) -> Array:
+    """h W_hh + b_hh, once the shapes are seen to fit."""
+    require_float(carry=h, projected=projected, kernel_hh=kernel_hh)
     require_rank(1, "[*batch, H]", carry=h)
     gates = num_gates * h.shape[-1]
     require_shape((*h.shape[:-1], gates), projected=projected)
-    require_shape((joined.shape[-1], gates), kernel_hh=kernel)
-    share = joined @ kernel
+    require_shape((h.shape[-1], gates), kernel_hh=kernel_hh)
+    share = h @ kernel_hh
     if bias_hh is not None:
         require_float(bias_hh=bias_hh)
         require_shape((gates,), bias_hh=bias_hh)

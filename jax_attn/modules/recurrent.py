@@ -16,7 +16,7 @@ from jax_attn.functional.checks import require_bool, require_float, require_rank
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import sequence_mask
-from jax_attn.functional.recurrence import gru_step, lstm_step, unroll
+from jax_attn.functional.recurrence import gru_step, lstm_cell, lstm_step, unroll
 from jax_attn.functional.weight_products import product
 
 RecurrentState = Any
@@ -206,8 +206,11 @@ class LSTM(Recurrent):
     ) -> tuple[Any, Array]:
         if inputs is None:
             return lstm_step(carry, projected, weights.kernel_hh, weights.bias_hh)
-        joint = jnp.concatenate([weights.kernel_ih, weights.kernel_hh])
-        return lstm_step(carry, projected, joint, weights.bias_hh, inputs)
+        h, c = carry  # [x; h] W is one product instead of two
+        gates = jnp.concatenate([inputs, h], axis=-1) @ jnp.concatenate([weights.kernel_ih, weights.kernel_hh])
+        if weights.bias_hh is not None:
+            gates = gates + weights.bias_hh
+        return lstm_cell(c, gates + projected)
 
 
 class GRU(Recurrent):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
 from jax_attn.modules import recurrent
 from parity_tests import Case, JaxSide, Variant, find_divergence, linen_module, tap, torch_function, torch_module
 from parity_tests.cases import CASES
@@ -117,6 +118,18 @@ def test_swapped_gates_of_the_encoder_are_found_and_named(monkeypatch: pytest.Mo
     assert found.tensor.startswith("rnn")
     assert found.agreed == ("embedding",)
     assert found.traps == ("gates in another order: JAX takes PyTorch's r, z, n as z, r, n",)
+
+
+def test_modules_in_the_decoder_s_loop_keep_their_path_and_are_called_step_by_step() -> None:
+    decoder = Seq2SeqAttentionDecoder(5, 4, 4)
+    model = EncoderDecoder(Seq2SeqEncoder(5, 4, 4), decoder)
+    tokens = jnp.ones((2, 3), jnp.int32)
+    params = jax.jit(model.init)(jax.random.key(0), tokens, tokens)
+    with recording() as trace:
+        model.apply(params, tokens, tokens)
+    assert len(trace.tensors["decoder.attention.W_q"]) == 3
+    assert len(trace.tensors["decoder.attention.W_k"]) == 1
+    assert not [name for name in trace.tensors if not name.startswith(("encoder", "decoder"))]
 
 
 def test_a_tap_outside_a_recording_is_the_identity() -> None:

@@ -111,7 +111,15 @@ def _intercept(next_function: Any, args: Any, kwargs: Any, context: nn.module.In
     result = next_function(*args, **kwargs)
     if context.method_name != "__call__" or not context.module.path:
         return result
-    return tap(".".join(context.module.path), result)
+    return tap(".".join(_path(context.module)), result)
+
+
+def _path(module: nn.Module) -> tuple[str, ...]:
+    """Where a module stands; one that was taken out of its model, for a loop, has its old path as its root's name."""
+    root = module
+    while isinstance(root.parent, nn.Module):
+        root = root.parent
+    return module.path if root.path or root.name is None else (root.name, *module.path)
 
 
 @contextmanager

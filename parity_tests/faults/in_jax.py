@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 import jax_attn
-from jax_attn.functional import beam, constraints, losses, masks, scores, softmax
+from jax_attn.functional import beam, constraints, losses, masks, scan, scores, softmax
 from jax_attn.models import rnn_decoder
 from jax_attn.modules import attention, embeddings, recurrent
 from parity_tests.faults.fault import Fault, after, inverted, with_options
@@ -144,6 +144,10 @@ def truncated(unroll: Any) -> Any:
         return unroll(stopped, carry, *arguments, **options)
 
     return wrong
+
+
+def first_step_forgotten(product: Any) -> Any:
+    return lambda x, *arguments, **options: product(x.at[0].set(0), *arguments, **options)
 
 
 def last_one(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -300,6 +304,8 @@ JAX_FAULTS = (
     Fault("the update gate turned round", "GRU", recurrent, "gru_step", update_turned_round),
     Fault("run through the padding", "GRU", recurrent, "unroll", through_padding),
     Fault("gradient through one step alone", "GRU", recurrent, "unroll", truncated),
+    Fault("the weights' gradients without the first step", "LSTM", scan, "dot_general", first_step_forgotten),
+    Fault("no gradient for the weights of the loop", "GRU", scan, "_shifted", lambda _: lambda y, shift: y),
     Fault("both directions forward", "Seq2SeqEncoder", recurrent, "unroll", backward_as_forward),
     Fault(
         "padding reversed with the rest",
