@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -27,11 +27,10 @@ def measure_start(device: str, rounds: int, say: Callable[[str], None]) -> dict[
     """Seconds to the first step beyond the imports, of each translator, and of the imports themselves."""
     seconds: dict[str, list[float]] = {"imports": [], "w1": [], "w2": []}
     with tempfile.TemporaryDirectory(prefix="speed-start-") as folder:
-        environment = {**os.environ, **WARM, "JAX_COMPILATION_CACHE_DIR": folder}
-        environment["PYTHONPATH"] = os.pathsep.join([str(PROGRAM.parents[2]), os.environ.get("PYTHONPATH", "")])
+        environment = {**with_this_package(os.environ), **WARM, "JAX_COMPILATION_CACHE_DIR": folder}
         if device == "cpu":
             environment["JAX_PLATFORMS"] = "cpu"
-        arguments = {name: _arguments(name, Path(folder)) for name in seconds}
+        arguments = {name: arguments_of(name, Path(folder)) for name in seconds}
         for name in seconds:
             say(f"start: {name} fills the cache")
             time_to_first_line(arguments[name], environment)
@@ -44,7 +43,12 @@ def measure_start(device: str, rounds: int, say: Callable[[str], None]) -> dict[
     return {"imports": Spread.of([imports]), **beyond}
 
 
-def _arguments(name: str, folder: Path) -> list[str]:
+def with_this_package(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which a file that is run by its path finds the packages beside this one."""
+    return {**environment, "PYTHONPATH": os.pathsep.join([str(PROGRAM.parents[2]), environment.get("PYTHONPATH", "")])}
+
+
+def arguments_of(name: str, folder: Path) -> list[str]:
     """What `first_step` is told: nothing to import only, else a file with the model and one batch."""
     if name == "imports":
         return []
