@@ -77,11 +77,11 @@ def init_state(
     """The state before the first step, by one program; of the example only the shapes matter."""
 
     @jax.jit
-    def init(key: Array) -> TrainState:
+    def init(key: Array, example: Examples) -> TrainState:
         params = model.init(key, example.sources, example.targets, example.source_lens)
         return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
 
-    return init(jax.random.key(seed))
+    return init(jax.random.key(seed), example)
 
 
 def make_train_epoch(
