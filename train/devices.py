@@ -18,22 +18,21 @@ LARGE = 256
 """From so many hidden units on, a CPU's cores share each product better than they share the batch (measured on two)."""
 
 
-def use_all_cores() -> None:
-    """Make each core a device, if JAX has not started yet; a GPU stays what it is.
+def share_cores(num_hiddens: int) -> None:
+    """Make each core a device for a small model, if JAX has not started yet; a GPU stays what it is.
 
     XLA runs the small kernels of a recurrent step one after the other on a CPU, and few of them keep two cores busy.
-    With a device on each core, every core runs all of them, on its share of the batch.
+    With a device on each core, every core runs all of them, on its share of the batch. Large products are the faster
+    for all cores in one device, and slower already for a second device that does nothing.
     """
-    with suppress(RuntimeError):  # JAX has its devices already, and goes on with them
-        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+    if num_hiddens < LARGE:
+        with suppress(RuntimeError):  # JAX has its devices already, and goes on with them
+            jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
 
 
-def batch_mesh(batch_size: int, num_hiddens: int) -> Mesh:
-    """As many of the devices as each get some rows to work on; of a CPU's, one if its kernels are large enough."""
-    devices = jax.local_devices()
-    if devices[0].platform == "cpu" and num_hiddens >= LARGE:
-        devices = devices[:1]
-    return Mesh(np.array(devices[: max(1, batch_size // FEWEST_ROWS)]), (BATCH,))
+def batch_mesh(batch_size: int) -> Mesh:
+    """As many of the devices as each get some rows to work on."""
+    return Mesh(np.array(jax.local_devices()[: max(1, batch_size // FEWEST_ROWS)]), (BATCH,))
 
 
 def on_each(tree: Any, mesh: Mesh) -> Any:

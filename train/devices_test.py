@@ -10,7 +10,6 @@ import jax
 from train import data
 from train.batches import plan
 from train.config import Config, CorpusConfig, ModelConfig
-from train.devices import use_all_cores
 from train.loop import JaxLearner
 
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))

@@ -30,7 +30,7 @@ class JaxLearner:
         self.model = build_model(config.model, len(data.source), len(data.target))
         num_batches = len(in_order(len(data.corpus.train), config.training.batch_size))
         optimizer = make_optimizer(config.training, num_batches * config.epochs)
-        self._mesh = batch_mesh(config.training.batch_size, config.model.num_hiddens)
+        self._mesh = batch_mesh(config.training.batch_size)
         example = Examples(*(column[:1] for column in data.train))
         self.state = on_each(init_state(self.model, optimizer, example, config.seed), self._mesh)
         self._train_epoch = make_train_epoch(self.model, optimizer, config.training.loss, config.seed, mesh=self._mesh)

@@ -129,11 +129,11 @@ def make_learner(config: Config, loaded: data.Data) -> Learner:
         except ImportError as error:
             raise ConfigError(f"--framework torch needs PyTorch: install the extra `torch` ({error})") from error
         return TorchLearner(config, loaded)
-    from train.devices import use_all_cores
+    from train.devices import share_cores
     from train.loop import JaxLearner
     from train.program_cache import keep_programs
 
-    use_all_cores()
+    share_cores(config.model.num_hiddens)
     keep_programs()
     return JaxLearner(config, loaded)
 

@@ -12,9 +12,9 @@ from typing import Any
 
 def train(what: dict[str, Any]) -> int:
     """One step of a model, by the program's own parts; the number of steps taken."""
-    from train.devices import batch_mesh, on_each, use_all_cores
+    from train.devices import batch_mesh, on_each, share_cores
 
-    use_all_cores()
+    share_cores(what["decoder"]["num_hiddens"])
 
     from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
     from train.batches import Examples, in_order
@@ -26,7 +26,7 @@ def train(what: dict[str, Any]) -> int:
     examples = Examples(*what["examples"])
     settings = TrainingConfig(learning_rate=what["learning_rate"], decay=False, loss=what["loss"])
     optimizer = make_optimizer(settings, 1)
-    mesh = batch_mesh(len(examples.sources), model.decoder.num_hiddens)
+    mesh = batch_mesh(len(examples.sources))
     state = init_state(model, optimizer, Examples(*(column[:1] for column in examples)), 0)
     train_epoch = make_train_epoch(model, optimizer, settings.loss, 0, mesh=mesh)
     rows = in_order(len(examples.sources), len(examples.sources))

@@ -2,7 +2,7 @@
 
 import jax
 
-from train.devices import use_all_cores
+from train.devices import share_cores
 
 
 def on(device: str) -> None:
@@ -13,7 +13,7 @@ def on(device: str) -> None:
         jax.config.update("jax_default_matmul_precision", "float32")
 
 
-def for_training(device: str) -> None:
+def for_training(device: str, num_hiddens: int) -> None:
     """What the program does before JAX starts, when it is about to train."""
     on(device)
-    use_all_cores()
+    share_cores(num_hiddens)

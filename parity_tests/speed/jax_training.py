@@ -53,7 +53,7 @@ class Training:
         self.params = draw_params(self.model, translator.name)
         settings = TrainingConfig(learning_rate=translator.learning_rate, decay=False, loss=translator.loss)
         self.optimizer = make_optimizer(settings, 1)
-        self.mesh = batch_mesh(batch_size, self.model.decoder.num_hiddens)
+        self.mesh = batch_mesh(batch_size)
         smoothing = {"label_smoothing": translator.label_smoothing} if translator.label_smoothing else {}
         self.train_epoch = make_train_epoch(self.model, self.optimizer, translator.loss, 0, **smoothing, mesh=self.mesh)
 
@@ -84,8 +84,8 @@ def on_devices(group: Group, mesh: Mesh) -> tuple[Examples, np.ndarray]:
 
 def build(device: str, *, translator: str, attention: str = "additive") -> Program:
     """Training, whose outputs are the losses of the first steps, without dropout."""
-    jax_device.for_training(device)
     of = TRANSLATORS[translator]
+    jax_device.for_training(device, of.decoder["num_hiddens"])
     groups = draw_training(translator)
     batch_size = groups[0].sources.shape[1]
     training = Training(of, attention, batch_size)
