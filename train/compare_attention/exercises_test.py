@@ -21,6 +21,7 @@ def answers(tmp_path_factory):
         return folder, exercises.answer(folder)
 
 
+@pytest.mark.slow
 def test_the_answers_are_pictures_numbers_and_tables(answers):
     folder, found = answers
     assert {path.name for path in folder.iterdir()} == {"changed_keys.png", "vector_sum.png"}
@@ -72,6 +73,7 @@ def test_the_query_cancels_in_a_sum_and_nowhere_else(answers):
         assert found[name]["gradient_of_queries"] > 0.05
 
 
+@pytest.mark.slow
 def test_the_cost_is_measured_of_each():
     found = exercises.cost(8, {"tiny": (2, 1, 3)}, seconds=0.01)
     assert set(found["milliseconds"]) == {

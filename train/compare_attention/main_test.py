@@ -14,6 +14,7 @@ SMALL += ["--model.num-hiddens", "16", "--model.embed-size", "8", "--search.batc
 PAGE = "# Title\n\n<!-- table: comparison -->\nold\n<!-- end -->\n\n<!-- table: cost -->\nkept\n<!-- end -->\n"
 
 
+@pytest.mark.slow
 def test_attentions_are_compared_once(tmp_path, capsys):
     out, page, numbers = tmp_path / "out", tmp_path / "page.md", tmp_path / "numbers.json"
     page.write_text(PAGE)
