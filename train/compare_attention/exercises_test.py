@@ -21,7 +21,6 @@ def answers(tmp_path_factory):
         return folder, exercises.answer(folder)
 
 
-@pytest.mark.slow
 def test_the_answers_are_pictures_numbers_and_tables(answers):
     folder, found = answers
     assert {path.name for path in folder.iterdir()} == {"changed_keys.png", "vector_sum.png"}
