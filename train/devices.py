@@ -27,7 +27,12 @@ def share_cores(num_hiddens: int) -> None:
     """
     if num_hiddens < LARGE:
         with suppress(RuntimeError):  # JAX has its devices already, and goes on with them
-            jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+            jax.config.update("jax_num_cpu_devices", usable_cores())
+
+
+def usable_cores() -> int:
+    """The cores that this process may run on, where the system tells (Linux); else those that there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def batch_mesh(batch_size: int) -> Mesh:

@@ -50,7 +50,15 @@ def lstm_step(
 def lstm_cell(
     c: Float[Array, "*batch hidden"], gates: Float[Array, "*batch four_hidden"]
 ) -> tuple[LSTMCarry, Float[Array, "*batch hidden"]]:
-    """What is left of an LSTM's step when the gates' sums are there, for who has them from other products."""
+    """What is left of `lstm_step` when the gates' sums are there, for a caller that has them from other products.
+
+    Args:
+        c: `[*batch, H]`.
+        gates: `[*batch, 4H]`, in the order i, f, g, o, before σ and tanh.
+
+    Returns:
+        The new carry (h', c') and the output h'.
+    """
     i, f, g, o = jnp.split(gates, 4, axis=-1)
     c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
     h = jax.nn.sigmoid(o) * jnp.tanh(c)
