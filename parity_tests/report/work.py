@@ -1,7 +1,6 @@
 """What a report is made of, as tasks that know nothing of each other: so that every core has something to do."""
 
 import multiprocessing
-import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from parity_tests.faults import FAULTS
 from parity_tests.jax_side import forget_programs
 from parity_tests.report.tables import FaultRow, Row, TrainingRow, summarize, summarize_training
 from parity_tests.training.training import RUNS
+from train.devices import usable_cores
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ Task = Comparison | Training | Planting
 
 def default_jobs() -> int:
     """A process for each core, and never more than 8: each holds both frameworks."""
-    return max(1, min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1))
+    return max(1, min(8, usable_cores()))
 
 
 def run_all(tasks: Sequence[Task], jobs: int, done: Callable[[Task], None]) -> dict[Task, Any]:

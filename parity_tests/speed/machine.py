@@ -10,12 +10,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from train.devices import usable_cores
+
 
 def describe_machine(device: str) -> dict[str, Any]:
     """CPU, cores, device, versions and the date."""
     return {
         "cpu": cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "device": device,
         "gpu": gpu_name() if device != "cpu" else None,
         "system": f"{platform.system()} {platform.machine()}",
