@@ -8,7 +8,7 @@ from pathlib import Path
 def keep_programs() -> None:
     """Let JAX find again what an earlier run of the same versions has compiled; nothing if it cannot be written.
 
-    They lie in the user's cache folder, some megabytes, and may be deleted at any time. `JAX_COMPILATION_CACHE_DIR`
+    They lie in the user's cache folder and may be deleted at any time. `JAX_COMPILATION_CACHE_DIR`
     names another folder, and `JAX_ENABLE_COMPILATION_CACHE=0` keeps nothing.
     """
     import jax
