@@ -132,7 +132,9 @@ def make_learner(config: Config, loaded: data.Data) -> Learner:
     from train.devices import share_cores
     from train.loop import JaxLearner
     from train.program_cache import keep_programs
+    from train.xla_options import set_xla_options
 
+    set_xla_options()
     share_cores(config.model.num_hiddens)
     keep_programs()
     return JaxLearner(config, loaded)

@@ -196,7 +196,9 @@ def load(options: Options) -> Translator:
     from train.program_cache import keep_programs
     from train.saved_run import SavedRun
     from train.translator import Translator, configure
+    from train.xla_options import set_xla_options
 
+    set_xla_options()
     keep_programs()
     runs = [SavedRun.load(folder) for folder in (options.run, *options.ensemble)]
     config = configure(runs[0], search_options(options), as_option)

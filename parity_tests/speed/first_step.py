@@ -13,7 +13,9 @@ from typing import Any
 def train(what: dict[str, Any]) -> int:
     """One step of a model, by the program's own parts; the number of steps taken."""
     from train.devices import batch_mesh, on_each, share_cores
+    from train.xla_options import set_xla_options
 
+    set_xla_options()
     share_cores(what["decoder"]["num_hiddens"])
 
     from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder

@@ -3,6 +3,7 @@
 import jax
 
 from train.devices import share_cores
+from train.xla_options import set_xla_options
 
 
 def on(device: str) -> None:
@@ -15,5 +16,11 @@ def on(device: str) -> None:
 
 def for_training(device: str, num_hiddens: int) -> None:
     """What the program does before JAX starts, when it is about to train."""
-    on(device)
+    for_translating(device)
     share_cores(num_hiddens)
+
+
+def for_translating(device: str) -> None:
+    """What the program does before JAX starts, whatever it is about to do."""
+    on(device)
+    set_xla_options()

@@ -15,7 +15,7 @@ from train.search import make_search
 
 def build(device: str, *, beam_size: int) -> Program:
     """W2's model; nobody may end before the last step."""
-    jax_device.on(device)
+    jax_device.for_translating(device)
     model = build_model(TRANSLATORS["w2"], "additive")
     params = draw_params(model, "w2", SHARP)
     config = SearchConfig(beam_size=beam_size, length_penalty=0.0, min_len=STEPS, max_len=STEPS)
