@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 PROGRAM = """
-
 from train.xla_options import set_xla_options
 set_xla_options()
 set_xla_options()
