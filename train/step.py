@@ -10,7 +10,7 @@ from jax import Array
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Float, Int
 
-from jax_attn.functional import masked_cross_entropy
+from jax_attn.functional import length_mask
 from jax_attn.models import EncoderDecoder
 from train.batches import NOBODY, Examples
 
@@ -54,21 +54,24 @@ def batch_losses(
     batch: Examples,
     dropout_key: Array | None = None,
     label_smoothing: float = 0.0,
-) -> Losses:
-    """Teacher forcing: read target[:-1], predict target[1:]."""
-    logits, _ = model.apply(
+    scale: float | Array = 1.0,
+) -> tuple[Array, Losses]:
+    """Teacher forcing: read target[:-1], predict target[1:]. The sum over tokens, times a scale, and what it is of."""
+    labels = batch.targets[:, 1:]
+    label_lens = jnp.maximum(batch.target_lens - 1, 0)
+    total, nats = model.apply(
         params,
         batch.sources,
         batch.targets[:, :-1],
+        labels,
+        jnp.where(length_mask(label_lens, labels.shape[1]), scale, 0.0),
         batch.source_lens,
+        label_smoothing=label_smoothing,
         deterministic=dropout_key is None,
-        return_weights=False,
         rngs=None if dropout_key is None else {"dropout": dropout_key},
+        method="cross_entropy",
     )
-    label_lens = jnp.maximum(batch.target_lens - 1, 0)
-    labels = batch.targets[:, 1:]
-    nats = masked_cross_entropy(logits, labels, label_lens, label_smoothing=label_smoothing, reduction="none")
-    return Losses(nats.sum(), label_lens.sum(), nats.mean(axis=-1).sum())
+    return total, Losses(nats.sum(), label_lens.sum(), nats.mean(axis=-1).sum())
 
 
 def init_state(
@@ -103,10 +106,11 @@ def make_train_epoch(
         return x if axis is None else jax.lax.psum(x, axis)
 
     def objective(params: Any, batch: Examples, key: Array) -> tuple[Array, Losses]:
-        losses = batch_losses(model, params, batch, key, label_smoothing)
-        if loss == "sentences":
-            return losses.sentences, losses
-        return losses.nats / jnp.maximum(total(losses.tokens), 1), losses
+        if loss == "sentences":  # each one's mean over all label positions
+            scale = 1 / (batch.targets.shape[1] - 1)
+        else:
+            scale = 1 / jnp.maximum(total(jnp.maximum(batch.target_lens - 1, 0).sum()), 1)
+        return batch_losses(model, params, batch, key, label_smoothing, scale)
 
     def gradients(params: Any, batch: Examples, key: Array) -> tuple[Any, Losses]:
         if axis is not None:
@@ -135,7 +139,7 @@ def make_evaluate(model: EncoderDecoder) -> Callable[[Any, Examples, Any], Losse
     """A jitted function (params, examples, plan) -> losses of each batch, without dropout."""
 
     def evaluate(params: Any, examples: Examples, rows: Array) -> Losses:
-        return jax.lax.map(lambda row: batch_losses(model, params, select(examples, row)), rows)
+        return jax.lax.map(lambda row: batch_losses(model, params, select(examples, row))[1], rows)
 
     return jax.jit(evaluate)
 

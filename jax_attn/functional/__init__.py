@@ -9,6 +9,7 @@ from jax_attn.functional.greedy import greedy_search
 from jax_attn.functional.losses import masked_cross_entropy
 from jax_attn.functional.masks import attention_mask, causal_mask, length_mask, sequence_mask
 from jax_attn.functional.positions import sinusoidal_positions
+from jax_attn.functional.projected_loss import projected_cross_entropy
 from jax_attn.functional.recurrence import gru_step, lstm_step, reverse_sequence, unroll
 from jax_attn.functional.sampling import sample_search
 from jax_attn.functional.scores import additive_score, bilinear_score, dot_score, gaussian_score, scaled_dot_score
@@ -36,6 +37,7 @@ __all__ = [
     "masked_cross_entropy",
     "masked_log_softmax",
     "masked_softmax",
+    "projected_cross_entropy",
     "reverse_sequence",
     "sample_search",
     "scaled_dot_score",

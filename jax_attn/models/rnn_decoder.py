@@ -264,9 +264,6 @@ class Seq2SeqAttentionDecoder(nn.Module):
     ) -> tuple[Float[Array, "batch time vocab"], Float[Array, "batch time key"] | None]:
         """Teacher forcing: read the given tokens and predict, at each, the next.
 
-        The embeddings' share of the gates and the output layer do not depend on the recurrence, and are one product
-        each for all steps; what remains in the loop is the step that `step` takes.
-
         Args:
             targets: `[B, T]` ids, the first of them `<bos>`.
             memory: of the B sentences.
@@ -276,6 +273,25 @@ class Seq2SeqAttentionDecoder(nn.Module):
 
         Returns:
             Logits `[B, T, N]` and attention weights `[B, T, K]`.
+        """
+        features, weights = self.features(
+            targets, memory, deterministic=deterministic, keep_masks=keep_masks, return_weights=return_weights
+        )
+        return self._logits(features), weights
+
+    def features(
+        self,
+        targets: Int[Array, "batch time"],
+        memory: DecoderMemory,
+        *,
+        deterministic: bool = True,
+        keep_masks: DecoderKeepMasks | None = None,
+        return_weights: bool = True,
+    ) -> tuple[Float[Array, "batch time hidden"], Float[Array, "batch time key"] | None]:
+        """Teacher forcing as far as the output layer, whose input `[B, T, H]` this is; arguments as for the call.
+
+        The embeddings' share of the gates and the output layer do not depend on the recurrence, and are one product
+        each for all steps; what remains in the loop is the step that `step` takes.
         """
         require_ids(self.vocab_size, targets=targets)
         if targets.ndim != 2 or targets.shape[0] != memory.initial[0].shape[0]:
@@ -300,8 +316,16 @@ class Seq2SeqAttentionDecoder(nn.Module):
             return state, (output, weights if return_weights else None)
 
         _, (outputs, weights) = scan(advance, state, (projected, keep_masks))
-        logits = self._logits(jnp.swapaxes(outputs, 0, 1))
-        return logits, None if weights is None else jnp.swapaxes(weights, 0, 1)
+        return jnp.swapaxes(outputs, 0, 1), None if weights is None else jnp.swapaxes(weights, 0, 1)
+
+    def output_layer(self) -> tuple[Float[Array, "hidden vocab"], Float[Array, "vocab"]]:
+        """Kernel and bias by which features become logits, in the dtype to compute them in."""
+        if self.tie_embeddings:
+            kernel, bias = self.embedding.embedding.T, self.dense_bias
+        else:
+            parameters = self.dense.variables["params"]
+            kernel, bias = parameters["kernel"], parameters["bias"]
+        return (kernel, bias) if self.dtype is None else (kernel.astype(self.dtype), bias.astype(self.dtype))
 
     def _outside_of_scopes(self) -> tuple["Seq2SeqAttentionDecoder", Any]:
         """Itself as a pure function's module, and its parameters; its path stays its name, for who follows calls."""

@@ -4,6 +4,7 @@ import flax.linen as nn
 from jax import Array
 from jaxtyping import Float, Int
 
+from jax_attn.functional.projected_loss import projected_cross_entropy
 from jax_attn.models.rnn_decoder import DecoderMemory, DecoderState
 from jax_attn.models.rnn_encoder import EncoderOutput
 
@@ -20,7 +21,8 @@ class EncoderDecoder(nn.Module):
 
     Args:
         encoder: called with (sources, source_lens).
-        decoder: with `prepare`, `initial_state`, `step` and a call for teacher forcing.
+        decoder: with `prepare`, `initial_state`, `step` and a call for teacher forcing, made of `features` and
+            `output_layer`.
     """
 
     encoder: nn.Module
@@ -59,3 +61,20 @@ class EncoderDecoder(nn.Module):
         """Logits `[B, T, N]` of the token after each given one, and the attention weights `[B, T, S]`."""
         memory = self.encode(sources, source_lens, deterministic=deterministic)
         return self.decoder(targets, memory, deterministic=deterministic, return_weights=return_weights)
+
+    def cross_entropy(
+        self,
+        sources: Int[Array, "batch source"],
+        targets: Int[Array, "batch time"],
+        labels: Int[Array, "batch time"],
+        weights: Float[Array, "batch time"],
+        source_lens: Int[Array, "batch"] | None = None,
+        *,
+        label_smoothing: float = 0.0,
+        deterministic: bool = True,
+    ) -> tuple[Float[Array, ""], Float[Array, "batch time"]]:
+        """The loss of the call's logits, which are never held all at once: see `projected_cross_entropy`."""
+        memory = self.encode(sources, source_lens, deterministic=deterministic)
+        features, _ = self.decoder.features(targets, memory, deterministic=deterministic, return_weights=False)
+        kernel, bias = self.decoder.output_layer()
+        return projected_cross_entropy(features, kernel, bias, labels, weights, label_smoothing=label_smoothing)

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jax_attn import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder, beam_search, greedy_search
+from jax_attn import (
+    EncoderDecoder,
+    Seq2SeqAttentionDecoder,
+    Seq2SeqEncoder,
+    beam_search,
+    greedy_search,
+    masked_cross_entropy,
+)
 
 random = np.random.default_rng(0)
 SOURCES, TARGETS = jnp.asarray(random.integers(0, 9, (3, 5))), jnp.asarray(random.integers(0, 7, (3, 4)))
@@ -44,6 +51,25 @@ def test_it_is_the_decoder_on_the_memory_of_the_encoder_s_outputs():
     close(encode(params, SOURCES, LENS), memory)
     decoded = jax.jit(model.decoder.apply)({"params": p["decoder"]}, TARGETS, memory)
     close(apply(params, SOURCES, TARGETS, LENS), decoded)
+
+
+@pytest.mark.parametrize("tie_embeddings", [False, True])
+def test_its_cross_entropy_is_that_of_its_logits(tie_embeddings):
+    encoder, decoder = Seq2SeqEncoder(9, 6, 6), Seq2SeqAttentionDecoder(7, 6, 6, tie_embeddings=tie_embeddings)
+    model = EncoderDecoder(encoder, decoder)
+    params = random_params(model, SOURCES, TARGETS, LENS)
+    label_lens = jnp.array([4, 1, 2])
+    weights = jnp.where(jnp.arange(3) < label_lens[:, None], 1 / 7, 0.0)
+
+    def by_logits(params):
+        logits, _ = model.apply(params, SOURCES, TARGETS[:, :-1], LENS)
+        return masked_cross_entropy(logits, TARGETS[:, 1:], jnp.minimum(label_lens, 3), label_smoothing=0.1) * 6 / 7
+
+    def at_once(params):
+        given = SOURCES, TARGETS[:, :-1], TARGETS[:, 1:], weights, LENS
+        return model.apply(params, *given, label_smoothing=0.1, method="cross_entropy")[0]
+
+    close(*(jax.jit(jax.value_and_grad(loss))(params) for loss in (at_once, by_logits)))
 
 
 def test_the_book_s_model_has_the_book_s_shapes():

@@ -388,6 +388,29 @@ def losses() -> Iterator[Variant]:
     )
 
 
+def projected_losses() -> Iterator[Variant]:
+    rng = random_for("projected loss")
+    labels, lens = rng.integers(0, 6, (3, 4)).astype(np.int32), ints(0, 4, 2)
+    hidden = np.arange(4) >= lens[:, None]
+    plain = {
+        "features": rng.normal(size=(3, 4, 5)),
+        "kernel": rng.normal(size=(5, 6)),
+        "bias": rng.normal(size=6),
+        "labels": labels,
+        "weights": rng.uniform(0.1, 1, (3, 4)),
+    }
+    ragged = {**plain, "weights": np.where(hidden, 0, plain["weights"])}
+    yield Variant("everything counts", plain)
+    yield Variant("ragged", ragged)
+    yield Variant("smoothed", ragged, {"label_smoothing": 0.1})
+    outside = {"labels": np.where(hidden, -100, labels), "features": hide_time(plain["features"], lens)}
+    yield Variant("NaN and −100 where masked", {**ragged, **outside})
+    yield Variant("nothing counts", {**plain, "weights": np.zeros((3, 4))})
+    yield Variant("weights below 0", {**plain, "weights": -plain["weights"]})
+    yield Variant("logits of ±1e4", {**ragged, "kernel": plain["kernel"] * 5e3})
+    yield Variant("one sentence", {**plain, **{name: plain[name][0] for name in ("features", "labels", "weights")}})
+
+
 TANH = "XLA's tanh and logistic are good to 4 ULP, PyTorch's to half of one"
 SOFTMAX = "the gradient of a softmax, w (g − Σ w g), is a difference that loses a digit, on either side by chance"
 
@@ -434,4 +457,5 @@ FUNCTIONAL_CASES = (
     ),
     function_case("reverse_sequence", reversals()),
     function_case("masked_cross_entropy", losses()),
+    function_case("projected_cross_entropy", projected_losses(), outputs=("total", "losses")),
 )

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 import jax_attn
-from jax_attn.functional import beam, constraints, losses, masks, scan, scores, softmax
+from jax_attn.functional import beam, constraints, losses, masks, projected_loss, scan, scores, softmax
 from jax_attn.models import rnn_decoder
 from jax_attn.modules import attention, embeddings, recurrent
 from parity_tests.faults.fault import Fault, after, inverted, with_options
@@ -68,6 +68,14 @@ def reset_before(_: Any) -> Any:
         n = jnp.tanh(projected[..., 2 * size :] + (r * h) @ kernel[:, 2 * size :] + bias[2 * size :])
         h = (1 - z) * n + z * h
         return h, h
+
+    return wrong
+
+
+def weights_forgotten(losses: Any) -> Any:
+    def wrong(label_smoothing: float, kernel: Any, bias: Any, rows: Any) -> Any:
+        unweighted = rows._replace(weights=(rows.weights != 0).astype(rows.weights.dtype))
+        return losses(label_smoothing, kernel, bias, unweighted)
 
     return wrong
 
@@ -355,6 +363,7 @@ JAX_FAULTS = (
         "masked_cross_entropy",
         smoothing_among_the_others,
     ),
+    Fault("weights forgotten in the gradient", "projected_cross_entropy", projected_loss, "_losses", weights_forgotten),
     # Search
     Fault("length penalty forgotten", "beam_search", jax_attn, "beam_search", penalty_forgotten),
     Fault("padding has to be covered too", "beam_search", beam, "make_penalties", with_options(source_lens=None)),

@@ -151,6 +151,20 @@ def losses() -> Iterator[Refusal]:
     yield Refusal(name, "logits of one axis", {"logits": floats(4), "labels": ints()})
 
 
+def projected_losses() -> Iterator[Refusal]:
+    fitting = {"features": floats(2, 3, 5), "kernel": floats(5, 4), "bias": floats(4)}
+    fitting |= {"labels": ints(2, 3), "weights": floats(2, 3)}
+    name = "projected_cross_entropy"
+    yield Refusal(name, "labels of another shape", {**fitting, "labels": ints(2, 4)})
+    yield Refusal(name, "floating labels", {**fitting, "labels": floats(2, 3)})
+    yield Refusal(name, "integer features", {**fitting, "features": ints(2, 3, 5)})
+    yield Refusal(name, "a kernel the other way round", {**fitting, "kernel": floats(4, 5)})
+    yield Refusal(name, "a bias of another vocabulary", {**fitting, "bias": floats(5)})
+    yield Refusal(name, "weights of another shape", {**fitting, "weights": floats(2, 4)})
+    yield Refusal(name, "integer weights", {**fitting, "weights": ints(2, 3)})
+    yield Refusal(name, "smoothing beyond 1", fitting, {"label_smoothing": 1.5})
+
+
 def searches() -> Iterator[Refusal]:
     """Over the tables of the cases: 3 sentences of at most 5 tokens of a vocabulary of 6."""
     fitting = {"table": floats(3, 5, 6, 6), "attention": floats(3, 6, 4)}
@@ -197,6 +211,7 @@ FUNCTIONAL_REFUSALS = (
     *recurrences(),
     *sequences(),
     *losses(),
+    *projected_losses(),
     *positions(),
     *searches(),
 )

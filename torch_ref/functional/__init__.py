@@ -6,7 +6,7 @@ from torch_ref.functional.blockwise import blockwise_attention
 from torch_ref.functional.dropout import dropout
 from torch_ref.functional.ensemble import ensemble
 from torch_ref.functional.greedy import greedy_search
-from torch_ref.functional.losses import masked_cross_entropy
+from torch_ref.functional.losses import masked_cross_entropy, projected_cross_entropy
 from torch_ref.functional.masks import attention_mask, causal_mask, length_mask, sequence_mask
 from torch_ref.functional.positions import sinusoidal_positions
 from torch_ref.functional.recurrence import gru_step, lstm_step, reverse_sequence, unroll
@@ -36,6 +36,7 @@ __all__ = [
     "masked_cross_entropy",
     "masked_log_softmax",
     "masked_softmax",
+    "projected_cross_entropy",
     "reverse_sequence",
     "sample_search",
     "scaled_dot_score",

@@ -65,6 +65,25 @@ def masked_cross_entropy(
     return loss  # in float32 or wider: a mean of many tokens is not worth rounding to half precision
 
 
+def projected_cross_entropy(
+    features: Tensor, kernel: Tensor, bias: Tensor, labels: Tensor, weights: Tensor, *, label_smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Sum over t of weights[t] * loss[t], and each loss[t] without its gradient, where loss is the cross entropy of
+    logits = features @ kernel + bias; the weight 0 masks its position.
+
+    Shapes: features [*batch, T, H], kernel [H, N], bias [N], labels and weights [*batch, T] -> [], [*batch, T].
+    Errors: TypeError for a wrong dtype; ValueError for a wrong shape, or a label outside 0..N-1 whose weight is not 0.
+    """
+    for name, tensor in {"features": features, "kernel": kernel, "bias": bias, "weights": weights}.items():
+        check_floating(name, tensor)
+    check_shape("kernel", kernel, (features.shape[-1], bias.shape[0]))
+    check_shape("weights", weights, features.shape[:-1])
+    counts = weights != 0
+    logits = torch.where(counts.unsqueeze(-1), features, 0) @ kernel + bias
+    loss = masked_cross_entropy(logits, labels, mask=counts, label_smoothing=label_smoothing, reduction="none")
+    return (weights * loss).sum(), loss.detach()
+
+
 def _valid_positions(labels: Tensor, valid_lens: Tensor | None, mask: Tensor | None) -> Tensor:
     valid = torch.ones_like(labels, dtype=torch.bool)
     if valid_lens is not None:
