@@ -59,7 +59,7 @@ def batch_losses(
     """Teacher forcing: read target[:-1], predict target[1:]. The sum over tokens, times a scale, and what it is of."""
     labels = batch.targets[:, 1:]
     label_lens = jnp.maximum(batch.target_lens - 1, 0)
-    total, nats = model.apply(
+    found: Any = model.apply(
         params,
         batch.sources,
         batch.targets[:, :-1],
@@ -71,6 +71,7 @@ def batch_losses(
         rngs=None if dropout_key is None else {"dropout": dropout_key},
         method="cross_entropy",
     )
+    total, nats = found
     return total, Losses(nats.sum(), label_lens.sum(), nats.mean(axis=-1).sum())
 
 

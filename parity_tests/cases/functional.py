@@ -392,7 +392,7 @@ def projected_losses() -> Iterator[Variant]:
     rng = random_for("projected loss")
     labels, lens = rng.integers(0, 6, (3, 4)).astype(np.int32), ints(0, 4, 2)
     hidden = np.arange(4) >= lens[:, None]
-    plain = {
+    plain: dict[str, Any] = {
         "features": rng.normal(size=(3, 4, 5)),
         "kernel": rng.normal(size=(5, 6)),
         "bias": rng.normal(size=6),

@@ -153,12 +153,12 @@ def initial_weights(training: Training) -> dict[str, np.ndarray]:
     }
 
 
-def _logits(model: Any, batch: Any) -> Any:
-    """Teacher forcing with the given dropout: the same calls in both frameworks."""
+def _read(model: Any, batch: Any, method: str) -> Any:
+    """Teacher forcing with the given dropout: the same calls in both frameworks, but for the decoder's method."""
     encoded = model.encoder(batch.sources, batch.source_lens, keep_masks=batch.keep_encoder)
     memory = model.decoder.prepare(encoded, batch.source_lens)
     keep_masks = jax_attn.DecoderKeepMasks(batch.keep_layers, batch.keep_attention)
-    return model.decoder(batch.targets[:, :-1], memory, keep_masks=keep_masks)[0]
+    return getattr(model.decoder, method)(batch.targets[:, :-1], memory, keep_masks=keep_masks)[0]
 
 
 # A step in either framework
@@ -205,7 +205,7 @@ class TorchSide:
         tensors: Any = Batch(*map(torch.tensor, batch))
         label_lens = (tensors.target_lens - 1).clamp(min=0)
         self.optimizer.zero_grad()
-        logits, reduction = _logits(self.model, tensors), self.training.loss
+        logits, reduction = _read(self.model, tensors, "forward"), self.training.loss
         loss = torch_ref.masked_cross_entropy(logits, tensors.targets[:, 1:], label_lens, reduction=reduction).sum()
         loss.backward()
         gradients = self._named(lambda p: p.grad)
@@ -298,10 +298,14 @@ def _program(training: Training, dtype: str) -> tuple[Any, Callable[..., tuple[j
     )
 
     def objective(params: Any, batch: Any) -> jax.Array:
-        logits: Any = model.apply(params, batch, method=_logits)
-        label_lens = jnp.maximum(batch.target_lens - 1, 0)
+        features: Any = model.apply(params, batch, "features", method=_read)
+        output_layer: Any = model.apply(params, method=lambda model: model.decoder.output_layer())
+        kernel, bias = output_layer
         labels = batch.targets[:, 1:]
-        return jax_attn.masked_cross_entropy(logits, labels, label_lens, reduction=training.loss).sum()
+        counts = jax_attn.length_mask(jnp.maximum(batch.target_lens - 1, 0), labels.shape[1])
+        weight = 1 / labels.shape[1] if training.loss == "sentences" else 1 / jnp.maximum(counts.sum(), 1)
+        weights = jnp.where(counts, weight, 0).astype(dtype)
+        return jax_attn.projected_cross_entropy(features, kernel, bias, labels, weights)[0]
 
     tokens = np.zeros((1, 1), np.int32)
     return jax.eval_shape(model.init, jax.random.key(0), tokens, tokens), jax.jit(jax.value_and_grad(objective))
