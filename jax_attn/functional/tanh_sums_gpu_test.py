@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from contextlib import nullcontext
 from functools import partial
 
 import jax
@@ -95,16 +94,10 @@ def test_it_is_refused_where_it_has_nothing_to_do():
         DotProductAttention(gpu_kernel=True)
 
 
-def abstract_gpu():
-    """From JAX 0.11 on, lowering for a GPU that is not there asks which."""
-    if jax.__version_info__ < (0, 11):
-        return nullcontext()
-    device = jax.sharding.AbstractDevice("NVIDIA H200", None)
-    return jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device))
-
-
 def lowered(function, dtype):
-    with abstract_gpu():
+    """The program for a GPU that is not there; JAX asks from 0.11 on which it is."""
+    device = jax.sharding.AbstractDevice("NVIDIA H200", None, "gpu")
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device)):
         return function.trace(*draw(2, 37, 67, 5, dtype=dtype)).lower(lowering_platforms=("cuda",)).as_text()
 
 
