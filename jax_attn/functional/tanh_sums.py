@@ -62,7 +62,7 @@ def sum_of_tanh(
     right as well, but keeps the terms.
 
     Args:
-        gpu_kernel: take the sums by the kernel of `tanh_sums_gpu`, which has no second derivative.
+        gpu_kernel: take the sums by the kernel of `tanh_sums_gpu`, which is refused a second derivative.
     """
     sum_terms = _summation(gpu_kernel)
 

@@ -6,15 +6,16 @@ As in a product of matrices, a program owns a tile of r, keeps it in registers w
 once. A step adds two terms: it reads the tile's rows and columns of both, which lie contiguous in memory (rows are
 transposed for that), and does the arithmetic of `tanh_sums`, with one division for both.
 
-What limits it is the arithmetic. Compiled for an H200 (132 SMs, 1.98 GHz), two terms of the score take a thread 22
-instructions, of which an SM issues 128 in a clock; one of them is a reciprocal, of which its special-function unit
-starts 16. So two terms need 0.17 clocks of an SM to issue and 0.06 of the unit, which a tanh for each would keep busy
-for 0.25. At B = 8, Q = K = 512, H = 128 the score can take no less than 89 µs, and the three sums of its gradient
-(27, 27 and 22 instructions) 0.31 ms; the scores themselves are written in 2 µs. All of this is worked out from the
-compiled code, not measured.
+What limits it is the arithmetic. As XLA compiles it for an H200 (132 SMs, 1.98 GHz), two terms of the score take a
+thread 24 instructions, of which an SM issues 128 in a clock; one of them is a reciprocal, of which its special-function
+unit starts 16. So two terms need 0.19 clocks of an SM to issue and 0.06 of the unit, which a tanh for each would keep
+busy for 0.25. At B = 8, Q = K = 512, H = 128 the score can take no less than 96 µs, and the three sums of its gradient
+(28, 28 and 24 instructions) 0.32 ms. What XLA makes of `tanh_sums` there takes as many instructions, and besides reads
+and writes the scores for every 16 terms, 8 times (28 µs where they do not stay in the cache), in as many rounds of
+launches: that is all there is to save. All of this is read off the compiled code, not measured.
 
-The kernel has been run interpreted and compiled for CUDA, but NOT YET RUN ON A GPU, so nothing chooses it by itself. It
-is written in Pallas for Triton, which JAX deprecates from 0.11 on (compiling it then gives a DeprecationWarning) and
+The kernel was run interpreted, and compiled for CUDA by XLA, but NOT YET RUN ON A GPU, so nothing chooses it by itself.
+It is written in Pallas for Triton, which JAX deprecates from 0.11 on (compiling it then gives a DeprecationWarning) and
 means to remove.
 """
 
@@ -35,8 +36,8 @@ TILE = 32
 """Rows, and columns, of a program's tile."""
 
 WARPS = 2
-"""Of a program: a thread then holds 16 sums in 72 registers, and an SM has room for 14 programs. Tiles of 64 would save
-2 % of the instructions, but they are too few to fill 132 SMs in the gradient of the example above."""
+"""Of a program: in float32 a thread then holds 16 sums in at most 80 registers, and an SM has room for 12 programs.
+Tiles of 64 would be too few for 132 SMs in the gradient of the example above, and save 2 % of the instructions."""
 
 Add = Callable[[Term, Term], Array]
 Parts = dict[str, Array]
@@ -45,11 +46,25 @@ Parts = dict[str, Array]
 def sum_terms(add: Add, rows: Parts, columns: Parts, **same: Array) -> Array:
     """r[i, j] = Σ_n term n, like `tanh_sums._sum_terms`: compiled for CUDA, and interpreted on anything else.
 
-    It cannot be differentiated, and every device that holds a part of the arrays computes all of it.
+    Every device that holds a part of the arrays computes all of it.
+
+    Raises:
+        NotImplementedError: when differentiated, which is to ask for a second derivative of `sum_of_tanh`.
     """
+    total: Array = _sum_terms(add, rows, columns, same)
+    return total
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _sum_terms(add: Add, rows: Parts, columns: Parts, same: Parts) -> Array:
     compiled, interpreted = (partial(_by_tiles, add, interpret=interpret) for interpret in (False, True))
     total: Array = jax.lax.platform_dependent(rows, columns, same, cuda=compiled, default=interpreted)
     return total
+
+
+@_sum_terms.defjvp
+def _refuse(add: Add, primals: Any, tangents: Any) -> Any:
+    raise NotImplementedError("additive scores have no second derivative with gpu_kernel=True; leave it out for that")
 
 
 def _by_tiles(add: Add, rows: Parts, columns: Parts, same: Parts, *, interpret: bool) -> Array:
@@ -126,6 +141,6 @@ def _kernel(add: Add, num_rows: int, num_columns: int, rows: Any, columns: Any, 
         return total + add(term(2 * pair), term(2 * pair + 1))
 
     # Zeros, which Triton cannot know and takes to be read. It then gives a thread four neighbours in a row of the tile,
-    # as is best for that, and not one number of each of 16 rows, which would have to be read in every step.
+    # as is best for reading, and not one number of each of 16 rows, whose parts would take a quarter more instructions.
     start = triton.load(result, mask=inside & (j < 0), other=0)
     triton.store(result, jax.lax.fori_loop(0, rows["c"].shape[0] // 2, add_pair, start), mask=inside)

@@ -86,6 +86,13 @@ def test_the_module_takes_its_scores_by_the_kernel(form):
     assert "sum_of_rational_values" not in program(False)
 
 
+def test_a_second_derivative_is_refused():
+    queries, keys, w_v, _ = draw(17, 16, 4, dtype=jnp.float32)
+    slope = jax.grad(lambda keys: jnp.sum(jnp.sin(additive_score(queries, keys, w_v, gpu_kernel=True))))
+    with pytest.raises(NotImplementedError, match="no second derivative with gpu_kernel=True"):
+        jax.make_jaxpr(jax.grad(lambda keys: jnp.sum(slope(keys) ** 2)))(keys)
+
+
 def test_it_is_refused_where_it_has_nothing_to_do():
     *inputs, _ = draw(17, 16, 4, dtype=jnp.float32)
     with pytest.raises(ValueError, match="needs use_tanh=True; got use_tanh=False"):
