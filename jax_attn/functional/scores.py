@@ -79,6 +79,7 @@ def additive_score(
     w_v: Float[Array, "hidden"],
     *,
     use_tanh: bool = True,
+    gpu_kernel: bool = False,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
     """a(q, k) = w_vᵀ tanh(q + k), of projected queries q = W_q query and keys k = W_k key (Bahdanau et al., 2015)
@@ -89,21 +90,26 @@ def additive_score(
         w_v: `[H]`.
         use_tanh: False leaves the tanh out, for checkpoints that were trained so. The score is then a sum of one term
             of the query and one of the key, the query's cancels in the softmax, and every query gets the same weights.
+        gpu_kernel: where it is summed term by term, do so by a kernel for NVIDIA GPUs, which is interpreted, and slow,
+            on anything else. It is proved equal interpreted, and it compiles for CUDA, but it has not yet been run on a
+            GPU; see `tanh_sums_gpu`. Without the tanh there is nothing to sum, and it is refused.
     """
     require_float(queries=queries, keys=keys, w_v=w_v)
     require_same_features(queries=queries, keys=keys)
     require_shape(queries.shape[-1:], w_v=w_v)
+    if gpu_kernel and not use_tanh:
+        raise ValueError("gpu_kernel sums tanh, and needs use_tanh=True; got use_tanh=False")
     wide = wide_dtype(queries, keys, w_v)
-    scores = _sum_of_tanh(queries.astype(wide), keys.astype(wide), w_v.astype(wide), use_tanh)
+    scores = _sum_of_tanh(queries.astype(wide), keys.astype(wide), w_v.astype(wide), use_tanh, gpu_kernel)
     return scores.astype(dtype or jnp.result_type(queries, keys, w_v))
 
 
-def _sum_of_tanh(queries: Array, keys: Array, w_v: Array, use_tanh: bool) -> Array:
+def _sum_of_tanh(queries: Array, keys: Array, w_v: Array, use_tanh: bool, gpu_kernel: bool) -> Array:
     """Σ_h w_v[h] tanh(q[h] + k[h]), in the form that suits the shape."""
     if not use_tanh:  # the sum falls apart
         return jnp.expand_dims(queries @ w_v, -1) + jnp.expand_dims(keys @ w_v, -2)
     if min(queries.shape[-2], keys.shape[-2]) >= MANY:
-        return sum_of_tanh(queries, keys, w_v)
+        return sum_of_tanh(queries, keys, w_v, gpu_kernel)
     return _product_with_tanh(queries, keys, w_v)
 
 

@@ -10,9 +10,12 @@ The tanh is most of the work, and is avoided: with x = e^{2q} and y = e^{2k}, of
 and two terms share one division: c₁/d₁ + c₂/d₂ = (c₁ d₂ + c₂ d₁) / (d₁ d₂). The error is a few roundings of Σ_h |w_h|,
 as with a tanh. Two cases are found at run time, and summed over tanh itself: some |q| or |k| above 43 (float32; 353 in
 float64), where an exponential could overflow, and all of them so small that 1 − 2 / (1 + x y) would lose their digits.
+
+The sums are written for XLA here, and as a kernel for a GPU in `tanh_sums_gpu`, which is used where it is asked for.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -41,9 +44,12 @@ class Arithmetic(NamedTuple):
     slopes: Callable[[Term, Term], Array]
 
 
-@jax.custom_vjp
+@partial(jax.custom_vjp, nondiff_argnums=(3,))
 def sum_of_tanh(
-    queries: Float[Array, "*batch query hidden"], keys: Float[Array, "*batch key hidden"], w_v: Float[Array, "hidden"]
+    queries: Float[Array, "*batch query hidden"],
+    keys: Float[Array, "*batch key hidden"],
+    w_v: Float[Array, "hidden"],
+    gpu_kernel: bool = False,
 ) -> Float[Array, "*batch query key"]:
     """s[q, k] = Σ_h w_v[h] tanh(queries[q, h] + keys[k, h])
 
@@ -54,34 +60,48 @@ def sum_of_tanh(
 
     which are three more sums of the same kind. There is no forward mode. Differentiated a second time in reverse it is
     right as well, but keeps the terms.
+
+    Args:
+        gpu_kernel: take the sums by the kernel of `tanh_sums_gpu`, which is refused a second derivative.
     """
+    sum_terms = _summation(gpu_kernel)
 
     def scores(by: Arithmetic) -> Array:
         y = jnp.swapaxes(by.prepare(keys), -1, -2)  # [*batch, H, K]
-        return _sum_terms(by.values, rows={"x": by.prepare(queries), "c": w_v[None]}, columns={"y": y})
+        return sum_terms(by.values, rows={"x": by.prepare(queries), "c": w_v[None]}, columns={"y": y})
 
     return _by_range(queries, keys, scores)
 
 
-def _forward(queries: Array, keys: Array, w_v: Array) -> tuple[Array, tuple[Array, Array, Array]]:
-    return sum_of_tanh(queries, keys, w_v), (queries, keys, w_v)
+def _forward(queries: Array, keys: Array, w_v: Array, gpu_kernel: bool) -> tuple[Array, tuple[Array, Array, Array]]:
+    return sum_of_tanh(queries, keys, w_v, gpu_kernel), (queries, keys, w_v)
 
 
-def _backward(residuals: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, Array]:
+def _backward(gpu_kernel: bool, residuals: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, Array]:
     queries, keys, w_v = residuals
+    sum_terms = _summation(gpu_kernel)
 
     def gradients(by: Arithmetic) -> tuple[Array, Array, Array]:
         of_queries, of_keys = by.prepare(queries), by.prepare(keys)
         by_query, by_key = {"c": gradient}, {"c": jnp.swapaxes(gradient, -1, -2)}  # [*batch, Q, K], [*batch, K, Q]
-        to_queries = _sum_terms(by.slopes, rows=by_query, columns={"y": of_keys}, x=of_queries)
-        to_keys = _sum_terms(by.slopes, rows=by_key, columns={"y": of_queries}, x=of_keys)
-        to_w_v = _sum_terms(by.values, rows=by_query, columns={"y": of_keys}, x=of_queries)  # still [*batch, Q, H]
+        to_queries = sum_terms(by.slopes, rows=by_query, columns={"y": of_keys}, x=of_queries)
+        to_keys = sum_terms(by.slopes, rows=by_key, columns={"y": of_queries}, x=of_keys)
+        to_w_v = sum_terms(by.values, rows=by_query, columns={"y": of_keys}, x=of_queries)  # still [*batch, Q, H]
         return w_v * to_queries, w_v * to_keys, to_w_v.reshape(-1, w_v.shape[0]).sum(axis=0)
 
     return _by_range(queries, keys, gradients)
 
 
 sum_of_tanh.defvjp(_forward, _backward)
+
+
+def _summation(gpu_kernel: bool) -> Callable[..., Array]:
+    """How the terms are added: `_sum_terms`, or the kernel, imported with Pallas no sooner than it is asked for."""
+    if not gpu_kernel:
+        return _sum_terms
+    from jax_attn.functional.tanh_sums_gpu import sum_terms
+
+    return sum_terms
 
 
 def _sum_terms(
@@ -117,7 +137,8 @@ def _in_chains(array: Array, axis: int) -> Array:
     axis %= array.ndim
     missing = -array.shape[axis] % CHAIN
     padded = jnp.pad(array, [(0, missing if i == axis else 0) for i in range(array.ndim)])
-    return padded.reshape(*array.shape[:axis], -1, CHAIN, *array.shape[axis + 1 :])
+    chains = padded.shape[axis] // CHAIN
+    return padded.reshape(*array.shape[:axis], chains, CHAIN, *array.shape[axis + 1 :])
 
 
 def _by_range(queries: Array, keys: Array, compute: Callable[[Arithmetic], Any]) -> Any:

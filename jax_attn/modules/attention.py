@@ -262,11 +262,13 @@ class AdditiveAttention(Attention):
     Args:
         num_hiddens: H.
         use_tanh: see `additive_score`.
+        gpu_kernel: see `additive_score`; not yet run on a GPU.
     """
 
     num_hiddens: int
     dropout: float = 0.0
     use_tanh: bool = field(default=True, kw_only=True)
+    gpu_kernel: bool = field(default=False, kw_only=True)
 
     def setup(self) -> None:
         def dense(features: int) -> nn.Dense:
@@ -284,7 +286,8 @@ class AdditiveAttention(Attention):
         return self.W_q(queries)
 
     def scoring(self) -> tuple[Callable[..., Array], tuple[Array, ...]]:
-        return partial(additive_score, use_tanh=self.use_tanh), (self.w_v(self.num_hiddens)[:, 0],)
+        score = partial(additive_score, use_tanh=self.use_tanh, gpu_kernel=self.gpu_kernel)
+        return score, (self.w_v(self.num_hiddens)[:, 0],)
 
 
 MLPAttention = AdditiveAttention

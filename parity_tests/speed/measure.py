@@ -68,11 +68,8 @@ def measure(workload: Workload, device: str, compiler: str | None, say: Say) -> 
         ContestantError: one of them died.
         DisagreementError: they do not compute the same.
     """
-    left_out = {
-        contestant.name: "no C++ compiler was found, which torch.compile needs"
-        for contestant in workload.contestants
-        if contestant.compiles_cpp and compiler is None
-    }
+    reasons = {contestant.name: why_not(contestant, device, compiler) for contestant in workload.contestants}
+    left_out = {name: reason for name, reason in reasons.items() if reason}
     running = [contestant for contestant in workload.contestants if contestant.name not in left_out]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="speed-")))
@@ -97,6 +94,13 @@ def measure(workload: Workload, device: str, compiler: str | None, say: Say) -> 
         contestant.name: _entry(contestant, seconds[contestant.name], first, memory, errors) for contestant in running
     }
     return Measured(workload, entries, left_out)
+
+
+def why_not(contestant: Contestant, device: str, compiler: str | None) -> str:
+    """What a contestant lacks here, in words; empty where it can run."""
+    if contestant.compiles_cpp and compiler is None:
+        return "no C++ compiler was found, which torch.compile needs"
+    return "it is written for a GPU" if contestant.for_gpu and device == "cpu" else ""
 
 
 def _memory(workload: Workload, contestant: Contestant, device: str, say: Say) -> dict[str, int | None]:

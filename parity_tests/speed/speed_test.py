@@ -10,7 +10,7 @@ import pytest
 from parity_tests.speed import __main__ as command
 from parity_tests.speed import kept, sitting
 from parity_tests.speed.agreement import DisagreementError
-from parity_tests.speed.measure import Entry, Measured, measure
+from parity_tests.speed.measure import Entry, Measured, measure, why_not
 from parity_tests.speed.processes import ContestantError
 from parity_tests.speed.rounds import Spread
 from parity_tests.speed.tables import as_json
@@ -145,6 +145,15 @@ def test_a_workload_is_measured_in_processes_of_its_own():
     assert all(len(entry.seconds) == 2 for entry in result.entries.values())
     assert "masked_softmax: round 2 of 2" in said
     assert all(entry.peak_bytes > 7 << 20 for entry in result.entries.values())
+
+
+def test_what_is_written_for_a_gpu_takes_part_on_one():
+    workload = find_workload("additive_forward")
+    left_out = {
+        device: {c.name for c in workload.contestants if why_not(c, device, "c++")} for device in ("cpu", "cuda")
+    }
+    assert left_out == {"cpu": {"GPU kernel"}, "cuda": set()}
+    assert {c.name for c in workload.contestants if why_not(c, "cuda", None)} == {"compiled"}
 
 
 def test_without_a_compiler_the_best_of_the_others_counts():

@@ -31,6 +31,8 @@ class Contestant:
     """How many of the workload's units a call does: times are given for one."""
     compiles_cpp: bool = False
     """Whether it needs a C++ compiler (torch.compile does)."""
+    for_gpu: bool = False
+    """Whether it is written for a GPU, and takes part on no other device."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables of its process."""
     examples: int | None = None
