@@ -1,0 +1,159 @@
+"""A jitted function whose compiled programs are kept: a later process neither traces nor compiles them.
+
+JAX's own cache keeps what XLA compiled and finds it by the lowered program, so each process traces and lowers first,
+which takes longer than to load. Here the program is found by what it is made from, see `program_key`.
+"""
+
+import contextlib
+import hashlib
+import logging
+import math
+import os
+import pickle
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import jax
+from jax.experimental import serialize_executable
+from jax.stages import Compiled
+
+from train import program_key
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MOST_FILES = 100
+"""Those used last stay. A training run has five programs and a translation one, of 0.2 to 0.5 megabytes each: this is
+some twenty kinds of runs in less than 50 megabytes."""
+
+_log = logging.getLogger(__name__)
+
+
+def kept(function: Callable[P, R], *held: Any) -> "KeptProgram[P, R]":
+    """A jitted function of arrays that finds the programs which an earlier process has compiled.
+
+    Args:
+        function: as `jax.jit` gives it.
+        held: everything that its closure holds and that makes it what it is; see `program_key.describe`.
+    """
+    return KeptProgram(function, held)
+
+
+class KeptProgram(Generic[P, R]):
+    """See `kept`. Where nothing can be kept, it is the function itself."""
+
+    def __init__(self, function: Callable[P, R], held: tuple[Any, ...]) -> None:
+        self.function, self.held = function, held
+        self._programs: dict[Any, Callable[..., R]] = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        folder = program_folder()
+        if folder is None or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return self.function(*args, **kwargs)
+        arguments = tuple(map(program_key.argument, leaves))
+        options = program_key.options()
+        signature = tree, arguments, options
+        if signature not in self._programs:
+            self._programs[signature] = self._program(folder, signature, args, kwargs)
+        return self._programs[signature](*args, **kwargs)
+
+    def _program(self, folder: Path, signature: Any, args: Any, kwargs: Any) -> Callable[..., R]:
+        """The kept program, or a new one."""
+        name = getattr(self.function, "__qualname__", "program").rpartition(".")[-1]
+        try:
+            key = program_key.key(name, self.held, *signature)
+        except (TypeError, OSError) as error:  # what it is made from cannot be told
+            _log.debug("%s is not kept: %s", name, error)
+            return self.function
+        file = folder / f"{name}-{key}.program"
+        program = load(file, signature[0])
+        if program is None:
+            with _kept_once():
+                program = self.function.lower(*args, **kwargs).compile()  # type: ignore[attr-defined]
+            store(file, program)
+        return program
+
+
+def program_folder() -> Path | None:
+    """Where JAX keeps what it compiles; None if nowhere, or if what runs is not to be the compiled program."""
+    config: Any = jax.config
+    folder = config.jax_compilation_cache_dir
+    if not folder or "://" in folder or not config.jax_enable_compilation_cache:
+        return None
+    if config.jax_disable_jit or config.jax_debug_nans or config.jax_debug_infs or jax.process_count() > 1:
+        return None
+    return Path(folder)
+
+
+def load(file: Path, tree: Any) -> Compiled | None:
+    """The program of a file, for arguments of this structure; None if it is not there or not whole."""
+    try:
+        content = file.read_bytes()
+    except OSError:
+        return None
+    try:
+        checksum, packed = content[:32], content[32:]
+        if hashlib.sha256(packed).digest() != checksum:
+            raise ValueError("its checksum is wrong")
+        # The user's own folder is trusted with machine code, and so with a pickle, as JAX's own cache is.
+        devices, out_tree, program = pickle.loads(zlib.decompress(packed))
+        by_id = {device.id: device for device in jax.devices()}
+        compiled = serialize_executable.deserialize_and_load(
+            program, tree, out_tree, execution_devices=[by_id[i] for i in devices]
+        )
+    except Exception as error:  # whatever is wrong with it: it can be made again
+        _log.warning("%s cannot be used and is compiled anew: %s", file, error)
+        return None
+    with contextlib.suppress(OSError):
+        os.utime(file)  # by which `_forget_old` knows it was used
+    return compiled
+
+
+def store(file: Path, program: Compiled) -> None:
+    """Write a program so that others find all of it or nothing; without a word where there is no place for it."""
+    try:
+        serialized, _, out_tree = serialize_executable.serialize(program)
+        devices = program_key.device_ids(jax.tree.leaves(program.output_shardings)[0])
+        packed = zlib.compress(pickle.dumps((devices, out_tree, serialized)))
+    except Exception as error:  # a backend or a program that cannot
+        _log.debug("%s is not kept: %s", file.name, error)
+        return
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, suffix=".program", delete=False) as new:
+            try:
+                new.write(hashlib.sha256(packed).digest() + packed)
+                new.close()
+                os.replace(new.name, file)
+            except OSError:
+                os.unlink(new.name)
+                raise
+        _forget_old(file.parent)
+    except OSError as error:
+        _log.debug("%s is not kept: %s", file, error)
+
+
+def _forget_old(folder: Path) -> None:
+    """Leave those used last; what another process deletes meanwhile is gone as well."""
+    used: list[tuple[float, Path]] = []
+    for file in folder.glob("*.program"):
+        with contextlib.suppress(FileNotFoundError):
+            used.append((file.stat().st_mtime, file))
+    for _, file in sorted(used)[:-MOST_FILES]:
+        file.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _kept_once() -> Iterator[None]:
+    """JAX's own cache need not keep it too."""
+    name = "jax_persistent_cache_min_compile_time_secs"
+    before = jax.config.values[name]
+    jax.config.update(name, math.inf)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
