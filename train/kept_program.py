@@ -13,6 +13,7 @@ import pickle
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -28,6 +29,9 @@ R = TypeVar("R")
 MOST_FILES = 100
 """Those used last stay. A training run has five programs and a translation one, of 0.2 to 0.5 megabytes each: this is
 some twenty kinds of runs in less than 50 megabytes."""
+
+_LOADERS = ThreadPoolExecutor(thread_name_prefix="load-program")
+"""They wait while XLA loads."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +51,9 @@ class KeptProgram(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], held: tuple[Any, ...]) -> None:
         self.function, self.held = function, held
+        self.name = getattr(function, "__name__", "program")
         self._programs: dict[Any, Callable[..., R]] = {}
+        self._ahead: dict[Path, Future[Compiled | None]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         leaves, tree = jax.tree.flatten((args, kwargs))
@@ -55,22 +61,35 @@ class KeptProgram(Generic[P, R]):
         if folder is None or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self.function(*args, **kwargs)
         arguments = tuple(map(program_key.argument, leaves))
-        options = program_key.options()
-        signature = tree, arguments, options
+        signature = folder, program_key.options(), tree, arguments
         if signature not in self._programs:
-            self._programs[signature] = self._program(folder, signature, args, kwargs)
+            file = self._file(folder, lambda function: program_key.program_key(function, tree, arguments))
+            self._programs[signature] = self.function if file is None else self._program(file, args, kwargs)
         return self._programs[signature](*args, **kwargs)
 
-    def _program(self, folder: Path, signature: Any, args: Any, kwargs: Any) -> Callable[..., R]:
-        """The kept program, or a new one."""
-        name = getattr(self.function, "__qualname__", "program").rpartition(".")[-1]
+    def load_ahead(self) -> None:
+        """Begin to load the program that was used last, while the caller does something else."""
+        folder = program_folder()
+        pattern = None if folder is None else self._file(folder, lambda function: "*")
+        if pattern is not None:
+            used = [(file_time(file), file) for file in pattern.parent.glob(pattern.name)]
+            if used:
+                _, last = max(used)
+                self._ahead[last] = _LOADERS.submit(load, last)
+
+    def _file(self, folder: Path, key: Callable[[str], str]) -> Path | None:
+        """Where a program lies, by the key that is made of its function's; None if that cannot be told."""
         try:
-            key = program_key.key(name, self.held, *signature)
-        except (TypeError, OSError) as error:  # what it is made from cannot be told
-            _log.debug("%s is not kept: %s", name, error)
-            return self.function
-        file = folder / f"{name}-{key}.program"
-        program = load(file, signature[0])
+            function = program_key.function_key(self.name, self.held)
+        except (TypeError, OSError) as error:
+            _log.debug("%s is not kept: %s", self.name, error)
+            return None
+        return folder / f"{self.name}-{function[:16]}-{key(function)}.program"
+
+    def _program(self, file: Path, args: Any, kwargs: Any) -> Callable[..., R]:
+        """The kept program, or a new one."""
+        ahead = self._ahead.pop(file, None)
+        program = load(file) if ahead is None else ahead.result()
         if program is None:
             with _kept_once():
                 program = self.function.lower(*args, **kwargs).compile()  # type: ignore[attr-defined]
@@ -89,8 +108,8 @@ def program_folder() -> Path | None:
     return Path(folder)
 
 
-def load(file: Path, tree: Any) -> Compiled | None:
-    """The program of a file, for arguments of this structure; None if it is not there or not whole."""
+def load(file: Path) -> Compiled | None:
+    """The program of a file; None if it is not there or not whole."""
     try:
         content = file.read_bytes()
     except OSError:
@@ -100,10 +119,10 @@ def load(file: Path, tree: Any) -> Compiled | None:
         if hashlib.sha256(packed).digest() != checksum:
             raise ValueError("its checksum is wrong")
         # The user's own folder is trusted with machine code, and so with a pickle, as JAX's own cache is.
-        devices, out_tree, program = pickle.loads(zlib.decompress(packed))
+        devices, trees, program = pickle.loads(zlib.decompress(packed))
         by_id = {device.id: device for device in jax.devices()}
         compiled = serialize_executable.deserialize_and_load(
-            program, tree, out_tree, execution_devices=[by_id[i] for i in devices]
+            program, *trees, execution_devices=[by_id[i] for i in devices]
         )
     except Exception as error:  # whatever is wrong with it: it can be made again
         _log.warning("%s cannot be used and is compiled anew: %s", file, error)
@@ -116,9 +135,9 @@ def load(file: Path, tree: Any) -> Compiled | None:
 def store(file: Path, program: Compiled) -> None:
     """Write a program so that others find all of it or nothing; without a word where there is no place for it."""
     try:
-        serialized, _, out_tree = serialize_executable.serialize(program)
+        serialized, *trees = serialize_executable.serialize(program)
         devices = program_key.device_ids(jax.tree.leaves(program.output_shardings)[0])
-        packed = zlib.compress(pickle.dumps((devices, out_tree, serialized)))
+        packed = zlib.compress(pickle.dumps((devices, trees, serialized)))
     except Exception as error:  # a backend or a program that cannot
         _log.debug("%s is not kept: %s", file.name, error)
         return
@@ -139,12 +158,17 @@ def store(file: Path, program: Compiled) -> None:
 
 def _forget_old(folder: Path) -> None:
     """Leave those used last; what another process deletes meanwhile is gone as well."""
-    used: list[tuple[float, Path]] = []
-    for file in folder.glob("*.program"):
-        with contextlib.suppress(FileNotFoundError):
-            used.append((file.stat().st_mtime, file))
+    used = [(file_time(file), file) for file in folder.glob("*.program")]
     for _, file in sorted(used)[:-MOST_FILES]:
         file.unlink(missing_ok=True)
+
+
+def file_time(file: Path) -> float:
+    """When a program was used last; long ago if another process has just deleted it."""
+    try:
+        return file.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 @contextlib.contextmanager

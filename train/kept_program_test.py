@@ -113,7 +113,7 @@ def flipped(content):
 
 
 def of_another_version(content):
-    packed = zlib.compress(pickle.dumps(((0,), None, b"another version")))
+    packed = zlib.compress(pickle.dumps(((0,), (None, None), b"another version")))
     return hashlib.sha256(packed).digest() + packed
 
 

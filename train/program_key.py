@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, Sharding
+from jax.sharding import Mesh, NamedSharding
 
 from train.devices import usable_cores
 
@@ -45,7 +45,7 @@ def argument(x: Any) -> Argument:
     return Argument(kind.shape, str(kind.dtype), kind.weak_type, str(x.sharding), device_ids(x.sharding), x.committed)
 
 
-def device_ids(sharding: Sharding) -> tuple[int, ...]:
+def device_ids(sharding: Any) -> tuple[int, ...]:
     """The ids of a sharding's devices, in its order.
 
     Raises:
@@ -58,19 +58,25 @@ def device_ids(sharding: Sharding) -> tuple[int, ...]:
     return tuple(device.id for device in sharding.device_set)
 
 
-def key(name: str, held: Sequence[Any], tree: Any, arguments: Sequence[Argument], options: str) -> str:
-    """SHA-256 of a program, in hexadecimal.
+def function_key(name: str, held: Sequence[Any]) -> str:
+    """SHA-256 of a function as it would be compiled here and now, whatever its arguments, in hexadecimal.
 
     Args:
         name: of the function.
-        held: what the function's closure holds, see `describe`.
-        tree: the structure of its arguments, whose leaves are `arguments`.
-        options: see `options`.
+        held: what its closure holds, see `describe`.
 
     Raises:
         TypeError: `held` has something that cannot be described.
     """
-    told = [name, *map(describe, held), str(tree), *map(repr, arguments), options, *surroundings()]
+    return _digest([name, *map(describe, held), options(), *surroundings()])
+
+
+def program_key(function: str, tree: Any, arguments: Sequence[Argument]) -> str:
+    """SHA-256 of the program of a function, by its key, for arguments of this structure with these leaves."""
+    return _digest([function, str(tree), *map(repr, arguments)])
+
+
+def _digest(told: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(told).encode()).hexdigest()
 
 

@@ -8,7 +8,7 @@ from train import program_key
 from train.config import ModelConfig, SearchConfig, TrainingConfig
 from train.devices import batch_mesh
 from train.model import build_model
-from train.program_key import describe, key, processor, sources
+from train.program_key import describe, function_key, processor, sources
 
 
 def test_different_values_have_different_descriptions():
@@ -78,7 +78,7 @@ def test_an_object_whose_code_is_not_in_the_key_is_refused():
 @pytest.fixture
 def surroundings():
     program_key.surroundings.cache_clear()
-    yield lambda: (program_key.surroundings.cache_clear(), key("f", (), "", (), ""))[1]
+    yield lambda: (program_key.surroundings.cache_clear(), function_key("f", ()))[1]
     program_key.surroundings.cache_clear()
 
 

@@ -22,6 +22,10 @@ def make_programs(
 ) -> tuple[Init, TrainEpoch]:
     """`make_init` and `make_train_epoch` with the optimiser that is configured, in a training of so many steps."""
     optimizer = make_optimizer(training, num_steps)
-    init = make_init(model, optimizer)
-    train_epoch = make_train_epoch(model, optimizer, training.loss, seed, mesh=mesh)
-    return kept(init, model, training, num_steps), kept(train_epoch, model, training, num_steps, seed, mesh)
+    init = kept(make_init(model, optimizer), model, training, num_steps)
+    train_epoch = kept(
+        make_train_epoch(model, optimizer, training.loss, seed, mesh=mesh), model, training, num_steps, seed, mesh
+    )
+    init.load_ahead()
+    train_epoch.load_ahead()  # side by side
+    return init, train_epoch
