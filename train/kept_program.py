@@ -7,7 +7,6 @@ which takes longer than to load. Here the program is found by what it is made fr
 import contextlib
 import hashlib
 import logging
-import math
 import os
 import pickle
 import tempfile
@@ -15,10 +14,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import RLock
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import jax
 from jax.experimental import serialize_executable
+from jax.experimental.compilation_cache import compilation_cache
 from jax.stages import Compiled
 
 from train import program_key
@@ -32,6 +33,9 @@ some twenty kinds of runs in less than 50 megabytes."""
 
 _LOADERS = ThreadPoolExecutor(thread_name_prefix="load-program")
 """They wait while XLA loads."""
+
+_COMPILING = RLock()
+"""Whoever holds it may change JAX's settings for a while."""
 
 _log = logging.getLogger(__name__)
 
@@ -56,11 +60,14 @@ class KeptProgram(Generic[P, R]):
         self._ahead: dict[Path, Future[Compiled | None]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        leaves, tree = jax.tree.flatten((args, kwargs))
         folder = program_folder()
+        leaves, tree = jax.tree.flatten((args, kwargs))
         if folder is None or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return self.function(*args, **kwargs)
-        arguments = tuple(map(program_key.argument, leaves))
+        try:
+            arguments = tuple(map(program_key.argument, leaves))
+        except TypeError:  # no arrays, which JAX will say; or spread over devices in a way that cannot be told
+            return self.function(*args, **kwargs)
         signature = folder, program_key.options(), tree, arguments
         if signature not in self._programs:
             file = self._file(folder, lambda function: program_key.program_key(function, tree, arguments))
@@ -91,7 +98,7 @@ class KeptProgram(Generic[P, R]):
         ahead = self._ahead.pop(file, None)
         program = load(file) if ahead is None else ahead.result()
         if program is None:
-            with _kept_once():
+            with _without_jax_cache():
                 program = self.function.lower(*args, **kwargs).compile()  # type: ignore[attr-defined]
             store(file, program)
         return program
@@ -119,10 +126,10 @@ def load(file: Path) -> Compiled | None:
         if hashlib.sha256(packed).digest() != checksum:
             raise ValueError("its checksum is wrong")
         # The user's own folder is trusted with machine code, and so with a pickle, as JAX's own cache is.
-        devices, trees, program = pickle.loads(zlib.decompress(packed))
+        devices, in_tree, out_tree, program = pickle.loads(zlib.decompress(packed))
         by_id = {device.id: device for device in jax.devices()}
         compiled = serialize_executable.deserialize_and_load(
-            program, *trees, execution_devices=[by_id[i] for i in devices]
+            program, in_tree, out_tree, execution_devices=[by_id[i] for i in devices]
         )
     except Exception as error:  # whatever is wrong with it: it can be made again
         _log.warning("%s cannot be used and is compiled anew: %s", file, error)
@@ -137,7 +144,7 @@ def store(file: Path, program: Compiled) -> None:
     try:
         serialized, *trees = serialize_executable.serialize(program)
         devices = program_key.device_ids(jax.tree.leaves(program.output_shardings)[0])
-        packed = zlib.compress(pickle.dumps((devices, trees, serialized)))
+        packed = zlib.compress(pickle.dumps((devices, *trees, serialized)))
     except Exception as error:  # a backend or a program that cannot
         _log.debug("%s is not kept: %s", file.name, error)
         return
@@ -172,12 +179,18 @@ def file_time(file: Path) -> float:
 
 
 @contextlib.contextmanager
-def _kept_once() -> Iterator[None]:
-    """JAX's own cache need not keep it too."""
-    name = "jax_persistent_cache_min_compile_time_secs"
-    before = jax.config.values[name]
-    jax.config.update(name, math.inf)
-    try:
-        yield
-    finally:
-        jax.config.update(name, before)
+def _without_jax_cache() -> Iterator[None]:
+    """Compile anew. What comes from JAX's own cache cannot be kept again: on a CPU it has lost functions that it calls.
+
+    JAX asks only once whether it has a cache, until it is told to forget the answer.
+    """
+    name = "jax_enable_compilation_cache"
+    with _COMPILING:
+        before = jax.config.values[name]
+        jax.config.update(name, False)
+        compilation_cache.reset_cache()
+        try:
+            yield
+        finally:
+            jax.config.update(name, before)
+            compilation_cache.reset_cache()

@@ -113,7 +113,7 @@ def flipped(content):
 
 
 def of_another_version(content):
-    packed = zlib.compress(pickle.dumps(((0,), (None, None), b"another version")))
+    packed = zlib.compress(pickle.dumps(((0,), None, None, b"another version")))
     return hashlib.sha256(packed).digest() + packed
 
 
@@ -158,7 +158,7 @@ def test_a_file_appears_whole_or_not_at_all(folder, monkeypatch):
 
 
 def test_several_at_once_do_no_harm(folder):
-    counted = Counted()
+    counted, settings = Counted(), jax.config.values["jax_enable_compilation_cache"]
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: counted.new()(X, Y), range(8)))
     assert all(same(answer, answers[0]) for answer in answers)
@@ -166,6 +166,7 @@ def test_several_at_once_do_no_harm(folder):
     before = counted.traced
     counted.new()(X, Y)
     assert counted.traced == before
+    assert jax.config.values["jax_enable_compilation_cache"] == settings
 
 
 def test_those_not_used_for_longest_are_forgotten(folder, monkeypatch):
@@ -192,6 +193,11 @@ def test_what_cannot_be_told_is_not_kept(folder):
         program = counted.new(held)
         assert same(program(X, Y), program.function(X, Y))
     assert (counted.traced, list(folder.iterdir())) == (4, [])
+
+
+def test_what_jax_refuses_is_refused_as_it_does(folder):
+    with pytest.raises(TypeError, match="called with a non-array argument"):
+        Counted().new()("words", Y)
 
 
 def test_it_can_be_traced_through(folder):
