@@ -16,6 +16,7 @@ as another order of gates, is a foreign format and has a file of its own under `
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -79,7 +80,11 @@ def _fill(leaf: Leaf, tensor: Any, like: Any) -> Any:
         raise ValueError(f"{leaf.name} must be {list(expected)}; got {list(array.shape)}")
     if jnp.promote_types(array.dtype, like.dtype) != like.dtype:
         raise TypeError(f"{leaf.name} is {array.dtype} and would lose digits as {like.dtype}; convert it first")
-    return jnp.array(array.T if leaf.transposed else array, like.dtype)  # a copy: torch may go on training its own
+    array = array.T if leaf.transposed else array
+    if isinstance(array, Array):
+        return jnp.array(array, like.dtype)
+    # A copy, as torch may go on training its own; NumPy's, as JAX would compile a program for each shape.
+    return jax.device_put(np.array(array, like.dtype, order="C"))
 
 
 def _require_matrix(leaf: Leaf, array: Any) -> None:

@@ -1,13 +1,15 @@
 """Padded arrays of ids, and the plan of which examples stand in which batch."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
-from train.corpus import Pair
 from train.vocabulary import BOS, EOS, PAD, Vocabulary
+
+if TYPE_CHECKING:
+    from train.corpus import Pair  # who has batches already needs no corpus
 
 Ids = Any
 """Integers, in NumPy on the host or in JAX within a step."""
@@ -52,7 +54,7 @@ def encode_sources(
 
 
 def encode(
-    pairs: Sequence[Pair], source: Vocabulary, target: Vocabulary, source_length: int, target_length: int
+    pairs: Sequence["Pair"], source: Vocabulary, target: Vocabulary, source_length: int, target_length: int
 ) -> Examples:
     """Pairs as padded ids; the lengths count the special tokens."""
     sources, source_lens = encode_sources([pair.source for pair in pairs], source, source_length)

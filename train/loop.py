@@ -17,9 +17,9 @@ from train.data import Data
 from train.devices import batch_mesh, on_each, on_one
 from train.learner import Epoch
 from train.model import build_model
-from train.optimizers import make_optimizer
+from train.programs import make_programs
 from train.search import make_search
-from train.step import init_state, make_evaluate, make_force_decode, make_train_epoch
+from train.step import make_evaluate, make_force_decode
 
 
 class JaxLearner:
@@ -29,11 +29,11 @@ class JaxLearner:
         self.config, self.data = config, data
         self.model = build_model(config.model, len(data.source), len(data.target))
         num_batches = len(in_order(len(data.corpus.train), config.training.batch_size))
-        optimizer = make_optimizer(config.training, num_batches * config.epochs)
         self._mesh = batch_mesh(config.training.batch_size)
         example = Examples(*(column[:1] for column in data.train))
-        self.state = on_each(init_state(self.model, optimizer, example, config.seed), self._mesh)
-        self._train_epoch = make_train_epoch(self.model, optimizer, config.training.loss, config.seed, mesh=self._mesh)
+        steps = num_batches * config.epochs
+        init, self._train_epoch = make_programs(self.model, config.training, steps, config.seed, self._mesh)
+        self.state = on_each(init(np.uint32(config.seed), example), self._mesh)
         self._evaluate = make_evaluate(self.model)
         self._force_decode = make_force_decode(self.model)
         self._search = make_search((self.model,), config.search, data.max_target_len)

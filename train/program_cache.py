@@ -1,4 +1,4 @@
-"""Compiled programs, kept from one run to the next."""
+"""Where compiled programs are kept from one run to the next: those of `kept_program`, and JAX's own beside them."""
 
 import os
 import platform

@@ -14,6 +14,7 @@ from jax_attn.functional.likeliest import likeliest
 from jax_attn.functional.search import Memory, State, Step
 from jax_attn.models import EncoderDecoder
 from train.config import SearchConfig, search_settings
+from train.kept_program import kept
 from train.vocabulary import BOS, EOS
 
 Search = Callable[[np.ndarray, np.ndarray, np.ndarray], SearchResult]
@@ -46,13 +47,12 @@ def begin(
 
 @lru_cache(maxsize=8)
 def make_search(models: tuple[EncoderDecoder, ...], config: SearchConfig, max_len: int) -> Callable[..., SearchResult]:
-    """A jitted function (params of each model, sources, source_lens, numbers) -> hypotheses.
+    """A function (params of each model, sources, source_lens, numbers) -> hypotheses; one program, and kept.
 
     `max_len` is the longest translation where the configuration names none. Several models are an ensemble. It is
     compiled once for all parameters, and once for all that ask for the same search.
     """
 
-    @jax.jit
     def search(params: Sequence[Any], sources: jax.Array, source_lens: jax.Array, numbers: jax.Array) -> SearchResult:
         found = begin(models, params, sources, source_lens)
         ends = {"bos": BOS, "eos": EOS, "max_len": config.max_len or max_len, "batch_size": sources.shape[0]}
@@ -63,17 +63,16 @@ def make_search(models: tuple[EncoderDecoder, ...], config: SearchConfig, max_le
             settings["source_lens"] = source_lens
         return getattr(functional, name)(*found, **ends, **settings)
 
-    return search
+    return kept(jax.jit(search), models, config, max_len)
 
 
 @lru_cache(maxsize=8)
 def make_candidates(models: tuple[EncoderDecoder, ...], k: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """A jitted function (params of each model, sources, source_lens, targets) -> see `Candidates`.
+    """A function (params of each model, sources, source_lens, targets) -> see `Candidates`; one program, and kept.
 
     The step that search drives, driven along given targets instead.
     """
 
-    @jax.jit
     def candidates(
         params: Sequence[Any], sources: jax.Array, source_lens: jax.Array, targets: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
@@ -89,4 +88,4 @@ def make_candidates(models: tuple[EncoderDecoder, ...], k: int) -> Callable[...,
         log_probs, tokens = (jnp.swapaxes(x, 0, 1) for x in found)
         return log_probs, tokens
 
-    return candidates
+    return kept(jax.jit(candidates), models, k)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 from jax.sharding import Mesh, PartitionSpec
@@ -13,6 +14,7 @@ from jaxtyping import Float, Int
 from jax_attn.functional import length_mask
 from jax_attn.models import EncoderDecoder
 from train.batches import NOBODY, Examples
+from train.kept_program import kept
 
 
 class TrainState(NamedTuple):
@@ -75,17 +77,16 @@ def batch_losses(
     return total, Losses(nats.sum(), label_lens.sum(), nats.mean(axis=-1).sum())
 
 
-def init_state(
-    model: EncoderDecoder, optimizer: optax.GradientTransformation, example: Examples, seed: int
-) -> TrainState:
-    """The state before the first step, by one program; of the example only the shapes matter."""
+def make_init(
+    model: EncoderDecoder, optimizer: optax.GradientTransformation
+) -> Callable[[np.uint32, Examples], TrainState]:
+    """A jitted function (seed, example) -> the state before the first step; of the example only the shapes matter."""
 
-    @jax.jit
-    def init(key: Array, example: Examples) -> TrainState:
-        params = model.init(key, example.sources, example.targets, example.source_lens)
+    def init(seed: Array, example: Examples) -> TrainState:
+        params = model.init(jax.random.key(seed), example.sources, example.targets, example.source_lens)
         return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
 
-    return init(jax.random.key(seed), example)
+    return jax.jit(init)
 
 
 def make_train_epoch(
@@ -137,16 +138,19 @@ def make_train_epoch(
 
 
 def make_evaluate(model: EncoderDecoder) -> Callable[[Any, Examples, Any], Losses]:
-    """A jitted function (params, examples, plan) -> losses of each batch, without dropout."""
+    """A function (params, examples, plan) -> losses of each batch, without dropout; one program, and kept."""
 
     def evaluate(params: Any, examples: Examples, rows: Array) -> Losses:
         return jax.lax.map(lambda row: batch_losses(model, params, select(examples, row))[1], rows)
 
-    return jax.jit(evaluate)
+    return kept(jax.jit(evaluate), model)
 
 
 def make_force_decode(model: EncoderDecoder) -> Callable[[Any, Examples, Any], Array | None]:
-    """A jitted function (params, examples, plan) -> attention weights `[examples, T, S]` as the references are read."""
+    """A function (params, examples, plan) -> attention weights `[examples, T, S]` as the references are read.
+
+    One program, and kept.
+    """
 
     def attend(params: Any, batch: Examples) -> Any:
         _, weights = model.apply(params, batch.sources, batch.targets[:, :-1], batch.source_lens)
@@ -156,4 +160,4 @@ def make_force_decode(model: EncoderDecoder) -> Callable[[Any, Examples, Any], A
         weights = jax.lax.map(lambda row: attend(params, select(examples, row)), rows)
         return None if weights is None else weights.reshape(-1, *weights.shape[2:])
 
-    return jax.jit(force_decode)
+    return kept(jax.jit(force_decode), model)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -277,8 +276,8 @@ def load_model(run: SavedRun) -> tuple[EncoderDecoder, Any]:
         ConfigError: parameters that are not those of the model.
     """
     model = build_model(run.model, len(run.source), len(run.target))
-    token = jnp.zeros((1, 1), jnp.int32)
-    like = jax.eval_shape(model.init, jax.random.key(0), token, token)
+    token = np.zeros((1, 1), np.int32)
+    like = jax.eval_shape(lambda token: model.init(jax.random.key(0), token, token), token)
     try:
         return model, from_torch(run.weights, like)
     except (KeyError, ValueError, TypeError) as error:

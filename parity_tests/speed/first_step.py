@@ -18,19 +18,19 @@ def train(what: dict[str, Any]) -> int:
     set_xla_options()
     share_cores(what["decoder"]["num_hiddens"])
 
+    import numpy as np
+
     from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
     from train.batches import Examples, in_order
     from train.config import TrainingConfig
-    from train.optimizers import make_optimizer
-    from train.step import init_state, make_train_epoch
+    from train.programs import make_programs
 
     model = EncoderDecoder(Seq2SeqEncoder(**what["encoder"]), Seq2SeqAttentionDecoder(**what["decoder"]))
     examples = Examples(*what["examples"])
     settings = TrainingConfig(learning_rate=what["learning_rate"], decay=False, loss=what["loss"])
-    optimizer = make_optimizer(settings, 1)
     mesh = batch_mesh(len(examples.sources))
-    state = init_state(model, optimizer, Examples(*(column[:1] for column in examples)), 0)
-    train_epoch = make_train_epoch(model, optimizer, settings.loss, 0, mesh=mesh)
+    init, train_epoch = make_programs(model, settings, 1, 0, mesh)
+    state = init(np.uint32(0), Examples(*(column[:1] for column in examples)))
     rows = in_order(len(examples.sources), len(examples.sources))
     state, _ = train_epoch(on_each(state, mesh), on_each(examples, mesh), rows)
     return int(state.step)

@@ -28,6 +28,7 @@ def measure_start(device: str, rounds: int, say: Callable[[str], None]) -> dict[
     seconds: dict[str, list[float]] = {"imports": [], "w1": [], "w2": []}
     with tempfile.TemporaryDirectory(prefix="speed-start-") as folder:
         environment = {**with_this_package(os.environ), **WARM, "JAX_COMPILATION_CACHE_DIR": folder}
+        environment |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}  # as once installed
         if device == "cpu":
             environment["JAX_PLATFORMS"] = "cpu"
         arguments = {name: arguments_of(name, Path(folder)) for name in seconds}
