@@ -1,8 +1,8 @@
 """How long a user waits for the first training step, when the programs were compiled before.
 
 In a fresh process: from its start to the end of the first step of W1 or W2 (the model initialised by its own
-initialiser, one batch), with a persistent compilation cache that an earlier process has filled; minus the median time
-of a process that imports JAX, Flax and Optax and does nothing with them.
+initialiser, one batch), with the compiled programs and the bytecode that an earlier process has left; minus the median
+time of a process that imports JAX, Flax and Optax and does nothing with them.
 """
 
 import os
