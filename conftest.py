@@ -9,6 +9,8 @@ import os
 from collections.abc import Iterator
 
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"  # of the programs under test and their processes: a test is no run
+# PyTorch's tensors here are so small that a second thread is all waiting, and every core has a process already.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jax
 import jaxtyping

@@ -103,7 +103,8 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small_run, tm
     run(tmp_path, *SMALL)
     first, again = load_file(folder / "model.safetensors"), load_file(tmp_path / "run" / "model.safetensors")
     assert all((first[name] == again[name]).all() for name in first)
-    run(tmp_path / "other", *SMALL, "--seed", "1")
+    training_alone = ["--corpus.valid", "0", "--corpus.test", "0"]
+    run(tmp_path / "other", *SMALL, "--seed", "1", *training_alone)
     other = load_file(tmp_path / "other" / "run" / "model.safetensors")
     assert any((first[name] != other[name]).any() for name in first)
 
@@ -113,8 +114,19 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small_run, tm
     [
         ["--model.attention", "none", "--model.no-input-feeding"],
         ["--model.attention", "multi_head", "--model.num-heads", "2", "--model.dropout", "0.1"],
-        ["--model.attention", "bilinear", "--model.cell", "lstm", "--model.dropout", "0.2", "--model.num-layers", "2"],
         [
+            "--model.attention",
+            "scaled_bilinear",
+            "--model.cell",
+            "lstm",
+            "--model.dropout",
+            "0.2",
+            "--model.num-layers",
+            "2",
+        ],
+        [
+            "--model.attention",
+            "sum",
             "--model.query",
             "previous",
             "--model.no-input-feeding",
@@ -129,23 +141,22 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(small_run, tm
         ],
     ],
 )
-def test_other_models_run_to_their_end(tmp_path, options):
-    summary = run(tmp_path, *SMALL, *options)
-    assert (summary["alignment_error_rate"] is None) == ("none" in options)
-    assert (tmp_path / "run" / "attention.png").exists() == ("none" not in options)
-    assert (summary["attention_parameters"] == 0) == ("none" in options)
+def test_other_models_run_to_their_end_and_translate_alike_in_both_frameworks(tmp_path, options):
+    """Among them every attention that the decoder has no name for."""
+    summary, attention = run(tmp_path, *SMALL, *options), options[1]
+    assert (summary["alignment_error_rate"] is None) == (attention == "none")
+    assert (tmp_path / "run" / "attention.png").exists() == (attention != "none")
+    assert (summary["attention_parameters"] == 0) == (attention == "none")
 
-
-@pytest.mark.parametrize("attention", ["multi_head", "scaled_bilinear", "sum"])
-def test_attention_that_the_decoder_has_no_name_for_is_the_same_in_both_frameworks(tmp_path, attention):
-    run(tmp_path, *SMALL, "--epochs", "1", "--model.attention", attention)
     sentences = ["the cat sleeps .", "you sell the big book ."]
     ours, theirs = (Translator.load(tmp_path / "run", framework=name)(sentences) for name in ("jax", "torch"))
     for one, other in zip(ours, theirs, strict=True):
         assert one.text == other.text
-        np.testing.assert_allclose(one.weights, other.weights, atol=1e-5)
-        same = np.ptp(one.weights, axis=0).max() < 1e-6  # each target word looks as the others do
-        assert same == (attention == "sum")
+        assert one.score == pytest.approx(other.score, abs=1e-5)
+        if attention != "none":
+            np.testing.assert_allclose(one.weights, other.weights, atol=1e-5)
+            same = np.ptp(one.weights, axis=0).max() < 1e-6  # each target word looks as the others do
+            assert same == (attention == "sum")
 
 
 @needs_fra

@@ -121,7 +121,8 @@ def test_where_nothing_can_be_drawn_nothing_is(options, value):
         return log_probs, state, None
 
     settings = SETTINGS | {"batch_size": 2, "max_len": 3}
-    found = sample_search(broken, (), jnp.array([0, 1]), key=jax.random.key(0), **settings, **options)
+    search = jax.jit(lambda key, memory: sample_search(broken, (), memory, key=key, **settings, **options))
+    found = search(jax.random.key(0), jnp.array([0, 1]))
     assert found.lengths[0] > 0
     assert jnp.isfinite(found.scores[0])
     assert found.lengths[1] == 0

@@ -24,8 +24,8 @@ PREFIX, PREFIX_LENS = RNG.integers(3, VOCAB, (SENTENCES, 3)), RNG.integers(0, 4,
 KEYS = jax.random.split(jax.random.key(0), SENTENCES)
 
 MODEL = EncoderDecoder(
-    Seq2SeqEncoder(VOCAB, 16, 16, 2, bidirectional=True),
-    Seq2SeqAttentionDecoder(VOCAB, 16, 16, 2, bridge=True),
+    Seq2SeqEncoder(VOCAB, 16, 16, bidirectional=True),
+    Seq2SeqAttentionDecoder(VOCAB, 16, 16, bridge=True),
 )
 
 
@@ -119,7 +119,7 @@ def test_at_one_shape_nothing_changes_by_a_bit(setting):
     assert different == 0
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("setting", [greedy, everything, sampled])  # everything is a beam too
 def test_at_other_shapes_the_tokens_are_the_same(setting):
     order = np.random.default_rng(3).permutation(SENTENCES)
     reference = translate(setting, np.arange(SENTENCES), SENTENCES, SENTENCES)

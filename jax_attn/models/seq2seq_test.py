@@ -137,9 +137,14 @@ def test_a_model_computes_in_bfloat16_with_parameters_in_float32(cell):
 
 
 def test_the_model_works_in_nnx_through_the_bridge():
-    in_nnx = nnx.bridge.ToNNX(build(), rngs=nnx.Rngs(0)).lazy_init(SOURCES, TARGETS, LENS)
+    @nnx.jit
+    def create():
+        return nnx.bridge.ToNNX(build(), rngs=nnx.Rngs(0)).lazy_init(SOURCES, TARGETS, LENS)
+
+    in_nnx = create()
     variables = {"params": nnx.to_pure_dict(nnx.state(in_nnx, nnx.Param))}
-    close(in_nnx(SOURCES, TARGETS, LENS), apply(variables, SOURCES, TARGETS, LENS))
+    found = nnx.jit(lambda module, *inputs: module(*inputs))(in_nnx, SOURCES, TARGETS, LENS)
+    close(found, apply(variables, SOURCES, TARGETS, LENS))
 
 
 @pytest.mark.parametrize(("encoder_dtype", "decoder_dtype"), [(jnp.bfloat16, None), (None, jnp.bfloat16)])
@@ -149,7 +154,7 @@ def test_encoder_and_decoder_may_compute_in_different_dtypes(encoder_dtype, deco
         Seq2SeqAttentionDecoder(7, 4, 6, query="new", input_feeding=True, dtype=decoder_dtype),
     )
     tokens = jnp.ones((2, 3), int)
-    params = jax.jit(model.init)(jax.random.key(0), tokens, tokens)
+    params = random_params(model, tokens, tokens)
     logits, _ = jax.jit(model.apply)(params, tokens, tokens)
     assert logits.dtype == (decoder_dtype or jnp.float32)
     assert jnp.isfinite(logits).all()
@@ -158,6 +163,6 @@ def test_encoder_and_decoder_may_compute_in_different_dtypes(encoder_dtype, deco
 @pytest.mark.parametrize(("source", "target", "name"), [(5, 0, "tokens"), (0, 7, "targets"), (-1, 0, "tokens")])
 def test_ids_that_can_be_seen_to_be_out_of_range_are_refused(source, target, name):
     model = EncoderDecoder(Seq2SeqEncoder(5, 4, 6), Seq2SeqAttentionDecoder(7, 4, 6))
-    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, 2), int), jnp.zeros((1, 2), int))
+    params = random_params(model, jnp.zeros((1, 2), int), jnp.zeros((1, 2), int))
     with pytest.raises(ValueError, match=rf"{name} must be in"):
         model.apply(params, jnp.array([[0, source]]), jnp.array([[0, target]]))

@@ -1,4 +1,4 @@
-from functools import cache
+from functools import cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -59,6 +59,12 @@ def params_of(name):
     return random_params(MODULES[name](), *INPUTS)
 
 
+@cache
+def applied(name, dtype=jnp.float32):
+    """The compiled call, which the tests share."""
+    return jax.jit(MODULES[name](param_dtype=dtype).apply)
+
+
 def close(a, b, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **({"rtol": 1e-5, "atol": 1e-6} | tolerance)), a, b)
 
@@ -92,10 +98,9 @@ def test_the_book_s_example_weighs_equal_keys_equally(module):
 @pytest.mark.parametrize("lens", [BY_EXAMPLE, BY_QUERY])
 def test_a_module_is_its_scoring_function_with_its_own_parameters(name, score, lens):
     # The additive equation also tells W_q from W_k: exchanged they would give other scores.
-    module = MODULES[name]()
     params = params_of(name)
     expected = attend(score(params.get("params"), QUERIES, KEYS), VALUES, lens)
-    close(jax.jit(module.apply)(params, *INPUTS, lens), expected)
+    close(applied(name)(params, *INPUTS, lens), expected)
 
 
 def test_the_old_name_of_additive_attention_still_stands():
@@ -110,10 +115,9 @@ def test_queries_keys_and_values_may_differ_in_size(name):
 
 
 def test_every_head_attends_by_itself_and_the_lengths_hold_for_each():
-    module = MODULES["multi-head"]()
     params = params_of("multi-head")
     mask = jnp.asarray(random.random((2, 3, 5)) < 0.7)
-    context, weights = jax.jit(module.apply)(params, *INPUTS, BY_EXAMPLE, mask)
+    context, weights = applied("multi-head")(params, *INPUTS, BY_EXAMPLE, mask)
     layers = params["params"]
     q, k, v = (x @ layers[f"W_{n}"]["kernel"] + layers[f"W_{n}"]["bias"] for n, x in zip("qkv", INPUTS, strict=True))
     heads = [
@@ -126,8 +130,7 @@ def test_every_head_attends_by_itself_and_the_lengths_hold_for_each():
 
 def test_without_the_tanh_every_query_gets_the_same_weights():
     for name, same in (("additive", False), ("without tanh", True)):
-        module = MODULES[name]()
-        _, weights = jax.jit(module.apply)(params_of(name), *INPUTS)
+        _, weights = applied(name)(params_of(name), *INPUTS)
         assert np.allclose(weights, weights[:, :1], atol=1e-6) == same
 
 
@@ -141,7 +144,7 @@ def test_prepare_and_attend_are_the_call(name, lens):
         memory = module.apply(params, keys, values, lens, query_size=4, method="prepare")
         return module.apply(params, queries, memory, method="attend")
 
-    close(jax.jit(in_two_steps)(params, *INPUTS, lens), jax.jit(module.apply)(params, *INPUTS, lens))
+    close(jax.jit(in_two_steps)(params, *INPUTS, lens), applied(name)(params, *INPUTS, lens))
 
 
 @each_module
@@ -150,7 +153,7 @@ def test_vmap_over_the_batch_gives_the_same(name):
     params = params_of(name)
     for lens in (BY_EXAMPLE, BY_QUERY):
         mapped = jax.jit(jax.vmap(module.apply, in_axes=(None, 0, 0, 0, 0)))
-        close(mapped(params, *INPUTS, lens), jax.jit(module.apply)(params, *INPUTS, lens))
+        close(mapped(params, *INPUTS, lens), applied(name)(params, *INPUTS, lens))
 
 
 @each_module
@@ -196,7 +199,7 @@ def test_dropout_needs_its_stream_drops_by_the_rate_and_leaves_the_weights_retur
     module = MODULES[name](dropout=0.5)
     params = params_of(name)
     plain = jax.jit(module.apply)(params, *INPUTS)
-    close(plain, jax.jit(MODULES[name]().apply)(params, *INPUTS))  # deterministic unless asked
+    close(plain, applied(name)(params, *INPUTS))  # deterministic unless asked
     drop = jax.jit(lambda key: module.apply(params, *INPUTS, deterministic=False, rngs={"dropout": key}))
     one, again, other = drop(jax.random.key(1)), drop(jax.random.key(1)), drop(jax.random.key(2))
     jax.tree.map(np.testing.assert_array_equal, one, again)
@@ -210,7 +213,7 @@ def test_dropout_needs_its_stream_drops_by_the_rate_and_leaves_the_weights_retur
 def test_a_keep_mask_is_used_instead_of_a_drawn_one(name):
     module = MODULES[name](dropout=0.5)
     params = params_of(name)
-    _, weights = jax.jit(module.apply)(params, *INPUTS)
+    _, weights = applied(name)(params, *INPUTS)
     run = jax.jit(lambda keep, deterministic=True: module.apply(params, *INPUTS, keep_mask=keep)[0])
     keep = jnp.asarray(random.random(weights.shape) < 0.5)
     if name == "multi-head":
@@ -226,9 +229,9 @@ def test_a_keep_mask_is_used_instead_of_a_drawn_one(name):
 def test_weights_that_are_not_wanted_are_none_and_the_context_is_the_same(name):
     module = MODULES[name]()
     params = params_of(name)
-    context, weights = module.apply(params, *INPUTS, BY_QUERY, return_weights=False)
+    context, weights = jax.jit(partial(module.apply, return_weights=False))(params, *INPUTS, BY_QUERY)
     assert weights is None
-    close(context, module.apply(params, *INPUTS, BY_QUERY)[0])
+    close(context, applied(name)(params, *INPUTS, BY_QUERY)[0])
 
 
 @each_module
@@ -236,10 +239,10 @@ def test_weights_that_are_not_wanted_are_none_and_the_context_is_the_same(name):
 def test_dtypes_go_in_and_out(x64, name, dtype):
     module, inputs = MODULES[name](param_dtype=dtype), [x.astype(dtype) for x in INPUTS]
     params = random_params(module, *inputs)
-    results = jax.jit(module.apply)(params, *inputs, BY_EXAMPLE)
+    results = applied(name, dtype)(params, *inputs, BY_EXAMPLE)
     assert {leaf.dtype for leaf in jax.tree.leaves((params, results))} == {jnp.dtype(dtype)}
     wide = jax.tree.map(lambda x: x.astype(jnp.float64), (params, *inputs))
-    exact = jax.jit(MODULES[name](param_dtype=jnp.float64).apply)(*wide, BY_EXAMPLE)
+    exact = applied(name, jnp.float64)(*wide, BY_EXAMPLE)
     close(jax.tree.map(lambda x: x.astype(jnp.float64), results), exact, rtol=0, atol=8 * float(jnp.finfo(dtype).eps))
 
 
@@ -282,17 +285,14 @@ def test_an_unknown_name_of_a_scoring_function_is_refused():
         make_attention("cosine", 8)
 
 
-apply_additive = jax.jit(MODULES["additive"]().apply)
-
-
 @few
 @given(st.integers(1, 5), st.integers(0, 2**16))
 def test_masking_equals_deleting_whatever_the_padding_holds(length, seed):
     params, padding = params_of("additive"), np.random.default_rng(seed).normal(size=(2, 5, 1))
     valid = (jnp.arange(5) < length)[:, None]
     keys, values = (jnp.where(valid, x, padding) for x in (KEYS, VALUES))
-    context, weights = apply_additive(params, QUERIES, keys, values, jnp.full(2, length))
-    expected = apply_additive(params, QUERIES, KEYS[:, :length], VALUES[:, :length])
+    context, weights = applied("additive")(params, QUERIES, keys, values, jnp.full(2, length))
+    expected = applied("additive")(params, QUERIES, KEYS[:, :length], VALUES[:, :length])
     close((context, weights[..., :length]), expected)
 
 
@@ -300,12 +300,13 @@ def test_masking_equals_deleting_whatever_the_padding_holds(length, seed):
 @given(st.permutations(range(5)))
 def test_permuting_keys_with_their_values_permutes_the_weights_and_leaves_the_context(order):
     params, order = params_of("additive"), np.array(order)
-    context, weights = apply_additive(params, *INPUTS)
-    close(apply_additive(params, QUERIES, KEYS[:, order], VALUES[:, order]), (context, weights[..., order]))
+    context, weights = applied("additive")(params, *INPUTS)
+    close(applied("additive")(params, QUERIES, KEYS[:, order], VALUES[:, order]), (context, weights[..., order]))
 
 
-@each_module
-@pytest.mark.parametrize("empty_row", ["zero", "uniform"])
+@pytest.mark.parametrize(
+    ("name", "empty_row"), [*((name, "zero") for name in MODULES), ("additive", "uniform"), ("multi-head", "uniform")]
+)
 def test_by_blocks_the_context_and_every_gradient_are_the_plain_form_s(x64, name, empty_row):
     forms = [MODULES[name](form=form, empty_row=empty_row, dropout=0.5) for form in ("plain", "blockwise")]
     params, *inputs = jax.tree.map(lambda x: x.astype(jnp.float64), (params_of(name), *INPUTS))

@@ -7,7 +7,7 @@ import numpy as np
 
 import jax_attn
 import torch_ref
-from parity_tests.case import RUN_DTYPE, Case, Variant, random_for
+from parity_tests.case import DTYPES, RUN_DTYPE, Case, Variant, random_for
 from parity_tests.cases.masking import COMMON, EXTREME, MORE, Masking, hide
 from parity_tests.jax_side import jax_function
 from parity_tests.torch_side import torch_function
@@ -252,7 +252,9 @@ def blockwise_variants() -> Iterator[Variant]:
         ("gaussian_score", ()),
     ):
         inputs = blockwise_inputs(lengths, score)
-        yield Variant(score, {**inputs, "parameters": parameters}, {"score": score})
+        # The scores are the plain form's, which are compared in every dtype: here one stands for those of 16 bits.
+        dtypes = DTYPES if score == "additive_score" else ("float64", "float32")
+        yield Variant(score, {**inputs, "parameters": parameters}, {"score": score}, dtypes=dtypes)
     inputs = blockwise_inputs(lengths, "dot_score", "dropout")
     keep_mask = rng.random(lengths.shape) < 0.7
     yield Variant("dropout", {**inputs, "keep_mask": keep_mask}, {"score": "dot_score", "dropout_rate": 0.3})

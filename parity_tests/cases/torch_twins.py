@@ -39,12 +39,13 @@ TIME, FEATURES, HIDDEN = 5, 3, 4
 
 
 def recurrent_variants(name: str, parts: int) -> Iterator[Variant]:
-    """Every number of layers and directions, with biases and without, packed and not, from a given state.
+    """Layers, directions and biases, each two of them in every combination, packed and not, from a given state.
 
     What is not packed has sequences of full length: those of which nothing is said are two variants of their own, as
     each costs a program more.
     """
-    for layers, both, biased in product((1, 2, 3), (False, True), (True, False)):
+    for layers, both in product((1, 2, 3), (False, True)):
+        biased = both == (layers != 1)
         rng = random_for(name, str(layers), str(both))
         shape = (layers * (2 if both else 1), 3, HIDDEN)
         states = tuple(rng.normal(size=shape) for _ in range(parts))
@@ -58,7 +59,7 @@ def recurrent_variants(name: str, parts: int) -> Iterator[Variant]:
         dtypes = DTYPES if layers == 2 and both and biased else ("float64",)
         yield Variant(f"{words}, packed", inputs, options, dtypes=dtypes)
         yield Variant(f"{words}, full length", {**inputs, "valid_lens": ints(*[TIME] * 3)}, options, dtypes=dtypes)
-        if layers == 2 and biased:
+        if layers == 2:
             nothing = {**inputs, "valid_lens": None, "initial_state": None}
             yield Variant(f"{words}, no lengths, no state", nothing, options, dtypes=("float64",))
 

@@ -24,6 +24,8 @@ class Fault:
     """The dtype in which it shows."""
     side: Literal["JAX", "PyTorch"] = "JAX"
     """Which framework's code it is planted in."""
+    variant: str = ""
+    """The variant that shows it, where those before it do not and would all be compiled in vain; by default any."""
 
     def plant(self, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(self.target, self.attribute, self.make(getattr(self.target, self.attribute)))
@@ -31,7 +33,9 @@ class Fault:
     def is_caught(self) -> bool:
         """Whether the case fails while the fault is there: one variant after the other, until one sees it."""
         case = next(case for case in CASES if case.name == self.case)
-        variants = [variant for variant in case.variants if self.dtype in variant.dtypes]
+        variants = [
+            variant for variant in case.variants if self.dtype in variant.dtypes and self.variant in ("", variant.name)
+        ]
         if self.side == "JAX":
             forget_programs()  # what was compiled before is without the fault
         try:

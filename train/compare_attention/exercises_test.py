@@ -1,11 +1,14 @@
-"""The answers are those that mathematics gives."""
+"""The answers are those that mathematics gives, and those of docs/scoring_functions.json."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from train.compare_attention import exercises
+
+NUMBERS = json.loads((Path(__file__).parents[2] / "docs" / "scoring_functions.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,20 @@ def test_the_query_cancels_in_a_sum_and_nowhere_else(answers):
     for name in ("additive", "scaled_dot"):
         assert found[name]["between_queries"] > 0.05
         assert found[name]["gradient_of_queries"] > 0.05
+
+
+def test_the_page_s_answers_are_still_those_of_the_code(answers):
+    today, told = answers[1], NUMBERS["exercises"]
+    for name in ("additive", "scaled_dot"):
+        ours, of_page = (list(found["vector_sum"][name].values()) for found in (today, told))
+        np.testing.assert_allclose(ours, of_page, rtol=0.02)
+    assert max(*today["vector_sum"]["sum"].values(), *told["vector_sum"]["sum"].values()) < 1e-5
+    assert today["different_lengths"]["bilinear"] == told["different_lengths"]["bilinear"]
+    for name in exercises.keys_of_the_example():
+        for kind in ("additive", "scaled_dot"):
+            both = (found["changed_keys"][name]["weights"][kind] for found in (today, told))
+            for row, of_page in zip(*both, strict=True):
+                assert row == pytest.approx(of_page, abs=2e-3)
 
 
 @pytest.mark.slow
