@@ -38,6 +38,7 @@ from parity_tests.speed.tables import (
     as_ceiling_text,
     as_growth_table,
     as_json,
+    as_left_out_text,
     as_ratio_table,
     as_times_table,
     best_rates,
@@ -142,6 +143,8 @@ def print_report(sitting: Sitting) -> None:
     """The tables, and what failed in words."""
     if sitting.results:
         CONSOLE.print(as_times_table(sitting.results, best_rates(sitting.rates)))
+    if left_out := as_left_out_text(sitting.results):
+        CONSOLE.print(left_out)
     if sitting.rates:
         CONSOLE.print(as_ceiling_text(sitting.rates))
     CONSOLE.print(as_ratio_table(sitting.ratios()))

@@ -77,6 +77,20 @@ def test_the_json_has_every_ratio(monkeypatch, tmp_path, canned_machine):
     assert set(written["ceilings"]) == {"gemm", "small gemm", "tanh", "copy"}
 
 
+def test_the_report_names_every_workload_and_who_did_not_take_part(monkeypatch, capsys, canned_machine):
+    def without_a_compiler(workload, *rest):
+        result = canned(workload)
+        result.left_out["compiled"] = "no C++ compiler was found, which torch.compile needs"
+        return result
+
+    monkeypatch.setattr(sitting, "measure", without_a_compiler)
+    assert run(monkeypatch) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    for name in set(NAMES) - {"start"}:
+        assert any(line.split(",")[0] == name for line in lines), name
+    assert "left out of masked_softmax: compiled: no C++ compiler was found, which" in lines  # and so on, in 80 columns
+
+
 def test_what_was_not_measured_is_null():
     results = [canned(find_workload("masked_softmax"))]
     written = as_json(sitting.Sitting("cpu", None, print, results), {})

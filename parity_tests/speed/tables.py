@@ -17,13 +17,12 @@ from parity_tests.speed.workload import Ratio
 def as_times_table(results: Sequence[Measured], rates: Mapping[str, float]) -> Table:
     """Every contestant of every workload."""
     table = Table(title="time and memory", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
-    table.add_column("workload")
     table.add_column("contestant", no_wrap=True)
     for heading in ("median", "a second", "spread", "of the\nlimit", "peak\nmemory", "to\ncompile", "error"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in results:
         unit = result.workload.unit
-        name = result.workload.name + ("" if unit == "call" else f", a {unit}")
+        table.add_row(f"[bold]{result.workload.name}[/bold]" + ("" if unit == "call" else f", a {unit}"))
         for contestant, entry in result.entries.items():
             spread, share = entry.spread, share_of_limit(result, contestant, rates)
             numbers = (
@@ -35,12 +34,18 @@ def as_times_table(results: Sequence[Measured], rates: Mapping[str, float]) -> T
                 f"{entry.compile_seconds:.1f} s",
                 f"{entry.error:.0e}" if entry.error else "",
             )
-            table.add_row(name, contestant, *numbers)
-            name = ""
-        for contestant, why in result.left_out.items():
-            table.add_row("", contestant, "left out:", why)
+            table.add_row(f"  {contestant}", *numbers)
         table.add_section()
     return table
+
+
+def as_left_out_text(results: Sequence[Measured]) -> str:
+    """Who did not take part, and why, a line each."""
+    return "\n".join(
+        f"left out of {result.workload.name}: {contestant}: {why}"
+        for result in results
+        for contestant, why in result.left_out.items()
+    )
 
 
 def as_growth_table(sweep: Sweep, results: Sequence[Measured]) -> Table:
