@@ -59,7 +59,7 @@ def sampled(step, state, memory, lens, extra, **ends):
     return sample_search(step, state, memory, key=extra["key"], num_samples=2, top_k=10, top_p=0.9, **ends)
 
 
-SETTINGS = (greedy, beam, everything, sampled)
+SETTINGS = (greedy, pytest.param(beam, marks=pytest.mark.slow), everything, sampled)  # everything is a beam too
 
 
 @cache
@@ -119,7 +119,7 @@ def test_at_one_shape_nothing_changes_by_a_bit(setting):
     assert different == 0
 
 
-@pytest.mark.parametrize("setting", [greedy, everything, sampled])  # everything is a beam too
+@pytest.mark.parametrize("setting", SETTINGS)
 def test_at_other_shapes_the_tokens_are_the_same(setting):
     order = np.random.default_rng(3).permutation(SENTENCES)
     reference = translate(setting, np.arange(SENTENCES), SENTENCES, SENTENCES)

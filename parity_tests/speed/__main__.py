@@ -106,14 +106,14 @@ def grow(options: Options) -> int:
         for sweep, name in zip(SWEEPS, names, strict=True)
         if not options.only or any(part in name for part in options.only)
     ]
+    assert options.growth is not None
     with progress() as say:
         sitting = sit_down(say)
-        sitting.results += measure_growth(sweeps, sitting.take)
-    for sweep in sweeps:
-        CONSOLE.print(as_growth_table(sweep, sitting.results))
+        for sweep in sweeps:  # each is shown and drawn when it ends: all of them take half an hour
+            sitting.results += measure_growth([sweep], sitting.take)
+            CONSOLE.print(as_growth_table(sweep, sitting.results))
+            draw_growth(sitting.results).savefig(options.growth, dpi=110)
     print_failures(sitting)
-    assert options.growth is not None
-    draw_growth(sitting.results).savefig(options.growth, dpi=110)
     if options.json is not None:
         write_json(options.json, as_json(sitting, describe_machine(sitting.device)))
     return int(bool(sitting.failures))

@@ -110,6 +110,7 @@ def test_a_planted_fault_is_caught(fault: TrainingFault) -> None:
     assert comparison.errors["gradients"][0] < 1e-11  # and a comparison of one forward and backward pass passes
 
 
+@pytest.mark.slow
 def test_optaxs_own_adam_drifts_further_than_pytorchs(monkeypatch):
     """The verdict on float32 can fail: Optax's bias correction, computed in float32, is enough."""
     monkeypatch.setattr(optimizers, "adam", optax.adam)
