@@ -75,7 +75,7 @@ class Rows(NamedTuple):
 
     def blocks(self, vocab_size: int) -> "Rows":
         """Of as many rows each, `[blocks, rows of one, …]`; the last is filled up with weights of 0."""
-        count = -(-len(self.labels) * vocab_size // BLOCK)
+        count = max(1, -(-len(self.labels) * vocab_size // BLOCK))
         size = -(-len(self.labels) // count)
         missing = count * size - len(self.labels)
         padded = jax.tree.map(lambda x: jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), self)

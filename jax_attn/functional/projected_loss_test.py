@@ -63,6 +63,14 @@ def test_a_total_on_its_way_to_something_else_passes_its_gradient_on(x64):
     np.testing.assert_allclose(jax.grad(squared, 1)(features, weights), 2 * total * losses, rtol=1e-12)
 
 
+def test_no_sentences_cost_nothing():
+    (features, kernel, bias), labels = inputs(jnp.float32)
+    none = features[:0], kernel, bias, labels[:0], jnp.zeros((0, T))
+    total, losses = projected_cross_entropy(*none)
+    assert (total, losses.shape) == (0, (0, T))
+    assert not jax.grad(lambda kernel: projected_cross_entropy(none[0], kernel, *none[2:])[0])(kernel).any()
+
+
 def test_the_losses_have_no_gradient():
     (features, kernel, bias), labels = inputs(jnp.float32)
     through = jax.grad(lambda x: projected_cross_entropy(x, kernel, bias, labels, jnp.asarray(WEIGHTS))[1].sum())

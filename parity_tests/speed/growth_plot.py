@@ -50,6 +50,8 @@ def draw_growth(results: list[Measured]) -> Figure:
 
 
 def _draw(axis: Axes, sweep: Sweep, measured: Mapping[int, Mapping[str, Entry]], what: str) -> None:
+    from matplotlib.ticker import LogLocator, StrMethodFormatter
+
     for line in sweep.lines:
         points = [(x, _value(entries[line.name], what)) for x, entries in measured.items() if line.name in entries]
         known = [(x, y) for x, y in points if y]
@@ -58,6 +60,10 @@ def _draw(axis: Axes, sweep: Sweep, measured: Mapping[int, Mapping[str, Entry]],
             axis.plot(*zip(*known, strict=True), label=label, linewidth=1.3, markersize=4, **STYLES[line.name])
     axis.set(xscale="log", yscale="log", xlabel=sweep.quantity)
     axis.set_xticks(list(measured), [f"{x:,}" for x in measured], fontsize=8)
+    lowest, highest = axis.get_ylim()
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if highest < 100 * lowest else (1,)))
+    axis.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axis.tick_params(axis="y", labelsize=8)
     axis.minorticks_off()
     axis.grid(True, alpha=0.3)
     title = sweep.name if sweep.name == "training step" else f"{sweep.name} attention and gradient"
