@@ -50,6 +50,11 @@ def select(examples: Examples, rows: Int[Array, "batch"]) -> Examples:
     )
 
 
+def label_lens(batch: Examples) -> Int[Array, "batch"]:
+    """How many tokens of each target are predicted: all but `<bos>`, and none of nobody's."""
+    return jnp.maximum(batch.target_lens - 1, 0)
+
+
 def batch_losses(
     model: EncoderDecoder,
     params: Any,
@@ -58,15 +63,14 @@ def batch_losses(
     label_smoothing: float = 0.0,
     scale: float | Array = 1.0,
 ) -> tuple[Array, Losses]:
-    """Teacher forcing: read target[:-1], predict target[1:]. The sum over tokens, times a scale, and what it is of."""
-    labels = batch.targets[:, 1:]
-    label_lens = jnp.maximum(batch.target_lens - 1, 0)
+    """Teacher forcing: read target[:-1], predict target[1:]. The scaled sum over the tokens, and what they cost."""
+    labels, lens = batch.targets[:, 1:], label_lens(batch)
     found: Any = model.apply(
         params,
         batch.sources,
         batch.targets[:, :-1],
         labels,
-        jnp.where(length_mask(label_lens, labels.shape[1]), scale, 0.0),
+        jnp.where(length_mask(lens, labels.shape[1]), scale, 0.0),
         batch.source_lens,
         label_smoothing=label_smoothing,
         deterministic=dropout_key is None,
@@ -74,7 +78,7 @@ def batch_losses(
         method="cross_entropy",
     )
     total, nats = found
-    return total, Losses(nats.sum(), label_lens.sum(), nats.mean(axis=-1).sum())
+    return total, Losses(nats.sum(), lens.sum(), nats.mean(axis=-1).sum())
 
 
 def make_init(
@@ -111,7 +115,7 @@ def make_train_epoch(
         if loss == "sentences":  # each one's mean over all label positions
             scale = 1 / (batch.targets.shape[1] - 1)
         else:
-            scale = 1 / jnp.maximum(total(jnp.maximum(batch.target_lens - 1, 0).sum()), 1)
+            scale = 1 / jnp.maximum(total(label_lens(batch).sum()), 1)
         return batch_losses(model, params, batch, key, label_smoothing, scale)
 
     def gradients(params: Any, batch: Examples, key: Array) -> tuple[Any, Losses]:

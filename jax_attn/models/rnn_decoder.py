@@ -319,7 +319,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
         return jnp.swapaxes(outputs, 0, 1), None if weights is None else jnp.swapaxes(weights, 0, 1)
 
     def output_layer(self) -> tuple[Float[Array, "hidden vocab"], Float[Array, "vocab"]]:
-        """Kernel and bias by which features become logits, in the dtype to compute them in."""
+        """Kernel `[H, N]` and bias `[N]` by which features become logits, in the dtype to compute them in."""
         if self.tie_embeddings:
             kernel, bias = self.embedding.embedding.T, self.dense_bias
         else:

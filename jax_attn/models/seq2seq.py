@@ -73,7 +73,17 @@ class EncoderDecoder(nn.Module):
         label_smoothing: float = 0.0,
         deterministic: bool = True,
     ) -> tuple[Float[Array, ""], Float[Array, "batch time"]]:
-        """The loss of the call's logits, which are never held all at once: see `projected_cross_entropy`."""
+        """The loss of the call's logits, which are never held all at once: see `projected_cross_entropy`.
+
+        Args:
+            sources, source_lens: `[B, S]` ids and `[B]`.
+            targets: `[B, T]` ids that are read, the first of them `<bos>`.
+            labels, weights: `[B, T]`, the token to predict at each, and how much it counts; 0 masks it.
+            label_smoothing, deterministic: as for `projected_cross_entropy` and the call.
+
+        Returns:
+            Σ weights · losses, and the losses in nats `[B, T]`, through which no gradient flows.
+        """
         memory = self.encode(sources, source_lens, deterministic=deterministic)
         features, _ = self.decoder.features(targets, memory, deterministic=deterministic, return_weights=False)
         kernel, bias = self.decoder.output_layer()

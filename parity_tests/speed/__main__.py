@@ -109,7 +109,7 @@ def grow(options: Options) -> int:
     assert options.growth is not None
     with progress() as say:
         sitting = sit_down(say)
-        for sweep in sweeps:  # each is shown and drawn when it ends: all of them take half an hour
+        for sweep in sweeps:  # each is shown and drawn when it ends: it is long until the last
             sitting.results += measure_growth([sweep], sitting.take)
             CONSOLE.print(as_growth_table(sweep, sitting.results))
             draw_growth(sitting.results).savefig(options.growth, dpi=110)
