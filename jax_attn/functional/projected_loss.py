@@ -2,7 +2,8 @@
 
 A batch of 2048 tokens over a vocabulary of 8000 has 65 MB of logits, which a loss after the output layer writes and
 reads a dozen times, as probabilities, gradients and their parts. Here rows are taken block by block. While a block's
-logits are in the cache, both the loss and, where it is asked for, the gradient are made of them.
+logits are in the cache, both the loss and, where it is asked for, the gradient are made of them. Rows that do not count
+come last, and no block is made of them alone.
 """
 
 from functools import partial
@@ -14,6 +15,7 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from jax_attn.functional.checks import require_float, require_integer, require_shape, wide_dtype
+from jax_attn.functional.early_end import end_early
 
 BLOCK = 2**22
 """Logits of one block, 16 MB in float32. Each block costs a pass over the output layer's gradient as well."""
@@ -73,40 +75,66 @@ class Rows(NamedTuple):
     labels: Int[Array, "row"]
     weights: Float[Array, "row"]
 
-    def blocks(self, vocab_size: int) -> "Rows":
-        """Of as many rows each, `[blocks, rows of one, …]`; the last is filled up with weights of 0."""
-        count = max(1, -(-len(self.labels) * vocab_size // BLOCK))
-        size = -(-len(self.labels) // count)
-        missing = count * size - len(self.labels)
-        padded = jax.tree.map(lambda x: jnp.pad(x, [(0, missing)] + [(0, 0)] * (x.ndim - 1)), self)
-        return jax.tree.map(lambda x: x.reshape(count, size, *x.shape[1:]), padded)
+
+class Blocks(NamedTuple):
+    """The rows in blocks of one size, those that count first."""
+
+    rows: Rows
+    """`[blocks, rows of one, …]`; the last is filled up with weights of 0."""
+    num_counting: Int[Array, ""]
+    """How many of the blocks hold a row that counts."""
+    places: Int[Array, "row"] | None
+    """Where each row stands; None where they stand as they did."""
+
+    @classmethod
+    def of(cls, rows: Rows, vocab_size: int) -> "Blocks":
+        total = len(rows.labels)
+        count = max(1, -(-total * vocab_size // BLOCK))
+        if count == 1:
+            return cls(jax.tree.map(lambda x: x[None], rows), jnp.ones((), int), None)
+        size = -(-total // count)
+        order = jnp.argsort(rows.weights == 0, stable=True)
+        filled = jnp.pad(order, (0, count * size - total), constant_values=total)
+        taken = jax.tree.map(lambda x: jnp.take(x, filled, axis=0, mode="fill", fill_value=0), rows)
+        blocks = jax.tree.map(lambda x: x.reshape(count, size, *x.shape[1:]), taken)
+        return cls(blocks, -(-(rows.weights != 0).sum() // size), jnp.argsort(order))
+
+    def put_back(self, found: Float[Array, "block size *feature"]) -> Float[Array, "row *feature"]:
+        """What was found for the rows of the blocks, in the order that the rows came in."""
+        of_rows = found.reshape(-1, *found.shape[2:])
+        return of_rows if self.places is None else of_rows[self.places]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _weighted_sum(label_smoothing: float, kernel: Array, bias: Array, rows: Rows) -> tuple[Array, Array]:
     """Σ weights · losses, and the losses `[R]`."""
 
-    def of_block(block: Rows) -> Array:
-        return _losses(label_smoothing, kernel, bias, block)[0]
+    def of_all(kernel: Array, bias: Array, blocks: Rows) -> Array:
+        return jax.lax.map(lambda block: _losses(label_smoothing, kernel, bias, block)[0], blocks)
 
-    losses = jax.lax.map(of_block, rows.blocks(len(bias))).reshape(-1)[: len(rows.labels)]
+    blocks = Blocks.of(rows, len(bias))
+    losses = blocks.put_back(end_early(of_all, blocks.num_counting, kernel, bias, blocks.rows))
     return (rows.weights * losses).sum(), losses
 
 
 def _forward(label_smoothing: float, kernel: Array, bias: Array, rows: Rows) -> tuple[tuple[Array, Array], Any]:
     """The gradient of the total is made here, of the same logits."""
 
-    def of_block(so_far: tuple[Array, Array], block: Rows) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        losses, to_logits = _losses(label_smoothing, kernel, bias, block)
-        to_features = jax.lax.dot_general(to_logits, kernel, (((1,), (1,)), ((), ())))
-        to_kernel = jax.lax.dot_general(block.features, to_logits, (((0,), (0,)), ((), ())))
-        to_bias = to_logits.sum(axis=0, dtype=so_far[1].dtype)
-        return (so_far[0] + to_kernel, so_far[1] + to_bias), (losses, to_features.astype(block.features.dtype))
+    def of_all(kernel: Array, bias: Array, blocks: Rows) -> Any:
+        def of_block(so_far: tuple[Array, Array], block: Rows) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+            losses, to_logits = _losses(label_smoothing, kernel, bias, block)
+            to_features = jax.lax.dot_general(to_logits, kernel, (((1,), (1,)), ((), ())))
+            to_kernel = jax.lax.dot_general(block.features, to_logits, (((0,), (0,)), ((), ())))
+            to_bias = to_logits.sum(axis=0, dtype=so_far[1].dtype)
+            return (so_far[0] + to_kernel, so_far[1] + to_bias), (losses, to_features.astype(block.features.dtype))
 
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide_dtype(x)), (kernel, bias))
-    of_output, of_rows = jax.lax.scan(of_block, zeros, rows.blocks(len(bias)))
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide_dtype(x)), (kernel, bias))
+        return jax.lax.scan(of_block, zeros, blocks)
+
+    blocks = Blocks.of(rows, len(bias))
+    of_output, of_rows = end_early(of_all, blocks.num_counting, kernel, bias, blocks.rows)
     to_kernel, to_bias = (x.astype(like.dtype) for x, like in zip(of_output, (kernel, bias), strict=True))
-    losses, to_features = (x.reshape(-1, *x.shape[2:])[: len(rows.labels)] for x in of_rows)
+    losses, to_features = (blocks.put_back(x) for x in of_rows)
     return ((rows.weights * losses).sum(), losses), (to_kernel, to_bias, to_features, losses.astype(rows.weights.dtype))
 
 

@@ -99,6 +99,25 @@ def test_half_precision_adds_its_blocks_up_in_float32(monkeypatch):
     np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (in_blocks, whole)), rtol=2**-7, atol=2**-6)
 
 
+@pytest.mark.parametrize(("lens", "blocks"), [(LENS, 2), ([T, T, T], 4), ([0, 0, 1], 1), ([0, 0, 0], 0)])
+def test_no_block_is_made_of_tokens_that_do_not_count(monkeypatch, lens, blocks):
+    monkeypatch.setattr(projected_loss, "BLOCK", 4 * N)
+    (features, kernel, bias), labels = inputs(jnp.float32)
+    weights = jnp.where(np.arange(T) < np.asarray(lens)[:, None], 1.0, 0)
+    losses, seen = projected_loss._losses, []
+
+    def counting(*arguments):
+        jax.debug.callback(lambda: seen.append(1))
+        return losses(*arguments)
+
+    monkeypatch.setattr(projected_loss, "_losses", counting)
+    jax.block_until_ready(
+        gradients(lambda *given: projected_cross_entropy(*given)[0], features, kernel, bias, labels, weights)
+    )
+    jax.effects_barrier()
+    assert len(seen) == blocks
+
+
 def test_the_logits_of_all_tokens_are_never_held(monkeypatch):
     monkeypatch.setattr(projected_loss, "BLOCK", 5 * N)
     (features, kernel, bias), labels = inputs(jnp.float32)

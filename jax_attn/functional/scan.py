@@ -16,17 +16,25 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Var
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive, Var
 from jax.extend.core.primitives import add_p, dot_general_p
+from jaxtyping import Int
 
+from jax_attn.functional.early_end import end_early
+from jax_attn.functional.few_rows import few_rows_product, few_rows_product_p, is_worth_it, transpose
+from jax_attn.functional.jaxprs import Values, evaluate, value
 from jax_attn.functional.weight_products import dot_general
 
 Carry = TypeVar("Carry")
-Values = dict[Any, Any]
 
 
 def scan(
-    step: Callable[[Carry, Any], tuple[Carry, Any]], carry: Carry, inputs: Any, *, reverse: bool = False
+    step: Callable[[Carry, Any], tuple[Carry, Any]],
+    carry: Carry,
+    inputs: Any,
+    *,
+    reverse: bool = False,
+    num_steps: Int[Array, ""] | None = None,
 ) -> tuple[Carry, Any]:
     """`jax.lax.scan`: the same results, differentiable in both modes and as often.
 
@@ -38,6 +46,9 @@ def scan(
         carry: a pytree of arrays.
         inputs: a pytree of arrays that lead with time.
         reverse: from the last input to the first.
+        num_steps: for how many of the inputs, from the first on, a step has to be taken; see
+            `jax_attn.functional.early_end`. For the others the step must leave the carry as it is and have an output
+            of 0, or it must not matter what they do. None takes all.
 
     Returns:
         The final carry, and the outputs of all steps, leading with time.
@@ -49,13 +60,15 @@ def scan(
     body, weights, constants = _take_apart(traced)
 
     def loop(weights: Any, constants: Any, carry: Carry, inputs: Any, shifts: Any) -> tuple[tuple[Carry, Any], Any]:
+        transposed = [product.prepare(of[0]) for product, of in zip(body.products, weights, strict=True)]
+
         def advance(carry: Carry, at_time: tuple[Any, Any]) -> tuple[Carry, Any]:
             x, shift = at_time
-            leaves, factors = body.run(weights, constants, jax.tree.leaves((carry, x)), shift)
+            leaves, factors = body.run(weights, transposed, constants, jax.tree.leaves((carry, x)), shift)
             carry, output = jax.tree.unflatten(jax.tree.structure(results), leaves)
             return carry, (output, factors)
 
-        advance = jax.checkpoint(advance, prevent_cse=False, policy=jax.checkpoint_policies.dots_saveable)
+        advance = jax.checkpoint(advance, prevent_cse=False, policy=_is_product)
         carry, (outputs, factors) = jax.lax.scan(advance, carry, (inputs, shifts), reverse=reverse)
         return (carry, outputs), factors
 
@@ -78,7 +91,9 @@ def scan(
         ]
         return out, tangent_of(*tangents[1:], shifts)
 
-    return run(weights, constants, carry, inputs)
+    if num_steps is None:
+        return run(weights, constants, carry, inputs)
+    return end_early(run, num_steps, weights, constants, carry, inputs)
 
 
 class Product(NamedTuple):
@@ -98,7 +113,20 @@ class Product(NamedTuple):
     def y(self) -> Var:
         return [self.equation, *self.sums][-1].outvars[0]
 
-    def apply(self, x: Array, weight: Array) -> Array:
+    def prepare(self, weight: Array) -> Array | None:
+        """Wᵀ where the product is the faster for it."""
+        of_operands: list[Any] = [v.aval for v in self.equation.invars]
+        x, w = of_operands
+        params = self.equation.params
+        is_plain = params["dimension_numbers"] == (((1,), (0,)), ((), ())) and x.ndim == w.ndim == 2
+        is_default = (
+            params["precision"] is None and params["preferred_element_type"] in (None, x.dtype) and x.dtype == w.dtype
+        )
+        return transpose(weight) if self.side == 1 and is_plain and is_default and is_worth_it(x, w) else None
+
+    def apply(self, x: Array, weight: Array, transposed: Array | None = None) -> Array:
+        if transposed is not None:
+            return few_rows_product(x, weight, transposed)
         operands = (weight, x) if self.side == 0 else (x, weight)
         return dot_general_p.bind(*operands, **self.equation.params)
 
@@ -128,13 +156,14 @@ class Body(NamedTuple):
     def run(
         self,
         weights: list[list[Array]],
+        transposed: list[Array | None],
         constants: list[Any],
         arguments: list[Any],
         shifts: list[Array] | None,
     ) -> tuple[list[Any], list[Array]]:
         """The step's results; with shifts, which are added to its products, also x of each product.
 
-        `weights`: of each product W and all b.
+        `weights`: of each product W and all b; `transposed`: Wᵀ, if it is prepared.
         """
         values = dict(zip(self.constants, constants, strict=True))
         values |= zip(self.arguments, arguments, strict=True)
@@ -142,15 +171,15 @@ class Body(NamedTuple):
         numbers = iter(range(len(weights)))
         for part in self.equations:
             if not isinstance(part, Product):
-                _evaluate(part, values)
+                evaluate(part, values)
                 continue
             i = next(numbers)
-            x = _value(part.x, values)
-            values[part.y] = sum(weights[i][1:], start=part.apply(x, weights[i][0]))
+            x = value(part.x, values)
+            values[part.y] = sum(weights[i][1:], start=part.apply(x, weights[i][0], transposed[i]))
             if shifts is not None:
                 values[part.y] = _shifted(values[part.y], shifts[i])
                 factors.append(x)
-        return [_value(result, values) for result in self.results], factors
+        return [value(result, values) for result in self.results], factors
 
     def no_shifts(self, num_steps: int) -> list[Array]:
         """The shifts that change nothing, of all steps."""
@@ -196,7 +225,7 @@ def _hoist(traced: ClosedJaxpr) -> tuple[Values, list[JaxprEqn]]:
         if equation.effects or any(v not in known for v in _variables(equation.invars)):
             left.append(equation)
         else:
-            _evaluate(equation, known)
+            evaluate(equation, known)
     return known, left
 
 
@@ -210,6 +239,10 @@ def _variables(atoms: Iterable[Var | Literal]) -> list[Var]:
     return [v for v in atoms if not isinstance(v, Literal)]
 
 
+def _is_product(primitive: Primitive, *_: Any, **__: Any) -> bool:
+    return primitive in (dot_general_p, few_rows_product_p)
+
+
 @jax.custom_jvp
 def _shifted(y: Array, shift: Array) -> Array:
     """y + shift where the shift is 0: there is nothing to add but its derivative."""
@@ -219,14 +252,3 @@ def _shifted(y: Array, shift: Array) -> Array:
 @_shifted.defjvp
 def _(primals: Any, tangents: Any) -> Any:
     return primals[0], tangents[0] + tangents[1]
-
-
-def _value(variable: Var | Literal, values: Values) -> Any:
-    return variable.val if isinstance(variable, Literal) else values[variable]
-
-
-def _evaluate(equation: JaxprEqn, values: Values) -> None:
-    params = equation.primitive.get_bind_params(equation.params)
-    with equation.ctx.manager:
-        results = equation.primitive.bind(*(_value(v, values) for v in equation.invars), **params)
-    values.update(zip(equation.outvars, results if equation.primitive.multiple_results else [results], strict=True))

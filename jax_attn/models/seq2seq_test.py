@@ -7,6 +7,7 @@ import pytest
 from flax import nnx
 
 from jax_attn import (
+    AdditiveAttention,
     EncoderDecoder,
     Seq2SeqAttentionDecoder,
     Seq2SeqEncoder,
@@ -53,23 +54,40 @@ def test_it_is_the_decoder_on_the_memory_of_the_encoder_s_outputs():
     close(apply(params, SOURCES, TARGETS, LENS), decoded)
 
 
-@pytest.mark.parametrize("tie_embeddings", [False, True])
-def test_its_cross_entropy_is_that_of_its_logits(tie_embeddings):
+@pytest.mark.parametrize(("tie_embeddings", "label_lens"), [(False, [4, 1, 2]), (True, [1, 2, 0])])
+def test_its_cross_entropy_is_that_of_its_logits(tie_embeddings, label_lens):
     encoder, decoder = Seq2SeqEncoder(9, 6, 6), Seq2SeqAttentionDecoder(7, 6, 6, tie_embeddings=tie_embeddings)
     model = EncoderDecoder(encoder, decoder)
     params = random_params(model, SOURCES, TARGETS, LENS)
-    label_lens = jnp.array([4, 1, 2])
+    label_lens = jnp.array(label_lens)
     weights = jnp.where(jnp.arange(3) < label_lens[:, None], 1 / 7, 0.0)
 
     def by_logits(params):
         logits, _ = model.apply(params, SOURCES, TARGETS[:, :-1], LENS)
-        return masked_cross_entropy(logits, TARGETS[:, 1:], jnp.minimum(label_lens, 3), label_smoothing=0.1) * 6 / 7
+        options = {"label_smoothing": 0.1, "reduction": "none"}
+        return masked_cross_entropy(logits, TARGETS[:, 1:], jnp.minimum(label_lens, 3), **options).sum() / 7
 
     def at_once(params):
         given = SOURCES, TARGETS[:, :-1], TARGETS[:, 1:], weights, LENS
         return model.apply(params, *given, label_smoothing=0.1, method="cross_entropy")[0]
 
     close(*(jax.jit(jax.value_and_grad(loss))(params) for loss in (at_once, by_logits)))
+
+
+def test_its_cross_entropy_takes_no_step_past_the_last_label_that_counts():
+    seen = []
+
+    class Counting(AdditiveAttention):
+        def attend(self, *arguments, **options):
+            jax.debug.callback(lambda: seen.append(1))
+            return super().attend(*arguments, **options)
+
+    decoder = Seq2SeqAttentionDecoder(7, 6, 4, attention=Counting(4))
+    model = EncoderDecoder(Seq2SeqEncoder(9, 6, 4), decoder)
+    given = SOURCES, TARGETS, TARGETS, jnp.zeros(TARGETS.shape).at[1, 1].set(1), LENS
+    jax.block_until_ready(jax.jit(partial(model.apply, method="cross_entropy"))(params, *given))
+    jax.effects_barrier()
+    assert len(seen) == 2
 
 
 def test_the_book_s_model_has_the_book_s_shapes():
