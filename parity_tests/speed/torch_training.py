@@ -62,10 +62,14 @@ class SeedTraining:
 
 
 class TunedTraining:
-    """The tuned model, fused Adam, and what of a step `torch.compile` makes faster where it is asked for."""
+    """The tuned model, fused Adam, and what of a step `torch.compile` makes faster where it is asked for.
 
-    def __init__(self, translator: Translator, device: str, compiled: bool = False) -> None:
+    It is given batches cut to their longest sentences; the book's loss divides by all `label_positions` nevertheless.
+    """
+
+    def __init__(self, translator: Translator, label_positions: int, device: str, compiled: bool = False) -> None:
         self.translator = translator
+        self.label_positions = label_positions
         self.model = tuned_model(translator)
         load_weights(self.model, translator.name)
         self.model.to(device).train()
@@ -81,7 +85,7 @@ class TunedTraining:
         nats = F.cross_entropy(logits, targets[:, 1:][counts].long(), reduction="sum", label_smoothing=smoothing)
         tokens = logits.shape[0]
         self.optimizer.zero_grad()
-        (nats / (tokens if self.translator.loss == "tokens" else counts.shape[1])).backward()
+        (nats / (tokens if self.translator.loss == "tokens" else self.label_positions)).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         return nats.detach() / tokens
@@ -107,11 +111,14 @@ def build(device: str, *, translator: str, kind: str, compiled: bool = False) ->
     wait = torch_device.on(device)
     of = TRANSLATORS[translator]
 
-    def make(of: Translator) -> Any:
-        return SeedTraining(of, device) if kind == "seed" else TunedTraining(of, device, compiled)
-
     groups = draw_training(translator)
-    batches = list(batches_of(groups, device, trim=kind == "tuned" and of.loss == "tokens"))
+
+    def make(of: Translator) -> Any:
+        if kind == "seed":
+            return SeedTraining(of, device)
+        return TunedTraining(of, groups[0].targets.shape[-1] - 1, device, compiled)
+
+    batches = list(batches_of(groups, device, trim=kind == "tuned"))
     training = make(of)
 
     def step() -> None:

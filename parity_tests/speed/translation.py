@@ -199,6 +199,8 @@ def training_needs(name: str) -> dict[str, float]:
                        and all that can be computed for all steps at once are not
     tanh               one for each term of the attention, computed once
     copy               Adam's seven passes over parameters, gradients and moments
+
+    Padding needs nothing.
     """
     of, groups = TRANSLATORS[name], draw_training(name)
     gates, H, layers = (4 if of.decoder["cell"] == "lstm" else 3), of.decoder["num_hiddens"], of.decoder["num_layers"]
@@ -215,15 +217,14 @@ def training_needs(name: str) -> dict[str, float]:
         decoder_loop += (V + H) * H
     steps = 0
     for group in groups:
-        batches, B, S = group.sources.shape
-        T = group.targets.shape[-1] - 1
-        read, written = batches * B * S, batches * B * T
+        label_lens = np.maximum(group.target_lens - 1, 0)
+        read, written, pairs = group.source_lens.sum(), label_lens.sum(), (group.source_lens * label_lens).sum()
         totals["small gemm"] += 2 * 2 * (read * encoder_loop + written * decoder_loop)
         totals["gemm"] += 2 * (read * encoder_loop + written * decoder_loop)
         totals["gemm"] += 3 * 2 * (read * (encoder_in + V * H) + written * (decoder_in + H * N))
-        totals["gemm"] += 3 * 2 * 2 * written * S * V / 2  # context and its gradients
-        totals["tanh"] += batches * B * T * S * H
-        steps += batches
+        totals["gemm"] += 3 * 2 * 2 * pairs * V / 2  # context and its gradients
+        totals["tanh"] += pairs * H
+        steps += len(group.sources)
     embeddings = of.encoder["vocab_size"] * of.encoder["embed_size"] + N * E
     parameters = embeddings + encoder_in + encoder_loop + decoder_in + decoder_loop + V * H + H * N
     return {of_what: total / steps for of_what, total in totals.items()} | {"copy": 7 * 4.0 * parameters}
