@@ -74,9 +74,8 @@ def forget_programs() -> None:
 def run_jax(case: Case, variant: Variant, numbers: Numbers, dtype: str, like: Run) -> Run:
     """The JAX side in `dtype`; `like` is PyTorch's run, whose outputs say what is differentiated."""
     with jax.enable_x64(dtype == "float64"):
-        fixed = {name: None if x is None else jnp.asarray(x) for name, x in numbers.inputs.items()}
+        fixed, weights = jax.device_put((numbers.inputs, numbers.weights))  # `jnp.asarray` compiles for each shape
         moved = {name: fixed.pop(name) for name in numbers.differentiated}
-        weights = {name: jnp.asarray(x) for name, x in numbers.weights.items()}
         directions = make_cotangents(case, variant, dtype, _differentiable_outputs(like))
         outputs, gradients = _program(case, variant, numbers, dtype)(weights, moved, fixed, directions)
         named = outputs | {f"gradient of {name}": gradient for name, gradient in gradients.items()}
