@@ -5,8 +5,9 @@ inside the library too. A test of the library's own messages asks for the fixtur
 away.
 """
 
+import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"  # of the programs under test and their processes: a test is no run
@@ -18,9 +19,20 @@ import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
+gc.disable()  # until all is collected: what is imported stays, and need not be looked through again and again
 install_import_hook("jax_attn", "beartype.beartype")
 
 pytest_plugins = ["parity_tests.plugin"]  # imported after this file has run, and so under the hook
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    try:
+        return (yield)
+    finally:
+        gc.collect()
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture
