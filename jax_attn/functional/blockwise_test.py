@@ -75,7 +75,9 @@ def both(score, inputs, block_size=BLOCK, **options):
 def close(a, b, tolerance=1e-12):
     def check(a, b):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        assert np.abs(np.asarray(a - b, float)).max() <= tolerance * max(np.abs(np.asarray(b, float)).max(), 1e-3)
+        assert np.abs(np.asarray(a, float) - np.asarray(b, float)).max() <= tolerance * max(
+            np.abs(np.asarray(b, float)).max(), 1e-3
+        )
 
     jax.tree.map(check, a, b)
 
@@ -140,17 +142,17 @@ def test_vmap_gives_the_same(x64):
     close(jax.jit(jax.vmap(grad))(*inputs[:3], lens), jax.jit(grad)(*inputs[:3], lens))
 
 
-@pytest.mark.parametrize("poison", [jnp.nan, jnp.inf])
 @pytest.mark.parametrize("empty_row", ["zero", "uniform"])
-def test_nobody_s_keys_and_values_reach_neither_result_nor_gradient(poison, empty_row):
+def test_nobody_s_keys_and_values_reach_neither_result_nor_gradient(empty_row):
     queries, keys, values, parameters = inputs_of(dtype=jnp.float32)
     lens = jnp.array([5, 8])
     seen = (jnp.arange(K) < lens[:, None])[..., None]
     score = partial(blockwise_attention, block_size=BLOCK)
     run = with_gradients(score, additive_score, valid_lens=lens, empty_row=empty_row)
     clean = run(queries, keys, values, parameters)
-    poisoned = run(queries, jnp.where(seen, keys, poison), jnp.where(seen, values, poison), parameters)
-    jax.tree.map(np.testing.assert_array_equal, poisoned, clean)
+    for poison in (jnp.nan, jnp.inf):
+        poisoned = run(queries, jnp.where(seen, keys, poison), jnp.where(seen, values, poison), parameters)
+        jax.tree.map(np.testing.assert_array_equal, poisoned, clean)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(clean))
 
 

@@ -47,8 +47,7 @@ def test_a_mask_of_zeros_weighs_four_keys_by_a_quarter_when_uniform_and_by_nothi
 
 @pytest.mark.parametrize("function", [softmax, log_softmax])
 @pytest.mark.parametrize("empty_row", ["zero", "uniform"])
-@pytest.mark.parametrize("poison", [jnp.nan, jnp.inf, -jnp.inf])
-def test_what_is_masked_reaches_neither_value_nor_gradient(function, empty_row, poison):
+def test_what_is_masked_reaches_neither_value_nor_gradient(function, empty_row):
     lens = jnp.array([[2, 0, 5], [1, 4, 3]])
     allowed = np.arange(5) < lens[..., None]
 
@@ -56,12 +55,14 @@ def test_what_is_masked_reaches_neither_value_nor_gradient(function, empty_row, 
         values = function(scores, lens, empty_row=empty_row)
         return jnp.sum(jnp.where(allowed, values, 0) * jnp.arange(5.0)), values
 
-    (_, values), gradient = jax.jit(jax.value_and_grad(total, has_aux=True))(jnp.where(allowed, SCORES, poison))
-    (_, expected), clean = jax.jit(jax.value_and_grad(total, has_aux=True))(SCORES)
-    np.testing.assert_array_equal(values, expected)
-    np.testing.assert_array_equal(gradient, clean)
-    assert (np.asarray(gradient)[~allowed] == 0).all()
-    assert np.abs(np.asarray(gradient)[allowed]).max() > 0.01
+    run = jax.jit(jax.value_and_grad(total, has_aux=True))
+    (_, expected), clean = run(SCORES)
+    assert (np.asarray(clean)[~allowed] == 0).all()
+    assert np.abs(np.asarray(clean)[allowed]).max() > 0.01
+    for poison in (jnp.nan, jnp.inf, -jnp.inf):
+        (_, values), gradient = run(jnp.where(allowed, SCORES, poison))
+        np.testing.assert_array_equal(values, expected)
+        np.testing.assert_array_equal(gradient, clean)
 
 
 @pytest.mark.parametrize("empty_row", ["zero", "uniform"])

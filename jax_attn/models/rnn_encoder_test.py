@@ -16,7 +16,7 @@ def random_params(module, *inputs):
     """Parameters of the right shapes, none of them zero; drawn by NumPy, which needs no compiling."""
     random = np.random.default_rng(1)
     shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)
-    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape) / 2, leaf.dtype), shapes)
+    return jax.tree.map(lambda leaf: jax.device_put((random.normal(size=leaf.shape) / 2).astype(leaf.dtype)), shapes)
 
 
 encoder = Seq2SeqEncoder(10, 8, 4)

@@ -50,7 +50,7 @@ def random_params(module, *inputs):
     """Parameters of the right shapes, none of them zero; drawn by NumPy, which needs no compiling."""
     random = np.random.default_rng(1)
     shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)
-    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape) / 2, leaf.dtype), shapes)
+    return jax.tree.map(lambda leaf: jax.device_put((random.normal(size=leaf.shape) / 2).astype(leaf.dtype)), shapes)
 
 
 @cache
@@ -157,8 +157,7 @@ def test_vmap_over_the_batch_gives_the_same(name):
 
 
 @each_module
-@pytest.mark.parametrize("poison", [jnp.nan, jnp.inf])
-def test_nobody_s_keys_and_values_reach_no_result_and_no_gradient_of_inputs_or_parameters(name, poison):
+def test_nobody_s_keys_and_values_reach_no_result_and_no_gradient_of_inputs_or_parameters(name):
     module = MODULES[name]()
     params = params_of(name)
 
@@ -167,9 +166,11 @@ def test_nobody_s_keys_and_values_reach_no_result_and_no_gradient_of_inputs_or_p
         return jnp.sum(jnp.sin(context)) + jnp.sum(weights**2), (context, weights)
 
     run = jax.jit(jax.grad(total, argnums=(0, 1, 2, 3), has_aux=True))
-    poisoned = run(params, QUERIES, jnp.where(SEEN, KEYS, poison), jnp.where(SEEN, VALUES, poison))
-    jax.tree.map(np.testing.assert_array_equal, poisoned, run(params, *INPUTS))
-    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(poisoned))
+    clean = run(params, *INPUTS)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(clean))
+    for poison in (jnp.nan, jnp.inf):
+        poisoned = run(params, QUERIES, jnp.where(SEEN, KEYS, poison), jnp.where(SEEN, VALUES, poison))
+        jax.tree.map(np.testing.assert_array_equal, poisoned, clean)
 
 
 @each_module
@@ -185,7 +186,7 @@ def test_an_empty_row_has_no_context_and_finite_gradients_or_is_uniform(name):
     no_context = params["params"]["W_o"]["bias"] if name == "multi-head" else 0
     np.testing.assert_array_equal(context[0], jnp.zeros_like(context[0]) + no_context)
     assert (weights[0] == 0).all()
-    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
 
     uniform = MODULES[name](empty_row="uniform")
     context, weights = jax.jit(uniform.apply)(params, *INPUTS, lens)

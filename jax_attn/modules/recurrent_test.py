@@ -24,7 +24,7 @@ def random_params(module, *inputs):
     """Parameters of the right shapes, none of them zero; drawn by NumPy, which needs no compiling."""
     random = np.random.default_rng(1)
     shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)
-    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape) / 2, leaf.dtype), shapes)
+    return jax.tree.map(lambda leaf: jax.device_put((random.normal(size=leaf.shape) / 2).astype(leaf.dtype)), shapes)
 
 
 @cache
@@ -92,19 +92,20 @@ deep = {"num_layers": 2, "bidirectional": True}
 
 
 @both_cells
-@pytest.mark.parametrize("poison", [jnp.nan, jnp.inf])
-def test_padding_reaches_no_result_and_no_gradient(cell, poison):
+def test_padding_reaches_no_result_and_no_gradient(cell):
     module, params, _ = build(cell, **deep)
-    padded = jnp.where((jnp.arange(T) < LENS[:, None])[..., None], INPUTS, poison)
+    read = (jnp.arange(T) < LENS[:, None])[..., None]
 
     def total(params, inputs):
         outputs, state = module.apply(params, inputs, LENS)
         return sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves((outputs, state))), (outputs, state)
 
     run = jax.jit(jax.grad(total, argnums=(0, 1), has_aux=True))
-    gradients, results = run(params, padded)
-    jax.tree.map(np.testing.assert_array_equal, (gradients, results), run(params, INPUTS))
-    assert all((jnp.isfinite(g) & (g != 0)).all() for g in jax.tree.leaves(gradients[0]))
+    gradients, results = run(params, INPUTS)
+    assert all((np.isfinite(g) & (np.asarray(g) != 0)).all() for g in jax.tree.leaves(gradients[0]))
+    for poison in (jnp.nan, jnp.inf):
+        poisoned = run(params, jnp.where(read, INPUTS, poison))
+        jax.tree.map(np.testing.assert_array_equal, poisoned, (gradients, results))
 
 
 @both_cells
