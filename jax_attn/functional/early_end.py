@@ -75,7 +75,10 @@ def _first_steps(
     """`jax.lax.scan` with its parameters, but for `num_steps` steps."""
     step = jaxpr_as_fun(jaxpr)
     constants, carry, inputs = _split(operands, num_consts, num_carry)
-    outputs = [jnp.zeros((length, *x.shape), x.dtype) for x in jaxpr.out_avals[num_carry:]]
+    # Zeros of one origin XLA would make once, and copy for each.
+    results = jaxpr.out_avals[num_carry:]
+    zeros = [jax.lax.optimization_barrier(jnp.zeros((), x.dtype)) for x in results]
+    outputs = [jnp.broadcast_to(zero, (length, *x.shape)) for zero, x in zip(zeros, results, strict=True)]
 
     def advance(i: Array, state: tuple[list[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
         carry, outputs = state
