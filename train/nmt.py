@@ -24,7 +24,6 @@ from train import data
 from train.checkpoint import RunFolder, next_free
 from train.config import Config, ConfigError, check
 from train.corpus import CorpusError
-from train.kept_memory import keep_memory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,7 +123,6 @@ def run(preset: str, config: Config, started: float) -> None:
 
 def make_learner(config: Config, loaded: data.Data) -> Learner:
     """The learner of the framework asked for; PyTorch is imported only for its own."""
-    keep_memory()
     if config.framework == "torch":
         try:
             from train.reference import TorchLearner

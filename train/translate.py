@@ -193,13 +193,11 @@ def open_sources(options: Options) -> Iterator[Iterator[str]]:
 
 def load(options: Options) -> Translator:
     """The translator that the options ask for."""
-    from train.kept_memory import keep_memory
     from train.program_cache import keep_programs
     from train.saved_run import SavedRun
     from train.translator import Translator, configure
     from train.xla_options import set_xla_options
 
-    keep_memory()
     set_xla_options()
     keep_programs()
     runs = [SavedRun.load(folder) for folder in (options.run, *options.ensemble)]

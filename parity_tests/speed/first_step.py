@@ -13,10 +13,8 @@ from typing import Any
 def train(what: dict[str, Any]) -> int:
     """One step of a model, by the program's own parts; the number of steps taken."""
     from train.devices import batch_mesh, on_each, share_cores
-    from train.kept_memory import keep_memory
     from train.xla_options import set_xla_options
 
-    keep_memory()
     set_xla_options()
     share_cores(what["decoder"]["num_hiddens"])
 

@@ -3,7 +3,6 @@
 import jax
 
 from train.devices import share_cores
-from train.kept_memory import keep_memory
 from train.xla_options import set_xla_options
 
 
@@ -24,5 +23,4 @@ def for_training(device: str, num_hiddens: int) -> None:
 def for_translating(device: str) -> None:
     """What the program does before JAX starts, whatever it is about to do."""
     on(device)
-    keep_memory()
     set_xla_options()

@@ -11,15 +11,8 @@ from parity_tests.speed.workload import Agreement, Contestant, Ratio, Workload
 WITHOUT = "without attention"
 """Ours at the same widths, each step's context the encoder's final state."""
 
-KEEP_MEMORY = {
-    "MALLOC_ARENA_MAX": "1",
-    "MALLOC_MMAP_THRESHOLD_": "4294967296",
-    "MALLOC_TRIM_THRESHOLD_": "8589934592",
-}
-"""What glibc's allocator is told so that PyTorch's large tensors are not given back and zeroed anew at every step.
-
-Our programs tell it by themselves, see `train.kept_memory`.
-"""
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
+"""What glibc's allocator is told so that PyTorch's large tensors are not given back and zeroed anew at every step."""
 
 # A: attention alone
 
