@@ -1,6 +1,7 @@
 """Attention scoring functions and the attention seq2seq, in JAX and Flax.
 
     functional   pure functions of arrays
+    search       greedy, beam and sampling over a step function
     modules      Flax Linen modules: parameters around those functions
     models       the recurrent encoder and decoder with attention
     weights      parameters between PyTorch's names and layouts and Flax's
@@ -17,10 +18,11 @@ The axes of every shape in this library:
 the same answer. Arrays are batch-first. Masks are boolean, True = may attend.
 """
 
-from jax_attn import functional, models, modules
+from jax_attn import functional, models, modules, search
 from jax_attn.functional import *  # noqa: F403 (its __all__ says what)
 from jax_attn.models import *  # noqa: F403
 from jax_attn.modules import *  # noqa: F403
 from jax_attn.plots import show_alignments, show_heatmaps
+from jax_attn.search import *  # noqa: F403
 
-__all__ = [*functional.__all__, *modules.__all__, *models.__all__, "show_alignments", "show_heatmaps"]
+__all__ = [*functional.__all__, *search.__all__, *modules.__all__, *models.__all__, "show_alignments", "show_heatmaps"]

@@ -8,9 +8,10 @@ It stays naive on purpose: a loop over decoder steps, one sentence and one hypot
 nn.GRU for the recurrences, the attribute names of d2l.ai.
 """
 
-from torch_ref import functional, models, modules
+from torch_ref import functional, models, modules, search
 from torch_ref.functional import *  # noqa: F403 (its __all__ says what)
 from torch_ref.models import *  # noqa: F403
 from torch_ref.modules import *  # noqa: F403
+from torch_ref.search import *  # noqa: F403
 
-__all__ = [*functional.__all__, *modules.__all__, *models.__all__]
+__all__ = [*functional.__all__, *search.__all__, *modules.__all__, *models.__all__]

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from torch_ref.functional.greedy import greedy_search
 from torch_ref.functional.losses import masked_cross_entropy
-from torch_ref.functional.search_result import SearchResult
 from torch_ref.models.rnn_decoder import Seq2SeqAttentionDecoder
 from torch_ref.models.rnn_encoder import Seq2SeqEncoder
 from torch_ref.models.seq2seq import EncoderDecoder
 from torch_ref.modules.attention import AdditiveAttention
+from torch_ref.search.greedy import greedy_search
+from torch_ref.search.result import SearchResult
 
 Batch = tuple[
     np.ndarray, np.ndarray, np.ndarray, np.ndarray

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from train.config import Config, ConfigError
-from train.data import Data
+from train.data.dataset import Data
 
 FORMAT = 1
 """Of a run folder: raised when a file of it changes in a way that a reader has to know of."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from train.tokens import Tokenizer
+from train.data.tokens import Tokenizer
 
 AttentionName = Literal[
     "additive", "dot", "scaled_dot", "bilinear", "scaled_bilinear", "gaussian", "multi_head", "sum", "none"

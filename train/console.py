@@ -10,7 +10,7 @@ from rich.text import Text
 
 from train.checkpoint import RunFolder
 from train.config import Config
-from train.data import Data
+from train.data.dataset import Data
 from train.learner import Epoch
 
 CONSOLE = Console(highlight=False)

@@ -10,7 +10,7 @@ PROGRAM = """
 import json, sys
 import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
-from train import data
+from train.data import dataset
 from train.config import Config, CorpusConfig, ModelConfig
 from train.loop import JaxLearner
 
@@ -21,7 +21,7 @@ jax.monitoring.register_event_duration_secs_listener(
     lambda event, seconds, **more: compiled.append(more.get("fun_name"))
     if event == "/jax/core/compile/backend_compile_duration" else None
 )
-learner = JaxLearner(config, data.load(config))
+learner = JaxLearner(config, dataset.load(config))
 devices, before = learner.state.step.sharding.num_devices, learner.state
 losses = []
 learner.fit(lambda epoch: (losses.append(epoch.loss), losses.append(epoch.valid_loss)))

@@ -8,12 +8,12 @@ import numpy as np
 from jax_attn.plots import save, show_alignments
 from train.checkpoint import RunFolder
 from train.config import Config
-from train.corpus import Pair
-from train.data import Data
+from train.data.corpus import Pair
+from train.data.dataset import Data
+from train.data.tokens import detokenize
 from train.learner import Learner
-from train.metrics import Link, alignment_error_rate, diagonal, peaks, score_texts
-from train.tokens import detokenize
-from train.translator import Translation, Translator
+from train.translation.metrics import Link, alignment_error_rate, diagonal, peaks, score_texts
+from train.translation.translator import Translation, Translator
 
 Results = dict[str, Any]
 

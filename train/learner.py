@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from jax_attn.functional import SearchResult
-from train.batches import Examples
+from jax_attn.search import SearchResult
+from train.data.batches import Examples
 
 
 class Epoch(NamedTuple):

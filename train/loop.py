@@ -8,18 +8,18 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_attn.functional import SearchResult
+from jax_attn.search import SearchResult
 from jax_attn.weights import to_torch
-from train.batches import Examples, in_order, plan
 from train.checkpoint import save_state
 from train.config import Config
-from train.data import Data
+from train.data.batches import Examples, in_order, plan
+from train.data.dataset import Data
 from train.devices import batch_mesh, on_each, on_one
 from train.learner import Epoch
 from train.model import build_model
 from train.programs import make_programs
-from train.search import make_search
 from train.step import make_evaluate, make_force_decode
+from train.translation.search import make_search
 
 
 class JaxLearner:

@@ -20,10 +20,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train import data
 from train.checkpoint import RunFolder, next_free
 from train.config import Config, ConfigError, check
-from train.corpus import CorpusError
+from train.data import dataset
+from train.data.corpus import CorpusError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,7 +81,7 @@ def run(preset: str, config: Config, started: float) -> None:
     """One run from its configuration to its summary."""
     out = config.out or next_free(Path("runs"), preset)
     RunFolder.require_free(out)
-    loaded = data.load(config)
+    loaded = dataset.load(config)
 
     from train import console, memory
     from train.evaluate import evaluate
@@ -121,7 +121,7 @@ def run(preset: str, config: Config, started: float) -> None:
     console.show_results(summary, folder)
 
 
-def make_learner(config: Config, loaded: data.Data) -> Learner:
+def make_learner(config: Config, loaded: dataset.Data) -> Learner:
     """The learner of the framework asked for; PyTorch is imported only for its own."""
     if config.framework == "torch":
         try:

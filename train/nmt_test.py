@@ -13,11 +13,11 @@ from safetensors.numpy import load_file
 from train import console, nmt
 from train.checkpoint import RunFolder
 from train.config import ConfigError
-from train.corpus import Alignment
+from train.data.corpus import Alignment
+from train.data.tokens import detokenize
 from train.learner import Epoch
-from train.metrics import alignment_error_rate, bleu_counts, bleu_of
-from train.tokens import detokenize
 from train.translate import Translator
+from train.translation.metrics import alignment_error_rate, bleu_counts, bleu_of
 
 SMALL = ["--corpus.train", "96", "--corpus.valid", "16", "--corpus.test", "16", "--epochs", "2"]
 SMALL += ["--model.num-hiddens", "16", "--model.embed-size", "8", "--search.batch-size", "8"]

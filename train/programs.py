@@ -7,10 +7,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jax_attn.models import EncoderDecoder
-from train.batches import Examples
 from train.config import TrainingConfig
+from train.data.batches import Examples
 from train.kept_program import kept
-from train.optimizers import make_optimizer
+from train.optimizer import make_optimizer
 from train.step import Losses, TrainState, make_init, make_train_epoch
 
 Init = Callable[[np.uint32, Examples], TrainState]

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from jax_attn.functional import SearchResult
+from jax_attn.search import SearchResult
 from torch_ref import recipe
-from train.batches import NOBODY, Examples, plan
 from train.config import Config, ConfigError, optimizer_settings
-from train.data import Data
+from train.data.batches import NOBODY, Examples, plan
+from train.data.dataset import Data
+from train.data.vocabulary import BOS, EOS
 from train.learner import Epoch
-from train.vocabulary import BOS, EOS
 
 
 class TorchLearner:

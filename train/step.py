@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 
 from jax_attn.functional import length_mask
 from jax_attn.models import EncoderDecoder
-from train.batches import NOBODY, Examples
+from train.data.batches import NOBODY, Examples
 from train.kept_program import kept
 
 

@@ -30,10 +30,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, UseAppendAction, arg
 
 from train.config import ConfigError, SearchConfig, outside
-from train.lines import InputError, batched, open_text, read_lines
+from train.translation.lines import InputError, batched, open_text, read_lines
 
 if TYPE_CHECKING:
-    from train.translator import Hypothesis, Translation, Translator
+    from train.translation.translator import Hypothesis, Translation, Translator
 
 __all__ = ["Translation", "Translator", "main"]
 
@@ -194,8 +194,8 @@ def open_sources(options: Options) -> Iterator[Iterator[str]]:
 def load(options: Options) -> Translator:
     """The translator that the options ask for."""
     from train.program_cache import keep_programs
-    from train.saved_run import SavedRun
-    from train.translator import Translator, configure
+    from train.translation.saved_run import SavedRun
+    from train.translation.translator import Translator, configure
     from train.xla_options import set_xla_options
 
     set_xla_options()
@@ -231,7 +231,7 @@ def search_options(options: Options) -> dict[str, Any]:
 
 def translate(translator: Translator, lines: Sequence[str], first: int, options: Options) -> list[Translation]:
     """The translations of lines, of which the first is number `first`."""
-    from train.alignments import replace_unknown
+    from train.translation.alignments import replace_unknown
 
     translations = translator(lines, first)
     return [replace_unknown(t) for t in translations] if options.replace_unknown else translations
@@ -247,7 +247,7 @@ def write(translations: Sequence[Translation], first: int, options: Options) -> 
 
 def columns(number: int, source: tuple[str, ...], hypothesis: Hypothesis, options: Options) -> Iterator[str]:
     """What is written of a hypothesis, and in which order."""
-    from train.alignments import pharaoh, soft
+    from train.translation.alignments import pharaoh, soft
 
     if options.nbest > 1:
         yield str(number)
@@ -275,8 +275,8 @@ def draw(translations: Sequence[Translation], path: Path) -> None:
 
 def write_page(named: Sequence[tuple[str, Translator]], translations: Sequence[Translation], path: Path) -> None:
     """The interactive page of the first translator's translations, with those of the others beside them."""
-    from train.page import Side, as_page
-    from train.tokens import detokenize
+    from train.data.tokens import detokenize
+    from train.page.page import Side, as_page
 
     shown = translations[:MOST_ON_A_PAGE]
     if not shown:
@@ -294,7 +294,7 @@ def write_page(named: Sequence[tuple[str, Translator]], translations: Sequence[T
 def __getattr__(name: str) -> Any:
     """`from train.translate import Translator` goes on to work, and costs JAX's import only where it is asked for."""
     if name in ("Translation", "Translator"):
-        from train import translator
+        from train.translation import translator
 
         return getattr(translator, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

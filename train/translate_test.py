@@ -15,10 +15,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from train import nmt, translate
-from train.alignments import replace_unknown
 from train.config import ConfigError
-from train.embedded import grammar
+from train.data.embedded import grammar
 from train.translate import Translator
+from train.translation.alignments import replace_unknown
 
 SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (120, 1, 1))[0]]
 

@@ -1,36 +1,27 @@
 """Pure functions of arrays: no Flax, no parameters of their own."""
 
 from jax_attn.functional.attend import attend, attention
-from jax_attn.functional.beam import beam_search
 from jax_attn.functional.blockwise import blockwise_attention
 from jax_attn.functional.dropout import dropout
-from jax_attn.functional.ensemble import ensemble
-from jax_attn.functional.greedy import greedy_search
 from jax_attn.functional.losses import masked_cross_entropy
 from jax_attn.functional.masks import attention_mask, causal_mask, length_mask, sequence_mask
 from jax_attn.functional.positions import sinusoidal_positions
 from jax_attn.functional.projected_loss import projected_cross_entropy
 from jax_attn.functional.recurrence import gru_step, lstm_step, reverse_sequence, unroll
-from jax_attn.functional.sampling import sample_search
 from jax_attn.functional.scores import additive_score, bilinear_score, dot_score, gaussian_score, scaled_dot_score
-from jax_attn.functional.search import SearchResult
 from jax_attn.functional.softmax import masked_log_softmax, masked_softmax
 
 __all__ = [
-    "SearchResult",
     "additive_score",
     "attend",
     "attention",
     "attention_mask",
-    "beam_search",
     "bilinear_score",
     "blockwise_attention",
     "causal_mask",
     "dot_score",
     "dropout",
-    "ensemble",
     "gaussian_score",
-    "greedy_search",
     "gru_step",
     "length_mask",
     "lstm_step",
@@ -39,7 +30,6 @@ __all__ = [
     "masked_softmax",
     "projected_cross_entropy",
     "reverse_sequence",
-    "sample_search",
     "scaled_dot_score",
     "sequence_mask",
     "sinusoidal_positions",

@@ -16,6 +16,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
+from jax_attn.functional.additive import sum_of_tanh
 from jax_attn.functional.checks import (
     require_float,
     require_same_batch,
@@ -23,7 +24,6 @@ from jax_attn.functional.checks import (
     require_shape,
     wide_dtype,
 )
-from jax_attn.functional.tanh_sums import sum_of_tanh
 
 MANY = 16
 """From so many queries and keys on, additive scores are summed term by term. The few queries of a decoder's step are

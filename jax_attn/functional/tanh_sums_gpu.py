@@ -30,7 +30,7 @@ from jax import Array
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
-from jax_attn.functional.tanh_sums import Term
+from jax_attn.functional.additive import Term
 
 TILE = 32
 """Rows, and columns, of a program's tile."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jax_attn import AdditiveAttention, DotProductAttention, additive_score
-from jax_attn.functional.tanh_sums import sum_of_tanh
+from jax_attn.functional.additive import sum_of_tanh
 
 KERNELS = {"rational_values", "rational_slopes", "tanh_values", "tanh_slopes"}
 DEPRECATED = pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")

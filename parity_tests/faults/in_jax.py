@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 
 import jax_attn
-from jax_attn.functional import beam, constraints, losses, masks, projected_loss, scan, scores, softmax
+from jax_attn.functional import losses, masks, projected_loss, scan, scores, softmax
 from jax_attn.models import rnn_decoder
 from jax_attn.modules import attention, embeddings, recurrent
+from jax_attn.search import beam, constraints
 from parity_tests.faults.fault import Fault, after, inverted, with_options
 
 attend = importlib.import_module("jax_attn.functional.attend")  # by name: the package shows its function

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import optax
 import pytest
 
+from jax_attn import optim as optimizers
 from parity_tests.training.training import TRAININGS, Training, TrainingComparison, free_running
-from train import optimizers
 
 
 @dataclass(frozen=True)
 class TrainingFault:
-    """`make(what was there)` in the place of `train.optimizers`' attribute."""
+    """`make(what was there)` in the place of `jax_attn.optim`' attribute."""
 
     name: str
     attribute: str

@@ -21,8 +21,8 @@ def train(what: dict[str, Any]) -> int:
     import numpy as np
 
     from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
-    from train.batches import Examples, in_order
     from train.config import TrainingConfig
+    from train.data.batches import Examples, in_order
     from train.programs import make_programs
 
     model = EncoderDecoder(Seq2SeqEncoder(**what["encoder"]), Seq2SeqAttentionDecoder(**what["decoder"]))

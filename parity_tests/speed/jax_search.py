@@ -10,7 +10,7 @@ from parity_tests.speed.jax_training import build_model, draw_params
 from parity_tests.speed.translation import SENTENCES, SHARP, STEPS, TRANSLATORS, draw_sources
 from parity_tests.speed.workload import Program
 from train.config import SearchConfig
-from train.search import make_search
+from train.translation.search import make_search
 
 
 def build(device: str, *, beam_size: int) -> Program:

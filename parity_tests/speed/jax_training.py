@@ -19,10 +19,10 @@ from parity_tests.speed.translation import (
     draw_weights,
 )
 from parity_tests.speed.workload import Program
-from train.batches import Examples, in_order
 from train.config import TrainingConfig
+from train.data.batches import Examples, in_order
 from train.devices import batch_mesh, on_each
-from train.optimizers import make_optimizer
+from train.optimizer import make_optimizer
 from train.step import TrainState, make_train_epoch
 
 

@@ -1,7 +1,7 @@
 """Training parity: from the same weights, batches and dropout, N steps in both frameworks, compared at every step.
 
 A step is what the program does: the loss of teacher forcing, its gradients, the clipping of their global norm, Adam.
-On the JAX side that is `jax_attn` and `train.optimizers`, on the other `torch_ref` and `torch.optim.Adam`. Compared are
+On the JAX side that is `jax_attn` and `jax_attn.optim`, on the other `torch_ref` and `torch.optim.Adam`. Compared are
 the loss, each gradient before and after clipping, the norm, both moments and each parameter, under PyTorch's names, by
 tensor: max|a − b| / max|b|.
 
@@ -36,10 +36,10 @@ from torch import nn
 
 import jax_attn
 import torch_ref
+from jax_attn import optim as optimizers
 from jax_attn.weights import from_torch, to_numpy, to_torch
 from parity_tests.case import random_for
 from torch_ref.recipe import clip_gradients
-from train import optimizers
 
 Progress = Callable[[int, int], None]
 """Called with (steps done, steps in all)."""
@@ -253,7 +253,7 @@ def reference(training: Training) -> Reference:
 
 
 class JaxSide:
-    """`jax_attn`, trained by `train.optimizers`."""
+    """`jax_attn`, trained by `jax_attn.optim`."""
 
     def __init__(self, training: Training, dtype: str) -> None:
         self.dtype = dtype
@@ -448,7 +448,7 @@ A drift is one draw from its rounding; other draws show how much that means. Six
 
 The last column is PyTorch against itself, the rows of each batch in another order. The factors lie beyond what JAX
 showed, and for two of the three quantities far below what steps 1e-5 too long do (Optax's Adam; see
-`train.optimizers.scale_by_adam`). JAX's loss is above 1 probably because XLA's tanh is good to 4 ULP and PyTorch's to
+`jax_attn.optim.scale_by_adam`). JAX's loss is above 1 probably because XLA's tanh is good to 4 ULP and PyTorch's to
 half of one. The worst tensor's factor is wide, as a single tensor's drift is: it is there for a tensor that is wrong
 altogether.
 """

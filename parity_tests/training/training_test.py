@@ -10,6 +10,7 @@ import optax
 import pytest
 import torch
 
+from jax_attn import optim as optimizers
 from jax_attn.modules import recurrent
 from parity_tests.faults.in_jax import bias_dropped
 from parity_tests.faults.in_training import TRAINING_FAULTS, TrainingFault
@@ -27,7 +28,6 @@ from parity_tests.training.training import (
     free_running,
     resynchronised,
 )
-from train import optimizers
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -1,35 +1,26 @@
 """Pure functions of tensors: no parameters of their own."""
 
 from torch_ref.functional.attend import attend, attention
-from torch_ref.functional.beam import beam_search
 from torch_ref.functional.blockwise import blockwise_attention
 from torch_ref.functional.dropout import dropout
-from torch_ref.functional.ensemble import ensemble
-from torch_ref.functional.greedy import greedy_search
 from torch_ref.functional.losses import masked_cross_entropy, projected_cross_entropy
 from torch_ref.functional.masks import attention_mask, causal_mask, length_mask, sequence_mask
 from torch_ref.functional.positions import sinusoidal_positions
 from torch_ref.functional.recurrence import gru_step, lstm_step, reverse_sequence, unroll
-from torch_ref.functional.sampling import sample_search
 from torch_ref.functional.scores import additive_score, bilinear_score, dot_score, gaussian_score, scaled_dot_score
-from torch_ref.functional.search_result import SearchResult
 from torch_ref.functional.softmax import masked_log_softmax, masked_softmax
 
 __all__ = [
-    "SearchResult",
     "additive_score",
     "attend",
     "attention",
     "attention_mask",
-    "beam_search",
     "bilinear_score",
     "blockwise_attention",
     "causal_mask",
     "dot_score",
     "dropout",
-    "ensemble",
     "gaussian_score",
-    "greedy_search",
     "gru_step",
     "length_mask",
     "lstm_step",
@@ -38,7 +29,6 @@ __all__ = [
     "masked_softmax",
     "projected_cross_entropy",
     "reverse_sequence",
-    "sample_search",
     "scaled_dot_score",
     "sequence_mask",
     "sinusoidal_positions",

@@ -29,7 +29,7 @@ from typing import Any, get_args
 from train.compare_attention import runs
 from train.compare_attention.table import as_markdown, as_text, cells, notes, ranks
 from train.config import AttentionName, ConfigError
-from train.corpus import CorpusError
+from train.data.corpus import CorpusError
 
 ATTENTIONS: tuple[str, ...] = get_args(AttentionName)
 

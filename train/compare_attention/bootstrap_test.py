@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from train.compare_attention.bootstrap import Interval, as_it_is, draw, interval, of_sample
-from train.metrics import bleu_counts, bleu_of, score_texts
+from train.translation.metrics import bleu_counts, bleu_of, score_texts
 
 KNOWN = ["le chat dort .", "elle mange une pomme .", "je ne sais pas .", "tu vends la grande maison rouge ."]
 SAID = [

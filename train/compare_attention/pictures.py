@@ -9,13 +9,13 @@ import numpy as np
 from jaxtyping import Float
 
 from jax_attn.plots import save, show_alignments
-from train.batches import encode, in_order
 from train.compare_attention.results import read_test
 from train.compare_attention.runs import Run
-from train.corpus import Alignment, Pair
-from train.saved_run import SavedRun
+from train.data.batches import encode, in_order
+from train.data.corpus import Alignment, Pair
 from train.step import make_force_decode
-from train.translator import load_model
+from train.translation.saved_run import SavedRun
+from train.translation.translator import load_model
 
 SENTENCES, LONGEST = 3, 7
 """How many sentences are shown, and of how many words on either side."""

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from train.compare_attention import pictures
 from train.compare_attention.pictures import draw, telling
-from train.corpus import Alignment, Pair
+from train.data.corpus import Alignment, Pair
 
 
 def pair(length, *sure):

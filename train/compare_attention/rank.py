@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from train.batches import encode, in_order
 from train.compare_attention.results import read_test
 from train.compare_attention.runs import Run
-from train.metrics import alignment_error_rate, peaks
-from train.saved_run import SavedRun
+from train.data.batches import encode, in_order
 from train.step import make_force_decode
-from train.translator import load_model
+from train.translation.metrics import alignment_error_rate, peaks
+from train.translation.saved_run import SavedRun
+from train.translation.translator import load_model
 
 KERNEL = "decoder.attention.W.weight"
 

@@ -14,9 +14,9 @@ from jaxtyping import Int
 
 from train.compare_attention.bootstrap import SAMPLES, Draws, Interval, as_it_is, draw, interval, of_sample
 from train.compare_attention.runs import Run
-from train.corpus import Alignment, Pair
-from train.metrics import alignment_counts, alignment_error_of, bleu_counts, bleu_of
-from train.tokens import detokenize
+from train.data.corpus import Alignment, Pair
+from train.data.tokens import detokenize
+from train.translation.metrics import alignment_counts, alignment_error_of, bleu_counts, bleu_of
 
 Row = dict[str, Any]
 

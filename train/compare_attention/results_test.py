@@ -6,7 +6,7 @@ import pytest
 from train.compare_attention.bootstrap import as_it_is, draw, interval, of_sample
 from train.compare_attention.results import Outcome, compare
 from train.compare_attention.table import as_markdown, as_text, cells, notes
-from train.metrics import alignment_error_of, bleu_counts, bleu_of
+from train.translation.metrics import alignment_error_of, bleu_counts, bleu_of
 
 KNOWN = ["le chat dort .", "elle mange une pomme .", "je ne sais pas ."]
 WORSE = ["le chien dort .", "elle mange la pomme .", "je ne sais pas ."]

@@ -1,0 +1,97 @@
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_attn import beam_search, greedy_search, sample_search
+from jax_attn.search.constraints import Constraints, constrain, forbid_end, forbid_repeats, force_prefix
+
+EOS, N = 0, 4
+
+
+def allowed(log_probs):
+    return [np.flatnonzero(row > -np.inf).tolist() for row in np.asarray(log_probs)]
+
+
+def test_no_end_before_the_least_length():
+    log_probs = jnp.zeros((1, N))
+    assert allowed(forbid_end(log_probs, jnp.array(1), EOS, min_len=3)) == [[1, 2, 3]]
+    assert allowed(forbid_end(log_probs, jnp.array(2), EOS, min_len=3)) == [[0, 1, 2, 3]]
+
+
+def test_worked_n_grams():
+    ids = jnp.array([[1, 2, 1, 9, 9]])  # what lies past the time does not count
+    for n, expected in {1: [0, 3], 2: [0, 1, 3], 3: [0, 1, 2, 3]}.items():
+        assert allowed(forbid_repeats(jnp.zeros((1, N)), ids, jnp.array(3), n)) == [expected]
+    overlapping = jnp.array([[1, 1, 1, 0]])
+    assert allowed(forbid_repeats(jnp.zeros((1, N)), overlapping, jnp.array(2), 2)) == [[0, 2, 3]]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
+def test_n_grams_are_those_of_a_list(n):
+    length = 5
+    every = np.array(list(itertools.product(range(3), repeat=length)))
+    for time in range(length):
+        found = allowed(forbid_repeats(jnp.zeros((len(every), 3)), jnp.asarray(every), jnp.array(time), n))
+        for ids, tokens in zip(every[:, :time].tolist(), found, strict=True):
+            grams = {tuple(ids[i : i + n]) for i in range(time - n + 1)}
+            assert tokens == [t for t in range(3) if time < n - 1 or (*ids[time - n + 1 :], t)[-n:] not in grams]
+
+
+def test_a_prefix_comes_first_and_counts_as_said():
+    prefix = jnp.array([[1, 1, 0], [2, 3, 1]])
+    assert allowed(force_prefix(jnp.zeros((4, N)), jnp.array(1), prefix)) == [[1], [1], [3], [3]]
+    constraints = Constraints(EOS, 4, 1, prefix, jnp.array([3, 1]))
+    ids = jnp.array([[1, 9, 9]] * 2 + [[2, 9, 9]] * 2)
+    found = constrain(jnp.zeros((4, N)), ids, jnp.array(1), constraints)
+    assert allowed(found) == [[1], [1], [1, 3], [1, 3]]
+    ids = jnp.array([[1, 1, 9]] * 2 + [[2, 3, 9]] * 2)
+    assert allowed(constrain(jnp.zeros((4, N)), ids, jnp.array(2), constraints)) == [[0], [0], [1], [1]]
+
+
+def test_what_is_allowed_keeps_its_log_probability_and_what_is_not_may_be_nan():
+    log_probs = jnp.array([[jnp.nan, -1.0, -2.0, jnp.nan]])
+    constraints = Constraints(EOS, 3, 1, None, None)
+    found = constrain(log_probs, jnp.array([[3, 0]]), jnp.array(1), constraints)
+    np.testing.assert_array_equal(found, [[-np.inf, -1, -2, -np.inf]])
+
+
+def flat(tokens, state, memory):
+    return jnp.full((tokens.shape[0], N), -np.log(N)), state, None
+
+
+PREFIX = np.zeros((2, 2), np.int32)
+
+
+@pytest.mark.parametrize("search", [greedy_search, beam_search, sample_search])
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"min_len": 4}, ValueError, r"min_len must be in \[0, 3\], up to max_len; got 4"),
+        ({"min_len": -1}, ValueError, r"min_len must be in \[0, 3\], up to max_len; got -1"),
+        ({"no_repeat_ngram": 0}, ValueError, "no_repeat_ngram must be at least 1; got 0"),
+        (
+            {"prefix": np.zeros((2, 4), np.int32)},
+            ValueError,
+            r"prefix must be \[2, at most max_len = 3\]; got \[2, 4\]",
+        ),
+        ({"prefix": np.zeros(2, np.int32)}, ValueError, r"prefix must be \[2, at most max_len = 3\]; got \[2\]"),
+        ({"prefix": np.zeros((3, 2), np.int32)}, ValueError, r"prefix must be \[2, .*; got \[3, 2\]"),
+        ({"prefix": np.zeros((2, 2))}, TypeError, "prefix must have an integer dtype; got float32"),
+        ({"prefix": PREFIX + 4}, ValueError, r"prefix must be in \[0, 4\); got 4"),
+        ({"prefix": PREFIX, "prefix_lens": np.array([1, 3])}, ValueError, r"prefix_lens must be in \[0, 2\]; got 3"),
+        ({"prefix": PREFIX, "prefix_lens": np.array([1])}, ValueError, r"prefix_lens must be \[2\]; got \[1\]"),
+        ({"prefix": PREFIX, "prefix_lens": np.ones(2)}, TypeError, "prefix_lens must have an integer dtype"),
+        ({"prefix_lens": np.array([1, 1])}, ValueError, "prefix_lens needs a prefix; got None"),
+    ],
+)
+def test_constraints_that_cannot_be_met_are_refused(own_checks, search, options, error, message):
+    with pytest.raises(error, match=message):
+        search(flat, (), None, bos=1, eos=EOS, max_len=3, batch_size=2, **options)
+
+
+def test_an_empty_prefix_is_none():
+    prefix = jnp.zeros((2, 0), int)
+    found = greedy_search(flat, (), None, bos=1, eos=EOS, max_len=3, batch_size=2, prefix=prefix)
+    np.testing.assert_array_equal(found.lengths, 1)

@@ -1,0 +1,166 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_attn import beam_search, greedy_search, sample_search
+from jax_attn.search.sampling import nucleus
+
+EOS, BOS = 0, 1
+P = np.array([0.05, 0.4, 0.05, 0.3, 0.2])
+N = len(P)
+SETTINGS = {"bos": BOS, "eos": EOS, "max_len": 1, "batch_size": 1}
+
+
+def step(tokens, state, memory):
+    """The same distribution for every row and time; `memory` is a number for each sentence that turns it around."""
+    sentence = jnp.repeat(jnp.arange(memory.shape[0]), tokens.shape[0] // memory.shape[0])
+    turned = (jnp.arange(N) + memory[sentence, None]) % N
+    return jnp.log(jnp.asarray(P, jnp.float32))[turned], state, jax.nn.one_hot(tokens, N)
+
+
+def sample(memory=(0,), **options):
+    memory, options = jnp.array(memory), {"key": jax.random.key(0)} | options
+    settings = SETTINGS | {"batch_size": len(memory)}
+    arrays = {name: options.pop(name) for name in ("key", "noise") if options.get(name) is not None}
+    options.pop("key", None)
+    run = jax.jit(lambda memory, arrays: sample_search(step, (), memory, **settings | options | arrays))
+    return run(memory, arrays)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, P),
+        ({"temperature": 0.5}, P**2),
+        ({"temperature": 2.0}, P**0.5),
+        ({"top_k": 2}, P * [0, 1, 0, 1, 0]),
+        ({"top_p": 0.6}, P * [0, 1, 0, 1, 0]),
+        ({"top_p": 0.75}, P * [0, 1, 0, 1, 1]),
+        ({"top_k": 4}, P * [1, 1, 0, 1, 1]),  # of the equal two the lower
+        ({"temperature": 3.0, "top_p": 0.75}, P ** (1 / 3) * [1, 1, 0, 1, 1]),  # after the temperature
+        ({"top_k": 3, "top_p": 0.7}, P * [0, 1, 0, 1, 0]),  # of what top_k left: 4/9, 7/9
+        ({"min_len": 2, "max_len": 2, "top_k": 5}, P * [0, 1, 1, 1, 1]),  # of the first token
+    ],
+)
+def test_frequencies(options, expected):
+    """χ² with up to 4 degrees of freedom exceeds 23.5 once in 10⁴ times. What is not kept never comes."""
+    count = 20_000
+    found = np.asarray(sample(num_samples=count, **options).ids)[..., 0]
+    observed, expected = np.bincount(found.ravel(), minlength=N), count * expected / expected.sum()
+    assert not observed[expected == 0].any()
+    kept = expected > 0
+    assert ((observed - expected)[kept] ** 2 / expected[kept]).sum() < 23.5
+
+
+def test_samples_steps_and_sentences_are_independent():
+    """Pairs of tokens, one after the other, of one sample or of two, are as frequent as their product says."""
+    found = np.asarray(sample(memory=(0,) * 50, num_samples=400, min_len=2, max_len=3, key=jax.random.key(3)).ids)
+    allowed = P * [0, 1, 1, 1, 1]
+    first, second = allowed / allowed.sum(), P
+    for a, b, of_b in (
+        (found[:, :, 0], found[:, :, 1], second),  # time
+        (found[:, ::2, 0], found[:, 1::2, 0], first),  # samples
+        (found[::2, :, 0], found[1::2, :, 0], first),  # sentences
+    ):
+        expected = a.size * np.outer(first, of_b)
+        observed = np.zeros((N, N))
+        np.add.at(observed, (a.ravel(), b.ravel()), 1)
+        kept = expected > 0
+        assert not observed[~kept].any()
+        # 19 degrees of freedom at most: 50.8 is exceeded once in 10⁴ times
+        assert ((observed - expected)[kept] ** 2 / expected[kept]).sum() < 50.8
+
+
+def test_given_noise_is_what_is_drawn_by():
+    noise = np.zeros((1, 2, 1, N), np.float32)
+    noise[0, 0, 0, 4], noise[0, 1, 0, 2] = 9, 9
+    found = sample(noise=jnp.asarray(noise), key=None, num_samples=2)
+    np.testing.assert_array_equal(found.ids, [[[4], [2]]])
+    np.testing.assert_allclose(found.token_scores[0, :, 0], np.log(P[[4, 2]]), rtol=1e-6)  # the model's, not the draw's
+    found = sample(noise=jnp.zeros((1, 1, 3, N)), key=None, temperature=0.1, max_len=3)
+    greedy = greedy_search(step, (), jnp.array([0]), **SETTINGS | {"max_len": 3})
+    jax.tree.map(np.testing.assert_array_equal, found, greedy)
+
+
+def test_the_likeliest_alone_is_greedy():
+    for options in ({"top_k": 1}, {"top_p": 1e-6}):
+        found = sample(max_len=3, **options)
+        jax.tree.map(
+            np.testing.assert_array_equal, found, greedy_search(step, (), jnp.array([0]), **SETTINGS | {"max_len": 3})
+        )
+
+
+def test_a_sentences_samples_do_not_change_with_the_batch_around_it():
+    options = {"max_len": 6, "min_len": 6, "num_samples": 3, "top_p": 0.9, "temperature": 1.5}
+    every = sample(memory=(0, 1, 2, 3), **options)
+    fewer = sample(memory=(0, 1), **options)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:2], b), every, fewer)
+    more = sample(memory=(0, 1, 2, 3), **options | {"num_samples": 5})
+    np.testing.assert_array_equal(more.ids[:, :3], every.ids)
+    keys, order = jax.random.split(jax.random.key(5), 4), jnp.array([2, 0, 3, 1])
+    own = sample(memory=(0, 1, 2, 3), key=keys, **options)
+    moved = sample(memory=tuple(order.tolist()), key=keys[order], **options)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[order], b), own, moved)
+    assert len({ids.tobytes() for ids in np.asarray(every.ids).reshape(12, 6)}) > 8  # and they differ
+
+
+def test_the_nucleus_is_the_fewest_that_reach_it():
+    logits = jnp.log(jnp.array([[0.5, 0.25, 0.125, 0.125]]))
+    for top_p, kept in {0.4: 1, 0.5: 1, 0.51: 2, 0.75: 2, 0.8: 3, 1.0: 4}.items():
+        assert int(nucleus(logits, top_p).sum()) == kept
+    assert not nucleus(jnp.full((1, 3), -jnp.inf), 0.5).any()
+    assert nucleus(jnp.array([[0.0, -jnp.inf]]), 1.0).tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.5}])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_where_nothing_can_be_drawn_nothing_is(options, value):
+    def broken(tokens, state, memory):
+        log_probs = jnp.log(jnp.asarray(P, jnp.float32)) + jnp.where(memory[:, None] == 1, value, 0)
+        return log_probs, state, None
+
+    settings = SETTINGS | {"batch_size": 2, "max_len": 3}
+    search = jax.jit(lambda key, memory: sample_search(broken, (), memory, key=key, **settings, **options))
+    found = search(jax.random.key(0), jnp.array([0, 1]))
+    assert found.lengths[0] > 0
+    assert jnp.isfinite(found.scores[0])
+    assert found.lengths[1] == 0
+    np.testing.assert_array_equal(found.scores[1], value)
+    np.testing.assert_array_equal(found.ids[1], EOS)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"temperature": 0.0}, ValueError, "temperature must be finite and above 0; got 0.0"),
+        ({"temperature": float("nan")}, ValueError, "temperature must be finite and above 0; got nan"),
+        ({"top_k": 0}, ValueError, "top_k must be at least 1; got 0"),
+        ({"top_p": 0.0}, ValueError, r"top_p must be in \(0, 1\]; got 0.0"),
+        ({"top_p": 1.5}, ValueError, r"top_p must be in \(0, 1\]; got 1.5"),
+        ({"num_samples": 0}, ValueError, "num_samples must be at least 1; got 0"),
+        ({"key": None}, ValueError, "either key or noise must be given, and not both"),
+        ({"noise": np.zeros((1, 1, 1, N))}, ValueError, "either key or noise must be given, and not both"),
+        ({"key": None, "noise": np.zeros((1, 1, N))}, ValueError, r"noise must be \[1, 1, 1, 5\]; got \[1, 1, 5\]"),
+        ({"key": None, "noise": np.zeros((1, 1, 1, N), int)}, TypeError, "noise must have a floating dtype"),
+        ({"key": jax.random.PRNGKey(0)}, TypeError, "key must be one of jax.random.key; got uint32"),
+        ({"key": jax.random.split(jax.random.key(0), 2)}, ValueError, r"key must be \[\] or \[1\]; got \[2\]"),
+    ],
+)
+def test_what_cannot_be_drawn_from_is_refused(own_checks, options, error, message):
+    with pytest.raises(error, match=message):
+        sample_search(step, (), jnp.array([0]), **SETTINGS | {"key": jax.random.key(0)} | options)
+
+
+def test_a_prefix_is_said_in_every_sample():
+    prefix = jnp.array([[3, 4], [2, 2]])
+    found = sample(memory=(0, 0), prefix=prefix, prefix_lens=jnp.array([2, 1]), num_samples=20, max_len=4)
+    np.testing.assert_array_equal(found.ids[0, :, :2], [[3, 4]] * 20)
+    np.testing.assert_array_equal(found.ids[1, :, 0], 2)
+    assert len(set(np.asarray(found.ids[1, :, 1]).tolist())) > 1
+
+
+def test_a_sample_is_never_better_than_the_best_of_the_widest_beam():
+    settings = SETTINGS | {"max_len": 3}
+    best = beam_search(step, (), jnp.array([0]), **settings, beam_size=125).scores[0, 0]
+    assert (sample(max_len=3, num_samples=200).scores <= best + 1e-6).all()

@@ -1,0 +1,1 @@
+"""The page on which attention and decoding are explored."""

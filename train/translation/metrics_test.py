@@ -1,0 +1,66 @@
+import numpy as np
+import pytest
+
+from train.data.corpus import Alignment
+from train.translation.metrics import (
+    alignment_counts,
+    alignment_error_of,
+    alignment_error_rate,
+    bleu_counts,
+    bleu_of,
+    diagonal,
+    peaks,
+    score_texts,
+)
+
+SURE = frozenset({(0, 0), (1, 1)})
+
+
+def test_the_right_links_have_no_error_and_the_wrong_ones_nothing_else():
+    gold = [Alignment(SURE, frozenset())]
+    assert alignment_error_rate([{(0, 0), (1, 1)}], gold) == 0
+    assert alignment_error_rate([{(1, 0), (0, 1)}], gold) == 1
+
+
+def test_a_possible_link_is_not_wrong_and_a_sure_one_that_is_missing_is():
+    gold = [Alignment(SURE, frozenset({(2, 1)}))]
+    # A = {00, 21}: one sure, both possible: 1 - (1 + 2) / (2 + 2)
+    assert alignment_error_rate([{(0, 0), (2, 1)}], gold) == pytest.approx(0.25)
+
+
+def test_peaks_leave_out_eos_on_both_sides():
+    weights = np.array([[0.1, 0.2, 0.7], [0.6, 0.1, 0.3], [0.0, 0.0, 1.0]])  # two words and <eos> on either side
+    assert peaks(weights, 2, 2) == {(1, 0), (0, 1)}
+
+
+def test_the_diagonal_leads_from_corner_to_corner():
+    assert diagonal(3, 5) == {(0, 0), (0, 1), (1, 2), (2, 3), (2, 4)}
+    assert diagonal(1, 1) == {(0, 0)}
+
+
+def test_text_scores_are_those_of_sacrebleu_with_its_signature():
+    perfect = score_texts(["le chat noir dort ."], ["le chat noir dort ."])
+    assert perfect.bleu == pytest.approx(100)
+    assert perfect.chrf == pytest.approx(100)
+    assert "tok:13a" in perfect.bleu_signature
+    assert score_texts(["le chien"], ["une autre phrase entière"]).bleu < 5
+
+
+SAID = ["le chat noir dort .", "elle mange", "je ne sais pas .", "oui"]
+KNOWN = ["le chat dort .", "elle mange une pomme .", "je ne sais pas .", "non merci"]
+
+
+def test_bleu_is_that_of_its_counts_summed_over_any_part_of_the_corpus():
+    counts = bleu_counts(SAID, KNOWN)
+    for part in ([0, 1, 2, 3], [0], [3], [2, 2, 1]):  # the first alone has no four words of its reference
+        whole = score_texts([SAID[i] for i in part], [KNOWN[i] for i in part]).bleu
+        assert bleu_of(counts[part].sum(axis=0)) == pytest.approx(whole, abs=1e-12)
+
+
+def test_the_alignment_error_is_that_of_its_counts():
+    gold = [Alignment(SURE, frozenset({(2, 1)})), Alignment(SURE, frozenset())]
+    predicted = [{(0, 0), (2, 1)}, {(1, 1), (0, 1)}]
+    np.testing.assert_array_equal(alignment_counts(predicted, gold), [[3, 4], [2, 4]])
+    assert alignment_error_of(np.array([5, 8])) == alignment_error_rate(predicted, gold) == pytest.approx(3 / 8)
+    with pytest.raises(ValueError, match="of no links is not defined"):
+        alignment_error_rate([], [])
