@@ -15,7 +15,6 @@ from jax import Array
 from jaxtyping import Float, Int
 
 from jax_attn.functional.checks import require_float, require_integer, require_shape, wide_dtype
-from jax_attn.functional.early_end import end_early
 
 BLOCK = 2**22
 """Logits of one block, 16 MB in float32. Each block costs a pass over the output layer's gradient as well."""
@@ -113,7 +112,7 @@ def _weighted_sum(label_smoothing: float, kernel: Array, bias: Array, rows: Rows
         return jax.lax.map(lambda block: _losses(label_smoothing, kernel, bias, block)[0], blocks)
 
     blocks = Blocks.of(rows, len(bias))
-    losses = blocks.put_back(end_early(of_all, blocks.num_counting, kernel, bias, blocks.rows))
+    losses = blocks.put_back(of_all(kernel, bias, blocks.rows))
     return (rows.weights * losses).sum(), losses
 
 
@@ -132,7 +131,7 @@ def _forward(label_smoothing: float, kernel: Array, bias: Array, rows: Rows) -> 
         return jax.lax.scan(of_block, zeros, blocks)
 
     blocks = Blocks.of(rows, len(bias))
-    of_output, of_rows = end_early(of_all, blocks.num_counting, kernel, bias, blocks.rows)
+    of_output, of_rows = of_all(kernel, bias, blocks.rows)
     to_kernel, to_bias = (x.astype(like.dtype) for x, like in zip(of_output, (kernel, bias), strict=True))
     losses, to_features = (blocks.put_back(x) for x in of_rows)
     return ((rows.weights * losses).sum(), losses), (to_kernel, to_bias, to_features, losses.astype(rows.weights.dtype))

@@ -125,7 +125,7 @@ def unroll(
 
     Past a sequence's length its carry stands still and its output is 0, so the final carry is that of the last valid
     position, and padding can be neither seen nor felt. In reverse the same rule makes each sequence start at its last
-    valid position. Past the longest sequence no step is taken.
+    valid position.
 
     Args:
         step: (carry, inputs of one time `[*batch, D]`) -> (carry, output `[*batch, H]`).
@@ -139,12 +139,11 @@ def unroll(
     """
     require_rank(2, "[*batch, T, D]", inputs=inputs)
     if valid_lens is None:
-        valid, longest = None, None
+        valid = None
     else:
         valid_lens = jnp.asarray(valid_lens)
         require_shape(inputs.shape[:-2], valid_lens=valid_lens)
         valid = jnp.moveaxis(length_mask(valid_lens, inputs.shape[-2]), -1, 0)  # [T, *batch]
-        longest = jnp.clip(valid_lens.max(initial=0), max=inputs.shape[-2])
         inputs = sequence_mask(inputs, valid_lens)  # what is discarded below must be finite: 0 · NaN would come back
 
     def advance(carry, at_time):
@@ -155,7 +154,7 @@ def unroll(
         held = jax.tree.map(lambda new, old: jnp.where(_align(valid, new), new, old), new_carry, carry)
         return held, jnp.where(_align(valid, output), output, 0)
 
-    carry, outputs = scan(advance, carry, (jnp.moveaxis(inputs, -2, 0), valid), reverse=reverse, num_steps=longest)
+    carry, outputs = scan(advance, carry, (jnp.moveaxis(inputs, -2, 0), valid), reverse=reverse)
     return carry, jnp.moveaxis(outputs, 0, inputs.ndim - 2)
 
 

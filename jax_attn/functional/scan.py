@@ -18,9 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive, Var
 from jax.extend.core.primitives import add_p, dot_general_p
-from jaxtyping import Int
 
-from jax_attn.functional.early_end import end_early
 from jax_attn.functional.few_rows import few_rows_product, few_rows_product_p, is_worth_it, transpose
 from jax_attn.functional.jaxprs import Values, evaluate, value
 from jax_attn.functional.weight_products import dot_general
@@ -34,7 +32,6 @@ def scan(
     inputs: Any,
     *,
     reverse: bool = False,
-    num_steps: Int[Array, ""] | None = None,
 ) -> tuple[Carry, Any]:
     """`jax.lax.scan`: the same results, differentiable in both modes and as often.
 
@@ -91,9 +88,7 @@ def scan(
         ]
         return out, tangent_of(*tangents[1:], shifts)
 
-    if num_steps is None:
-        return run(weights, constants, carry, inputs)
-    return end_early(run, num_steps, weights, constants, carry, inputs)
+    return run(weights, constants, carry, inputs)
 
 
 class Product(NamedTuple):

@@ -287,12 +287,8 @@ class Seq2SeqAttentionDecoder(nn.Module):
         deterministic: bool = True,
         keep_masks: DecoderKeepMasks | None = None,
         return_weights: bool = True,
-        num_steps: Int[Array, ""] | None = None,
     ) -> tuple[Float[Array, "batch time hidden"], Float[Array, "batch time key"] | None]:
-        """Teacher forcing as far as the output layer, whose input `[B, T, H]` this is; arguments as for the call, and
-
-            num_steps: for how many positions, from the first on, a step is taken. What is returned for the others must
-                not be used.
+        """Run teacher forcing up to the output layer, and return its input `[B, T, H]` in the place of logits.
 
         The embeddings' share of the gates and the output layer do not depend on the recurrence, and are one product
         each for all steps; what remains in the loop is the step that `step` takes.
@@ -319,7 +315,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
             state, output, weights = decoder.apply(parameters, cells, at_time, state, memory, keep, method="_advance")
             return state, (output, weights if return_weights else None)
 
-        _, (outputs, weights) = scan(advance, state, (projected, keep_masks), num_steps=num_steps)
+        _, (outputs, weights) = scan(advance, state, (projected, keep_masks))
         return jnp.swapaxes(outputs, 0, 1), None if weights is None else jnp.swapaxes(weights, 0, 1)
 
     def output_layer(self) -> tuple[Float[Array, "hidden vocab"], Float[Array, "vocab"]]:

@@ -1,7 +1,6 @@
 """Encoder and decoder as one model."""
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
@@ -76,9 +75,6 @@ class EncoderDecoder(nn.Module):
     ) -> tuple[Float[Array, ""], Float[Array, "batch time"]]:
         """The loss of the call's logits, which are never held all at once: see `projected_cross_entropy`.
 
-        Padding costs next to nothing: neither network takes a step past the longest sentence, and the output layer
-        reads blocks of tokens that count.
-
         Args:
             sources, source_lens: `[B, S]` ids and `[B]`.
             targets: `[B, T]` ids that are read, the first of them `<bos>`.
@@ -89,9 +85,6 @@ class EncoderDecoder(nn.Module):
             Σ weights · losses, and the losses in nats `[B, T]`, through which no gradient flows.
         """
         memory = self.encode(sources, source_lens, deterministic=deterministic)
-        last = jnp.where(weights != 0, jnp.arange(1, weights.shape[-1] + 1), 0).max(initial=0)
-        features, _ = self.decoder.features(
-            targets, memory, deterministic=deterministic, return_weights=False, num_steps=last
-        )
+        features, _ = self.decoder.features(targets, memory, deterministic=deterministic, return_weights=False)
         kernel, bias = self.decoder.output_layer()
         return projected_cross_entropy(features, kernel, bias, labels, weights, label_smoothing=label_smoothing)
