@@ -19,7 +19,6 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, Primitive, Var
 from jax.extend.core.primitives import add_p, dot_general_p
 
-from jax_attn.functional.few_rows import few_rows_product, few_rows_product_p, is_worth_it, transpose
 from jax_attn.functional.jaxprs import Values, evaluate, value
 from jax_attn.functional.weight_products import dot_general
 
@@ -57,11 +56,9 @@ def scan(
     body, weights, constants = _take_apart(traced)
 
     def loop(weights: Any, constants: Any, carry: Carry, inputs: Any, shifts: Any) -> tuple[tuple[Carry, Any], Any]:
-        transposed = [product.prepare(of[0]) for product, of in zip(body.products, weights, strict=True)]
-
         def advance(carry: Carry, at_time: tuple[Any, Any]) -> tuple[Carry, Any]:
             x, shift = at_time
-            leaves, factors = body.run(weights, transposed, constants, jax.tree.leaves((carry, x)), shift)
+            leaves, factors = body.run(weights, constants, jax.tree.leaves((carry, x)), shift)
             carry, output = jax.tree.unflatten(jax.tree.structure(results), leaves)
             return carry, (output, factors)
 
@@ -108,20 +105,7 @@ class Product(NamedTuple):
     def y(self) -> Var:
         return [self.equation, *self.sums][-1].outvars[0]
 
-    def prepare(self, weight: Array) -> Array | None:
-        """Wᵀ where the product is the faster for it."""
-        of_operands: list[Any] = [v.aval for v in self.equation.invars]
-        x, w = of_operands
-        params = self.equation.params
-        is_plain = params["dimension_numbers"] == (((1,), (0,)), ((), ())) and x.ndim == w.ndim == 2
-        is_default = (
-            params["precision"] is None and params["preferred_element_type"] in (None, x.dtype) and x.dtype == w.dtype
-        )
-        return transpose(weight) if self.side == 1 and is_plain and is_default and is_worth_it(x, w) else None
-
-    def apply(self, x: Array, weight: Array, transposed: Array | None = None) -> Array:
-        if transposed is not None:
-            return few_rows_product(x, weight, transposed)
+    def apply(self, x: Array, weight: Array) -> Array:
         operands = (weight, x) if self.side == 0 else (x, weight)
         return dot_general_p.bind(*operands, **self.equation.params)
 
@@ -151,14 +135,13 @@ class Body(NamedTuple):
     def run(
         self,
         weights: list[list[Array]],
-        transposed: list[Array | None],
         constants: list[Any],
         arguments: list[Any],
         shifts: list[Array] | None,
     ) -> tuple[list[Any], list[Array]]:
         """The step's results; with shifts, which are added to its products, also x of each product.
 
-        `weights`: of each product W and all b; `transposed`: Wᵀ, if it is prepared.
+        `weights`: of each product W and all b.
         """
         values = dict(zip(self.constants, constants, strict=True))
         values |= zip(self.arguments, arguments, strict=True)
@@ -170,7 +153,7 @@ class Body(NamedTuple):
                 continue
             i = next(numbers)
             x = value(part.x, values)
-            values[part.y] = sum(weights[i][1:], start=part.apply(x, weights[i][0], transposed[i]))
+            values[part.y] = sum(weights[i][1:], start=part.apply(x, weights[i][0]))
             if shifts is not None:
                 values[part.y] = _shifted(values[part.y], shifts[i])
                 factors.append(x)
@@ -235,7 +218,7 @@ def _variables(atoms: Iterable[Var | Literal]) -> list[Var]:
 
 
 def _is_product(primitive: Primitive, *_: Any, **__: Any) -> bool:
-    return primitive in (dot_general_p, few_rows_product_p)
+    return primitive is dot_general_p
 
 
 @jax.custom_jvp
