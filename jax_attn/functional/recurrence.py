@@ -15,7 +15,6 @@ from jaxtyping import Float, Int, Num
 
 from jax_attn.functional.checks import require_float, require_rank, require_shape
 from jax_attn.functional.masks import length_mask, sequence_mask
-from jax_attn.functional.scan import scan
 
 LSTMCarry = tuple[Float[Array, "*batch hidden"], Float[Array, "*batch hidden"]]
 Carry = TypeVar("Carry")
@@ -156,6 +155,17 @@ def unroll(
 
     carry, outputs = scan(advance, carry, (jnp.moveaxis(inputs, -2, 0), valid), reverse=reverse)
     return carry, jnp.moveaxis(outputs, 0, inputs.ndim - 2)
+
+
+def scan(
+    step: Callable[[Carry, Any], tuple[Carry, Any]], carry: Carry, inputs: Any, *, reverse: bool = False
+) -> tuple[Carry, Any]:
+    """Run `jax.lax.scan`, and keep only the products of each step for the backward pass.
+
+    The backward pass computes the gates' activations again: that is cheaper than to write and to read them.
+    """
+    step = jax.checkpoint(step, prevent_cse=False, policy=jax.checkpoint_policies.dots_saveable)
+    return jax.lax.scan(step, carry, inputs, reverse=reverse)
 
 
 def _align(valid: Array, array: Array) -> Array:

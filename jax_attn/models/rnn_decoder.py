@@ -20,7 +20,7 @@ from jax_attn.functional.checks import (
 )
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
-from jax_attn.functional.scan import scan
+from jax_attn.functional.recurrence import scan
 from jax_attn.functional.weight_products import dot_general
 from jax_attn.models.rnn_encoder import EncoderOutput
 from jax_attn.modules.attention import Memory, make_attention
