@@ -8,7 +8,6 @@ away.
 import gc
 import os
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"  # of the programs under test and their processes: a test is no run
 # PyTorch's tensors here are so small that a second thread is all waiting, and every core has a process already.
@@ -55,20 +54,3 @@ def clear_caches() -> Iterator[None]:
     """Thousands of compiled programs would exhaust the memory maps of one process."""
     yield
     jax.clear_caches()
-
-
-@pytest.fixture(scope="session")
-def program_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """One for all processes of the tests."""
-    own = tmp_path_factory.getbasetemp()
-    folder = (own if worker_id == "master" else own.parent) / "programs"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def kept_programs(program_folder: Path) -> Iterator[None]:
-    """What a run has compiled is found by the next one, as a user's is; JAX's own cache stays off."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("train.kept_program.program_folder", lambda: program_folder)
-        yield

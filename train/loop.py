@@ -17,8 +17,8 @@ from train.data.dataset import Data
 from train.devices import batch_mesh, on_each, on_one
 from train.learner import Epoch
 from train.model import build_model
-from train.programs import make_programs
-from train.step import make_evaluate, make_force_decode
+from train.optimizer import make_optimizer
+from train.step import make_evaluate, make_force_decode, make_init, make_train_epoch
 from train.translation.search import make_search
 
 
@@ -32,7 +32,9 @@ class JaxLearner:
         self._mesh = batch_mesh(config.training.batch_size)
         example = Examples(*(column[:1] for column in data.train))
         steps = num_batches * config.epochs
-        init, self._train_epoch = make_programs(self.model, config.training, steps, config.seed, self._mesh)
+        optimizer = make_optimizer(config.training, steps)
+        init = make_init(self.model, optimizer)
+        self._train_epoch = make_train_epoch(self.model, optimizer, config.training.loss, config.seed, mesh=self._mesh)
         self.state = on_each(init(np.uint32(config.seed), example), self._mesh)
         self._evaluate = make_evaluate(self.model)
         self._force_decode = make_force_decode(self.model)

@@ -32,11 +32,8 @@ def run(tmp_path: Path, *options: str) -> dict:
     return json.loads((out / "summary.json").read_text(encoding="utf-8"))
 
 
-pytestmark = pytest.mark.usefixtures("kept_programs")
-
-
 @pytest.fixture(scope="module")
-def small_run(tmp_path_factory, kept_programs):
+def small_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("nmt")
     return folder / "run", run(folder, *SMALL)
 

@@ -1,4 +1,4 @@
-"""Where compiled programs are kept from one run to the next: those of `kept_program`, and JAX's own beside them."""
+"""Where JAX keeps compiled programs from one run to the next."""
 
 import os
 import platform

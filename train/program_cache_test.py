@@ -12,20 +12,6 @@ jax.jit(lambda x: jnp.sin(x) + {number})(jnp.ones(3))
 print(jax.config.jax_compilation_cache_dir)
 """
 
-TWICE = """
-import jax, jax.numpy as jnp
-from train.kept_program import kept
-from train.program_cache import keep_programs
-keep_programs()
-def program(): return jax.jit(lambda x: jnp.sin(x @ x.T).sum())
-x = jnp.ones((40, 30))
-program()(x)  # into JAX's cache
-jax.clear_caches()
-found = {{kept(program(), {number}.0)(x).item() for _ in range(3)}}
-jax.jit(lambda x: x * {number} + 12)(x)
-print(len(found))
-"""
-
 
 def run(environment, number=1, program=PROGRAM):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
@@ -56,11 +42,3 @@ def test_where_nothing_can_be_kept_the_run_goes_on(home):
 def test_a_folder_of_the_user_s_choice_stays(tmp_path):
     chosen = str(tmp_path / "chosen")
     assert run({"XDG_CACHE_HOME": str(tmp_path), "JAX_COMPILATION_CACHE_DIR": chosen}) == chosen
-
-
-def test_a_program_that_jax_has_kept_can_be_kept_and_jax_goes_on_keeping(tmp_path):
-    assert run({"XDG_CACHE_HOME": str(tmp_path)}, program=TWICE) == "1"
-    assert len(list(tmp_path.rglob("*.program"))) == 1
-    programs = len(list(tmp_path.rglob("jit_*-cache")))
-    run({"XDG_CACHE_HOME": str(tmp_path)}, number=2, program=TWICE)
-    assert len(list(tmp_path.rglob("jit_*-cache"))) == programs + 1

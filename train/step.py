@@ -14,7 +14,6 @@ from jaxtyping import Float, Int
 from jax_attn.functional import length_mask
 from jax_attn.models import EncoderDecoder
 from train.data.batches import NOBODY, Examples
-from train.kept_program import kept
 
 
 class TrainState(NamedTuple):
@@ -142,19 +141,16 @@ def make_train_epoch(
 
 
 def make_evaluate(model: EncoderDecoder) -> Callable[[Any, Examples, Any], Losses]:
-    """A function (params, examples, plan) -> losses of each batch, without dropout; one program, and kept."""
+    """A function (params, examples, plan) -> losses of each batch, without dropout."""
 
     def evaluate(params: Any, examples: Examples, rows: Array) -> Losses:
         return jax.lax.map(lambda row: batch_losses(model, params, select(examples, row))[1], rows)
 
-    return kept(jax.jit(evaluate), model)
+    return jax.jit(evaluate)
 
 
 def make_force_decode(model: EncoderDecoder) -> Callable[[Any, Examples, Any], Array | None]:
-    """A function (params, examples, plan) -> attention weights `[examples, T, S]` as the references are read.
-
-    One program, and kept.
-    """
+    """A function (params, examples, plan) -> attention weights `[examples, T, S]` as the references are read."""
 
     def attend(params: Any, batch: Examples) -> Any:
         _, weights = model.apply(params, batch.sources, batch.targets[:, :-1], batch.source_lens)
@@ -164,4 +160,4 @@ def make_force_decode(model: EncoderDecoder) -> Callable[[Any, Examples, Any], A
         weights = jax.lax.map(lambda row: attend(params, select(examples, row)), rows)
         return None if weights is None else weights.reshape(-1, *weights.shape[2:])
 
-    return kept(jax.jit(force_decode), model)
+    return jax.jit(force_decode)

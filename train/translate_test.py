@@ -23,11 +23,8 @@ from train.translation.alignments import replace_unknown
 SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (120, 1, 1))[0]]
 
 
-pytestmark = pytest.mark.usefixtures("kept_programs")
-
-
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, kept_programs) -> Path:
+def run(tmp_path_factory) -> Path:
     """A model that has learnt little: its hypotheses are close, and their lengths differ."""
     folder = tmp_path_factory.mktemp("translate") / "run"
     small = ["--corpus.train", "600", "--corpus.valid", "8", "--corpus.test", "8", "--epochs", "3"]

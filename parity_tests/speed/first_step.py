@@ -23,13 +23,16 @@ def train(what: dict[str, Any]) -> int:
     from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
     from train.config import TrainingConfig
     from train.data.batches import Examples, in_order
-    from train.programs import make_programs
+    from train.optimizer import make_optimizer
+    from train.step import make_init, make_train_epoch
 
     model = EncoderDecoder(Seq2SeqEncoder(**what["encoder"]), Seq2SeqAttentionDecoder(**what["decoder"]))
     examples = Examples(*what["examples"])
     settings = TrainingConfig(learning_rate=what["learning_rate"], decay=False, loss=what["loss"])
     mesh = batch_mesh(len(examples.sources))
-    init, train_epoch = make_programs(model, settings, 1, 0, mesh)
+    optimizer = make_optimizer(settings, 1)
+    init = make_init(model, optimizer)
+    train_epoch = make_train_epoch(model, optimizer, settings.loss, 0, mesh=mesh)
     state = init(np.uint32(0), Examples(*(column[:1] for column in examples)))
     rows = in_order(len(examples.sources), len(examples.sources))
     state, _ = train_epoch(on_each(state, mesh), on_each(examples, mesh), rows)

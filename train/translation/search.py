@@ -15,7 +15,6 @@ from jax_attn.search.step import Memory, State, Step
 from jax_attn.search.top_k import likeliest
 from train.config import SearchConfig, search_settings
 from train.data.vocabulary import BOS, EOS
-from train.kept_program import kept
 
 Search = Callable[[np.ndarray, np.ndarray, np.ndarray], SearchResult]
 """search(sources [rows, S], source_lens [rows], numbers [rows]) -> hypotheses, always called with as many rows.
@@ -47,7 +46,7 @@ def begin(
 
 @lru_cache(maxsize=8)
 def make_search(models: tuple[EncoderDecoder, ...], config: SearchConfig, max_len: int) -> Callable[..., SearchResult]:
-    """A function (params of each model, sources, source_lens, numbers) -> hypotheses; one program, and kept.
+    """A function (params of each model, sources, source_lens, numbers) -> hypotheses.
 
     `max_len` is the longest translation where the configuration names none. Several models are an ensemble. It is
     compiled once for all parameters, and once for all that ask for the same search.
@@ -63,12 +62,12 @@ def make_search(models: tuple[EncoderDecoder, ...], config: SearchConfig, max_le
             settings["source_lens"] = source_lens
         return getattr(searches, name)(*found, **ends, **settings)
 
-    return kept(jax.jit(search), models, config, max_len)
+    return jax.jit(search)
 
 
 @lru_cache(maxsize=8)
 def make_candidates(models: tuple[EncoderDecoder, ...], k: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """A function (params of each model, sources, source_lens, targets) -> see `Candidates`; one program, and kept.
+    """A function (params of each model, sources, source_lens, targets) -> see `Candidates`.
 
     The step that search drives, driven along given targets instead.
     """
@@ -88,4 +87,4 @@ def make_candidates(models: tuple[EncoderDecoder, ...], k: int) -> Callable[...,
         log_probs, tokens = (jnp.swapaxes(x, 0, 1) for x in found)
         return log_probs, tokens
 
-    return kept(jax.jit(candidates), models, k)
+    return jax.jit(candidates)
