@@ -48,3 +48,8 @@ def on_each(tree: Any, mesh: Mesh) -> Any:
 def on_one(tree: Any) -> Any:
     """The first device's copy of arrays that each device has."""
     return jax.tree.map(lambda x: x.addressable_data(0), tree)
+
+
+def split(tree: Any, mesh: Mesh, axis: int = 0) -> Any:
+    """The arrays of a tree, their rows shared out among the devices."""
+    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(*[None] * axis, BATCH)))

@@ -1,6 +1,8 @@
-"""The loss of a sequence model, over the tokens that are there."""
+"""Cross entropy of a sequence model: from logits, or from the features under a large output layer."""
 
-from typing import Literal, get_args
+import math
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,9 @@ from jax_attn.functional.masks import checked_mask, length_mask
 
 Reduction = Literal["tokens", "sentences", "none"]
 
+BLOCK = 2**22
+"""The most logits that `projected_cross_entropy` holds at once: 16 MB in float32. A block has one time step at least."""
+
 
 def masked_cross_entropy(
     logits: Float[Array, "*batch time vocab"],
@@ -22,28 +27,30 @@ def masked_cross_entropy(
     label_smoothing: float = 0.0,
     reduction: Reduction = "tokens",
 ) -> Float[Array, "..."]:
-    """Cross entropy in nats of the labels that count.
+    """Compute the cross entropy of the labels that count, in nats.
 
         loss[t] = −(1 − ε) log p[label_t] − ε/N Σ_n log p[n],   p = softmax(logits[t])
 
     Args:
         logits: `[*batch, T, N]`.
-        labels: `[*batch, T]` integers in [0, N) wherever they count; elsewhere anything, −100 included. A label that
+        labels: `[*batch, T]` integers in [0, N) where they count, anything elsewhere (−100 for example). A label that
             counts and is out of range gives NaN: under jit no error can be raised, and a wrong number must not pass.
-        valid_lens: `[*batch]`, how many positions count.
-        mask: boolean, broadcastable to `[*batch, T]`; True = counts. With both, both must allow.
+        valid_lens: `[*batch]`, the number of positions that count.
+        mask: boolean, broadcastable to `[*batch, T]`; True = counts. If both are given, both must allow.
         label_smoothing: ε, with the meaning of PyTorch's `cross_entropy`.
-        reduction: "tokens": the sum over the number of tokens that count (0 when none does);
-            "sentences": `[*batch]`, each sentence's sum over T, padding counted in: the book's `MaskedSoftmaxCELoss`;
+        reduction: "tokens": the sum divided by the number of tokens that count (0 if there are none);
+            "sentences": `[*batch]`, each sentence's sum divided by T, padding included: the book's `MaskedSoftmaxCELoss`;
             "none": `[*batch, T]`, 0 where masked.
 
     Returns:
-        The loss, in float32 or wider. Masked positions reach neither value nor gradient, be they NaN.
+        The loss, in float32 or wider. A masked position changes neither the value nor a gradient, even if it holds NaN.
+
+    Raises:
+        ValueError, TypeError: shapes or dtypes that do not fit, an unknown reduction, a label smoothing outside [0, 1].
     """
     if reduction not in get_args(Reduction):
         raise ValueError(f"reduction must be one of {get_args(Reduction)}; got {reduction!r}")
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing must be in [0, 1]; got {label_smoothing}")
+    _require_smoothing(label_smoothing)
     require_float(logits=logits)
     require_integer(labels=labels)
     require_rank(2, "[*batch, T, N]", logits=logits)
@@ -57,7 +64,7 @@ def masked_cross_entropy(
 
     logits = jnp.where(counts[..., None], logits, 0).astype(wide_dtype(logits))
     known = (labels >= 0) & (labels < logits.shape[-1])
-    # A comparison instead of a gather: it fuses with the sums around it, and its gradient is no scatter.
+    # A comparison instead of a gather: XLA fuses it with the sums around it, and its gradient is no scatter.
     is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
     highest = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
     shifted = logits - highest
@@ -71,3 +78,127 @@ def masked_cross_entropy(
     if reduction == "sentences":
         return losses.mean(axis=-1)
     return losses.sum() / jnp.maximum(counts.sum(), 1)
+
+
+def projected_cross_entropy(
+    features: Float[Array, "*batch time feature"],
+    kernel: Float[Array, "feature vocab"],
+    bias: Float[Array, "vocab"],
+    labels: Int[Array, "*batch time"],
+    weights: Float[Array, "*batch time"],
+    *,
+    label_smoothing: float = 0.0,
+) -> tuple[Float[Array, ""], Float[Array, "*batch time"]]:
+    """Compute the weighted sum of all tokens' cross entropies from the features under the output layer.
+
+        total = Σ_t weights[t] · loss[t]
+        loss[t] = −(1 − ε) log p[label_t] − ε/N Σ_n log p[n],   p = softmax(features[t] · kernel + bias)
+
+    The logits are made block by block, a few time steps each, and never held all at once: 2048 tokens over a vocabulary
+    of 8000 have 65 MB of them, which a loss after the output layer writes and reads a dozen times. The gradient is made
+    together with the loss, from the same logits. With y = (1 − ε) onehot + ε/N it is
+
+        dlogits = weights (p − y)         dfeatures = dlogits kernelᵀ
+        dkernel = featuresᵀ dlogits       dbias = Σ_t dlogits
+
+    `masked_cross_entropy` of the logits is the same sum with weights of 0 where masked, and elsewhere 1 divided by the
+    number of tokens ("tokens") or by T ("sentences").
+
+    Args:
+        features: `[*batch, T, H]`.
+        kernel, bias: `[H, N]` and `[N]`, the output layer.
+        labels: `[*batch, T]` integers in [0, N) where the weight is not 0, anything elsewhere. A label that counts and
+            is out of range gives NaN.
+        weights: `[*batch, T]`. Where a weight is 0, feature and label change neither the value nor a gradient, even if
+            they are NaN.
+        label_smoothing: ε, with the meaning of PyTorch's `cross_entropy`.
+
+    Returns:
+        The total, and the losses in nats `[*batch, T]`, 0 where the weight is 0, which have no gradient; both in
+        float32 or wider. There is no forward mode, and no second derivative.
+
+    Raises:
+        ValueError, TypeError: shapes or dtypes that do not fit, a label smoothing outside [0, 1].
+    """
+    _require_smoothing(label_smoothing)
+    require_float(features=features, kernel=kernel, bias=bias, weights=weights)
+    require_integer(labels=labels)
+    require_shape((features.shape[-1], bias.shape[0]), kernel=kernel)
+    require_shape(features.shape[:-1], labels=labels, weights=weights)
+    features = jnp.where(weights[..., None] != 0, features, 0)
+
+    time = labels.shape[-1]
+    num_blocks = max(1, min(time, -(-labels.size * bias.size // BLOCK)))
+    steps = -(-time // num_blocks)  # of one block
+
+    def in_blocks(x: Array) -> Array:
+        """`[*batch, T, …]` as `[blocks, rows, …]`: a block holds a few time steps of the whole batch."""
+        x = x.reshape(math.prod(labels.shape[:-1]), *x.shape[labels.ndim - 1 :])  # [B, T, …]
+        x = jnp.pad(x, [(0, num_blocks * steps - time if axis == 1 else 0) for axis in range(x.ndim)])
+        x = jnp.moveaxis(x.reshape(x.shape[0], num_blocks, steps, *x.shape[2:]), 1, 0)
+        return x.reshape(num_blocks, -1, *x.shape[3:])
+
+    total, losses = _sum_of_blocks(label_smoothing, kernel, bias, Rows(*map(in_blocks, (features, labels, weights))))
+    losses = jnp.moveaxis(losses.reshape(num_blocks, -1, steps), 0, 1).reshape(*labels.shape[:-1], -1)[..., :time]
+    return total, jax.lax.stop_gradient(losses)
+
+
+class Rows(NamedTuple):
+    """Tokens in blocks of one size, `[blocks, rows of one, …]`; or, within a loop over the blocks, `[rows, …]`."""
+
+    features: Float[Array, "*blocks row feature"]
+    labels: Int[Array, "*blocks row"]
+    weights: Float[Array, "*blocks row"]
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sum_of_blocks(label_smoothing: float, kernel: Array, bias: Array, blocks: Rows) -> tuple[Array, Array]:
+    """Return Σ weights · losses, and the losses `[blocks, rows]`."""
+    losses = jax.lax.map(lambda block: _losses_and_gradient(label_smoothing, kernel, bias, block)[0], blocks)
+    return (blocks.weights * losses).sum(), losses
+
+
+def _forward(label_smoothing: float, kernel: Array, bias: Array, blocks: Rows) -> tuple[tuple[Array, Array], Any]:
+    """Make the gradient of the total as well, while a block's logits are in the cache."""
+
+    def add_block(so_far: tuple[Array, Array], block: Rows) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        losses, d_logits = _losses_and_gradient(label_smoothing, kernel, bias, block)
+        d_features = jax.lax.dot_general(d_logits, kernel, (((1,), (1,)), ((), ())))
+        d_kernel = jax.lax.dot_general(block.features, d_logits, (((0,), (0,)), ((), ())))
+        d_bias = d_logits.sum(axis=0, dtype=so_far[1].dtype)
+        return (so_far[0] + d_kernel, so_far[1] + d_bias), (losses, d_features.astype(block.features.dtype))
+
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide_dtype(x)), (kernel, bias))
+    (d_kernel, d_bias), (losses, d_features) = jax.lax.scan(add_block, zeros, blocks)
+    gradients = d_kernel.astype(kernel.dtype), d_bias.astype(bias.dtype), d_features, losses.astype(blocks.weights.dtype)
+    return ((blocks.weights * losses).sum(), losses), gradients
+
+
+def _backward(label_smoothing: float, gradients: Any, d_outputs: tuple[Array, Array]) -> tuple[Array, Array, Rows]:
+    d_kernel, d_bias, d_features, d_weights = (d_outputs[0].astype(x.dtype) * x for x in gradients)
+    return d_kernel, d_bias, Rows(d_features, None, d_weights)  # type: ignore[arg-type]  # labels are integers
+
+
+_sum_of_blocks.defvjp(_forward, _backward)
+
+
+def _losses_and_gradient(label_smoothing: float, kernel: Array, bias: Array, rows: Rows) -> tuple[Array, Array]:
+    """Return one block's losses `[R]`, and the gradient of their weighted sum with respect to the logits `[R, N]`."""
+    logits = rows.features @ kernel + bias
+    wide = logits.astype(wide_dtype(logits))
+    shifted = wide - wide.max(axis=-1, keepdims=True)
+    exponents = jnp.exp(shifted)
+    total = exponents.sum(axis=-1, keepdims=True)
+    vocab_size = logits.shape[-1]
+    is_label = jnp.arange(vocab_size) == rows.labels[:, None]
+    target = (1 - label_smoothing) * is_label + label_smoothing / vocab_size
+    losses = (target * (jnp.log(total) - shifted)).sum(axis=-1)
+    known = (rows.labels >= 0) & (rows.labels < vocab_size)
+    losses = jnp.where(rows.weights != 0, jnp.where(known, losses, jnp.nan), 0)
+    d_logits = rows.weights[:, None] * (exponents / total - target)
+    return losses, d_logits.astype(logits.dtype)
+
+
+def _require_smoothing(label_smoothing: float) -> None:
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing must be in [0, 1]; got {label_smoothing}")

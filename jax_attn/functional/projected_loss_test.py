@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jax_attn import masked_cross_entropy, projected_cross_entropy
-from jax_attn.functional import projected_loss
+from jax_attn.functional import losses
 
 random = np.random.default_rng(0)
 B, T, H, N = 3, 5, 4, 7
@@ -32,20 +32,20 @@ def gradients(loss, *arguments, **options):
     return jax.jit(run)(*arguments[:3], arguments[4])
 
 
-@pytest.mark.parametrize("rows_of_a_block", [100, 6, 4, 1])  # one block of 15 rows, 3 of 5, 4 of which 1 row is padding
+@pytest.mark.parametrize("rows_of_a_block", [100, 6, 4, 1])  # blocks of 5 time steps, 3 (the last has 2), 2, 1
 @pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
 def test_blocks_make_no_difference(x64, monkeypatch, rows_of_a_block, label_smoothing):
-    monkeypatch.setattr(projected_loss, "BLOCK", rows_of_a_block * N)
+    monkeypatch.setattr(losses, "BLOCK", rows_of_a_block * N)
     (features, kernel, bias), labels = inputs(jnp.float64)
     options = {"label_smoothing": label_smoothing}
     arguments = features, kernel, bias, labels, jnp.asarray(WEIGHTS)
     of_logits = gradients(by_logits, *arguments, **options)
     of_features = gradients(lambda *given, **more: projected_cross_entropy(*given, **more)[0], *arguments, **options)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-14), of_features, of_logits)
-    total, losses = jax.jit(partial(projected_cross_entropy, **options))(*arguments)
+    total, each = jax.jit(partial(projected_cross_entropy, **options))(*arguments)
     np.testing.assert_allclose(total, of_logits[0], rtol=1e-12)
-    each = masked_cross_entropy(features @ kernel + bias, labels, LENS, reduction="none", **options)
-    np.testing.assert_allclose(losses, each, rtol=1e-12)
+    expected = masked_cross_entropy(features @ kernel + bias, labels, LENS, reduction="none", **options)
+    np.testing.assert_allclose(each, expected, rtol=1e-12)
 
 
 def test_a_total_on_its_way_to_something_else_passes_its_gradient_on(x64):
@@ -55,19 +55,19 @@ def test_a_total_on_its_way_to_something_else_passes_its_gradient_on(x64):
     def squared(features, weights):
         return projected_cross_entropy(features, kernel, bias, labels, weights)[0] ** 2
 
-    total, losses = projected_cross_entropy(features, kernel, bias, labels, weights)
+    total, each = projected_cross_entropy(features, kernel, bias, labels, weights)
     once, twice = (
         jax.grad(f)(features) for f in (lambda x: jnp.sqrt(squared(x, weights)), lambda x: squared(x, weights))
     )
     np.testing.assert_allclose(twice, 2 * total * once, rtol=1e-12)
-    np.testing.assert_allclose(jax.grad(squared, 1)(features, weights), 2 * total * losses, rtol=1e-12)
+    np.testing.assert_allclose(jax.grad(squared, 1)(features, weights), 2 * total * each, rtol=1e-12)
 
 
 def test_no_sentences_cost_nothing():
     (features, kernel, bias), labels = inputs(jnp.float32)
     none = features[:0], kernel, bias, labels[:0], jnp.zeros((0, T))
-    total, losses = projected_cross_entropy(*none)
-    assert (total, losses.shape) == (0, (0, T))
+    total, each = projected_cross_entropy(*none)
+    assert (total, each.shape) == (0, (0, T))
     assert not jax.grad(lambda kernel: projected_cross_entropy(none[0], kernel, *none[2:])[0])(kernel).any()
 
 
@@ -79,9 +79,9 @@ def test_the_losses_have_no_gradient():
 
 def test_a_label_that_counts_and_is_out_of_range_gives_nan():
     (features, kernel, bias), labels = inputs(jnp.float32)
-    total, losses = projected_cross_entropy(features, kernel, bias, labels.at[0, 1].set(N), jnp.asarray(WEIGHTS))
+    total, each = projected_cross_entropy(features, kernel, bias, labels.at[0, 1].set(N), jnp.asarray(WEIGHTS))
     assert np.isnan(total)
-    assert np.isnan(losses).sum() == 1
+    assert np.isnan(each).sum() == 1
 
 
 def test_half_precision_adds_its_blocks_up_in_float32(monkeypatch):
@@ -93,33 +93,14 @@ def test_half_precision_adds_its_blocks_up_in_float32(monkeypatch):
         return jax.jit(jax.grad(lambda kernel: projected_cross_entropy(features, kernel, bias, labels, weights)[0]))
 
     whole = slope()(kernel)
-    monkeypatch.setattr(projected_loss, "BLOCK", 5 * N)
+    monkeypatch.setattr(losses, "BLOCK", 5 * N)
     in_blocks = slope()(kernel)
     assert in_blocks.dtype == jnp.bfloat16
     np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (in_blocks, whole)), rtol=2**-7, atol=2**-6)
 
 
-@pytest.mark.parametrize(("lens", "blocks"), [(LENS, 2), ([T, T, T], 4), ([0, 0, 1], 1), ([0, 0, 0], 0)])
-def test_no_block_is_made_of_tokens_that_do_not_count(monkeypatch, lens, blocks):
-    monkeypatch.setattr(projected_loss, "BLOCK", 4 * N)
-    (features, kernel, bias), labels = inputs(jnp.float32)
-    weights = jnp.where(np.arange(T) < np.asarray(lens)[:, None], 1.0, 0)
-    losses, seen = projected_loss._losses, []
-
-    def counting(*arguments):
-        jax.debug.callback(lambda: seen.append(1))
-        return losses(*arguments)
-
-    monkeypatch.setattr(projected_loss, "_losses", counting)
-    jax.block_until_ready(
-        gradients(lambda *given: projected_cross_entropy(*given)[0], features, kernel, bias, labels, weights)
-    )
-    jax.effects_barrier()
-    assert len(seen) == blocks
-
-
 def test_the_logits_of_all_tokens_are_never_held(monkeypatch):
-    monkeypatch.setattr(projected_loss, "BLOCK", 5 * N)
+    monkeypatch.setattr(losses, "BLOCK", 5 * N)
     (features, kernel, bias), labels = inputs(jnp.float32)
 
     def total(features, kernel, bias):

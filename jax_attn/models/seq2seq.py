@@ -4,7 +4,7 @@ import flax.linen as nn
 from jax import Array
 from jaxtyping import Float, Int
 
-from jax_attn.functional.projected_loss import projected_cross_entropy
+from jax_attn.functional.losses import projected_cross_entropy
 from jax_attn.models.rnn_decoder import DecoderMemory, DecoderState
 from jax_attn.models.rnn_encoder import EncoderOutput
 

@@ -1,4 +1,4 @@
-"""Padded arrays of ids, and the plan of which examples stand in which batch."""
+"""Padded arrays of ids, and the plan that says which examples are in which batch."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 Ids = Any
 """Integers, in NumPy on the host or in JAX within a step."""
 
-NOBODY = -1
-"""The example of a row that fills up the last batch: it has length 0 and counts for nothing."""
+PADDING_ROW = -1
+"""In a plan: a row without an example, which fills up a batch. Its sentences have length 0, and it counts for nothing."""
 
 
 class Examples(NamedTuple):
@@ -62,20 +62,75 @@ def encode(
     return Examples(sources, source_lens, targets, target_lens)
 
 
-def plan(num_examples: int, batch_size: int, seed: int, epoch: int) -> Int[np.ndarray, "batch row"]:
-    """Which example stands in which row of which batch of an epoch: a pure function of its arguments.
+class Bucket(NamedTuple):
+    """Examples that are padded to the same widths."""
 
-    Each example occurs once; the last batch is filled up with `NOBODY`. The global step is the position in the plan:
-    step s is batch s % num_batches of epoch s // num_batches, on however many devices its rows are spread.
+    source_width: int
+    target_width: int
+    members: Int[np.ndarray, "example"]
+    """Indices into the examples."""
+
+
+class Group(NamedTuple):
+    """Batches of the same widths, which one call trains on."""
+
+    bucket: Bucket
+    rows: Int[np.ndarray, "step batch"]
+    """Indices into the examples, `PADDING_ROW` where there is none."""
+
+
+def make_buckets(examples: Examples, num_widths: int) -> tuple[Bucket, ...]:
+    """Sort the examples into at most `num_widths` buckets by their lengths; the last one has the full widths.
+
+    A width is a quantile of the lengths: with four, a quarter of the sources is no longer than the first width. A pair
+    is in the first bucket that both of its sides fit.
     """
-    order = np.random.Generator(np.random.Philox([seed, epoch])).permutation(num_examples).astype(np.int32)
-    rows = in_order(num_examples, batch_size)
-    return np.where(rows == NOBODY, NOBODY, order[rows])
+    shares = np.arange(1, num_widths) / num_widths
+    widths = [
+        [*np.quantile(lens, shares, method="higher").astype(int), ids.shape[1]]
+        for lens, ids in ((examples.source_lens, examples.sources), (examples.target_lens, examples.targets))
+    ]
+    first = np.maximum(*(np.searchsorted(w, lens) for w, lens in zip(widths, examples[1::2], strict=True)))
+    buckets = (
+        Bucket(source_width, target_width, np.flatnonzero(first == i).astype(np.int32))
+        for i, (source_width, target_width) in enumerate(zip(*widths, strict=True))
+    )
+    return tuple(bucket for bucket in buckets if bucket.members.size)
+
+
+def plan(buckets: Sequence[Bucket], batch_size: int, steps: int, seed: int, epoch: int) -> list[Group]:
+    """Plan an epoch: a pure function of its arguments, in which each example occurs once.
+
+    Args:
+        buckets: from `make_buckets`.
+        batch_size: rows of a batch; the last batch of a bucket is filled up with `PADDING_ROW`.
+        steps: batches of a group; the last group of a bucket is filled up with batches of padding rows alone.
+        seed, epoch: what the order depends on, of the examples within each bucket and of the groups.
+    """
+    random = np.random.Generator(np.random.Philox([seed, epoch]))
+    groups = []
+    for bucket in buckets:
+        batches = in_order(bucket.members.size, batch_size)
+        order = random.permutation(bucket.members)
+        batches = np.where(batches == PADDING_ROW, PADDING_ROW, order[batches])
+        missing = -len(batches) % steps
+        batches = np.pad(batches, ((0, missing), (0, 0)), constant_values=PADDING_ROW)
+        groups += [Group(bucket, rows) for rows in batches.reshape(-1, steps, batch_size)]
+    return groups if len(buckets) == 1 else [groups[i] for i in random.permutation(len(groups))]
 
 
 def in_order(num_examples: int, batch_size: int) -> Int[np.ndarray, "batch row"]:
-    """The examples one after another, the last batch filled up with `NOBODY`: the plan of an evaluation."""
+    """Plan an evaluation: the examples one after another, the last batch filled up with `PADDING_ROW`."""
     num_batches = -(-num_examples // batch_size)
-    rows = np.full(num_batches * batch_size, NOBODY, np.int32)
+    rows = np.full(num_batches * batch_size, PADDING_ROW, np.int32)
     rows[:num_examples] = np.arange(num_examples)
     return rows.reshape(num_batches, batch_size)
+
+
+def take(examples: Examples, rows: Int[np.ndarray, "*step batch"], bucket: Bucket | None = None) -> Examples:
+    """Return the examples of the given rows, cut to the widths of their bucket; a padding row has length 0."""
+    sources, targets = examples.sources, examples.targets
+    if bucket is not None:
+        sources, targets = sources[:, : bucket.source_width], targets[:, : bucket.target_width]
+    exists = rows != PADDING_ROW
+    return Examples(sources[rows], examples.source_lens[rows] * exists, targets[rows], examples.target_lens[rows] * exists)
