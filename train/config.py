@@ -81,6 +81,9 @@ class TrainingConfig:
 
     batch_size: int = 64
     """Sentence pairs a step."""
+    num_widths: int | None = None
+    """Widths that sentences are padded to. More widths mean less padding, and each compiles the training step once.
+    By default 4 for a file; 1 for the embedded corpus and for the loss sentences."""
     optimizer: OptimizerName = "adam"
     """adam: steps of about the learning rate, whatever the gradients' size; adamw: with decay beside the moments; sgd:
     along the gradient; momentum: along a running sum of gradients; rmsprop: over their running size; adagrad: over
@@ -193,6 +196,7 @@ def check(config: Config) -> None:
         "model.num-layers": (config.model.num_layers, 1, 64),
         "model.num-heads": (config.model.num_heads, 1, width),
         "training.batch-size": (config.training.batch_size, 1, width),
+        "training.num-widths": (config.training.num_widths, 1, 16),
         "training.learning-rate": (config.training.learning_rate, 1e-30, 1e3),
         "training.clip-norm": (config.training.clip_norm, 1e-30, 1e30),
         "training.clip-epsilon": (config.training.clip_epsilon, 0, 1),
@@ -222,6 +226,8 @@ def check(config: Config) -> None:
         wrong.append("search.beam-size must be 1 with framework torch, which searches greedily")
     elif config.search != plain and config.framework == "torch":
         wrong.append("the options of the search must be left out with framework torch, which searches greedily")
+    if config.training.loss == "sentences" and num_widths(config) > 1:
+        wrong.append(f"training.num-widths must be 1 with loss sentences; got {config.training.num_widths}")
     if config.data is None and config.corpus.tokenizer != "words":
         wrong.append("corpus.tokenizer must be words for the embedded corpus, which is written in them")
     if wrong:
@@ -265,6 +271,12 @@ def _wrong_optimizer_settings(training: TrainingConfig) -> list[str]:
     if training.nesterov and (training.momentum == 0 or training.dampening):
         wrong.append("training.nesterov needs training.momentum > 0 and training.dampening 0")
     return wrong
+
+
+def num_widths(config: Config) -> int:
+    """Return the number of widths that sentences are padded to."""
+    default = 1 if config.data is None or config.training.loss == "sentences" else 4
+    return config.training.num_widths or default
 
 
 def outside(bounds: Mapping[str, tuple[float | None, float, float]]) -> list[str]:

@@ -1,55 +1,82 @@
-"""The devices that a batch is shared out among."""
+"""How JAX is started, and the devices that share each batch."""
 
 import os
+import platform
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-BATCH = "batch"
+DATA = "data"
 """The mesh's axis: each device takes its rows of a batch."""
 
-FEWEST_ROWS = 8
-"""With fewer rows for each, a further device is not worth it."""
+MIN_ROWS = 8
+"""A further device takes part only if each gets this many rows."""
 
 LARGE = 256
-"""From so many hidden units on, a CPU's cores share each product better than they share the batch (measured on two)."""
+"""With this many hidden units or more, two cores share each product better than they share the batch (measured)."""
 
 
-def share_cores(num_hiddens: int) -> None:
-    """Make each core a device for a small model, if JAX has not started yet; a GPU stays what it is.
+def start_jax(num_hiddens: int = LARGE) -> None:
+    """Configure JAX for a program, before its first computation: devices for a small model, and the compilation cache.
 
-    XLA runs the small kernels of a recurrent step one after the other on a CPU, and few of them keep two cores busy.
-    With a device on each core, every core runs all of them, on its share of the batch. Large products are the faster
-    for all cores in one device, and slower already for a second device that does nothing.
+    For a small model each CPU core becomes a device. XLA runs the small kernels of a recurrent step one after the
+    other, and few of them keep two cores busy. With a device for each core, every core runs all kernels on its rows of
+    the batch. A GPU is not affected.
+
+    Compiled programs are kept in the user's cache folder and may be deleted at any time. `JAX_COMPILATION_CACHE_DIR`
+    names another folder, and `JAX_ENABLE_COMPILATION_CACHE=0` turns the cache off.
     """
     if num_hiddens < LARGE:
-        with suppress(RuntimeError):  # JAX has its devices already, and goes on with them
+        with suppress(RuntimeError):  # JAX has its devices already
             jax.config.update("jax_num_cpu_devices", usable_cores())
+    if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
+        _cache_programs()
 
 
 def usable_cores() -> int:
-    """The cores that this process may run on, where the system tells (Linux); else those that there are."""
+    """Return the number of cores that this process may use, where the system says so (Linux); else of all cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def batch_mesh(batch_size: int) -> Mesh:
-    """As many of the devices as each get some rows to work on."""
-    return Mesh(np.array(jax.local_devices()[: max(1, batch_size // FEWEST_ROWS)]), (BATCH,))
+def _cache_programs() -> None:
+    """Keep every compiled program, unless the folder cannot be written.
+
+    Each machine has its own folder: a home may be shared, and a program is compiled for one kind of processor.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = home / "jax-attn" / f"{platform.node() or 'machine'}-{platform.machine()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if os.access(folder, os.W_OK):
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def on_each(tree: Any, mesh: Mesh) -> Any:
-    """The arrays of a tree, whole on each device."""
+def data_mesh(batch_size: int) -> Mesh:
+    """Return the mesh for batches of this size: as many local devices as divide it into at least `MIN_ROWS` rows."""
+    devices = jax.local_devices()
+    counts = range(1, len(devices) + 1)
+    count = max(n for n in counts if n == 1 or (batch_size % n == 0 and batch_size // n >= MIN_ROWS))
+    return Mesh(np.array(devices[:count]), (DATA,))
+
+
+def replicate(tree: Any, mesh: Mesh) -> Any:
+    """Put whole arrays on every device of the mesh."""
     return jax.device_put(tree, NamedSharding(mesh, PartitionSpec()))
 
 
-def on_one(tree: Any) -> Any:
-    """The first device's copy of arrays that each device has."""
+def shard_batches(tree: Any, mesh: Mesh) -> Any:
+    """Put arrays `[steps, batch, …]` on the mesh, each device with its rows of every batch."""
+    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(None, DATA)))
+
+
+def first_copy(tree: Any) -> Any:
+    """Return the first device's copy of replicated arrays."""
     return jax.tree.map(lambda x: x.addressable_data(0), tree)
-
-
-def split(tree: Any, mesh: Mesh, axis: int = 0) -> Any:
-    """The arrays of a tree, their rows shared out among the devices."""
-    return jax.device_put(tree, NamedSharding(mesh, PartitionSpec(*[None] * axis, BATCH)))

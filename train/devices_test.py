@@ -6,6 +6,8 @@ import sys
 import numpy as np
 import pytest
 
+from train.devices import data_mesh
+
 PROGRAM = """
 import json, sys
 import jax
@@ -25,12 +27,20 @@ learner = JaxLearner(config, dataset.load(config))
 devices, before = learner.state.step.sharding.num_devices, learner.state
 losses = []
 learner.fit(lambda epoch: (losses.append(epoch.loss), losses.append(epoch.valid_loss)))
-taken = all(x.is_deleted() for x in jax.tree.leaves(before))
+reused = all(x.is_deleted() for x in jax.tree.leaves(before))
 weights = [float(abs(x).sum()) for x in learner.weights().values()]
-print(json.dumps({"devices": devices, "losses": losses + weights, "compiled": compiled, "taken": taken}))
+print(json.dumps({"devices": devices, "losses": losses + weights, "compiled": compiled, "reused": reused}))
 """
 
-PROGRAMS = ["jit(evaluate)", "jit(init)", "jit(train_epoch)"]
+PROGRAMS = ["jit(init)", "jit(train_steps)"]
+
+CACHED = """
+import jax, jax.numpy as jnp
+from train.devices import start_jax
+start_jax()
+jax.jit(lambda x: jnp.sin(x) + {number})(jnp.ones(3))
+print(jax.config.jax_compilation_cache_dir)
+"""
 
 
 def train(devices, **environment):
@@ -40,7 +50,7 @@ def train(devices, **environment):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def own_programs(run):
+def compiled(run):
     return sorted(name for name in run["compiled"] if name in PROGRAMS)
 
 
@@ -54,15 +64,50 @@ def test_two_devices_train_as_one_does_and_each_program_is_compiled_once(on_two)
     assert (one["devices"], on_two["devices"]) == (1, 2)
     np.testing.assert_allclose(on_two["losses"], one["losses"], rtol=1e-5)
     for run in (one, on_two):
-        assert own_programs(run) == PROGRAMS
-        assert run["taken"]
+        assert compiled(run) == PROGRAMS
+        assert run["reused"]
 
 
-def test_a_second_run_compiles_none_of_them_and_has_the_same_bits(on_two, tmp_path):
-    kept = {"JAX_ENABLE_COMPILATION_CACHE": "1", "JAX_COMPILATION_CACHE_DIR": str(tmp_path)}
-    first, second = train(2, **kept), train(2, **kept)
-    assert own_programs(first) == PROGRAMS
-    assert own_programs(second) == []
+def test_a_second_run_reads_the_cache_and_has_the_same_bits(on_two, tmp_path):
+    cache = {"JAX_ENABLE_COMPILATION_CACHE": "1", "JAX_COMPILATION_CACHE_DIR": str(tmp_path)}
+    cache |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    first = train(2, **cache)
+    programs = set(tmp_path.glob("jit_train_steps*"))
+    second = train(2, **cache)
+    assert programs
+    assert set(tmp_path.glob("jit_train_steps*")) == programs
     assert first["losses"] == second["losses"] == on_two["losses"]
-    assert first["taken"]
-    assert second["taken"]
+
+
+def cache_folder(environment, number=1):
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    command = [sys.executable, "-c", CACHED.format(number=number)]
+    done = subprocess.run(command, env=clean | environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+def test_a_second_process_finds_what_the_first_has_compiled(tmp_path):
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    assert cache_folder(environment).startswith(str(tmp_path / "jax-attn"))
+    programs = set(tmp_path.rglob("jit_*-cache"))
+    assert programs
+    cache_folder(environment)
+    assert set(tmp_path.rglob("jit_*-cache")) == programs
+
+
+@pytest.mark.parametrize("home", ["/proc/none", "/dev/null/cache"])
+def test_a_folder_that_cannot_be_written_is_no_error(home):
+    assert cache_folder({"XDG_CACHE_HOME": home}) == "None"
+
+
+def test_the_user_s_own_cache_folder_stays(tmp_path):
+    chosen = str(tmp_path / "chosen")
+    assert cache_folder({"XDG_CACHE_HOME": str(tmp_path), "JAX_COMPILATION_CACHE_DIR": chosen}) == chosen
+
+
+@pytest.mark.parametrize(("batch_size", "devices", "used"), [(64, 2, 2), (64, 3, 2), (9, 2, 1), (15, 4, 1), (48, 4, 4)])
+def test_the_devices_share_a_batch_evenly(monkeypatch, batch_size, devices, used):
+    monkeypatch.setattr("jax.local_devices", lambda: [object()] * devices)
+    monkeypatch.setattr("train.devices.Mesh", lambda devices, names: devices)
+    assert len(data_mesh(batch_size)) == used

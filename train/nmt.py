@@ -129,14 +129,10 @@ def make_learner(config: Config, loaded: dataset.Data) -> Learner:
         except ImportError as error:
             raise ConfigError(f"--framework torch needs PyTorch: install the extra `torch` ({error})") from error
         return TorchLearner(config, loaded)
-    from train.devices import share_cores
+    from train.devices import start_jax
     from train.loop import JaxLearner
-    from train.program_cache import keep_programs
-    from train.xla_options import set_xla_options
 
-    set_xla_options()
-    share_cores(config.model.num_hiddens)
-    keep_programs()
+    start_jax(config.model.num_hiddens)
     return JaxLearner(config, loaded)
 
 

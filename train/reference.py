@@ -10,7 +10,7 @@ import torch
 from jax_attn.search import SearchResult
 from torch_ref import recipe
 from train.config import Config, ConfigError, optimizer_settings
-from train.data.batches import NOBODY, Examples, plan
+from train.data.batches import PADDING_ROW, Examples, make_buckets, plan
 from train.data.dataset import Data
 from train.data.vocabulary import BOS, EOS
 from train.learner import Epoch
@@ -34,8 +34,8 @@ class TorchLearner:
 
     def _batches(self, epoch: int) -> Iterator[Examples]:
         train = self.data.train
-        for rows in plan(len(train.sources), self.config.training.batch_size, self.config.seed, epoch):
-            present = rows[rows != NOBODY]
+        for group in plan(make_buckets(train, 1), self.config.training.batch_size, 1, self.config.seed, epoch):
+            present = group.rows[group.rows != PADDING_ROW]
             yield Examples(*(column[present] for column in train))
 
     def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:

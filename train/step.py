@@ -1,4 +1,4 @@
-"""The training step, and the loss of a batch without one."""
+"""The training step, and the loss of a batch."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -41,7 +41,7 @@ class Losses(NamedTuple):
         return self.nats / jnp.maximum(self.tokens, 1)
 
 
-TrainStep = Callable[[TrainState, Examples], tuple[TrainState, Losses]]
+TrainSteps = Callable[[TrainState, Examples], tuple[TrainState, Losses]]
 
 
 def label_lens(batch: Examples) -> Int[Array, "batch"]:
@@ -91,17 +91,25 @@ def make_init(
     return jax.jit(init)
 
 
-def make_train_step(
+def make_train_steps(
     model: EncoderDecoder,
     optimizer: optax.GradientTransformation,
     loss: str = "tokens",
     seed: int = 0,
     label_smoothing: float = 0.0,
     mesh: Mesh | None = None,
-) -> TrainStep:
-    """Make a jitted function (state, batches) -> (next state, losses), which reuses the old state's memory.
+) -> TrainSteps:
+    """Make a jitted function (state, batches) -> (state, losses) that takes one step for each batch.
+
+    The arrays of `batches` lead with `[steps, batch]`, those of the losses with `[steps]`. Batches that hold padding
+    rows alone come last; no step is taken for them, and their losses are 0. The old state's memory is reused.
 
     On a mesh each device computes the gradients of its rows of every batch, and the gradients are summed.
+
+    Args:
+        loss: "tokens": the mean over the label tokens of a batch; "sentences": each sentence's mean over all label
+            positions, summed over the batch, as in the book.
+        seed: of dropout, with the number of the step.
     """
     axis = None if mesh is None or mesh.size == 1 else mesh.axis_names[0]
 
@@ -131,16 +139,14 @@ def make_train_step(
         return TrainState(optax.apply_updates(state.params, updates), opt_state, state.step + 1), losses
 
     def train_steps(state: TrainState, batches: Examples) -> tuple[TrainState, Losses]:
+        def add_step(i: Array, carry: tuple[TrainState, Losses]) -> tuple[TrainState, Losses]:
+            state, loss = train_step(carry[0], jax.tree.map(lambda x: x[i], batches))
+            return state, jax.tree.map(lambda losses, x: losses.at[i].set(x), carry[1], loss)
+
         num_steps = (batches.target_lens > 0).any(axis=-1).sum()
         none = jnp.zeros(len(batches.targets))
-        losses = Losses(none, none.astype(int), none)
-
-        def step(i: Array, carry: tuple[TrainState, Losses]) -> tuple[TrainState, Losses]:
-            state, losses = carry
-            state, loss = train_step(state, jax.tree.map(lambda x: x[i], batches))
-            return state, jax.tree.map(lambda every, one: every.at[i].set(one.astype(every.dtype)), losses, loss)
-
-        return jax.lax.fori_loop(0, num_steps, step, (state, losses))
+        losses = Losses(none, none.astype(jnp.int32), none)
+        return jax.lax.fori_loop(0, num_steps, add_step, (state, losses))
 
     return jax.jit(train_steps, donate_argnums=0)
 

@@ -193,13 +193,11 @@ def open_sources(options: Options) -> Iterator[Iterator[str]]:
 
 def load(options: Options) -> Translator:
     """The translator that the options ask for."""
-    from train.program_cache import keep_programs
+    from train.devices import start_jax
     from train.translation.saved_run import SavedRun
     from train.translation.translator import Translator, configure
-    from train.xla_options import set_xla_options
 
-    set_xla_options()
-    keep_programs()
+    start_jax()
     runs = [SavedRun.load(folder) for folder in (options.run, *options.ensemble)]
     config = configure(runs[0], search_options(options), as_option)
     if not options.sample and options.nbest > config.beam_size:

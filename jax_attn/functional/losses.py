@@ -15,7 +15,7 @@ from jax_attn.functional.masks import checked_mask, length_mask
 Reduction = Literal["tokens", "sentences", "none"]
 
 BLOCK = 2**22
-"""The most logits that `projected_cross_entropy` holds at once: 16 MB in float32. A block has one time step at least."""
+"""The most logits that `projected_cross_entropy` holds at once, 16 MB in float32; but one time step at least."""
 
 
 def masked_cross_entropy(
@@ -39,7 +39,7 @@ def masked_cross_entropy(
         mask: boolean, broadcastable to `[*batch, T]`; True = counts. If both are given, both must allow.
         label_smoothing: ε, with the meaning of PyTorch's `cross_entropy`.
         reduction: "tokens": the sum divided by the number of tokens that count (0 if there are none);
-            "sentences": `[*batch]`, each sentence's sum divided by T, padding included: the book's `MaskedSoftmaxCELoss`;
+            "sentences": `[*batch]`, each sentence's sum divided by T, padding included (d2l's `MaskedSoftmaxCELoss`);
             "none": `[*batch, T]`, 0 where masked.
 
     Returns:
@@ -170,7 +170,12 @@ def _forward(label_smoothing: float, kernel: Array, bias: Array, blocks: Rows) -
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide_dtype(x)), (kernel, bias))
     (d_kernel, d_bias), (losses, d_features) = jax.lax.scan(add_block, zeros, blocks)
-    gradients = d_kernel.astype(kernel.dtype), d_bias.astype(bias.dtype), d_features, losses.astype(blocks.weights.dtype)
+    gradients = (
+        d_kernel.astype(kernel.dtype),
+        d_bias.astype(bias.dtype),
+        d_features,
+        losses.astype(blocks.weights.dtype),
+    )
     return ((blocks.weights * losses).sum(), losses), gradients
 
 

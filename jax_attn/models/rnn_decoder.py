@@ -21,7 +21,6 @@ from jax_attn.functional.checks import (
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.recurrence import scan
-from jax_attn.functional.weight_products import dot_general
 from jax_attn.models.rnn_encoder import EncoderOutput
 from jax_attn.modules.attention import Memory, make_attention
 from jax_attn.modules.recurrent import CellWeights, make_recurrent
@@ -119,7 +118,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
 
     def setup(self) -> None:
         def dense(features: int, use_bias: bool) -> nn.Dense:
-            return nn.Dense(features, use_bias, dtype=self.dtype, param_dtype=self.param_dtype, dot_general=dot_general)
+            return nn.Dense(features, use_bias, dtype=self.dtype, param_dtype=self.param_dtype)
 
         self.embedding = nn.Embed(
             self.vocab_size,

@@ -31,7 +31,6 @@ from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import attention_mask, zero_unattended
 from jax_attn.functional.scores import additive_score, dot_score, gaussian_score, scaled_dot_score
 from jax_attn.functional.softmax import EmptyRow, masked_softmax
-from jax_attn.functional.weight_products import dot_general
 
 Form = Literal["auto", "plain", "blockwise"]
 
@@ -272,9 +271,7 @@ class AdditiveAttention(Attention):
 
     def setup(self) -> None:
         def dense(features: int) -> nn.Dense:
-            return nn.Dense(
-                features, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype, dot_general=dot_general
-            )
+            return nn.Dense(features, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype)
 
         self.W_q, self.W_k = dense(self.num_hiddens), dense(self.num_hiddens)
         self.w_v = Kernel(1, param_dtype=self.param_dtype)

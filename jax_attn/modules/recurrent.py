@@ -17,7 +17,6 @@ from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import sequence_mask
 from jax_attn.functional.recurrence import gru_step, lstm_cell, lstm_step, unroll
-from jax_attn.functional.weight_products import product
 
 RecurrentState = Any
 """GRU: h; LSTM: (h, c); each `[layers · directions, *batch, H]`, layer by layer, forward before backward."""
@@ -33,7 +32,7 @@ class CellWeights(NamedTuple):
 
     def project(self, inputs: Float[Array, "*batch feature"]) -> Float[Array, "*batch gates"]:
         """x W_ih + b_ih: what of the gates does not depend on the recurrence."""
-        projected = product(inputs, self.kernel_ih)
+        projected = inputs @ self.kernel_ih
         return projected if self.bias_ih is None else projected + self.bias_ih
 
 

@@ -15,7 +15,7 @@ Ids = Any
 """Integers, in NumPy on the host or in JAX within a step."""
 
 PADDING_ROW = -1
-"""In a plan: a row without an example, which fills up a batch. Its sentences have length 0, and it counts for nothing."""
+"""In a plan: a row without an example, which fills up a batch. Its sentences have length 0, so it has no loss."""
 
 
 class Examples(NamedTuple):
@@ -87,7 +87,7 @@ def make_buckets(examples: Examples, num_widths: int) -> tuple[Bucket, ...]:
     """
     shares = np.arange(1, num_widths) / num_widths
     widths = [
-        [*np.quantile(lens, shares, method="higher").astype(int), ids.shape[1]]
+        [*np.quantile(lens, shares, method="higher").tolist(), ids.shape[1]]
         for lens, ids in ((examples.source_lens, examples.sources), (examples.target_lens, examples.targets))
     ]
     first = np.maximum(*(np.searchsorted(w, lens) for w, lens in zip(widths, examples[1::2], strict=True)))
@@ -133,4 +133,6 @@ def take(examples: Examples, rows: Int[np.ndarray, "*step batch"], bucket: Bucke
     if bucket is not None:
         sources, targets = sources[:, : bucket.source_width], targets[:, : bucket.target_width]
     exists = rows != PADDING_ROW
-    return Examples(sources[rows], examples.source_lens[rows] * exists, targets[rows], examples.target_lens[rows] * exists)
+    return Examples(
+        sources[rows], examples.source_lens[rows] * exists, targets[rows], examples.target_lens[rows] * exists
+    )
