@@ -19,6 +19,9 @@ from jax_attn.functional.masks import length_mask, sequence_mask
 LSTMCarry = tuple[Float[Array, "*batch hidden"], Float[Array, "*batch hidden"]]
 Carry = TypeVar("Carry")
 
+KEEP_PRODUCTS = jax.checkpoint_policies.dots_saveable
+"""What a loop over time keeps for its backward pass. To compute activations again is cheaper than to store them."""
+
 
 def lstm_step(
     carry: LSTMCarry,
@@ -153,19 +156,9 @@ def unroll(
         held = jax.tree.map(lambda new, old: jnp.where(_align(valid, new), new, old), new_carry, carry)
         return held, jnp.where(_align(valid, output), output, 0)
 
-    carry, outputs = scan(advance, carry, (jnp.moveaxis(inputs, -2, 0), valid), reverse=reverse)
+    advance = jax.checkpoint(advance, prevent_cse=False, policy=KEEP_PRODUCTS)
+    carry, outputs = jax.lax.scan(advance, carry, (jnp.moveaxis(inputs, -2, 0), valid), reverse=reverse)
     return carry, jnp.moveaxis(outputs, 0, inputs.ndim - 2)
-
-
-def scan(
-    step: Callable[[Carry, Any], tuple[Carry, Any]], carry: Carry, inputs: Any, *, reverse: bool = False
-) -> tuple[Carry, Any]:
-    """Run `jax.lax.scan`, and keep only the products of each step for the backward pass.
-
-    The backward pass computes the gates' activations again: that is cheaper than to write and to read them.
-    """
-    step = jax.checkpoint(step, prevent_cse=False, policy=jax.checkpoint_policies.dots_saveable)
-    return jax.lax.scan(step, carry, inputs, reverse=reverse)
 
 
 def _align(valid: Array, array: Array) -> Array:

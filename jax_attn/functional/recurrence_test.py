@@ -81,23 +81,6 @@ def test_past_its_length_a_sequence_puts_out_zero_and_its_carry_stands_still(rev
     np.testing.assert_array_equal(carry[..., 0], final)
 
 
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize(("lens", "steps"), [([2, 3], 3), ([0, 0], 0), ([1, 9], 4)])
-def test_past_the_longest_sequence_no_step_is_taken(lens, steps, reverse):
-    seen = []
-
-    def step(carry, x):
-        jax.debug.callback(lambda x: seen.append(int(x)), x[0, 0])
-        return carry + x, x
-
-    inputs = jnp.broadcast_to(jnp.arange(1.0, 5), (2, 4))[..., None]
-    run = jax.jit(lambda lens: unroll(step, jnp.zeros((2, 1)), inputs, lens, reverse=reverse)[0])
-    total = jax.block_until_ready(run(jnp.array(lens)))
-    jax.effects_barrier()
-    assert len(seen) == steps
-    np.testing.assert_array_equal(total[:, 0], [sum(range(1, min(n, 4) + 1)) for n in lens])
-
-
 def test_without_lengths_every_position_is_run_and_a_carry_may_be_any_tree():
     def step(carry, x):
         return {"sum": carry["sum"] + x, "steps": carry["steps"] + 1}, x

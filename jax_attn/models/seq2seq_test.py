@@ -7,7 +7,6 @@ import pytest
 from flax import nnx
 
 from jax_attn import (
-    AdditiveAttention,
     EncoderDecoder,
     Seq2SeqAttentionDecoder,
     Seq2SeqEncoder,
@@ -72,22 +71,6 @@ def test_its_cross_entropy_is_that_of_its_logits(tie_embeddings, label_lens):
         return model.apply(params, *given, label_smoothing=0.1, method="cross_entropy")[0]
 
     close(*(jax.jit(jax.value_and_grad(loss))(params) for loss in (at_once, by_logits)))
-
-
-def test_its_cross_entropy_takes_no_step_past_the_last_label_that_counts():
-    seen = []
-
-    class Counting(AdditiveAttention):
-        def attend(self, *arguments, **options):
-            jax.debug.callback(lambda: seen.append(1))
-            return super().attend(*arguments, **options)
-
-    decoder = Seq2SeqAttentionDecoder(7, 6, 4, attention=Counting(4))
-    model = EncoderDecoder(Seq2SeqEncoder(9, 6, 4), decoder)
-    given = SOURCES, TARGETS, TARGETS, jnp.zeros(TARGETS.shape).at[1, 1].set(1), LENS
-    jax.block_until_ready(jax.jit(partial(model.apply, method="cross_entropy"))(params, *given))
-    jax.effects_barrier()
-    assert len(seen) == 2
 
 
 def test_the_book_s_model_has_the_book_s_shapes():
