@@ -1,6 +1,6 @@
-"""A parameter set between PyTorch's names and layouts and Flax's, exactly and in both directions, without torch.
+"""Convert parameters between PyTorch's and Flax's names and layouts, exactly and in both directions, without torch.
 
-Both sides describe the same tree, so one rule for each leaf is all there is:
+Both sides describe the same tree, so one rule for each leaf is enough:
 
     Flax leaf                       PyTorch leaf               array
     `kernel` [in, out]              `weight` [out, in]         transposed
@@ -9,8 +9,8 @@ Both sides describe the same tree, so one rule for each leaf is all there is:
     `scale` [features]              `weight`                   as it is
     anything else                   the same name              as it is
 
-and a path `encoder / rnn / kernel_ih_l0` is the name `encoder.rnn.weight_ih_l0`. What differs by more than that, such
-as another order of gates, is a foreign format and has a file of its own under `jax_attn.checkpoints`.
+The path `encoder / rnn / kernel_ih_l0` becomes the name `encoder.rnn.weight_ih_l0`. A format that differs by more, such
+as by the order of gates, has a file of its own in `jax_attn.checkpoints`.
 """
 
 from collections.abc import Mapping
@@ -26,14 +26,14 @@ Params = Mapping[str, Any]
 
 
 class Leaf(NamedTuple):
-    """What a Flax leaf is called in PyTorch, and whether it lies there transposed."""
+    """The PyTorch name of a Flax leaf, and whether PyTorch stores it transposed."""
 
     name: str
     transposed: bool
 
 
 def torch_leaf(path: tuple[str, ...]) -> Leaf:
-    """The rule above: `("encoder", "rnn", "kernel_ih_l0")` is `encoder.rnn.weight_ih_l0`, transposed."""
+    """Apply the rule above: `("encoder", "rnn", "kernel_ih_l0")` is `encoder.rnn.weight_ih_l0`, transposed."""
     *scopes, leaf = path
     transposed = leaf == "kernel" or leaf.startswith("kernel_")
     if transposed:
@@ -44,23 +44,23 @@ def torch_leaf(path: tuple[str, ...]) -> Leaf:
 
 
 def from_torch(state_dict: Mapping[str, Any], params: Params) -> dict[str, Any]:
-    """A parameter tree of the shape of `params`, filled from a PyTorch state dict.
+    """Fill a parameter tree of the structure of `params` from a PyTorch state dict.
 
         params = model.init(key, ...)
         params = from_torch(torch_model.state_dict(), params)
 
     Args:
-        state_dict: names to tensors, or to anything that NumPy can read (tensors must be on the CPU). JAX arrays may be
-            traced: gradients go through, and have PyTorch's names.
-        params: the tree from `init`, with or without its outer `"params"`; only names, shapes and dtypes are read.
+        state_dict: names to tensors on the CPU, or to anything that NumPy can read. JAX arrays may be traced, so that
+            `jax.grad` gives gradients under PyTorch's names.
+        params: the tree from `init`, with or without the outer `"params"`. Only names, shapes and dtypes are read.
 
     Returns:
         A tree of new arrays, each in the dtype of its leaf in `params`.
 
     Raises:
-        KeyError: a leaf that the state dict does not fill, or a key that no leaf takes; all are listed.
-        ValueError: a shape that differs; both are given, in PyTorch's layout. Nothing is broadcast or reshaped.
-        TypeError: a dtype that would lose something, such as float64 into float32.
+        KeyError: missing or unused keys; the message lists all.
+        ValueError: a different shape; the message gives both in PyTorch's layout. Nothing is broadcast or reshaped.
+        TypeError: a dtype that would lose digits, such as float64 into float32.
     """
     flat, outer = _flatten(params)
     leaves = {path: torch_leaf(path) for path in flat}
@@ -83,33 +83,33 @@ def _fill(leaf: Leaf, tensor: Any, like: Any) -> Any:
     array = array.T if leaf.transposed else array
     if isinstance(array, Array):
         return jnp.array(array, like.dtype)
-    # A copy, as torch may go on training its own; NumPy's, as JAX would compile a program for each shape.
+    # torch may go on training the original. JAX would compile a program for each shape to copy it; NumPy does not.
     return jax.device_put(np.array(array, like.dtype, order="C"))
 
 
 def _require_matrix(leaf: Leaf, array: Any) -> None:
-    """ValueError for a kernel that is no matrix: reversing the axes of a convolution's would swap height and width."""
+    """Raise ValueError for a kernel that is not a matrix, such as a convolution's: `.T` would swap height and width."""
     if leaf.transposed and len(array.shape) != 2:
         raise ValueError(f"{leaf.name} must be a matrix to be transposed; got {list(array.shape)}")
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """A tensor of any framework as a NumPy array with the same bits, bfloat16 included."""
+    """Convert a tensor of any framework to a NumPy array with the same bits, bfloat16 included."""
     if hasattr(tensor, "detach"):  # a torch tensor
         tensor = tensor.detach().cpu()
-        if str(tensor.dtype) == "torch.bfloat16":  # NumPy has no such dtype of its own; float32 holds each exactly
+        if str(tensor.dtype) == "torch.bfloat16":  # not a dtype of NumPy; float32 holds each number exactly
             return tensor.float().numpy().astype(jnp.bfloat16)
         return tensor.numpy()
     return np.asarray(tensor)
 
 
 def to_torch(params: Params) -> dict[str, np.ndarray]:
-    """The inverse of `from_torch`: PyTorch's names to NumPy arrays in PyTorch's layout.
+    """Return PyTorch's names and NumPy arrays in PyTorch's layout, the inverse of `from_torch`.
 
         torch_model.load_state_dict({name: torch.from_numpy(array) for name, array in to_torch(params).items()})
 
     Raises:
-        ValueError: two leaves that would have the same name in PyTorch.
+        ValueError: two leaves with the same name in PyTorch.
     """
     flat, _ = _flatten(params)
     arrays: dict[str, np.ndarray] = {}
@@ -119,12 +119,12 @@ def to_torch(params: Params) -> dict[str, np.ndarray]:
             raise ValueError(f"two parameters are both called {leaf.name} in PyTorch; one of them is {'/'.join(path)}")
         _require_matrix(leaf, value)
         array = np.asarray(value)
-        arrays[leaf.name] = np.array(array.T if leaf.transposed else array, order="C")  # owned, and writable
+        arrays[leaf.name] = np.array(array.T if leaf.transposed else array, order="C")  # a writable copy
     return arrays
 
 
 def _flatten(params: Params) -> tuple[dict[tuple[str, ...], Any], Any]:
-    """The leaves by path, without the outer `"params"`, and a function that puts it back around a tree."""
+    """Return the leaves by path, without the outer `"params"`, and a function that adds it again."""
     wrapped = set(params) == {"params"}
     tree = params["params"] if wrapped else params
     return flatten_dict(tree), (lambda tree: {"params": tree}) if wrapped else (lambda tree: tree)

@@ -35,13 +35,13 @@ def test_each_kind_of_leaf_has_its_name_and_layout_in_pytorch_and_comes_back(par
     jax.tree.map(np.testing.assert_array_equal, filled, params)
 
 
-def test_a_name_that_only_begins_like_a_kernel_is_left_alone():
+def test_only_kernel_names_are_renamed_and_transposed():
     assert torch_leaf(("kernels",)) == ("kernels", False)
     assert torch_leaf(("a", "b", "kernel")) == ("a.b.weight", True)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64])
-def test_a_whole_model_goes_there_and_back_bit_by_bit(x64, dtype):
+def test_a_whole_model_is_converted_both_ways_bit_for_bit(x64, dtype):
     settings = {"cell": "lstm", "num_layers": 2, "param_dtype": dtype}
     model = EncoderDecoder(Seq2SeqEncoder(9, 6, 4, **settings), Seq2SeqAttentionDecoder(7, 6, 4, **settings))
     tokens = jnp.zeros((2, 3), int)
@@ -56,7 +56,7 @@ def test_a_whole_model_goes_there_and_back_bit_by_bit(x64, dtype):
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), back, params)
 
 
-def test_what_was_read_is_a_copy():
+def test_filled_parameters_are_copies():
     source = {"bias": np.zeros(2, np.float32)}
     filled = from_torch(source, {"bias": jnp.ones(2)})
     source["bias"] += 1
@@ -78,20 +78,20 @@ def test_another_shape_is_refused_in_pytorch_s_layout_and_nothing_is_broadcast()
             from_torch(STATE_DICT | {"dense.weight": wrong}, PARAMS)
 
 
-def test_a_dtype_that_would_lose_something_is_refused_and_a_wider_leaf_filled():
+def test_a_dtype_that_would_lose_digits_is_refused_and_a_wider_leaf_is_filled():
     with pytest.raises(TypeError, match=r"dense\.bias is float64 and would lose digits as float32"):
         from_torch(STATE_DICT | {"dense.bias": np.arange(3.0)}, PARAMS)
     filled = from_torch(STATE_DICT | {"dense.bias": np.arange(3, dtype=np.float16)}, PARAMS)
     assert filled["params"]["dense"]["bias"].dtype == jnp.float32
 
 
-def test_two_leaves_of_one_name_are_refused():
+def test_two_leaves_with_one_name_are_refused():
     with pytest.raises(ValueError, match=r"two parameters are both called a\.weight in PyTorch"):
         to_torch({"a": {"kernel": jnp.ones((2, 2)), "scale": jnp.ones(2)}})
 
 
 def test_a_bfloat16_tensor_keeps_its_bits():
-    """A stand-in for a torch tensor, which NumPy cannot read in this dtype."""
+    """The stand-in acts like a torch tensor in bfloat16, which NumPy cannot read."""
     values = np.array([1.0, 1 / 3, 3e38], jnp.bfloat16)
     tensor = SimpleNamespace(
         dtype="torch.bfloat16", float=lambda: SimpleNamespace(numpy=lambda: values.astype(np.float32))

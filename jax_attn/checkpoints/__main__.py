@@ -1,12 +1,12 @@
-"""What a file of weights holds, and what it would become: `python -m jax_attn.checkpoints FILE`.
+"""Show what a file of weights holds, and which model it makes: `python -m jax_attn.checkpoints FILE`.
 
-Lists the name, shape and dtype of every tensor, and then the model that they make: which generation of the d2l.ai
-book's translator, its sizes, and the two lines that load it. Nothing is written.
+Lists the name, shape and dtype of every tensor. Then names the format and the sizes of the model, and prints the two
+lines that load it. Writes nothing.
 
-FILE is a safetensors file. A .pt file of PyTorch is a pickle, and is converted first where torch is installed:
+FILE is a safetensors file. A .pt file of PyTorch is a pickle; convert it first, where torch is installed:
 python -m torch_ref.to_safetensors FILE.pt
 
-Exit status: 0, or 2 if the file cannot be read, or makes no model that is known.
+Exit status: 0, or 2 if the file cannot be read or its model is not known.
 """
 
 import argparse
@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jax_attn.checkpoints import d2l
 from jax_attn.checkpoints.files import read_safetensors
+from jax_attn.checkpoints.registry import find_format
 from jax_attn.functional.checks import shape_text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """List, identify, and say what was wrong on one line; the exit status."""
+    """List the tensors and describe the model; an error is one line. Returns the exit status."""
     parser = argparse.ArgumentParser(
         "python -m jax_attn.checkpoints", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = parser.parse_args(arguments).file
     try:
         arrays = read_safetensors(path)
-        print(table(path, arrays), flush=True)
-        print(becomes(path, d2l.identify(arrays)))
+        print(tensor_table(path, arrays), flush=True)
+        print(f"\n{find_format(arrays).describe(arrays)}\n\n{loading_code(path)}")
     except OSError as error:
         print(f"error: {path} cannot be read: {error.strerror}", file=sys.stderr)
         return 2
@@ -40,8 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def table(path: str, arrays: Mapping[str, np.ndarray]) -> str:
-    """One line for each tensor under a line for all of them."""
+def tensor_table(path: str, arrays: Mapping[str, np.ndarray]) -> str:
+    """Return a heading and one line for each tensor."""
     total = sum(array.size for array in arrays.values())
     rows = [(name, shape_text(array.shape), str(array.dtype)) for name, array in arrays.items()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -49,21 +49,10 @@ def table(path: str, arrays: Mapping[str, np.ndarray]) -> str:
     return "\n  ".join([f"{path}: {len(arrays)} tensors, {total:,} numbers", *lines])
 
 
-def becomes(path: str, checkpoint: d2l.Checkpoint) -> str:
-    """The model in words, and how to load it."""
-    generation, sizes, dtype = checkpoint
-    biases = "with" if sizes.decoder_bias else "without"
-    tanh = "with" if generation.use_tanh else "without"
-    return f"""
-The d2l.ai book's translator with attention, generation {generation.name}: jax_attn.models.EncoderDecoder in {dtype}
-  source     {sizes.source_vocab} words, embeddings of {sizes.source_embed}
-  target     {sizes.target_vocab} words, embeddings of {sizes.target_embed}
-  network    {generation.cell.upper()}, layers: {sizes.num_layers}, hidden units: {sizes.num_hiddens}; \
-the decoder's {biases} biases
-  attention  additive, hidden units: {sizes.attention_hiddens}, {tanh} tanh
-
-  from jax_attn.checkpoints import d2l, read_safetensors
-  module, params = d2l.load(read_safetensors({path!r}))"""
+def loading_code(path: str) -> str:
+    """Return the lines of Python that load the file."""
+    return f"""  from jax_attn.checkpoints import load, read_safetensors
+  module, params = load(read_safetensors({path!r}))"""
 
 
 if __name__ == "__main__":

@@ -5,36 +5,43 @@
 
     generation                   1.0                    0.17                   2020
     cell                         GRU                    GRU                    LSTM
-    the encoder's weights        encoder.rnn.rnn.*      encoder.rnn.*          encoder.rnn.*
+    encoder weights              encoder.rnn.rnn.*      encoder.rnn.*          encoder.rnn.*
     projection of the query      decoder.attention.W_q  decoder.attention.W_q  decoder.attention_cell.W_k
     projection of the keys       decoder.attention.W_k  decoder.attention.W_k  decoder.attention_cell.W_q
-    from their sum to a score    decoder.attention.w_v  decoder.attention.w_v  decoder.attention_cell.v
-    tanh before that             yes                    yes                    no
-    the decoder's biases         yes                    yes                    as the keys say
+    projection to the score      decoder.attention.w_v  decoder.attention.w_v  decoder.attention_cell.v
+    tanh before the score        yes                    yes                    no
+    decoder biases               yes                    yes                    if the file has them
 
-and in all of them `encoder.embedding`, `decoder.embedding`, `decoder.rnn` and `decoder.dense`. Release 1.0 wraps
-`nn.GRU` in a class of its own; 0.17, and the Chinese second edition with it, does not. The code of 2020 applies W_k to
-the query and W_q to the keys, leaves the tanh out, and in its first form passes dropout in the place of `bias`: a rate
-of 0 made an LSTM without biases. In all generations the encoder runs through the padding, its final state is where the
-decoder starts, and a source of length 0 is attended to uniformly. The module returned does the same.
+All generations also have `encoder.embedding`, `decoder.embedding`, `decoder.rnn` and `decoder.dense`. They differ as
+follows:
 
-No key is ignored: the book's models have no buffers, so a key too many means another model.
+- Release 1.0 wraps `nn.GRU` in a class of its own. Release 0.17 and the second Chinese edition do not.
+- The code of 2020 applies W_k to the query and W_q to the keys, and has no tanh. Its first form passes dropout in the
+  place of `bias`, so that a rate of 0 makes an LSTM without biases.
 
-What a file cannot tell: a square matrix looks the same transposed, as W_q, W_k and, with embeddings as wide as the
-hidden state, others may be; nor does it say what the code did between the weights. The tests of this file hold the
-logits equal to the book's code, so the loader itself transposes nothing wrongly; but a file that was made wrong, or by
-code that was changed, loads and gives other logits. (In the code of 2020 the query's projection shows in none: without
-the tanh it cancels in the softmax.) A model of one's own is for `jax_attn.weights.from_torch`. The rate of dropout is
-not in a file either, and 0 here.
+In all generations the encoder reads the padding too, the decoder starts from the encoder's final state, and a source of
+length 0 gets uniform attention. The module returned does the same.
 
-`jax_attn.weights.to_torch` gives the names that 0.17 has, so that a GRU trained here would be taken for one of the
-book's and run through the padding; whoever trained it has its module, and needs `from_torch` alone.
+Every key must be known. The models of the book have no buffers, so an extra key means another model.
+
+A file does not show everything:
+
+- A transposed square matrix has the same shape. W_q and W_k are square, and so are others if the embeddings are as wide
+  as the hidden state.
+- The code between the weights is not in the file. A file made by changed code loads and gives other logits.
+- The dropout rate is not in the file; here it is 0.
+
+The tests compare the logits with those of the book's code, so the loader itself transposes nothing wrongly. (In the
+code of 2020 the query's projection has no effect on the logits: without the tanh it cancels in the softmax.)
+
+Load a model of your own with `jax_attn.weights.from_torch` instead. `jax_attn.weights.to_torch` gives the names of
+release 0.17, so that this loader would take a GRU trained here for a model of the book and read the padding too.
 
 Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/bahdanau-attention.html
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -52,7 +59,7 @@ NUM_GATES = {"gru": 3, "lstm": 4}
 
 
 class Generation(NamedTuple):
-    """What a generation of the book's code computes, and where it keeps what others keep elsewhere."""
+    """A generation of the book's code: what it computes, and the names that differ between generations."""
 
     name: str
     cell: str
@@ -64,7 +71,7 @@ class Generation(NamedTuple):
 
     @property
     def scopes(self) -> dict[str, str]:
-        """Every place that holds weights: its name in the book's code, and ours."""
+        """The layers with weights, by their names in the book's code: our names."""
         return {
             "encoder.embedding": "encoder.embedding",
             self.encoder_rnn: "encoder.rnn",
@@ -88,7 +95,7 @@ GENERATIONS = (
 
 
 class Sizes(NamedTuple):
-    """Every size of a model; where only the names of its weights matter, all but the first two may stay 1."""
+    """The sizes of a model. The first two are enough to list the names of its weights."""
 
     num_layers: int
     decoder_bias: bool
@@ -101,15 +108,15 @@ class Sizes(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """What `identify` found out."""
+    """The model of a file."""
 
     generation: Generation
     sizes: Sizes
     dtype: np.dtype
-    """Of the parameters: the one that holds all of the file's."""
+    """The dtype of the parameters, wide enough for every array of the file."""
 
     def module(self) -> EncoderDecoder:
-        """The same model, with what the book's code does differently switched on."""
+        """Build the Flax module that computes the same as the book's code."""
         generation, sizes, dtype = self
         attention = AdditiveAttention(
             sizes.attention_hiddens, use_tanh=generation.use_tanh, empty_row="uniform", param_dtype=dtype
@@ -137,8 +144,31 @@ class Checkpoint(NamedTuple):
         )
 
 
+def recognise(state_dict: Mapping[str, Any]) -> bool:
+    """Return whether any key is one of the book's translator."""
+    return any(_num_known(generation, state_dict) for generation in GENERATIONS)
+
+
+def describe(state_dict: Mapping[str, Any]) -> str:
+    """Return the generation and the sizes in words.
+
+    Raises:
+        KeyError, ValueError, TypeError: as `identify`.
+    """
+    generation, sizes, dtype = identify(state_dict)
+    biases = "with" if sizes.decoder_bias else "without"
+    tanh = "with" if generation.use_tanh else "without"
+    return f"""\
+The d2l.ai book's translator with attention, generation {generation.name}: jax_attn.models.EncoderDecoder in {dtype}
+  source     {sizes.source_vocab} words, embeddings of {sizes.source_embed}
+  target     {sizes.target_vocab} words, embeddings of {sizes.target_embed}
+  network    {generation.cell.upper()}, layers: {sizes.num_layers}, hidden units: {sizes.num_hiddens}; \
+the decoder's {biases} biases
+  attention  additive, hidden units: {sizes.attention_hiddens}, {tanh} tanh"""
+
+
 def load(state_dict: Mapping[str, Any]) -> tuple[EncoderDecoder, dict[str, Any]]:
-    """The model of a checkpoint and its parameters.
+    """Return the module and the parameters of a checkpoint.
 
     Args:
         state_dict: names to arrays, or to CPU tensors, of the whole model (encoder and decoder).
@@ -147,7 +177,7 @@ def load(state_dict: Mapping[str, Any]) -> tuple[EncoderDecoder, dict[str, Any]]
         The module and `{"params": ...}`, in the dtype of the checkpoint.
 
     Raises:
-        KeyError, ValueError, TypeError: as `identify`; and float64 weights while JAX computes in float32.
+        KeyError, ValueError, TypeError: as `identify`. TypeError also for float64 weights while JAX is in float32.
     """
     arrays = {name: to_numpy(tensor) for name, tensor in state_dict.items()}
     checkpoint = identify(arrays)
@@ -155,7 +185,7 @@ def load(state_dict: Mapping[str, Any]) -> tuple[EncoderDecoder, dict[str, Any]]
     if narrowed != checkpoint.dtype:
         raise TypeError(
             f"the checkpoint is {checkpoint.dtype}, which JAX would cut to {narrowed}; "
-            'switch jax.config.update("jax_enable_x64", True) on, or convert the arrays first'
+            'call jax.config.update("jax_enable_x64", True), or convert the arrays first'
         )
     module = checkpoint.module()
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
@@ -166,18 +196,17 @@ def load(state_dict: Mapping[str, Any]) -> tuple[EncoderDecoder, dict[str, Any]]
 
 
 def identify(state_dict: Mapping[str, Any]) -> Checkpoint:
-    """Which generation a checkpoint is of, and every size, from the names and shapes of its weights alone.
+    """Find the generation and the sizes of a checkpoint from the names and shapes of its weights.
 
     Raises:
-        KeyError: keys that are missing, or that the model does not know, all of them; the message says which
-            generation the keys resemble most.
-        ValueError: shapes that do not fit together; each with its key, what it must be and what it is.
+        KeyError: missing or unknown keys; the message lists all, and names the generation that the keys resemble most.
+        ValueError: shapes that do not fit together; the message gives each key, its expected shape and its shape.
         TypeError: an array that is not floating.
     """
     arrays = {name: to_numpy(tensor) for name, tensor in state_dict.items()}
     generation = _nearest(arrays)
     layers = {match[1] for name in arrays if (match := re.search(r"\.weight_hh_l(\d+)$", name))}
-    # Only the code of 2020 could do without, and there both forms exist.
+    # Only the LSTM of 2020 may have no biases.
     bias = generation.cell == "gru" or any(name.startswith("decoder.rnn.bias") for name in arrays)
     _require_keys(generation, arrays, set(layout(generation, Sizes(max(len(layers), 1), bias))))
     for name, array in arrays.items():
@@ -190,7 +219,7 @@ def identify(state_dict: Mapping[str, Any]) -> Checkpoint:
 
 
 def layout(generation: Generation, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """Every key of a checkpoint and its shape, in PyTorch's layout `[out, in]`."""
+    """Return every key of a checkpoint and its shape, in PyTorch's layout `[out, in]`."""
     hiddens, units = sizes.num_hiddens, sizes.attention_hiddens
 
     def recurrent(scope: str, input_size: int, bias: bool) -> dict[str, tuple[int, ...]]:
@@ -217,20 +246,21 @@ def layout(generation: Generation, sizes: Sizes) -> dict[str, tuple[int, ...]]:
 
 
 def _scope(name: str) -> str:
-    """`encoder.rnn.weight_ih_l0` lies in `encoder.rnn`."""
+    """Return the layer of a weight: `encoder.rnn` for `encoder.rnn.weight_ih_l0`."""
     return name.rpartition(".")[0]
 
 
+def _num_known(generation: Generation, names: Iterable[str]) -> int:
+    """Count the names whose layer the generation has."""
+    return sum(_scope(name) in generation.scopes for name in names)
+
+
 def _nearest(arrays: Mapping[str, np.ndarray]) -> Generation:
-    """The generation that knows the places of the most keys."""
-
-    def known(generation: Generation) -> int:
-        return sum(_scope(name) in generation.scopes for name in arrays)
-
-    nearest = max(GENERATIONS, key=known)
-    if not known(nearest):
+    """Return the generation that knows the most keys."""
+    nearest = max(GENERATIONS, key=lambda generation: _num_known(generation, arrays))
+    if not _num_known(nearest, arrays):
         raise KeyError(
-            "no generation of the book's translator has any of these keys (all begin with encoder. or decoder.): "
+            "no generation of the book's translator has any of these keys (they begin with encoder. or decoder.): "
             f"{sorted(arrays)}"
         )
     return nearest
@@ -241,7 +271,7 @@ def _require_keys(generation: Generation, arrays: Mapping[str, np.ndarray], expe
     if not missing and not unknown:
         return
     message = (
-        f"the keys resemble generation {generation.name} of the book's translator most, and do not fit it; "
+        f"the keys resemble generation {generation.name} of the book's translator most, but do not fit it; "
         f"missing: {missing}; unknown: {unknown}"
     )
     for other in GENERATIONS:
@@ -252,7 +282,7 @@ def _require_keys(generation: Generation, arrays: Mapping[str, np.ndarray], expe
 
 
 def _read_sizes(generation: Generation, arrays: Mapping[str, np.ndarray], num_layers: int, bias: bool) -> Sizes:
-    """Each size from one key; whether the others agree is checked afterwards."""
+    """Read each size from one key. `_require_shapes` checks the other keys."""
     source, target, recurrent, score = (arrays[name] for name in _size_keys(generation))
     for name in _size_keys(generation):
         if arrays[name].ndim != 2 or 0 in arrays[name].shape:
@@ -265,13 +295,13 @@ def _read_sizes(generation: Generation, arrays: Mapping[str, np.ndarray], num_la
 
 
 def _size_keys(generation: Generation) -> tuple[str, str, str, str]:
-    """Where the sizes are read: both embeddings [N, E], the recurrence [gates · H, H], the score [1, H]."""
+    """Return the keys that give the sizes: embeddings [N, E] twice, recurrent [gates · H, H] and score [1, H]."""
     recurrent = f"{generation.encoder_rnn}.weight_hh_l0"
     return "encoder.embedding.weight", "decoder.embedding.weight", recurrent, f"{generation.score}.weight"
 
 
 def _require_cell(generation: Generation, shape: tuple[int, ...]) -> None:
-    """The number of gates, which tells a GRU from an LSTM."""
+    """Raise ValueError unless the number of gates is that of the generation's cell."""
     gates, (rows, hiddens) = NUM_GATES[generation.cell], shape
     if rows == gates * hiddens:
         return

@@ -1,4 +1,4 @@
-"""The loader against the book's code, written again from its published structure in plain PyTorch."""
+"""Compare the loader with the book's code, rewritten from its published structure in plain PyTorch."""
 
 from functools import cache, partial
 
@@ -15,7 +15,7 @@ from jax_attn.checkpoints.d2l import identify, load
 SIZES = {"source_vocab": 11, "target_vocab": 9, "source_embed": 5, "target_embed": 4, "hiddens": 6}
 SOURCE_LENS = np.array([7, 3, 1, 0])
 VISIBLE = 1e-4
-"""A difference of logits that no rounding explains: the original and the loaded model agree to 1e-12."""
+"""A difference of logits far above rounding errors: the original and the loaded model agree to 1e-12."""
 FORMS = ["1.0", "0.17", "2020", "2020 with biases"]
 
 
@@ -23,7 +23,7 @@ FORMS = ["1.0", "0.17", "2020", "2020 with biases"]
 
 
 class WrappedGRU(nn.Module):
-    """The book's own class around `nn.GRU`, which puts another "rnn" into every key."""
+    """The book's class around `nn.GRU`, which adds another "rnn" to every key."""
 
     def __init__(self, *sizes):
         super().__init__()
@@ -43,8 +43,8 @@ class Encoder(nn.Module):
         return self.rnn(self.embedding(tokens.T))  # through the padding: there are no lengths here
 
 
-def weights_of(scores, valid_lens):
-    """Softmax after a large negative number took the place of what is masked: [B, 1, K]."""
+def masked_softmax(scores, valid_lens):
+    """Softmax with a large negative number in the place of masked scores: [B, 1, K]."""
     masked = torch.arange(scores.shape[-1]) >= valid_lens[:, None, None]
     return torch.softmax(scores.masked_fill(masked, -1e6), dim=-1)
 
@@ -58,10 +58,10 @@ class PresentAttention(nn.Module):
 
     def forward(self, query, memory, valid_lens):
         hidden = torch.tanh(self.W_q(query)[:, :, None] + self.W_k(memory)[:, None])
-        return weights_of(self.w_v(hidden)[..., 0], valid_lens)
+        return masked_softmax(self.w_v(hidden)[..., 0], valid_lens)
 
 
-class AttentionOf2020(nn.Module):
+class Attention2020(nn.Module):
     def __init__(self, hiddens):
         super().__init__()
         self.W_k = nn.Linear(hiddens, hiddens, bias=False)
@@ -70,7 +70,7 @@ class AttentionOf2020(nn.Module):
 
     def forward(self, query, memory, valid_lens):
         query, memory = self.W_k(query), self.W_q(memory)  # exchanged, and no tanh
-        return weights_of(self.v(query[:, :, None] + memory[:, None])[..., 0], valid_lens)
+        return masked_softmax(self.v(query[:, :, None] + memory[:, None])[..., 0], valid_lens)
 
 
 class Decoder(nn.Module):
@@ -100,7 +100,7 @@ class Translator(nn.Module):
         vocabs, (source, target, hiddens) = list(SIZES.values())[:2], list(SIZES.values())[2:]
         in_encoder, in_decoder = (source, hiddens, num_layers), (hiddens + target, hiddens, num_layers)
         if form.startswith("2020"):
-            encoder_rnn, attention = nn.LSTM(*in_encoder), {"attention_cell": AttentionOf2020(hiddens)}
+            encoder_rnn, attention = nn.LSTM(*in_encoder), {"attention_cell": Attention2020(hiddens)}
             # A rate of dropout where the fourth argument of nn.LSTM is `bias`.
             decoder_rnn = nn.LSTM(*in_decoder, form == "2020 with biases")
         else:
@@ -114,7 +114,7 @@ class Translator(nn.Module):
 
 
 def original(form, num_layers=2, dtype=torch.float64):
-    """Weights large enough that a fault in any of them shows."""
+    """Return a model with weights large enough that a fault in any of them is visible."""
     torch.manual_seed(0)
     model = Translator(form, num_layers).to(dtype)
     for parameter in model.parameters():
@@ -128,7 +128,7 @@ def batch():
 
 
 @cache
-def outputs_of_original(form, num_layers=2):
+def original_outputs(form, num_layers=2):
     with torch.no_grad():
         outputs = original(form, num_layers)(*(torch.from_numpy(array) for array in (*batch(), SOURCE_LENS)))
     return [output.numpy() for output in outputs]
@@ -136,15 +136,15 @@ def outputs_of_original(form, num_layers=2):
 
 @partial(jax.jit, static_argnums=0)
 def apply(module, params, *inputs):
-    """Equal modules, of whichever test, share one program."""
+    """Compile once for equal modules, across the tests."""
     return module.apply(params, *inputs)
 
 
-def outputs_of_jax(module, params):
+def jax_outputs(module, params):
     return [np.asarray(output) for output in apply(module, params, *batch(), SOURCE_LENS)]
 
 
-def state_of(form, num_layers=2, dtype=torch.float64):
+def arrays_of(form, num_layers=2, dtype=torch.float64):
     return {name: tensor.numpy() for name, tensor in original(form, num_layers, dtype).state_dict().items()}
 
 
@@ -155,14 +155,14 @@ def state_of(form, num_layers=2, dtype=torch.float64):
 @pytest.mark.parametrize("form", FORMS)
 def test_logits_and_attention_are_those_of_the_books_code(x64, form, num_layers):
     module, params = load(original(form, num_layers).state_dict())
-    for ours, theirs in zip(outputs_of_jax(module, params), outputs_of_original(form, num_layers), strict=True):
+    for ours, theirs in zip(jax_outputs(module, params), original_outputs(form, num_layers), strict=True):
         assert ours.dtype == theirs.dtype == np.float64
         assert np.abs(ours - theirs).max() <= 1e-12 * max(np.abs(theirs).max(), 1)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_search_takes_the_loaded_model(x64, form):
-    """Greedy search gives, step by step, what the book's code would choose."""
+def test_greedy_search_over_the_loaded_model_equals_the_books_code(x64, form):
+    """Greedy search chooses the tokens that the book's code would choose, step by step."""
     model = original(form)
     module, params = load(model.state_dict())
     sources, _ = batch()
@@ -210,55 +210,55 @@ def with_tanh_as(module, use_tanh):
     ids=["tanh", "projections", "padding", "empty row"],
 )
 def test_each_peculiarity_of_the_books_code_changes_the_logits(x64, form, change):
-    """So the equality above sees each of them."""
-    logits, _ = outputs_of_jax(*change(*load(state_of(form))))
-    assert np.abs(logits - outputs_of_original(form)[0]).max() > VISIBLE
+    """So the comparison above detects each of them."""
+    logits, _ = jax_outputs(*change(*load(arrays_of(form))))
+    assert np.abs(logits - original_outputs(form)[0]).max() > VISIBLE
 
 
 def test_biases_of_the_decoder_change_the_logits(x64):
-    """Biases of zero are none, so the module without them is right, and one with others is another model."""
+    """The module without biases equals one with zero biases, and differs from one with other biases."""
     without, with_biases = original("2020"), original("2020 with biases")
     assert "decoder.rnn.bias_ih_l0" not in without.state_dict()
     with_biases.load_state_dict(without.state_dict(), strict=False)
-    difference = outputs_of_jax(*load(with_biases.state_dict()))[0] - outputs_of_jax(*load(without.state_dict()))[0]
+    difference = jax_outputs(*load(with_biases.state_dict()))[0] - jax_outputs(*load(without.state_dict()))[0]
     assert np.abs(difference).max() > VISIBLE
 
 
 @pytest.mark.parametrize("form", ["1.0", "2020"])
 def test_a_transposed_square_matrix_fits_its_shape_and_shows_in_the_logits(x64, form):
-    """What `load` cannot see, the equality of logits does, with one exception.
+    """`load` cannot detect a transposed square matrix, but the comparison of logits does, with one exception.
 
-    Without the tanh the query's share of a score is the same for all keys and cancels in the softmax, so that nothing
-    depends on its projection. Where that one is put, the next test sees.
+    Without the tanh, the query adds the same number to the scores of all keys, which cancels in the softmax. The next
+    test checks the query's projection.
     """
-    expected = outputs_of_original(form)[0]
-    state_dict = state_of(form)
+    expected = original_outputs(form)[0]
+    state_dict = arrays_of(form)
     squares = [name for name, array in state_dict.items() if array.ndim == 2 and len(set(array.shape)) == 1]
     assert len(squares) == 2
     for name in squares:
-        logits = outputs_of_jax(*load(state_dict | {name: state_dict[name].T}))[0]
+        logits = jax_outputs(*load(state_dict | {name: state_dict[name].T}))[0]
         difference = np.abs(logits - expected).max()
         assert difference < 1e-12 if name == "decoder.attention_cell.W_k.weight" else difference > VISIBLE
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_projections_are_put_where_their_inputs_are(form):
-    state_dict = state_of(form, dtype=torch.float32)
+def test_query_and_key_projections_are_not_exchanged(form):
+    state_dict = arrays_of(form, dtype=torch.float32)
     attention = load(state_dict)[1]["params"]["decoder"]["attention"]
-    scope, of_query, of_keys, score = (
+    scope, query, keys, score = (
         ("attention_cell", "W_k", "W_q", "v") if form.startswith("2020") else ("attention", "W_q", "W_k", "w_v")
     )
-    for ours, theirs in {"W_q": of_query, "W_k": of_keys, "w_v": score}.items():
+    for ours, theirs in {"W_q": query, "W_k": keys, "w_v": score}.items():
         np.testing.assert_array_equal(attention[ours]["kernel"].T, state_dict[f"decoder.{scope}.{theirs}.weight"])
 
 
-# What is found out
+# Identification
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_generation_layers_and_sizes_are_found(form):
     for num_layers in (1, 3, 11):
-        generation, sizes, dtype = identify(state_of(form, num_layers, torch.float32))
+        generation, sizes, dtype = identify(arrays_of(form, num_layers, torch.float32))
         assert generation.name == form[:4].strip()
         assert sizes._asdict() == {
             "num_layers": num_layers,
@@ -284,17 +284,17 @@ def test_parameters_keep_the_dtype_and_the_bits(dtype):
     assert f"torch.{logits.dtype}" == str(dtype)
 
 
-def test_float64_is_not_cut_to_float32_in_silence():
+def test_float64_is_not_silently_cut_to_float32():
     with pytest.raises(TypeError, match=r"the checkpoint is float64, which JAX would cut to float32.*jax_enable_x64"):
-        load(state_of("1.0"))
+        load(arrays_of("1.0"))
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_key_that_is_missing_or_unknown_is_an_error_that_names_it(form):
-    state_dict = state_of(form, dtype=torch.float32)
+    state_dict = arrays_of(form, dtype=torch.float32)
     for name in state_dict:
         with pytest.raises(KeyError) as error:
             identify({key: array for key, array in state_dict.items() if key != name})
@@ -308,11 +308,11 @@ def test_every_key_that_is_missing_or_unknown_is_an_error_that_names_it(form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_shape_that_does_not_fit_is_an_error_that_names_key_and_shapes(form):
-    state_dict = state_of(form, dtype=torch.float32)
+    state_dict = arrays_of(form, dtype=torch.float32)
     for name, array in state_dict.items():
         for wrong in (array[..., None], np.concatenate([array, array[-1:]]), array[:0], np.zeros((), np.float32)):
             if name == "encoder.embedding.weight" and len(wrong.shape) == 2 and len(wrong) == 12:
-                continue  # a larger vocabulary, which no other key knows of
+                continue  # a larger vocabulary, which no other key contradicts
             with pytest.raises(ValueError, match="must be") as error:
                 identify(state_dict | {name: wrong})
             assert name in str(error.value)
@@ -323,14 +323,14 @@ def test_every_shape_that_does_not_fit_is_an_error_that_names_key_and_shapes(for
             assert f"{name} " in str(error.value)
 
 
-def test_what_would_broadcast_is_refused():
-    state_dict = state_of("1.0", dtype=torch.float32)
+def test_nothing_is_broadcast():
+    state_dict = arrays_of("1.0", dtype=torch.float32)
     with pytest.raises(ValueError, match=r"^decoder\.dense\.bias must be \[9\]; got \[1\] \(the sizes are those of"):
         load(state_dict | {"decoder.dense.bias": np.zeros(1, np.float32)})
 
 
-def test_a_mixture_of_generations_is_refused_and_says_of_which():
-    present, older = state_of("1.0"), state_of("2020")
+def test_a_mixture_of_generations_is_refused_and_names_them():
+    present, older = arrays_of("1.0"), arrays_of("2020")
     attention = {name: array for name, array in older.items() if "attention" in name}
     mixed = {name: array for name, array in present.items() if "attention" not in name} | attention
     with pytest.raises(KeyError) as error:
@@ -340,8 +340,8 @@ def test_a_mixture_of_generations_is_refused_and_says_of_which():
 
 
 def test_a_cell_of_another_generation_is_refused():
-    """An LSTM under the names of 0.17: the reader's own model, of which the query is not known."""
-    state_dict = state_of("0.17")
+    """An LSTM under the names of 0.17 is a model of the user's own."""
+    state_dict = arrays_of("0.17")
     rnn = {name: np.concatenate([array, array[:6]]) for name, array in state_dict.items() if ".rnn." in name}
     message = r"weight_hh_l0 must be \[3·H, H\] for the GRU of generation 0\.17; got \[24, 6\], the shape of LSTM"
     with pytest.raises(ValueError, match=message):
@@ -355,7 +355,7 @@ def test_another_model_altogether_is_refused():
         identify({})
 
 
-def test_integers_are_no_weights():
-    state_dict = state_of("1.0", dtype=torch.float32)
+def test_integer_weights_are_refused():
+    state_dict = arrays_of("1.0", dtype=torch.float32)
     with pytest.raises(TypeError, match=r"decoder\.dense\.bias must have a floating dtype; got int64"):
         identify(state_dict | {"decoder.dense.bias": np.zeros(9, np.int64)})

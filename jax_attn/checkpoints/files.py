@@ -1,7 +1,7 @@
-"""Safetensors files to NumPy arrays and back, bit for bit.
+"""Read and write safetensors files as NumPy arrays, bit for bit.
 
-Safetensors holds names, shapes and bytes. A `.pt` file is a pickle, which runs whatever program it was made to run, and
-is never read here; `python -m torch_ref.to_safetensors FILE.pt` converts one.
+A safetensors file holds names, shapes and bytes. A `.pt` file is a pickle, which can run any code when it is read, and
+is never read here. `python -m torch_ref.to_safetensors FILE.pt` converts one.
 """
 
 import os
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 PICKLES = (b"PK\x03\x04", b"\x80")
-"""How the files of `torch.save` begin: since version 1.6 a zip archive, before it a bare pickle."""
+"""The first bytes of a file of `torch.save`: a zip archive since version 1.6, a bare pickle before."""
 
 DTYPES: dict[str, Any] = {
     "F64": np.float64,
@@ -33,15 +33,15 @@ DTYPES: dict[str, Any] = {
     "BOOL": np.bool_,
     "C64": np.complex64,
 }
-"""What safetensors calls a dtype: what NumPy, with JAX's additions, calls it."""
+"""Names of dtypes in safetensors, and the dtypes of NumPy and JAX."""
 
 
 def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """All tensors of a file: names to arrays of their own memory, in the file's dtypes.
+    """Read all tensors of a file: names to new arrays, in the file's dtypes.
 
     Raises:
-        OSError: no such file, a folder, no right to read it.
-        ValueError: not a safetensors file, one that is cut short or damaged, or a dtype that NumPy cannot hold.
+        OSError: the file does not exist, is a folder or may not be read.
+        ValueError: the file is not a safetensors file, is damaged or cut short, or has a dtype that NumPy lacks.
     """
     from safetensors import SafetensorError, deserialize
 
@@ -51,10 +51,10 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     except SafetensorError as error:
         if content.startswith(PICKLES):
             raise ValueError(
-                f"{path} looks like a file of torch.save, which is a pickle and not read here; "
+                f"{path} looks like a file of torch.save, which is a pickle and is not read here; "
                 f"`python -m torch_ref.to_safetensors {path}` converts it"
             ) from error
-        raise ValueError(f"{path} is not a safetensors file, or damaged or cut short: {error}") from error
+        raise ValueError(f"{path} is not a safetensors file, or is damaged or cut short: {error}") from error
     return {name: _array(path, name, **tensor) for name, tensor in sorted(tensors)}
 
 
@@ -62,22 +62,22 @@ def _array(
     path: str | os.PathLike[str], name: str, dtype: str, shape: list[int], data: bytes | bytearray
 ) -> np.ndarray:
     if dtype not in DTYPES:
-        raise ValueError(f"{name} of {path} has the dtype {dtype}, which NumPy has no name for")
+        raise ValueError(f"{name} of {path} has the dtype {dtype}, which NumPy does not have")
     little_endian = np.dtype(DTYPES[dtype]).newbyteorder("<")
-    return np.frombuffer(data, little_endian).reshape(shape).astype(DTYPES[dtype])  # a copy, and writable
+    return np.frombuffer(data, little_endian).reshape(shape).astype(DTYPES[dtype])  # a writable copy
 
 
 def write_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
     """Write names and arrays, such as those of `weights.to_torch`, to a new file.
 
     Raises:
-        FileExistsError: the file is there already; nothing is written over.
-        ValueError: a dtype that safetensors has no name for.
+        FileExistsError: the file exists already; it is not overwritten.
+        ValueError: a dtype that safetensors does not have.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save
 
-    contiguous = {name: np.array(array, order="C") for name, array in arrays.items()}  # the layout that it writes
+    contiguous = {name: np.array(array, order="C") for name, array in arrays.items()}  # save() requires it
     try:
         content = save(contiguous)
     except SafetensorError as error:

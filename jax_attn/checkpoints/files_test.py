@@ -7,7 +7,7 @@ from jax_attn.checkpoints.files import DTYPES, read_safetensors, write_safetenso
 
 
 def samples():
-    """Every dtype with every kind of bits, NaN included; and shapes without axes, without entries, not contiguous."""
+    """Return arrays of every dtype with random bits, NaN included, and of unusual shapes and layouts."""
     bits = np.random.default_rng(0).integers(0, 256, 96, dtype=np.uint8)
     arrays = {name: bits.view(dtype).reshape(2, -1) for name, dtype in DTYPES.items() if name != "BOOL"}
     arrays |= {"BOOL": bits > 100, "scalar": np.float32(1.5), "empty": np.zeros((0, 3), np.float64)}
@@ -15,7 +15,7 @@ def samples():
     return arrays | {"transposed": matrix.T, "every second": matrix[:, ::2], "other end first": matrix.astype(">f4")}
 
 
-def test_every_dtype_goes_there_and_back_bit_for_bit(tmp_path):
+def test_every_dtype_is_written_and_read_bit_for_bit(tmp_path):
     path, arrays = tmp_path / "all.safetensors", samples()
     write_safetensors(path, arrays)
     back = read_safetensors(path)
@@ -33,14 +33,14 @@ def test_arrays_of_jax_can_be_written(tmp_path):
     np.testing.assert_array_equal(read_safetensors(tmp_path / "jax")["x"], np.array([1.0, 1 / 3], jnp.bfloat16))
 
 
-def test_nothing_is_written_over(tmp_path):
+def test_an_existing_file_is_not_overwritten(tmp_path):
     write_safetensors(tmp_path / "a", {"x": np.zeros(1)})
     with pytest.raises(FileExistsError):
         write_safetensors(tmp_path / "a", {"x": np.ones(1)})
     assert read_safetensors(tmp_path / "a")["x"] == 0
 
 
-def test_a_dtype_without_a_name_is_refused_and_nothing_written(tmp_path):
+def test_an_unknown_dtype_is_refused_and_nothing_is_written(tmp_path):
     with pytest.raises(ValueError, match=r"cannot be written.*complex128"):
         write_safetensors(tmp_path / "a", {"x": np.zeros(1, np.complex128)})
     assert not (tmp_path / "a").exists()
@@ -50,7 +50,9 @@ def test_a_file_cut_anywhere_is_refused(tmp_path):
     path, content = tmp_path / "cut.safetensors", save({"a": np.arange(3.0), "b": np.ones(2, np.float32)})
     for length in range(len(content)):
         path.write_bytes(content[:length])
-        with pytest.raises(ValueError, match=r"cut\.safetensors is not a safetensors file, or damaged or cut short: "):
+        with pytest.raises(
+            ValueError, match=r"cut\.safetensors is not a safetensors file, or is damaged or cut short: "
+        ):
             read_safetensors(path)
 
 
@@ -69,19 +71,19 @@ def test_a_file_cut_anywhere_is_refused(tmp_path):
 def test_a_damaged_file_is_refused(tmp_path, damage):
     path = tmp_path / "damaged.safetensors"
     path.write_bytes(damage(save({"a": np.arange(3.0)})))
-    with pytest.raises(ValueError, match="is not a safetensors file, or damaged or cut short"):
+    with pytest.raises(ValueError, match="is not a safetensors file, or is damaged or cut short"):
         read_safetensors(path)
 
 
-def test_a_pickle_is_not_read_and_the_way_round_is_named(tmp_path):
+def test_a_pickle_is_refused_and_the_message_names_the_converter(tmp_path):
     for beginning in (b"PK\x03\x04", b"\x80\x02"):
         path = tmp_path / "model.pt"
         path.write_bytes(beginning + b"0" * 64)
-        with pytest.raises(ValueError, match=r"a pickle and not read here; `python -m torch_ref\.to_safetensors "):
+        with pytest.raises(ValueError, match=r"a pickle and is not read here; `python -m torch_ref\.to_safetensors "):
             read_safetensors(path)
 
 
-def test_no_file_is_an_error_of_the_system(tmp_path):
+def test_a_missing_file_is_an_os_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_safetensors(tmp_path / "none")
     with pytest.raises(IsADirectoryError):

@@ -14,7 +14,7 @@ def write(path, **changes):
     return arrays
 
 
-def test_it_lists_every_tensor_and_names_the_model_with_all_its_sizes(tmp_path, capsys):
+def test_every_tensor_is_listed_and_the_model_described(tmp_path, capsys):
     path = tmp_path / "older.safetensors"
     arrays = write(path)
     assert main([str(path)]) == 0
@@ -32,12 +32,12 @@ def test_it_lists_every_tensor_and_names_the_model_with_all_its_sizes(tmp_path, 
         "target     9 words, embeddings of 4",
         "LSTM, layers: 2, hidden units: 6; the decoder's without biases",
         "additive, hidden units: 6, without tanh",
-        f"d2l.load(read_safetensors({str(path)!r}))",
+        f"load(read_safetensors({str(path)!r}))",
     ):
         assert expected in text
 
 
-def test_what_it_shows_can_be_run(tmp_path, capsys):
+def test_the_printed_code_loads_the_model(tmp_path, capsys):
     write(tmp_path / "older.safetensors")
     main([str(tmp_path / "older.safetensors")])
     program = "\n".join(line.strip() for line in capsys.readouterr().out.splitlines()[-2:])
@@ -46,7 +46,7 @@ def test_what_it_shows_can_be_run(tmp_path, capsys):
     assert names["module"].encoder.num_hiddens == 6
 
 
-def test_another_model_is_listed_and_then_refused(tmp_path, capsys):
+def test_an_unknown_model_is_listed_and_then_refused(tmp_path, capsys):
     path = tmp_path / "other.safetensors"
     write(path, **{"decoder.extra": np.zeros(3, np.float32)})
     assert main([str(path)]) == 2
@@ -63,12 +63,12 @@ def test_another_model_is_listed_and_then_refused(tmp_path, capsys):
     [
         (lambda path: None, "cannot be read: No such file or directory"),
         (lambda path: path.mkdir(), "cannot be read: Is a directory"),
-        (lambda path: path.write_text("text"), "is not a safetensors file, or damaged or cut short"),
+        (lambda path: path.write_text("text"), "is not a safetensors file, or is damaged or cut short"),
         (lambda path: path.write_bytes(b"PK\x03\x04" + b"0" * 60), "python -m torch_ref.to_safetensors"),
     ],
     ids=["none", "folder", "text", "pickle"],
 )
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path, capsys, make, message):
+def test_an_unreadable_file_gives_one_line(tmp_path, capsys, make, message):
     path = tmp_path / "file"
     make(path)
     assert main([str(path)]) == 2
@@ -80,7 +80,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path, capsys, make, message)
     assert shown.err.count("\n") == 1
 
 
-def test_help_says_what_it_does_and_how_to_get_a_file(capsys):
+def test_help_names_the_command_and_the_converter(capsys):
     with pytest.raises(SystemExit) as done:
         main(["--help"])
     assert done.value.code == 0

@@ -1,4 +1,4 @@
-"""A sentence's translations do not depend on the batch: not by a bit at one shape, and the tokens at none."""
+"""A sentence's translations do not depend on its batch: the same bits at one shape, the same tokens at any shape."""
 
 from functools import cache, partial
 
@@ -59,12 +59,17 @@ def sampled(step, state, memory, lens, extra, **ends):
     return sample_search(step, state, memory, key=extra["key"], num_samples=2, top_k=10, top_p=0.9, **ends)
 
 
-SETTINGS = (greedy, pytest.param(beam, marks=pytest.mark.slow), everything, sampled)  # everything is a beam too
+SETTINGS = (
+    greedy,
+    pytest.param(beam, marks=pytest.mark.slow),
+    everything,
+    sampled,
+)  # `everything` is a beam search too
 
 
 @cache
 def parameters():
-    """Random and sharpened, so that sentences end at many lengths and are not ties."""
+    """Return random parameters, sharpened so that sentences have many lengths and no ties."""
     token = jnp.zeros((1, LONGEST), jnp.int32)
     params = jax.jit(MODEL.init)(jax.random.key(1), token, token)
     params["params"]["decoder"]["dense"]["kernel"] *= 4.0
@@ -84,7 +89,7 @@ def program(setting):
 
 
 def translate(setting, order, batch_size, rows, width=LONGEST):
-    """The sentences of `order`, `batch_size` at a time in `rows` rows of `width`: each by its own number."""
+    """Translate `batch_size` sentences at a time in `rows` rows of `width`; return the results by sentence number."""
     found = {}
     for start in range(0, len(order), batch_size):
         chosen = order[start : start + batch_size]
@@ -97,13 +102,13 @@ def translate(setting, order, batch_size, rows, width=LONGEST):
         result = program(setting)(parameters(), sources, lens, jax.tree.map(jnp.asarray, extra))
         result = jax.tree.map(np.asarray, result)
         for row, sentence in enumerate(chosen):
-            of_row = jax.tree.map(lambda x, row=row: x[row], result)
-            found[int(sentence)] = of_row._replace(weights=of_row.weights[..., :LONGEST])
+            own = jax.tree.map(lambda x, row=row: x[row], result)
+            found[int(sentence)] = own._replace(weights=own.weights[..., :LONGEST])
     return found
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_at_one_shape_nothing_changes_by_a_bit(setting):
+def test_at_one_shape_all_bits_are_the_same(setting):
     in_order = np.arange(SENTENCES)
     alone = translate(setting, in_order, 1, SENTENCES)
     lengths = np.concatenate([found.lengths for found in alone.values()])

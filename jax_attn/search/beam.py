@@ -1,16 +1,18 @@
-"""Beam search: at each step the best few continuations of the best few beginnings."""
+"""Beam search: keep the few best hypotheses of each sentence at each step."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Int
+from jaxtyping import Bool, Float, Int
 
-from jax_attn.search.constraints import constrain, make_constraints
-from jax_attn.search.penalties import LengthNorm, make_penalties, penalized
-from jax_attn.search.step import SearchResult, Step, check_search, inspect_step, make_result
-from jax_attn.search.top_k import likeliest
+from jax_attn.search.constraints import constrain
+from jax_attn.search.inputs import SearchInputs, make_inputs, require_positive
+from jax_attn.search.penalties import LengthNorm, Penalties, make_penalties, penalized
+from jax_attn.search.result import SearchResult, make_result
+from jax_attn.search.step import State, Step
+from jax_attn.search.top_k import top_k
 
 
 def beam_search(
@@ -32,31 +34,33 @@ def beam_search(
     prefix: Int[Array, "..."] | None = None,
     prefix_lens: Int[Array, "..."] | None = None,
 ) -> SearchResult:
-    """Keep the `beam_size` best hypotheses of each sentence, finished ones among them, until all have ended.
+    """Keep the `beam_size` best hypotheses of each sentence, finished ones included, until all have finished.
 
         score = Σ log p / norm(length) + coverage_penalty · Σ_k log(min(Σ_t weights[t, k], 1))
 
-    Hypotheses are ranked by their scores, `eos` counted in the length; of equal ones the continuation of the better
-    hypothesis comes first, then the likelier token, then the smaller. One that has emitted `eos` keeps its score and
-    its claim to a place; one that reaches `max_len` without `eos` is ranked as it stands. A beam of 1 is greedy search.
+    Hypotheses are ranked by their scores, and `eos` counts in the length. Of equal scores, the continuation of the
+    better hypothesis comes first, then the more probable token, then the lower id. A hypothesis that has emitted `eos`
+    keeps its score and stays in the beam while no better one replaces it. A hypothesis that reaches `max_len` without
+    `eos` is ranked as it is. A beam of 1 is greedy search.
 
     Args:
         step: see `jax_attn.search.step.Step`.
-        state: the state before the first token, every leaf leading with `batch_size`; repeated `beam_size` times here.
-        memory: handed to each step as it is, one entry for each sentence.
-        bos, eos: the first token given to the step, and the token that ends a sentence.
-        max_len: L, the most tokens of a sentence, `eos` included.
+        state: the state before the first token, every leaf leading with `batch_size`; it is repeated `beam_size` times.
+        memory: passed to each step unchanged, one entry for each sentence.
+        bos: the first token given to the step.
+        eos: the token that ends a sentence.
+        max_len: L, the maximum number of tokens in a sentence, `eos` included.
         batch_size: B.
-        beam_size: n, how many hypotheses are kept and returned. Places that cannot be filled, because fewer sentences
-            exist than places, score −inf and have length 0.
-        length_penalty: α; 0 compares sums.
+        beam_size: n, the number of hypotheses that are kept and returned. If fewer sentences exist than that, the
+            remaining places have score −inf and length 0.
+        length_penalty: α; 0 compares the sums.
         length_norm: "power" divides by length^α, so that α = 1 averages; "gnmt" by ((5 + length) / 6)^α.
-        coverage_penalty: β; 0 is off. Steps then have to return weights.
-        source_lens: `[B]`, how many of the K positions ought to be covered; None is all of them.
-        min_len: the fewest tokens of a sentence, `eos` included.
-        no_repeat_ngram: n, if no n tokens in a row may occur twice in a sentence.
-        prefix: `[B, P]`, P ≤ L: the tokens that each sentence begins with, whatever the other constraints say.
-        prefix_lens: `[B]`, how many of them count; None counts all.
+        coverage_penalty: β; 0 is off. The step must then return weights.
+        source_lens: `[B]`, the number of the K positions that should be covered; None is all.
+        min_len: the minimum number of tokens in a sentence, `eos` included.
+        no_repeat_ngram: n: no n consecutive tokens occur twice in a sentence. None is off.
+        prefix: `[B, P]`, P ≤ L: the tokens that each sentence begins with, even against the other constraints.
+        prefix_lens: `[B]`, the number of tokens in each prefix; None is P.
 
     Returns:
         `beam_size` hypotheses a sentence, best first.
@@ -67,131 +71,193 @@ def beam_search(
 
     Source: Wu et al., 2016, "Google's Neural Machine Translation System", section 7.
     """
-    check_search(max_len=max_len, batch_size=batch_size, beam_size=beam_size)
-    rows = batch_size * beam_size
-    tokens = jnp.full(rows, bos, jnp.int32)
-    state = jax.tree.map(lambda leaf: jnp.repeat(leaf, beam_size, axis=0), state)
-    outputs = inspect_step(step, tokens, state, memory, bos=bos, eos=eos)
-    constraints = make_constraints(
+    require_positive(beam_size=beam_size)
+    inputs = make_inputs(
+        step,
+        state,
+        memory,
+        bos=bos,
         eos=eos,
+        max_len=max_len,
+        batch_size=batch_size,
         min_len=min_len,
         no_repeat_ngram=no_repeat_ngram,
         prefix=prefix,
         prefix_lens=prefix_lens,
-        max_len=max_len,
-        batch_size=batch_size,
-        vocab_size=outputs.vocab_size,
+        num_hypotheses=beam_size,
     )
     penalties = make_penalties(
         length_penalty=length_penalty,
         length_norm=length_norm,
         coverage_penalty=coverage_penalty,
         source_lens=source_lens,
-        num_keys=outputs.num_keys,
+        num_keys=inputs.outputs.num_keys,
         batch_size=batch_size,
     )
-    dtype = outputs.score_dtype
-    width = min(beam_size, outputs.vocab_size)  # no hypothesis can fill more places than these
-    places = jnp.broadcast_to(jnp.arange(beam_size), (max_len, batch_size, beam_size))
 
-    def by_beam(x: Array) -> Array:
-        return x.reshape(batch_size, beam_size, *x.shape[1:])
+    def advance(beam: Beam) -> Beam:
+        return _keep_best(beam, _extend(beam, inputs, penalties), eos)
 
-    start = {
-        "time": jnp.zeros((), jnp.int32),
-        "tokens": by_beam(tokens),
-        "state": state,
-        "finished": jnp.zeros((batch_size, beam_size), bool),
-        "lengths": jnp.zeros((batch_size, beam_size), jnp.int32),
-        # All places hold the same beginning: only the first of them may be continued.
-        "sums": jnp.full((batch_size, beam_size), -jnp.inf, dtype).at[:, 0].set(0),
-        "scores": jnp.full((batch_size, beam_size), -jnp.inf, dtype),
-        "ids": None if no_repeat_ngram is None else jnp.full((batch_size, beam_size, max_len), eos, jnp.int32),
-        "coverage": jnp.zeros((batch_size, beam_size, outputs.num_keys), dtype) if coverage_penalty else None,
-        # What each step did, to be read backwards at the end: cheaper than reordering all that was said at each step.
-        "origins": places,
-        "chosen": jnp.full(places.shape, eos, jnp.int32),
-        "gained": jnp.zeros(places.shape, dtype),
-        "weights": outputs.room_for_weights(max_len),
-    }
-
-    def is_live(search):
-        return ~search["finished"] & (search["sums"] > -jnp.inf)  # false of NaN: what is broken stays so
-
-    def advance(search):
-        time, live, coverage = search["time"], is_live(search), search["coverage"]
-        log_probs, state, weights = step(search["tokens"].reshape(rows), search["state"], memory)
-        ids = None if search["ids"] is None else search["ids"].reshape(rows, max_len)
-        log_probs = constrain(log_probs.astype(dtype), ids, time, constraints)
-        # The best of a beam are among the best of each hypothesis, which are found without its score.
-        gained, tokens = (by_beam(x) for x in likeliest(log_probs, width))  # [B, beam, width]
-        # A hypothesis that is not continued stands for itself: eos again, which costs nothing.
-        itself = jnp.where(jnp.arange(width) == 0, 0.0, -jnp.inf).astype(dtype)
-        gained, tokens = jnp.where(live[..., None], gained, itself), jnp.where(live[..., None], tokens, eos)
-        lengths, sums = search["lengths"] + live, search["sums"][..., None] + gained
-        if coverage is not None:
-            coverage = coverage + jnp.where(live[..., None], by_beam(weights), 0)
-        candidates = penalized(sums, lengths, coverage, penalties)
-        # top_k puts a NaN anywhere: one among the candidates leaves no order among them.
-        broken = jnp.isnan(candidates).any(axis=(1, 2))[:, None]
-        _, best = jax.lax.top_k(candidates.reshape(batch_size, beam_size * width), beam_size)  # [B, beam]
-        origin = best // width
-
-        def chosen(x: Array) -> Array:
-            """Of the candidates `[B, beam, width]`, the best ones `[B, beam]`."""
-            return jnp.take_along_axis(x.reshape(batch_size, -1), best, axis=-1)
-
-        tokens = chosen(tokens)
-        if ids is not None:
-            ids = _follow(search["ids"], origin).at[:, :, time].set(tokens)
-        return {
-            "time": time + 1,
-            "tokens": tokens,
-            "state": jax.tree.map(lambda leaf: _follow(by_beam(leaf), origin).reshape(leaf.shape), state),
-            "finished": _follow(search["finished"], origin) | (tokens == eos),
-            "lengths": _follow(lengths, origin),
-            "sums": jnp.where(broken, jnp.nan, chosen(sums)),
-            "scores": jnp.where(broken, jnp.nan, chosen(candidates)),
-            "ids": ids,
-            "coverage": None if coverage is None else _follow(coverage, origin),
-            "origins": search["origins"].at[time].set(origin),
-            "chosen": search["chosen"].at[time].set(tokens),
-            "gained": search["gained"].at[time].set(chosen(gained)),
-            "weights": None if weights is None else search["weights"].at[time].set(weights),
-        }
-
-    search = jax.lax.while_loop(lambda search: (search["time"] < max_len) & is_live(search).any(), advance, start)
-    ids, token_scores, weights = _read_back(search["origins"], search["chosen"], search["gained"], search["weights"])
-    return make_result(ids, search["lengths"], search["scores"], token_scores, weights, eos=eos, dtype=outputs.dtype)
+    beam = jax.lax.while_loop(
+        lambda beam: (beam.time < max_len) & _is_live(beam).any(), advance, _first_beam(inputs, penalties)
+    )
+    ids, token_scores, weights = _read_back(beam.history)
+    return make_result(ids, beam.lengths, beam.scores, token_scores, weights, eos=eos, dtype=inputs.outputs.dtype)
 
 
-def _follow(x: Array, origin: Array) -> Array:
-    """The rows of `[B, beam, ...]` that stand at `origin` `[B, beam]`."""
-    return jnp.take_along_axis(x, origin.reshape(origin.shape + (1,) * (x.ndim - 2)), axis=1)
+class History(NamedTuple):
+    """The choices of each step, from which `_read_back` collects the hypotheses at the end.
+
+    That is cheaper than reordering all tokens, scores and weights at each step.
+    """
+
+    origins: Int[Array, "length batch beam"]
+    """The place of the hypothesis that each new one continues; its own place where no step was taken."""
+    tokens: Int[Array, "length batch beam"]
+    """The token appended to it."""
+    token_scores: Float[Array, "length batch beam"]
+    """log p of that token."""
+    weights: Float[Array, "length batch beam key"] | None
+    """The weights of the step, at the places before it."""
 
 
-def _read_back(
-    origins: Array, chosen: Array, gained: Array, weights: Array | None
-) -> tuple[Array, Array, Array | None]:
-    """From each place at the end back to the beginning, by the place that each step continued.
+class Beam(NamedTuple):
+    """The best hypotheses of each sentence after `time` steps, best first."""
 
-    Args:
-        origins: `[L, B, beam]`, the place that each place continued; itself where no step was taken.
-        chosen, gained: `[L, B, beam]`, the tokens and their log p, under the place a step led to.
-        weights: `[L, B · beam, K]` or None, under the place it came from.
+    time: Int[Array, ""]
+    tokens: Int[Array, "batch beam"]
+    """The last token of each hypothesis."""
+    state: State
+    finished: Bool[Array, "batch beam"]
+    """Whether the hypothesis has emitted `eos`."""
+    lengths: Int[Array, "batch beam"]
+    sums: Float[Array, "batch beam"]
+    """Σ log p; −inf where there is no hypothesis."""
+    scores: Float[Array, "batch beam"]
+    """The sums with their penalties."""
+    ids: Int[Array, "batch beam length"] | None
+    """All tokens, if a constraint needs them."""
+    coverage: Float[Array, "batch beam key"] | None
+    """Σ_t weights[t], if the score needs it."""
+    history: History
+
+
+class Candidates(NamedTuple):
+    """The continuations of each hypothesis by its most probable tokens, before the best are chosen."""
+
+    tokens: Int[Array, "batch beam width"]
+    token_scores: Float[Array, "batch beam width"]
+    sums: Float[Array, "batch beam width"]
+    scores: Float[Array, "batch beam width"]
+    lengths: Int[Array, "batch beam"]
+    coverage: Float[Array, "batch beam key"] | None
+    state: State
+    weights: Float[Array, "batch beam key"] | None
+
+
+def _first_beam(inputs: SearchInputs, penalties: Penalties) -> Beam:
+    outputs, eos, max_len = inputs.outputs, inputs.constraints.eos, inputs.max_len
+    shape, dtype = (inputs.batch_size, inputs.num_hypotheses), outputs.score_dtype
+    places = jnp.broadcast_to(jnp.arange(shape[1]), (max_len, *shape))
+    return Beam(
+        time=jnp.zeros((), jnp.int32),
+        tokens=inputs.by_sentence(inputs.tokens),
+        state=inputs.state,
+        finished=jnp.zeros(shape, bool),
+        lengths=jnp.zeros(shape, jnp.int32),
+        # All places hold the same empty hypothesis: only the first may be continued.
+        sums=jnp.full(shape, -jnp.inf, dtype).at[:, 0].set(0),
+        scores=jnp.full(shape, -jnp.inf, dtype),
+        ids=None if inputs.constraints.no_repeat_ngram is None else jnp.full((*shape, max_len), eos, jnp.int32),
+        coverage=jnp.zeros((*shape, outputs.num_keys or 0), dtype) if penalties.coverage else None,
+        history=History(
+            origins=places,
+            tokens=jnp.full(places.shape, eos, jnp.int32),
+            token_scores=jnp.zeros(places.shape, dtype),
+            weights=outputs.zero_weights(*places.shape),
+        ),
+    )
+
+
+def _is_live(beam: Beam) -> Bool[Array, "batch beam"]:
+    """Return which hypotheses can be continued: not the finished ones, not those of score −inf or NaN."""
+    return ~beam.finished & (beam.sums > -jnp.inf)
+
+
+def _extend(beam: Beam, inputs: SearchInputs, penalties: Penalties) -> Candidates:
+    """Take a step, and continue each hypothesis by its most probable tokens."""
+    rows, dtype, live = inputs.tokens.shape[0], beam.sums.dtype, _is_live(beam)
+    log_probs, state, weights = inputs.step(beam.tokens.reshape(rows), beam.state, inputs.memory)
+    ids = None if beam.ids is None else beam.ids.reshape(rows, -1)
+    log_probs = constrain(log_probs.astype(dtype), ids, beam.time, inputs.constraints)
+    # A hypothesis cannot fill more places than the beam has, so that its `width` best tokens are enough.
+    width = min(beam.tokens.shape[1], log_probs.shape[-1])
+    token_scores, tokens = map(inputs.by_sentence, top_k(log_probs, width))
+    weights = None if weights is None else inputs.by_sentence(weights)
+    # A hypothesis that is not continued is its own only candidate: another eos, which costs nothing.
+    unchanged = jnp.where(jnp.arange(width) == 0, 0.0, -jnp.inf).astype(dtype)
+    token_scores = jnp.where(live[..., None], token_scores, unchanged)
+    tokens = jnp.where(live[..., None], tokens, inputs.constraints.eos)
+    lengths, sums, coverage = beam.lengths + live, beam.sums[..., None] + token_scores, beam.coverage
+    if coverage is not None and weights is not None:  # neither is None if coverage counts
+        coverage = coverage + jnp.where(live[..., None], weights, 0)
+    scores = penalized(sums, lengths, coverage, penalties)
+    return Candidates(tokens, token_scores, sums, scores, lengths, coverage, state, weights)
+
+
+def _keep_best(beam: Beam, candidates: Candidates, eos: int) -> Beam:
+    """Make the best candidates of each sentence the next beam."""
+    batch_size, beam_size, width = candidates.scores.shape
+    time, history = beam.time, beam.history
+    _, best = jax.lax.top_k(candidates.scores.reshape(batch_size, -1), beam_size)  # [B, beam]
+    origins = best // width
+    # top_k sorts a NaN anywhere: a sentence with a NaN among its candidates has no order.
+    has_nan = jnp.isnan(candidates.scores).any(axis=(1, 2))[:, None]
+
+    def chosen(x: Array) -> Array:
+        """Take the best candidates `[B, beam]` of `[B, beam, width]`."""
+        return jnp.take_along_axis(x.reshape(batch_size, -1), best, axis=-1)
+
+    def reorder(rows: Array) -> Array:
+        return _take(rows.reshape(batch_size, beam_size, *rows.shape[1:]), origins).reshape(rows.shape)
+
+    tokens = chosen(candidates.tokens)
+    return Beam(
+        time=time + 1,
+        tokens=tokens,
+        state=jax.tree.map(reorder, candidates.state),
+        finished=_take(beam.finished, origins) | (tokens == eos),
+        lengths=_take(candidates.lengths, origins),
+        sums=jnp.where(has_nan, jnp.nan, chosen(candidates.sums)),
+        scores=jnp.where(has_nan, jnp.nan, chosen(candidates.scores)),
+        ids=None if beam.ids is None else _take(beam.ids, origins).at[:, :, time].set(tokens),
+        coverage=None if candidates.coverage is None else _take(candidates.coverage, origins),
+        history=History(
+            origins=history.origins.at[time].set(origins),
+            tokens=history.tokens.at[time].set(tokens),
+            token_scores=history.token_scores.at[time].set(chosen(candidates.token_scores)),
+            weights=None if history.weights is None else history.weights.at[time].set(candidates.weights),
+        ),
+    )
+
+
+def _take(x: Array, places: Array) -> Array:
+    """Take the rows of `[B, beam, ...]` at `places` `[B, beam]`."""
+    return jnp.take_along_axis(x, places.reshape(places.shape + (1,) * (x.ndim - 2)), axis=1)
+
+
+def _read_back(history: History) -> tuple[Array, Array, Array | None]:
+    """Follow each hypothesis from its end back to its beginning.
 
     Returns:
-        ids and token scores `[B, beam, L]`, weights `[B, beam, L, K]`.
+        ids and token scores `[B, beam, L]`, weights `[B, beam, L, K]` or None.
     """
-    if weights is not None:
-        weights = weights.reshape(*origins.shape, -1)
 
-    def back(place: Array, noted: Any) -> tuple[Array, Any]:
-        origin, chosen, gained, weights = noted
-        came_from = _follow(origin, place)
-        said = (_follow(chosen, place), _follow(gained, place))
-        return came_from, (*said, None if weights is None else _follow(weights, came_from))
+    def back(place: Array, step: History) -> tuple[Array, Any]:
+        origin = _take(step.origins, place)
+        weights = None if step.weights is None else _take(step.weights, origin)
+        return origin, (_take(step.tokens, place), _take(step.token_scores, place), weights)
 
-    last = jnp.broadcast_to(jnp.arange(origins.shape[-1]), origins.shape[1:])
-    _, said = jax.lax.scan(back, last, (origins, chosen, gained, weights), reverse=True)
-    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), said)
+    last = jnp.broadcast_to(jnp.arange(history.origins.shape[-1]), history.origins.shape[1:])
+    _, found = jax.lax.scan(back, last, history, reverse=True)
+    return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), found)

@@ -1,4 +1,8 @@
-"""A random language over all prefixes, small enough to list every sentence it can say."""
+"""Beam search over random languages that are small enough to list every sentence.
+
+A language is a random table of log probabilities over all prefixes, with a second table for its attention. NumPy lists
+and ranks the sentences, and checks the constraints on whole sentences.
+"""
 
 import itertools
 
@@ -9,71 +13,152 @@ import pytest
 
 from jax_attn import beam_search, greedy_search
 
-N, EOS, BOS, MAX_LEN, BATCH = 3, 2, 0, 3, 2
-logits = 2 * np.random.default_rng(1).normal(size=(BATCH, (N + 1) ** MAX_LEN, N))
-TABLE = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-SETTINGS = {"bos": BOS, "eos": EOS, "max_len": MAX_LEN, "batch_size": BATCH}
+N, EOS, BOS, MAX_LEN, LANGUAGES, KEYS = 3, 2, 0, 4, 100, 3
+SETTINGS = {"bos": BOS, "eos": EOS, "max_len": MAX_LEN, "batch_size": LANGUAGES}
+RNG = np.random.default_rng(7)
+
+
+def normalized(x):
+    return x / x.sum(-1, keepdims=True)
+
+
+TABLE = np.log(normalized(np.exp(2 * RNG.normal(size=(LANGUAGES, (N + 1) ** MAX_LEN, N)))))
+ATTENTION = normalized(np.exp(3 * RNG.normal(size=(LANGUAGES, (N + 1) ** MAX_LEN, KEYS))))
+SOURCE_LENS = RNG.integers(0, KEYS + 1, LANGUAGES)
+PREFIX, PREFIX_LENS = RNG.integers(0, N, (LANGUAGES, 3)), RNG.integers(0, 4, LANGUAGES)
+
+OPTIONS = (
+    {},
+    {"length_penalty": 1.0},
+    {"length_penalty": 0.6, "length_norm": "gnmt"},
+    {"coverage_penalty": 0.5},
+    {"min_len": 3},
+    {"no_repeat_ngram": 1},
+    {"no_repeat_ngram": 2, "min_len": 4},
+    {"prefix": PREFIX, "prefix_lens": PREFIX_LENS},
+    {
+        "length_penalty": 0.8,
+        "length_norm": "gnmt",
+        "coverage_penalty": 0.2,
+        "source_lens": SOURCE_LENS,
+        "min_len": 3,
+        "no_repeat_ngram": 2,
+        "prefix": PREFIX,
+        "prefix_lens": PREFIX_LENS,
+    },
+)
+SENTENCES = [
+    ids
+    for length in range(1, MAX_LEN + 1)
+    for ids in itertools.product(range(N), repeat=length)
+    if EOS not in ids[:-1] and (ids[-1] == EOS or length == MAX_LEN)
+]
 
 
 def step(tokens, state, memory):
-    """The state is the prefix read as a number in base N + 1, which <bos> leaves at 0, and the steps taken."""
+    """Look up the prefix, which the state holds as a number in base N + 1; <bos> leaves it at 0."""
     prefix, time = state["prefix"], state["time"]
     prefix = jnp.where(time == 0, 0, prefix * (N + 1) + tokens + 1)
-    sentence = jnp.repeat(jnp.arange(BATCH), tokens.shape[0] // BATCH)
-    weights = prefix[:, None] + 0.25 * sentence[:, None] + jnp.zeros(4)  # names the prefix and the sentence
-    return memory[sentence, prefix], {"prefix": prefix, "time": time + 1}, weights
+    language = jnp.repeat(jnp.arange(LANGUAGES), tokens.shape[0] // LANGUAGES)
+    table, attention = memory
+    return table[language, prefix], {"prefix": prefix, "time": time + 1}, attention[language, prefix]
 
 
-def initial():
-    return {"prefix": jnp.zeros(BATCH, int), "time": jnp.zeros(BATCH, int)}
+def search(function, dtype, table=TABLE, **options):
+    arrays = {name: x for name, x in options.items() if isinstance(x, np.ndarray)}
+    static = {name: x for name, x in options.items() if name not in arrays}
+    state = {"prefix": jnp.zeros(LANGUAGES, int), "time": jnp.zeros(LANGUAGES, int)}
+    memory = (jnp.asarray(table, dtype), jnp.asarray(ATTENTION, dtype))
+    run = jax.jit(lambda memory, arrays: function(step, state, memory, **SETTINGS, **static, **arrays))
+    return jax.tree.map(np.asarray, run(memory, arrays))
 
 
-def search(function=beam_search, table=TABLE, **settings):
-    run = jax.jit(lambda state, memory: function(step, state, memory, **SETTINGS | settings))
-    return run(initial(), jnp.asarray(table))
-
-
-def sentences():
-    """Every sequence that ends with its only eos, or reaches MAX_LEN without one."""
-    for length in range(1, MAX_LEN + 1):
-        for ids in itertools.product(range(N), repeat=length):
-            if EOS not in ids[:-1] and (ids[-1] == EOS or length == MAX_LEN):
-                yield ids
-
-
-def prefixes(ids):
-    """The number of the prefix before each token."""
+def prefix_numbers(ids):
+    """Return the number of the prefix before each token."""
     numbers = [0]
     for token in ids[:-1]:
         numbers.append(numbers[-1] * (N + 1) + token + 1)
     return numbers
 
 
-def padded(row, fill):
-    return [*row, *[fill] * (MAX_LEN - len(row))]
+def is_allowed(ids, forced, min_len=0, no_repeat_ngram=None):
+    """Return whether a whole sentence keeps the constraints, which start after the forced tokens."""
+    if ids[: len(forced)] != forced[: len(ids)]:
+        return False
+    if ids[-1] == EOS and len(forced) < len(ids) < min_len:
+        return False
+    if no_repeat_ngram is None:
+        return True
+    grams = [ids[i : i + no_repeat_ngram] for i in range(len(ids) - no_repeat_ngram + 1)]
+    return all(gram not in grams[:i] for i, gram in enumerate(grams) if i + no_repeat_ngram > len(forced))
 
 
-@pytest.mark.parametrize("length_penalty", [0.0, 0.75])
-@pytest.mark.parametrize("beam_size", [15, 20])
-def test_a_beam_as_wide_as_the_language_finds_every_sentence_in_order(x64, length_penalty, beam_size):
-    result = search(beam_size=beam_size, length_penalty=length_penalty)
-    for b in range(BATCH):
-        tokens = {ids: [TABLE[b, p, token] for p, token in zip(prefixes(ids), ids, strict=True)] for ids in sentences()}
-        ranked = sorted(tokens, key=lambda ids: -sum(tokens[ids]) / len(ids) ** length_penalty)
-        assert len(ranked) == 15
-        for n, ids in enumerate(ranked):
-            assert result.ids[b, n].tolist() == padded(ids, EOS)
-            assert result.lengths[b, n] == len(ids)
-            np.testing.assert_allclose(result.scores[b, n], sum(tokens[ids]) / len(ids) ** length_penalty, rtol=1e-12)
-            np.testing.assert_allclose(result.token_scores[b, n], padded(tokens[ids], 0), rtol=1e-12)
-            # The attention of each step is that of the hypothesis's own prefix, 0 past its end.
-            attended = padded([p + 0.25 * b for p in prefixes(ids)], 0)
-            np.testing.assert_array_equal(result.weights[b, n], np.repeat(np.array(attended)[:, None], 4, axis=1))
-    assert (result.scores[:, 15:] == -jnp.inf).all()
+def ranked(language, options):
+    """Return every allowed sentence, best first: (score, ids)."""
+    forced = ()
+    if "prefix" in options:
+        forced = tuple(PREFIX[language, : PREFIX_LENS[language]].tolist())
+        forced = forced[: forced.index(EOS) + 1] if EOS in forced else forced
+    alpha, source_len = options.get("length_penalty", 0), options.get("source_lens", [KEYS] * LANGUAGES)[language]
+    found = []
+    for ids in SENTENCES:
+        if is_allowed(ids, forced, options.get("min_len", 0), options.get("no_repeat_ngram")):
+            before = prefix_numbers(ids)
+            length = (5 + len(ids)) / 6 if options.get("length_norm") == "gnmt" else len(ids)
+            coverage = np.minimum(ATTENTION[language, before].sum(0), 1)[:source_len]
+            score = TABLE[language, before, ids].sum() / length**alpha
+            found.append((score + options.get("coverage_penalty", 0) * np.log(coverage).sum(), ids))
+    return sorted(found, reverse=True)
 
 
-def python_beam(b, beam_size, length_penalty):
-    """The rule again, one hypothesis at a time: (ids, sum), the ended ones kept as they are."""
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ", ".join(options) or "nothing")
+def test_a_beam_as_wide_as_the_language_finds_every_sentence_in_order(x64, options):
+    beam_size = len(SENTENCES)
+    result = search(beam_search, "float64", beam_size=beam_size, **options)
+    for b in range(LANGUAGES):
+        expected = ranked(b, options)
+        assert 0 < len(expected) <= beam_size
+        assert [tuple(ids[:n]) for ids, n in zip(result.ids[b].tolist(), result.lengths[b], strict=True)] == [
+            *(ids for _, ids in expected),
+            *[()] * (beam_size - len(expected)),
+        ]
+        scores = [score for score, _ in expected]
+        np.testing.assert_allclose(result.scores[b, : len(scores)], scores, rtol=1e-12, atol=1e-12)
+        assert (result.scores[b, len(scores) :] == -np.inf).all()
+        for n, (_, ids) in enumerate(expected):
+            before = prefix_numbers(ids)
+            np.testing.assert_array_equal(result.weights[b, n, : len(ids)], ATTENTION[b, before])
+            np.testing.assert_array_equal(result.token_scores[b, n, : len(ids)], TABLE[b, before, ids])
+            assert (result.ids[b, n, len(ids) :] == EOS).all()
+            assert not result.weights[b, n, len(ids) :].any()
+            assert not result.token_scores[b, n, len(ids) :].any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[-1]], ids=["nothing", "everything"])
+def test_a_beam_of_one_is_greedy_bit_for_bit(options, dtype):
+    constraints = {name: x for name, x in options.items() if name.startswith(("min", "no", "prefix"))}
+    one, greedy = search(beam_search, dtype, beam_size=1, **options), search(greedy_search, dtype, **constraints)
+    if options:  # the greedy score has no penalties
+        one, greedy = one._replace(scores=None), greedy._replace(scores=None)
+    jax.tree.map(np.testing.assert_array_equal, one, greedy)
+
+
+@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[-1]], ids=["nothing", "everything"])
+def test_a_narrow_beam_finds_sentences_of_the_language_and_none_better_than_the_best(x64, options):
+    widest = search(beam_search, "float64", beam_size=len(SENTENCES), **options)
+    narrow = search(beam_search, "float64", beam_size=4, **options)
+    assert (narrow.scores[:, 0] <= widest.scores[:, 0] + 1e-12).all()
+    assert (np.diff(np.nan_to_num(narrow.scores, neginf=-1e9), axis=1) <= 0).all()
+    for b in range(LANGUAGES):
+        score_of = {ids: score for score, ids in ranked(b, options)}
+        found = [tuple(ids[:n]) for ids, n in zip(narrow.ids[b].tolist(), narrow.lengths[b], strict=True) if n]
+        assert len(set(found)) == len(found)
+        np.testing.assert_allclose(narrow.scores[b, : len(found)], [score_of[ids] for ids in found], atol=1e-12)
+
+
+def python_beam(language, beam_size, length_penalty):
+    """Search one hypothesis at a time: (ids, Σ log p), finished hypotheses unchanged."""
     beam = [((), 0.0)]
     for _ in range(MAX_LEN):
         candidates = []
@@ -81,54 +166,31 @@ def python_beam(b, beam_size, length_penalty):
             if EOS in ids:
                 candidates.append((ids, total))
             else:
-                prefix = prefixes((*ids, None))[-1]
-                candidates += [((*ids, token), total + TABLE[b, prefix, token]) for token in range(N)]
+                prefix = prefix_numbers((*ids, None))[-1]
+                candidates += [((*ids, token), total + TABLE[language, prefix, token]) for token in range(N)]
         beam = sorted(candidates, key=lambda c: -c[1] / len(c[0]) ** length_penalty)[:beam_size]
     return beam
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 @pytest.mark.parametrize("beam_size", [2, 3])
-def test_a_narrow_beam_is_the_rule_carried_out_one_hypothesis_at_a_time(x64, beam_size, length_penalty):
-    result = search(beam_size=beam_size, length_penalty=length_penalty)
-    for b in range(BATCH):
-        for n, (ids, total) in enumerate(python_beam(b, beam_size, length_penalty)):
-            assert result.ids[b, n].tolist() == padded(ids, EOS)
-            np.testing.assert_allclose(result.scores[b, n], total / len(ids) ** length_penalty, rtol=1e-12)
+def test_a_narrow_beam_equals_a_search_one_hypothesis_at_a_time(x64, beam_size, length_penalty):
+    result = search(beam_search, "float64", beam_size=beam_size, length_penalty=length_penalty)
+    for b in range(LANGUAGES):
+        expected = python_beam(b, beam_size, length_penalty)
+        found = zip(result.ids[b].tolist(), result.lengths[b], strict=True)
+        assert [tuple(ids[:n]) for ids, n in found] == [ids for ids, _ in expected]
+        scores = [total / len(ids) ** length_penalty for ids, total in expected]
+        np.testing.assert_allclose(result.scores[b], scores, rtol=1e-12)
 
 
-def test_a_beam_of_one_is_greedy(x64):
-    jax.tree.map(np.testing.assert_array_equal, search(beam_size=1), search(greedy_search))
-
-
-def test_of_equal_hypotheses_the_earlier_with_the_smaller_token_comes_first():
-    result = search(table=np.zeros_like(TABLE), beam_size=4)
-    np.testing.assert_array_equal(result.ids[0], [[0, 0, 0], [0, 0, 1], [0, 0, 2], [0, 1, 0]])
-
-
-def test_it_stops_when_every_hypothesis_has_ended():
-    taken = []
-
-    def ends_at_once(tokens, state, memory):
-        jax.debug.callback(lambda _: taken.append(1), tokens)
-        return jnp.log(jnp.tile(jnp.array([0.1, 0.1, 0.8]), (tokens.shape[0], 1))), state, None
-
-    settings = SETTINGS | {"max_len": 50}
-    result = jax.block_until_ready(beam_search(ends_at_once, (), None, beam_size=2, **settings))
-    jax.effects_barrier()
-    assert len(taken) == 2
-    np.testing.assert_array_equal(result.ids[0, :, :2], [[EOS, EOS], [0, EOS]])
-    assert result.weights is None
-
-
-@pytest.mark.parametrize("beam_size", [0, -1])
-def test_a_beam_below_one_is_refused(beam_size):
-    with pytest.raises(ValueError, match=f"beam_size must be at least 1; got {beam_size}"):
-        search(beam_size=beam_size)
+def test_equal_hypotheses_keep_their_order_and_put_the_lower_token_first():
+    result = search(beam_search, "float32", table=np.zeros_like(TABLE), beam_size=4)
+    np.testing.assert_array_equal(result.ids[0], [[0, 0, 0, 0], [0, 0, 0, 1], [0, 0, 0, 2], [0, 0, 1, 0]])
 
 
 def counted_search(table, **settings):
-    """A search of one sentence over log probabilities `[L, N]` by time, and how many steps it took."""
+    """Search one sentence over log probabilities `[L, N]` by time, and count the steps."""
     taken = []
 
     def by_time(tokens, time, memory):
@@ -142,7 +204,20 @@ def counted_search(table, **settings):
     return result, len(taken)
 
 
-def test_places_that_nobody_fills_keep_nobody_waiting():
+def test_search_stops_when_every_hypothesis_has_ended():
+    result, steps = counted_search(np.log(np.tile([0.1, 0.1, 0.8], (50, 1))), beam_size=2)
+    assert steps == 2
+    np.testing.assert_array_equal(result.ids[0, :, :2], [[EOS, EOS], [0, EOS]])
+    assert result.weights is None
+
+
+@pytest.mark.parametrize("beam_size", [0, -1])
+def test_a_beam_below_one_is_refused(beam_size):
+    with pytest.raises(ValueError, match=f"beam_size must be at least 1; got {beam_size}"):
+        search(beam_search, "float32", beam_size=beam_size)
+
+
+def test_empty_places_do_not_prolong_the_search():
     table = np.log(np.full((9, N), 1 / N))
     table[2:] = [-np.inf, -np.inf, 0]
     result, steps = counted_search(table, beam_size=20)
@@ -153,7 +228,7 @@ def test_places_that_nobody_fills_keep_nobody_waiting():
 
 
 @pytest.mark.parametrize("nan", [np.nan, -np.nan])
-def test_a_nan_in_question_makes_the_scores_nan_and_stops(nan):
+def test_a_nan_that_counts_makes_the_scores_nan_and_ends_the_search(nan):
     table = np.log(np.full((9, N), 1 / N))
     table[1, 1] = nan
     result, steps = counted_search(table, beam_size=3)
@@ -164,8 +239,8 @@ def test_a_nan_in_question_makes_the_scores_nan_and_stops(nan):
     np.testing.assert_array_equal(result.token_scores, 0)
 
 
-def test_a_nan_that_is_not_in_question_does_no_harm():
-    """Only what has ended, or has never begun, is asked for what comes next: its answer is not looked at."""
+def test_a_nan_for_a_hypothesis_that_is_not_continued_is_ignored():
+    """A finished hypothesis and an empty place ignore the log probabilities of the step."""
     table = np.full((5, N), np.nan)
     table[0] = [-np.inf, -np.inf, 0]
     result, steps = counted_search(table, beam_size=3)
@@ -173,7 +248,7 @@ def test_a_nan_that_is_not_in_question_does_no_harm():
     np.testing.assert_array_equal(result.scores, [[0, -np.inf, -np.inf]])
 
 
-def test_a_hopeless_sentence_has_no_hypothesis_and_ends_at_once():
+def test_a_sentence_without_a_possible_token_has_no_hypothesis_and_ends():
     table = np.log(np.full((9, N), 1 / N))
     table[1] = -np.inf
     table[0, EOS] = -np.inf
@@ -183,8 +258,8 @@ def test_a_hopeless_sentence_has_no_hypothesis_and_ends_at_once():
     assert not result.lengths.any()
 
 
-def test_a_score_that_divides_does_not_hide_which_token_is_likelier():
-    """Both sums round to the same float32; a beam of one still takes what greedy search takes."""
+def test_of_equal_sums_the_more_probable_token_comes_first():
+    """Both sums round to the same float32; a beam of one still takes the token of greedy search."""
     table = np.log(np.full((2, N), 1e-30, np.float32))
     table[0, 0] = -4e7
     table[0, 1:] = -np.inf

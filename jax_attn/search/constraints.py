@@ -1,6 +1,6 @@
-"""What a hypothesis may and must say, whatever its probability: shared by every search.
+"""Constraints on the tokens of a hypothesis, shared by every search.
 
-A token that is not allowed has log probability −inf. The others keep theirs: scores stay those of the model.
+A forbidden token gets the log probability −inf. The others keep theirs, so that scores stay those of the model.
 """
 
 from typing import NamedTuple
@@ -13,17 +13,17 @@ from jax_attn.functional.checks import require_ids, require_integer, require_len
 
 
 class Constraints(NamedTuple):
-    """The constraints of one search over B sentences; what is off costs nothing."""
+    """The constraints of one search over B sentences. A constraint that is off costs nothing."""
 
     eos: int
     min_len: int
-    """The fewest tokens of a hypothesis, `eos` included."""
+    """The minimum number of tokens in a hypothesis, `eos` included."""
     no_repeat_ngram: int | None
-    """n: no n tokens in a row occur twice in a hypothesis."""
+    """n: no n consecutive tokens occur twice in a hypothesis. None is off."""
     prefix: Int[Array, "batch prefix"] | None
-    """The tokens that a sentence's hypotheses begin with, right-padded."""
+    """The tokens that the hypotheses of each sentence begin with, right-padded."""
     prefix_lens: Int[Array, "batch"] | None
-    """How many of them count."""
+    """The number of tokens in each prefix."""
 
 
 def make_constraints(
@@ -37,12 +37,12 @@ def make_constraints(
     batch_size: int,
     vocab_size: int,
 ) -> Constraints:
-    """Check the options of a search.
+    """Check the options that constrain a search.
 
     Raises:
         ValueError: `min_len` outside [0, max_len], `no_repeat_ngram` below 1, a prefix that is not `[B, at most L]`,
-            lengths that are not `[B]` or come without a prefix; ids outside [0, N) and lengths outside [0, P] where
-            they can be seen.
+            lengths that are not `[B]` or come without a prefix. Outside of a jit also ids outside [0, N) and lengths
+            outside [0, P].
         TypeError: a prefix or lengths that are not integers.
     """
     if not 0 <= min_len <= max_len:
@@ -74,11 +74,11 @@ def constrain(
     time: Int[Array, ""],
     constraints: Constraints,
 ) -> Float[Array, "rows vocab"]:
-    """`log_probs` with −inf for every token that may not follow `ids[:, :time]`.
+    """Set `log_probs` to −inf for every token that may not follow `ids[:, :time]`.
 
-    A forced token is allowed whatever the other constraints say: a prefix may end a sentence early or repeat itself,
-    and what it says counts as said. `rows` are the B sentences' hypotheses, those of a sentence side by side; `ids` are
-    asked for where n-grams are.
+    The prefix goes before the other constraints: it may end a sentence early or repeat itself. Its tokens count for the
+    constraints on later tokens. The hypotheses of a sentence are adjacent rows. `ids` are needed only for
+    `no_repeat_ngram`.
     """
     allowed = log_probs
     if constraints.min_len > 1:
@@ -87,15 +87,15 @@ def constrain(
         allowed = forbid_repeats(allowed, ids, time, constraints.no_repeat_ngram)
     if constraints.prefix is not None and constraints.prefix_lens is not None:
         forced = force_prefix(log_probs, time, constraints.prefix)
-        still = jnp.repeat(time < constraints.prefix_lens, log_probs.shape[0] // constraints.prefix.shape[0])
-        allowed = jnp.where(still[:, None], forced, allowed)
+        is_forced = jnp.repeat(time < constraints.prefix_lens, log_probs.shape[0] // constraints.prefix.shape[0])
+        allowed = jnp.where(is_forced[:, None], forced, allowed)
     return allowed
 
 
 def forbid_end(
     log_probs: Float[Array, "rows vocab"], time: Int[Array, ""], eos: int, min_len: int
 ) -> Float[Array, "rows vocab"]:
-    """−inf for `eos` where it would leave fewer than `min_len` tokens: while time + 1 < min_len."""
+    """Set `eos` to −inf while the sentence would end with fewer than `min_len` tokens: time + 1 < min_len."""
     ends = jnp.arange(log_probs.shape[-1]) == eos
     return jnp.where(ends & (time + 1 < min_len), -jnp.inf, log_probs)
 
@@ -103,29 +103,31 @@ def forbid_end(
 def forbid_repeats(
     log_probs: Float[Array, "rows vocab"], ids: Int[Array, "rows length"], time: Int[Array, ""], n: int
 ) -> Float[Array, "rows vocab"]:
-    """−inf for every token that would complete n tokens in a row that `ids[:, :time]` holds already.
+    """Set every token to −inf that would complete an n-gram which `ids[:, :time]` already contains.
 
         token ids[i + n − 1] is forbidden if ids[i : i + n − 1] = ids[time − n + 1 : time] and i + n ≤ time
 
-    At n = 2, after a b a, the token b is forbidden; at n = 1 a and b are. Each row is compared with itself, shifted:
-    O(n·L), and O(L) memory.
+    At n = 2, after a b a, the token b is forbidden; at n = 1, a and b are. Each row is compared with itself, shifted,
+    in O(n·L) time and O(L) memory.
 
     Source: Paulus et al., 2018, "A Deep Reinforced Model for Abstractive Summarization", section 2.5.
     """
     rows, length = ids.shape
-    starts = jnp.arange(length - n + 1)  # of every n-gram that has room; none where n > L
+    starts = jnp.arange(length - n + 1)  # of every n-gram that fits; none where n > L
     repeats = jnp.broadcast_to(starts + n <= time, (rows, starts.size))
     for offset in range(n - 1):
-        latest = jnp.take(ids, time - n + 1 + offset, axis=1, mode="clip")  # before n − 1 tokens `repeats` is False
+        latest = jnp.take(
+            ids, time - n + 1 + offset, axis=1, mode="clip"
+        )  # unused before n − 1 tokens, where `repeats` is False
         repeats &= ids[:, offset : offset + starts.size] == latest[:, None]
-    forbidden = jnp.where(repeats, ids[:, n - 1 :], log_probs.shape[-1])  # beyond the vocabulary: dropped
+    forbidden = jnp.where(repeats, ids[:, n - 1 :], log_probs.shape[-1])  # an id outside the vocabulary is dropped
     return log_probs.at[jnp.arange(rows)[:, None], forbidden].set(-jnp.inf, mode="drop")
 
 
 def force_prefix(
     log_probs: Float[Array, "rows vocab"], time: Int[Array, ""], prefix: Int[Array, "batch prefix"]
 ) -> Float[Array, "rows vocab"]:
-    """−inf for all but the prefix's token at `time`, which keeps its log probability."""
-    forced = jnp.take(prefix, time, axis=1, mode="clip")  # past the prefix's end nobody asks
+    """Set every token to −inf except the prefix's token at `time`."""
+    forced = jnp.take(prefix, time, axis=1, mode="clip")  # unused past the end of the prefix
     forced = jnp.repeat(forced, log_probs.shape[0] // prefix.shape[0])
     return jnp.where(jnp.arange(log_probs.shape[-1]) == forced[:, None], log_probs, -jnp.inf)

@@ -14,14 +14,14 @@ def allowed(log_probs):
     return [np.flatnonzero(row > -np.inf).tolist() for row in np.asarray(log_probs)]
 
 
-def test_no_end_before_the_least_length():
+def test_eos_is_forbidden_before_the_minimum_length():
     log_probs = jnp.zeros((1, N))
     assert allowed(forbid_end(log_probs, jnp.array(1), EOS, min_len=3)) == [[1, 2, 3]]
     assert allowed(forbid_end(log_probs, jnp.array(2), EOS, min_len=3)) == [[0, 1, 2, 3]]
 
 
-def test_worked_n_grams():
-    ids = jnp.array([[1, 2, 1, 9, 9]])  # what lies past the time does not count
+def test_forbidden_n_grams_by_example():
+    ids = jnp.array([[1, 2, 1, 9, 9]])  # tokens past the time do not count
     for n, expected in {1: [0, 3], 2: [0, 1, 3], 3: [0, 1, 2, 3]}.items():
         assert allowed(forbid_repeats(jnp.zeros((1, N)), ids, jnp.array(3), n)) == [expected]
     overlapping = jnp.array([[1, 1, 1, 0]])
@@ -29,7 +29,7 @@ def test_worked_n_grams():
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
-def test_n_grams_are_those_of_a_list(n):
+def test_forbidden_n_grams_equal_those_of_a_list(n):
     length = 5
     every = np.array(list(itertools.product(range(3), repeat=length)))
     for time in range(length):
@@ -39,7 +39,7 @@ def test_n_grams_are_those_of_a_list(n):
             assert tokens == [t for t in range(3) if time < n - 1 or (*ids[time - n + 1 :], t)[-n:] not in grams]
 
 
-def test_a_prefix_comes_first_and_counts_as_said():
+def test_a_prefix_is_forced_and_counts_for_later_tokens():
     prefix = jnp.array([[1, 1, 0], [2, 3, 1]])
     assert allowed(force_prefix(jnp.zeros((4, N)), jnp.array(1), prefix)) == [[1], [1], [3], [3]]
     constraints = Constraints(EOS, 4, 1, prefix, jnp.array([3, 1]))
@@ -50,7 +50,7 @@ def test_a_prefix_comes_first_and_counts_as_said():
     assert allowed(constrain(jnp.zeros((4, N)), ids, jnp.array(2), constraints)) == [[0], [0], [1], [1]]
 
 
-def test_what_is_allowed_keeps_its_log_probability_and_what_is_not_may_be_nan():
+def test_allowed_tokens_keep_their_log_probability_and_forbidden_ones_may_be_nan():
     log_probs = jnp.array([[jnp.nan, -1.0, -2.0, jnp.nan]])
     constraints = Constraints(EOS, 3, 1, None, None)
     found = constrain(log_probs, jnp.array([[3, 0]]), jnp.array(1), constraints)
@@ -86,12 +86,12 @@ PREFIX = np.zeros((2, 2), np.int32)
         ({"prefix_lens": np.array([1, 1])}, ValueError, "prefix_lens needs a prefix; got None"),
     ],
 )
-def test_constraints_that_cannot_be_met_are_refused(own_checks, search, options, error, message):
+def test_invalid_constraints_are_refused(own_checks, search, options, error, message):
     with pytest.raises(error, match=message):
         search(flat, (), None, bos=1, eos=EOS, max_len=3, batch_size=2, **options)
 
 
-def test_an_empty_prefix_is_none():
+def test_an_empty_prefix_is_no_prefix():
     prefix = jnp.zeros((2, 0), int)
     found = greedy_search(flat, (), None, bos=1, eos=EOS, max_len=3, batch_size=2, prefix=prefix)
     np.testing.assert_array_equal(found.lengths, 1)

@@ -1,79 +1,80 @@
-"""One hypothesis at a time, grown by one token at each step: what greedy search and sampling have in common."""
+"""The loop that greedy search and sampling share: each hypothesis grows by one token a step."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
-from jax_attn.search.constraints import Constraints, constrain
-from jax_attn.search.step import Memory, SearchResult, State, Step, StepOutputs, make_result
+from jax_attn.search.constraints import constrain
+from jax_attn.search.inputs import SearchInputs
+from jax_attn.search.result import SearchResult, make_result
+from jax_attn.search.step import State
 
 Choose = Callable[[Array, Array], tuple[Array, Array]]
-"""choose(log_probs [rows, N], time) -> (log p of the chosen [rows], tokens [rows]); NaN where log_probs hold one."""
+"""choose(log_probs [rows, N], time) -> (log p of the chosen tokens [rows], the tokens [rows]).
+
+The log p of a row is NaN if its `log_probs` contain a NaN.
+"""
 
 
-def walk(
-    step: Step,
-    tokens: Array,
-    state: State,
-    memory: Memory,
-    choose: Choose,
-    constraints: Constraints,
-    outputs: StepOutputs,
-    *,
-    batch_size: int,
-    max_len: int,
-) -> SearchResult:
-    """Follow the chosen tokens from `tokens` `[rows]` on, until every row has ended, or for `max_len` tokens.
+class Progress(NamedTuple):
+    """The hypotheses after `time` steps."""
 
-    A row ends at `eos`, and where no token can be chosen: its score is then −inf or NaN. The rows of a sentence stand
-    side by side, and become its hypotheses in that order.
+    time: Int[Array, ""]
+    tokens: Int[Array, "rows"]
+    """The last token of each row."""
+    state: State
+    live: Bool[Array, "rows"]
+    """Whether the row goes on."""
+    lengths: Int[Array, "rows"]
+    scores: Float[Array, "rows"]
+    """Σ log p."""
+    ids: Int[Array, "rows length"]
+    token_scores: Float[Array, "rows length"]
+    weights: Float[Array, "length rows key"] | None
+
+
+def decode_loop(inputs: SearchInputs, choose: Choose) -> SearchResult:
+    """Append the chosen token to each row until every row has ended, or has `max_len` tokens.
+
+    A row ends at `eos`. It also ends where no token can be chosen; its score is then −inf or NaN.
     """
-    rows, eos = tokens.shape[0], constraints.eos
-    start = {
-        "time": jnp.zeros((), jnp.int32),
-        "tokens": tokens,
-        "state": state,
-        "live": jnp.ones(rows, bool),
-        "lengths": jnp.zeros(rows, jnp.int32),
-        "sums": jnp.zeros(rows, outputs.score_dtype),
-        "ids": jnp.full((rows, max_len), eos, jnp.int32),
-        "token_scores": jnp.zeros((rows, max_len), outputs.score_dtype),
-        "weights": outputs.room_for_weights(max_len),
-    }
+    step, max_len, eos = inputs.step, inputs.max_len, inputs.constraints.eos
+    rows, dtype = inputs.tokens.shape[0], inputs.outputs.score_dtype
 
-    def advance(search):
-        time, live = search["time"], search["live"]
-        log_probs, state, weights = step(search["tokens"], search["state"], memory)
-        log_probs = constrain(log_probs.astype(outputs.score_dtype), search["ids"], time, constraints)
-        gained, tokens = choose(log_probs, time)
-        gained, tokens = jnp.where(live, gained, 0), jnp.where(live, tokens, eos)
-        sums = search["sums"] + gained
-        return {
-            "time": time + 1,
-            "tokens": tokens,
-            "state": state,
-            "live": live & (tokens != eos) & (sums > -jnp.inf),  # false of NaN
-            "lengths": search["lengths"] + live,
-            "sums": sums,
-            "ids": search["ids"].at[:, time].set(tokens),
-            "token_scores": search["token_scores"].at[:, time].set(gained),
-            "weights": None if weights is None else search["weights"].at[time].set(weights),
-        }
+    def advance(now: Progress) -> Progress:
+        log_probs, state, weights = step(now.tokens, now.state, inputs.memory)
+        log_probs = constrain(log_probs.astype(dtype), now.ids, now.time, inputs.constraints)
+        token_scores, tokens = choose(log_probs, now.time)
+        token_scores, tokens = jnp.where(now.live, token_scores, 0), jnp.where(now.live, tokens, eos)
+        scores = now.scores + token_scores
+        return Progress(
+            time=now.time + 1,
+            tokens=tokens,
+            state=state,
+            live=now.live & (tokens != eos) & (scores > -jnp.inf),  # a NaN ends the row as well
+            lengths=now.lengths + now.live,
+            scores=scores,
+            ids=now.ids.at[:, now.time].set(tokens),
+            token_scores=now.token_scores.at[:, now.time].set(token_scores),
+            weights=None if now.weights is None else now.weights.at[now.time].set(weights),
+        )
 
-    search = jax.lax.while_loop(lambda search: (search["time"] < max_len) & search["live"].any(), advance, start)
-    weights = search["weights"]
-
-    def by_sentence(x: Array) -> Array:
-        return x.reshape(batch_size, rows // batch_size, *x.shape[1:])
-
-    return make_result(
-        by_sentence(search["ids"]),
-        by_sentence(search["lengths"]),
-        by_sentence(search["sums"]),
-        by_sentence(search["token_scores"]),
-        None if weights is None else by_sentence(jnp.moveaxis(weights, 0, 1)),
-        eos=eos,
-        dtype=outputs.dtype,
+    start = Progress(
+        time=jnp.zeros((), jnp.int32),
+        tokens=inputs.tokens,
+        state=inputs.state,
+        live=jnp.ones(rows, bool),
+        lengths=jnp.zeros(rows, jnp.int32),
+        scores=jnp.zeros(rows, dtype),
+        ids=jnp.full((rows, max_len), eos, jnp.int32),
+        token_scores=jnp.zeros((rows, max_len), dtype),
+        weights=inputs.outputs.zero_weights(max_len, rows),
     )
+    end = jax.lax.while_loop(lambda now: (now.time < max_len) & now.live.any(), advance, start)
+    weights = None if end.weights is None else jnp.moveaxis(end.weights, 0, 1)
+    by_row = (end.ids, end.lengths, end.scores, end.token_scores, weights)
+    return make_result(*jax.tree.map(inputs.by_sentence, by_row), eos=eos, dtype=inputs.outputs.dtype)

@@ -1,4 +1,4 @@
-"""Several models as one: their steps combined, so that search still drives a single step."""
+"""Combine the steps of several models into one, which search calls like any other."""
 
 import math
 from collections.abc import Sequence
@@ -15,20 +15,21 @@ Average = Literal["probability", "log"]
 
 
 def ensemble(steps: Sequence[Step], *, average: Average = "probability") -> Step:
-    """A step over M models that share a target vocabulary; its state and memory are tuples with one entry for each.
+    """Return one step for M models with the same target vocabulary.
 
         "probability"   log p(n) = log (1/M · Σ_m p_m(n))
         "log"           log p(n) = 1/M · Σ_m log p_m(n) − log Z,   Z such that Σ_n p(n) = 1
 
-    Averaged probabilities are what the field uses (Sutskever et al., 2014; fairseq); the geometric mean lets every
-    model veto. The weights are the mean of those of the models that return any, and None if none does.
+    Its state and memory are tuples with one entry for each model. Most systems average probabilities (Sutskever et al.,
+    2014; fairseq). With the geometric mean ("log") every model can veto a token. The weights are the mean over the
+    models that return weights, or None if no model does.
 
         step = ensemble([first.step, second.step])
         beam_search(step, (first_state, second_state), (first_memory, second_memory), ...)
 
     Raises:
-        ValueError: no steps, an unknown average; when the step is called, another number of states or memories, log
-            probabilities or weights of different shapes.
+        ValueError: no steps or an unknown average. The returned step raises it for another number of states or
+            memories, and for log probabilities or weights of different shapes.
     """
     steps = tuple(steps)
     if not steps:
@@ -40,7 +41,7 @@ def ensemble(steps: Sequence[Step], *, average: Average = "probability") -> Step
         for name, parts in {"state": state, "memory": memory}.items():
             if not isinstance(parts, tuple | list) or len(parts) != len(steps):
                 raise ValueError(f"{name} must be a tuple of {len(steps)}, one for each step; got {_kind(parts)}")
-        results = [step(tokens, *of_model) for step, *of_model in zip(steps, state, memory, strict=True)]
+        results = [step(tokens, *own) for step, *own in zip(steps, state, memory, strict=True)]
         log_probs = _stack("log_probs", [log_probs for log_probs, _, _ in results])
         weights = [weights for _, _, weights in results if weights is not None]
         mean_weights = _stack("weights", weights).mean(axis=0) if weights else None
@@ -51,13 +52,13 @@ def ensemble(steps: Sequence[Step], *, average: Average = "probability") -> Step
 
 
 def _log_of_mean(log_probs: Array) -> Array:
-    """log of the mean probability, `[M, rows, N]` -> `[rows, N]`."""
+    """Return the log of the mean probability, `[M, rows, N]` -> `[rows, N]`."""
     wide = log_probs.astype(wide_dtype(log_probs))
     return (jax.nn.logsumexp(wide, axis=0) - math.log(len(log_probs))).astype(log_probs.dtype)
 
 
 def _normalized_mean(log_probs: Array) -> Array:
-    """The mean log probability, its probabilities made to sum to 1; a row of which nothing is left stays −inf."""
+    """Return the mean log probability, normalised; a row without a possible token stays −inf."""
     mean = log_probs.astype(wide_dtype(log_probs)).mean(axis=0)
     total = jax.nn.logsumexp(mean, axis=-1, keepdims=True)
     return (mean - jnp.where(total == -jnp.inf, 0, total)).astype(log_probs.dtype)

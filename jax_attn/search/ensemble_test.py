@@ -10,7 +10,7 @@ SETTINGS = {"bos": 1, "eos": 0, "max_len": 4, "batch_size": 1}
 
 
 def model(log_probs, weights=None):
-    """A step that says `log_probs` whatever it is told, and counts in its state."""
+    """Return a step with constant `log_probs`, whose state counts the calls."""
 
     def step(tokens, state, memory):
         rows = tokens.shape[0]
@@ -38,7 +38,7 @@ def test_logarithms_are_averaged_and_normalised():
     np.testing.assert_allclose(np.exp(log_probs), [expected / expected.sum()], rtol=1e-6)
 
 
-def test_only_logarithms_let_one_model_veto():
+def test_one_model_can_veto_only_with_the_log_average():
     never = np.log([[0.5, 0.5, 1e-300]])
     never[0, 2] = -np.inf
     np.testing.assert_allclose(np.exp(call(model(never), model(SKEWED))[0]), [[0.3, 0.3, 0.4]], rtol=1e-6)
@@ -46,13 +46,13 @@ def test_only_logarithms_let_one_model_veto():
 
 
 @pytest.mark.parametrize("average", ["probability", "log"])
-def test_a_row_of_nothing_stays_nothing_and_a_nan_stays_a_nan(average):
+def test_a_row_of_minus_inf_stays_and_a_nan_stays_nan(average):
     nothing, unknown = np.full((1, 3), -np.inf), np.array([[np.nan, 0.0, 0.0]])
     assert (call(model(nothing), model(nothing), average=average)[0] == -jnp.inf).all()
     assert jnp.isnan(call(model(unknown), model(HALF), average=average)[0]).any()
 
 
-def test_weights_are_the_mean_of_those_there_are_each_model_with_its_own_memory():
+def test_weights_are_averaged_over_the_models_that_return_any():
     _, _, weights = call(model(HALF, [[1.0, 0.0]]), model(HALF), model(HALF, [[0.0, 1.0]]))
     np.testing.assert_allclose(weights, [[0.5, 1.5]])  # the memories are 1, 2, 3
 
@@ -67,7 +67,7 @@ def test_a_model_with_itself_searches_like_the_model(search):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), twice, alone)
 
 
-def test_what_does_not_fit_is_refused(own_checks):
+def test_invalid_steps_states_and_outputs_are_refused(own_checks):
     with pytest.raises(ValueError, match="steps must hold at least 1 step; got 0"):
         ensemble([])
     with pytest.raises(ValueError, match=r"average must be one of \('probability', 'log'\); got 'mean'"):

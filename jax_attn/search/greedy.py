@@ -1,15 +1,15 @@
-"""Greedy search: at each step the likeliest token."""
+"""Greedy search: take the most probable token at each step."""
 
 from typing import Any
 
-import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Int
 
-from jax_attn.search.constraints import make_constraints
-from jax_attn.search.decode_loop import walk
-from jax_attn.search.step import SearchResult, Step, check_search, inspect_step
-from jax_attn.search.top_k import likeliest
+from jax_attn.search.decode_loop import decode_loop
+from jax_attn.search.inputs import make_inputs
+from jax_attn.search.result import SearchResult
+from jax_attn.search.step import Step
+from jax_attn.search.top_k import top_k
 
 
 def greedy_search(
@@ -26,45 +26,46 @@ def greedy_search(
     prefix: Int[Array, "..."] | None = None,
     prefix_lens: Int[Array, "..."] | None = None,
 ) -> SearchResult:
-    """Follow the likeliest token until every sentence has reached `eos`, or for `max_len` tokens.
+    """Append the most probable token until every sentence has reached `eos`, or has `max_len` tokens.
 
-    Of equally likely tokens the lowest is taken.
+    Of equally probable tokens the one with the lowest id is taken.
 
     Args:
         step: see `jax_attn.search.step.Step`.
         state: the state before the first token, every leaf leading with `batch_size`.
-        memory: handed to each step as it is.
-        bos, eos: the first token given to the step, and the token that ends a sentence.
-        max_len: L, the most tokens of a sentence, `eos` included.
+        memory: passed to each step unchanged.
+        bos: the first token given to the step.
+        eos: the token that ends a sentence.
+        max_len: L, the maximum number of tokens in a sentence, `eos` included.
         batch_size: B.
-        min_len: the fewest tokens of a sentence, `eos` included.
-        no_repeat_ngram: n, if no n tokens in a row may occur twice in a sentence.
-        prefix: `[B, P]`, P ≤ L: the tokens that each sentence begins with, whatever the other constraints say.
-        prefix_lens: `[B]`, how many of them count; None counts all.
+        min_len: the minimum number of tokens in a sentence, `eos` included.
+        no_repeat_ngram: n: no n consecutive tokens occur twice in a sentence. None is off.
+        prefix: `[B, P]`, P ≤ L: the tokens that each sentence begins with, even against the other constraints.
+        prefix_lens: `[B]`, the number of tokens in each prefix; None is P.
 
     Returns:
-        One hypothesis a sentence (n = 1); its score is Σ log p, the prefix's included.
+        One hypothesis a sentence (n = 1); its score is Σ log p, the prefix included.
 
     Raises:
         ValueError: a size below 1, an id outside the vocabulary, state or log probabilities of a wrong shape, and what
             `jax_attn.search.constraints.make_constraints` refuses.
     """
-    check_search(max_len=max_len, batch_size=batch_size)
-    tokens = jnp.full(batch_size, bos, jnp.int32)
-    outputs = inspect_step(step, tokens, state, memory, bos=bos, eos=eos)
-    constraints = make_constraints(
+    inputs = make_inputs(
+        step,
+        state,
+        memory,
+        bos=bos,
         eos=eos,
+        max_len=max_len,
+        batch_size=batch_size,
         min_len=min_len,
         no_repeat_ngram=no_repeat_ngram,
         prefix=prefix,
         prefix_lens=prefix_lens,
-        max_len=max_len,
-        batch_size=batch_size,
-        vocab_size=outputs.vocab_size,
     )
 
     def choose(log_probs: Array, time: Array) -> tuple[Array, Array]:
-        gained, tokens = likeliest(log_probs, 1)
-        return gained[:, 0], tokens[:, 0]
+        token_scores, tokens = top_k(log_probs, 1)
+        return token_scores[:, 0], tokens[:, 0]
 
-    return walk(step, tokens, state, memory, choose, constraints, outputs, batch_size=batch_size, max_len=max_len)
+    return decode_loop(inputs, choose)

@@ -6,18 +6,18 @@ import pytest
 from jax_attn import greedy_search
 
 EOS, BOS = 0, 3
-# The likeliest token after each: 3 -> 1 -> 2 -> eos, and for the second sentence 3 -> 2 -> 1 -> 2 -> 1 …
+# The most probable token after each: 3 -> 1 -> 2 -> eos, and for the second sentence 3 -> 2 -> 1 -> 2 -> 1 …
 NEXT = jnp.array([[0, 2, 0, 1], [0, 2, 1, 2]])
 SETTINGS = {"bos": BOS, "eos": EOS, "batch_size": 2}
 
 
 def step(tokens, state, memory):
-    """The likeliest next token has probability 7/10; the weights point at how many steps have been taken."""
+    """Give the next token the probability 7/10, and weights that mark the number of the step."""
     log_probs = jnp.log(0.1 + 0.6 * jax.nn.one_hot(memory[jnp.arange(2), tokens], 4))
     return log_probs, state + 1, jax.nn.one_hot(state, 6)
 
 
-def test_the_likeliest_token_is_followed_until_the_end_or_the_limit():
+def test_the_most_probable_token_is_taken_until_eos_or_max_len():
     result = jax.jit(lambda memory: greedy_search(step, jnp.zeros(2, int), memory, max_len=5, **SETTINGS))(NEXT)
     np.testing.assert_array_equal(result.ids, [[[1, 2, EOS, EOS, EOS]], [[2, 1, 2, 1, 2]]])
     np.testing.assert_array_equal(result.lengths, [[3], [5]])
@@ -27,7 +27,7 @@ def test_the_likeliest_token_is_followed_until_the_end_or_the_limit():
     np.testing.assert_array_equal(result.weights[1, 0], np.eye(6)[:5])
 
 
-def test_it_stops_when_every_sentence_has_ended():
+def test_search_stops_when_every_sentence_has_ended():
     taken = []
 
     def counted(tokens, state, memory):
@@ -56,7 +56,7 @@ def test_a_step_without_weights_gives_none():
         ({"batch_size": 3}, r"every leaf of the state must be \[3, ...\]; got \[2\]"),
     ],
 )
-def test_a_search_that_cannot_return_anything_is_refused(change, message):
+def test_invalid_arguments_are_refused(change, message):
     def two_rows(tokens, state, memory):
         return jnp.zeros((2, 4)), state, None
 
@@ -73,8 +73,8 @@ def test_log_probabilities_of_another_shape_are_refused():
 
 
 @pytest.mark.parametrize(("value", "score"), [(np.nan, np.nan), (-np.inf, -np.inf)])
-def test_where_nothing_can_be_chosen_nothing_is(value, score):
-    """The second sentence breaks off at its third step; the first does not suffer."""
+def test_a_sentence_without_a_possible_token_ends_alone(value, score):
+    """The second sentence ends at its third step; the first is not affected."""
 
     def broken(tokens, state, memory):
         log_probs, state, weights = step(tokens, state, memory)
@@ -95,4 +95,4 @@ def test_where_nothing_can_be_chosen_nothing_is(value, score):
     for filled in (result.token_scores[1], result.weights[1]):
         np.testing.assert_array_equal(filled, 0)
     jax.effects_barrier()
-    assert len(taken) == 3  # and nobody waits for it
+    assert len(taken) == 3  # the search does not go on for it

@@ -1,4 +1,4 @@
-"""What a beam ranks hypotheses by: the log probability, weighed against the length and what was attended to.
+"""Scores that a beam ranks hypotheses by: the log probability, with penalties for length and coverage.
 
     score = Σ log p / norm(length) + coverage_penalty · Σ_k log(min(Σ_t weights[t, k], 1))
 
@@ -16,20 +16,20 @@ from jax_attn.functional.checks import require_integer, require_lengths, require
 
 LengthNorm = Literal["power", "gnmt"]
 
-LEAST_COVERAGE = 1e-9
-"""A position that nobody attended to counts as attended to this much: log 0 would make every hypothesis as bad."""
+MIN_COVERAGE = 1e-9
+"""The coverage of a position that got no attention: with log 0 all such hypotheses would have the score −inf."""
 
 
 class Penalties(NamedTuple):
-    """How one search scores its hypotheses."""
+    """The penalties of one search."""
 
     length: float
     """α, the exponent of the norm; 0 compares sums."""
     length_norm: LengthNorm
     coverage: float
-    """β; 0 is off, and costs nothing."""
+    """β; 0 is off and costs nothing."""
     covered: Bool[Array, "batch key"] | None
-    """The source positions that ought to be attended to; None if the step returns no weights."""
+    """The source positions that should be attended to; None if the step returns no weights."""
 
 
 def make_penalties(
@@ -41,11 +41,11 @@ def make_penalties(
     num_keys: int | None,
     batch_size: int,
 ) -> Penalties:
-    """Check the options of a search; `num_keys` is K, or None if the step returns no weights.
+    """Check the options that penalise hypotheses; `num_keys` is K, or None if the step returns no weights.
 
     Raises:
         ValueError: a penalty that is negative or not finite, an unknown norm, a coverage penalty without weights,
-            lengths that are not `[B]` or, where they can be seen, outside [0, K].
+            lengths that are not `[B]` or, outside of a jit, not in [0, K].
         TypeError: lengths that are not integers.
     """
     for name, penalty in {"length_penalty": length_penalty, "coverage_penalty": coverage_penalty}.items():
@@ -72,18 +72,18 @@ def penalized(
     coverage: Float[Array, "batch beam key"] | None,
     penalties: Penalties,
 ) -> Float[Array, "batch beam candidates"]:
-    """The scores of every hypothesis's candidates, from their Σ log p: length and coverage are the hypothesis's own."""
+    """Compute the scores of candidates from their Σ log p, the length and the coverage of their hypotheses."""
     scores = sums
     if penalties.length:
         scores = scores / norm(lengths.astype(sums.dtype), penalties.length, penalties.length_norm)[..., None]
-    if coverage is not None and penalties.covered is not None:  # both are, where the penalty is not 0
-        missed = missing_coverage(coverage, penalties.covered[:, None])
-        scores = scores + penalties.coverage * missed[..., None]
+    if coverage is not None and penalties.covered is not None:  # neither is None if the penalty is on
+        missing = missing_coverage(coverage, penalties.covered[:, None])
+        scores = scores + penalties.coverage * missing[..., None]
     return scores
 
 
 def norm(lengths: Float[Array, "*shape"], alpha: float, form: LengthNorm) -> Float[Array, "*shape"]:
-    """What a sum of log probabilities is divided by, `eos` counted in the length.
+    """Return the divisor of Σ log p for each length, which includes `eos`.
 
     "power"  length^α               α = 1 is the average
     "gnmt"   ((5 + length) / 6)^α   Wu et al., 2016, equation 14
@@ -94,9 +94,9 @@ def norm(lengths: Float[Array, "*shape"], alpha: float, form: LengthNorm) -> Flo
 def missing_coverage(
     coverage: Float[Array, "*batch key"], covered: Bool[Array, "*#batch #key"]
 ) -> Float[Array, "*batch"]:
-    """Σ_k log(min(coverage[k], 1)) over the positions `covered`, where coverage[k] = Σ_t weights[t, k].
+    """Return Σ_k log(min(coverage[k], 1)) over the positions `covered`, where coverage[k] = Σ_t weights[t, k].
 
-    0 if every position was attended to as much as one token attends; Wu et al., 2016, equation 14.
+    It is 0 if every position got at least the attention of one token. Wu et al., 2016, equation 14.
     """
-    logs = jnp.log(jnp.clip(coverage, LEAST_COVERAGE, 1.0))
+    logs = jnp.log(jnp.clip(coverage, MIN_COVERAGE, 1.0))
     return jnp.where(covered, logs, 0).sum(axis=-1)

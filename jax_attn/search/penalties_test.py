@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from jax_attn import beam_search
-from jax_attn.search.penalties import LEAST_COVERAGE, Penalties, missing_coverage, norm, penalized
+from jax_attn.search.penalties import MIN_COVERAGE, Penalties, missing_coverage, norm, penalized
 
 SETTINGS = {"bos": 1, "eos": 0, "max_len": 3, "batch_size": 2}
 
@@ -14,10 +14,10 @@ def test_norms():
     np.testing.assert_allclose(norm(lengths, 0.5, "gnmt"), [1, np.sqrt(2)], rtol=1e-6)
 
 
-def test_coverage_is_missed_where_less_than_one_token_looked():
+def test_coverage_is_missing_where_the_attention_sums_to_less_than_1():
     coverage = jnp.array([[0.5, 1.0, 3.0, 0.25], [0.5, 0.0, 0.0, 1.0]])
     covered = jnp.array([[True, True, True, False], [True, True, False, False]])
-    expected = [np.log(0.5), np.log(0.5) + np.log(LEAST_COVERAGE)]
+    expected = [np.log(0.5), np.log(0.5) + np.log(MIN_COVERAGE)]
     np.testing.assert_allclose(missing_coverage(coverage, covered), expected, rtol=1e-6)
 
 
@@ -44,7 +44,7 @@ def flat(tokens, state, memory):
         ({"source_lens": np.array([1])}, r"source_lens must be \[2\]; got \[1\]"),
     ],
 )
-def test_penalties_that_cannot_rank_are_refused(own_checks, options, message):
+def test_invalid_penalties_are_refused(own_checks, options, message):
     with pytest.raises(ValueError, match=message):
         beam_search(flat, (), True, **SETTINGS, **options)
 

@@ -13,7 +13,7 @@ SETTINGS = {"bos": BOS, "eos": EOS, "max_len": 1, "batch_size": 1}
 
 
 def step(tokens, state, memory):
-    """The same distribution for every row and time; `memory` is a number for each sentence that turns it around."""
+    """Return one distribution for every row and time, rotated by the `memory` of the sentence."""
     sentence = jnp.repeat(jnp.arange(memory.shape[0]), tokens.shape[0] // memory.shape[0])
     turned = (jnp.arange(N) + memory[sentence, None]) % N
     return jnp.log(jnp.asarray(P, jnp.float32))[turned], state, jax.nn.one_hot(tokens, N)
@@ -38,13 +38,13 @@ def sample(memory=(0,), **options):
         ({"top_p": 0.6}, P * [0, 1, 0, 1, 0]),
         ({"top_p": 0.75}, P * [0, 1, 0, 1, 1]),
         ({"top_k": 4}, P * [1, 1, 0, 1, 1]),  # of the equal two the lower
-        ({"temperature": 3.0, "top_p": 0.75}, P ** (1 / 3) * [1, 1, 0, 1, 1]),  # after the temperature
-        ({"top_k": 3, "top_p": 0.7}, P * [0, 1, 0, 1, 0]),  # of what top_k left: 4/9, 7/9
+        ({"temperature": 3.0, "top_p": 0.75}, P ** (1 / 3) * [1, 1, 0, 1, 1]),  # applied after the temperature
+        ({"top_k": 3, "top_p": 0.7}, P * [0, 1, 0, 1, 0]),  # applied after top_k: 4/9, 7/9
         ({"min_len": 2, "max_len": 2, "top_k": 5}, P * [0, 1, 1, 1, 1]),  # of the first token
     ],
 )
 def test_frequencies(options, expected):
-    """χ² with up to 4 degrees of freedom exceeds 23.5 once in 10⁴ times. What is not kept never comes."""
+    """χ² with up to 4 degrees of freedom exceeds 23.5 once in 10⁴ times. A token that is not kept is never drawn."""
     count = 20_000
     found = np.asarray(sample(num_samples=count, **options).ids)[..., 0]
     observed, expected = np.bincount(found.ravel(), minlength=N), count * expected / expected.sum()
@@ -54,16 +54,16 @@ def test_frequencies(options, expected):
 
 
 def test_samples_steps_and_sentences_are_independent():
-    """Pairs of tokens, one after the other, of one sample or of two, are as frequent as their product says."""
+    """Pairs of tokens, of one sample or of two, have the frequency of independent tokens."""
     found = np.asarray(sample(memory=(0,) * 50, num_samples=400, min_len=2, max_len=3, key=jax.random.key(3)).ids)
     allowed = P * [0, 1, 1, 1, 1]
     first, second = allowed / allowed.sum(), P
-    for a, b, of_b in (
+    for a, b, second_p in (
         (found[:, :, 0], found[:, :, 1], second),  # time
         (found[:, ::2, 0], found[:, 1::2, 0], first),  # samples
         (found[::2, :, 0], found[1::2, :, 0], first),  # sentences
     ):
-        expected = a.size * np.outer(first, of_b)
+        expected = a.size * np.outer(first, second_p)
         observed = np.zeros((N, N))
         np.add.at(observed, (a.ravel(), b.ravel()), 1)
         kept = expected > 0
@@ -72,18 +72,20 @@ def test_samples_steps_and_sentences_are_independent():
         assert ((observed - expected)[kept] ** 2 / expected[kept]).sum() < 50.8
 
 
-def test_given_noise_is_what_is_drawn_by():
+def test_given_noise_decides_the_draw():
     noise = np.zeros((1, 2, 1, N), np.float32)
     noise[0, 0, 0, 4], noise[0, 1, 0, 2] = 9, 9
     found = sample(noise=jnp.asarray(noise), key=None, num_samples=2)
     np.testing.assert_array_equal(found.ids, [[[4], [2]]])
-    np.testing.assert_allclose(found.token_scores[0, :, 0], np.log(P[[4, 2]]), rtol=1e-6)  # the model's, not the draw's
+    np.testing.assert_allclose(
+        found.token_scores[0, :, 0], np.log(P[[4, 2]]), rtol=1e-6
+    )  # log p of the model, without the noise
     found = sample(noise=jnp.zeros((1, 1, 3, N)), key=None, temperature=0.1, max_len=3)
     greedy = greedy_search(step, (), jnp.array([0]), **SETTINGS | {"max_len": 3})
     jax.tree.map(np.testing.assert_array_equal, found, greedy)
 
 
-def test_the_likeliest_alone_is_greedy():
+def test_keeping_one_token_is_greedy_search():
     for options in ({"top_k": 1}, {"top_p": 1e-6}):
         found = sample(max_len=3, **options)
         jax.tree.map(
@@ -105,7 +107,7 @@ def test_a_sentences_samples_do_not_change_with_the_batch_around_it():
     assert len({ids.tobytes() for ids in np.asarray(every.ids).reshape(12, 6)}) > 8  # and they differ
 
 
-def test_the_nucleus_is_the_fewest_that_reach_it():
+def test_the_nucleus_is_the_smallest_set_that_reaches_p():
     logits = jnp.log(jnp.array([[0.5, 0.25, 0.125, 0.125]]))
     for top_p, kept in {0.4: 1, 0.5: 1, 0.51: 2, 0.75: 2, 0.8: 3, 1.0: 4}.items():
         assert int(nucleus(logits, top_p).sum()) == kept
@@ -115,7 +117,7 @@ def test_the_nucleus_is_the_fewest_that_reach_it():
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.5}])
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_where_nothing_can_be_drawn_nothing_is(options, value):
+def test_a_sentence_without_a_possible_token_ends_alone(options, value):
     def broken(tokens, state, memory):
         log_probs = jnp.log(jnp.asarray(P, jnp.float32)) + jnp.where(memory[:, None] == 1, value, 0)
         return log_probs, state, None
@@ -147,12 +149,12 @@ def test_where_nothing_can_be_drawn_nothing_is(options, value):
         ({"key": jax.random.split(jax.random.key(0), 2)}, ValueError, r"key must be \[\] or \[1\]; got \[2\]"),
     ],
 )
-def test_what_cannot_be_drawn_from_is_refused(own_checks, options, error, message):
+def test_invalid_arguments_are_refused(own_checks, options, error, message):
     with pytest.raises(error, match=message):
         sample_search(step, (), jnp.array([0]), **SETTINGS | {"key": jax.random.key(0)} | options)
 
 
-def test_a_prefix_is_said_in_every_sample():
+def test_every_sample_begins_with_the_prefix():
     prefix = jnp.array([[3, 4], [2, 2]])
     found = sample(memory=(0, 0), prefix=prefix, prefix_lens=jnp.array([2, 1]), num_samples=20, max_len=4)
     np.testing.assert_array_equal(found.ids[0, :, :2], [[3, 4]] * 20)

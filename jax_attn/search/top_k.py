@@ -1,4 +1,4 @@
-"""The k likeliest tokens of each row: what every search asks at every step."""
+"""The k largest log probabilities of each row, which every search needs at every step."""
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +8,15 @@ from jaxtyping import Float, Int
 BLOCK = 64
 
 
-def likeliest(log_probs: Float[Array, "rows vocab"], k: int) -> tuple[Float[Array, "rows {k}"], Int[Array, "rows {k}"]]:
-    """The k largest numbers of each row, largest first, and the tokens they belong to; of equal ones the lower token.
+def top_k(log_probs: Float[Array, "rows vocab"], k: int) -> tuple[Float[Array, "rows {k}"], Int[Array, "rows {k}"]]:
+    """Return the k largest numbers of each row, largest first, and their tokens; of equal ones the lower token first.
 
-    The result is that of `jax.lax.top_k`. On a CPU a large vocabulary is searched several times faster by blocks: the k
-    largest lie in the k blocks with the largest maxima, for if one lay elsewhere, k others would stand before it.
+    The result is that of `jax.lax.top_k`. A large vocabulary is searched by blocks, which is several times faster on a
+    CPU. The k largest numbers lie in the k blocks with the largest maxima: if one lay in another block, those k maxima
+    would all stand before it.
 
-    A NaN, of whatever sign and at whatever place, makes the first number of its row NaN (`top_k` sorts a NaN with a
-    sign last, and 0·∞ has one on x86).
+    A NaN of either sign, anywhere in a row, makes the first number of that row NaN. (`jax.lax.top_k` sorts a NaN with
+    the sign bit last, and 0·∞ has that bit on x86.)
 
     Args:
         log_probs: `[rows, N]`.
@@ -36,6 +37,6 @@ def likeliest(log_probs: Float[Array, "rows vocab"], k: int) -> tuple[Float[Arra
         rows = jnp.arange(log_probs.shape[0])[:, None]
         values, places = jax.lax.top_k(log_probs.at[rows, candidates].get(mode="fill", fill_value=-jnp.inf), k)
         tokens = jnp.take_along_axis(candidates, places, axis=-1)
-    # No slice of the values here: XLA knows a top_k by its only slice, and with a second one sorts the whole row.
-    unknown = jnp.isnan(highest)[:, None] & (jnp.arange(k) == 0)
-    return jnp.where(unknown, jnp.nan, values), tokens.astype(jnp.int32)
+    # The values are not sliced here: XLA recognises a top_k by its only slice, and sorts the whole row if it sees two.
+    has_nan = jnp.isnan(highest)[:, None] & (jnp.arange(k) == 0)
+    return jnp.where(has_nan, jnp.nan, values), tokens.astype(jnp.int32)

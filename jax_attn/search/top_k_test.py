@@ -3,13 +3,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_attn.search.top_k import BLOCK, likeliest
+from jax_attn.search.top_k import BLOCK, top_k
 
 
 @pytest.mark.parametrize(("vocab_size", "k"), [(7, 7), (4 * BLOCK, 1), (4 * BLOCK + 1, 1), (1500, 5), (8000, 3)])
 @pytest.mark.parametrize("levels", [3, 50, None])
-def test_the_first_of_a_stable_sort(vocab_size, k, levels):
-    """With few levels nearly all numbers are tied, and −inf is among them."""
+def test_top_k_is_the_start_of_a_stable_sort(vocab_size, k, levels):
+    """With few levels most numbers are tied, some of them at −inf."""
     rng = np.random.default_rng(0)
     log_probs = rng.normal(size=(20, vocab_size)).astype(np.float32)
     if levels is not None:
@@ -17,7 +17,7 @@ def test_the_first_of_a_stable_sort(vocab_size, k, levels):
         log_probs[log_probs == 0] = -np.inf
         log_probs[:3] = -np.inf
         log_probs[1, -1] = 0.0
-    values, tokens = jax.jit(likeliest, static_argnums=1)(log_probs, k)
+    values, tokens = jax.jit(top_k, static_argnums=1)(log_probs, k)
     expected = np.argsort(-log_probs, axis=-1, kind="stable")[:, :k]
     np.testing.assert_array_equal(tokens, expected)
     np.testing.assert_array_equal(values, np.take_along_axis(log_probs, expected, axis=-1))
@@ -29,20 +29,20 @@ def test_a_nan_is_seen_whatever_its_sign_and_place(vocab_size, sign):
     for place in (0, vocab_size // 2, vocab_size - 1):
         log_probs = np.zeros((2, vocab_size), np.float32)
         log_probs[0, place] = np.copysign(np.nan, sign)
-        values, _ = jax.jit(likeliest, static_argnums=1)(jnp.asarray(log_probs), 2)
+        values, _ = jax.jit(top_k, static_argnums=1)(jnp.asarray(log_probs), 2)
         assert np.isnan(values[0, 0])
         assert not np.isnan(values[1]).any()
 
 
 @pytest.mark.parametrize("vocab_size", [200, 8001])
 def test_no_row_is_sorted_on_a_cpu(vocab_size):
-    """XLA knows its fast selection by a pattern, which a careless use of the result destroys: 30 times slower."""
+    """XLA selects fast only if it recognises a pattern. A second slice of the result hides it: 30 times slower."""
     if jax.default_backend() != "cpu":
         pytest.skip("how XLA compiles for a CPU")
 
     def best(log_probs):
-        gained, tokens = likeliest(log_probs, 3)
-        return gained[:, 0], gained.reshape(2, -1), tokens
+        values, tokens = top_k(log_probs, 3)
+        return values[:, 0], values.reshape(2, -1), tokens
 
     program = jax.jit(best).lower(jnp.zeros((8, vocab_size))).compile().as_text()
     assert "TopK" in program

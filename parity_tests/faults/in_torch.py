@@ -138,5 +138,11 @@ TORCH_FAULTS = (
         with_options(length_penalty=0.0),
         variant="a table, {'beam_size': 4, 'length_penalty': 0.75}",
     ),
-    Fault("the end not seen", "greedy_search", module("search_result").Hypothesis, "extended", end_not_seen),
+    Fault(
+        "the end not seen",
+        "greedy_search",
+        __import__("torch_ref.search.result", fromlist=["result"]).Hypothesis,
+        "extended",
+        end_not_seen,
+    ),
 )

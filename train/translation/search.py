@@ -12,7 +12,7 @@ from jax_attn import search as searches
 from jax_attn.models import EncoderDecoder
 from jax_attn.search import SearchResult, ensemble
 from jax_attn.search.step import Memory, State, Step
-from jax_attn.search.top_k import likeliest
+from jax_attn.search.top_k import top_k
 from train.config import SearchConfig, search_settings
 from train.data.vocabulary import BOS, EOS
 
@@ -80,7 +80,7 @@ def make_candidates(models: tuple[EncoderDecoder, ...], k: int) -> Callable[...,
         def advance(carry: Any, given: jax.Array) -> Any:
             tokens, state = carry
             log_probs, state, _ = step(tokens, state, memory)
-            return (given, state), likeliest(log_probs, k)
+            return (given, state), top_k(log_probs, k)
 
         start = jnp.full(targets.shape[0], BOS, targets.dtype)
         _, found = jax.lax.scan(advance, (start, state), targets.T)

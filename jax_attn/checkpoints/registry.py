@@ -1,0 +1,63 @@
+"""The registry of checkpoint formats.
+
+To add a format, write a file beside `d2l.py` with the functions that `Format` names, and add a line to `FORMATS`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from flax import linen as nn
+
+from jax_attn.checkpoints import d2l
+
+StateDict = Mapping[str, Any]
+"""Names of tensors to NumPy arrays, JAX arrays or CPU tensors of PyTorch."""
+
+
+class Format(NamedTuple):
+    """The functions of one format, each over the state dict of a whole model."""
+
+    description: str
+    """The models that it holds, as a noun phrase."""
+    recognise: Callable[[StateDict], bool]
+    """Return whether the names of the tensors are those of this format, even if some are missing or wrong."""
+    load: Callable[[StateDict], tuple[nn.Module, dict[str, Any]]]
+    """Return the Flax module and its parameters."""
+    describe: Callable[[StateDict], str]
+    """Return the model and its sizes in words."""
+
+
+FORMATS = {
+    "d2l": Format("translators with attention of the d2l.ai book", d2l.recognise, d2l.load, d2l.describe),
+}
+"""Every format by name, in the order in which they are tried."""
+
+
+def find_format(state_dict: StateDict) -> Format:
+    """Return the first format that recognises a checkpoint.
+
+    Raises:
+        KeyError: no format recognises it.
+    """
+    for format in FORMATS.values():
+        if format.recognise(state_dict):
+            return format
+    known = ", ".join(f"{name} ({format.description})" for name, format in FORMATS.items())
+    raise KeyError(f"no known format has these keys: {sorted(state_dict)}; known formats: {known}")
+
+
+def load(state_dict: StateDict) -> tuple[nn.Module, dict[str, Any]]:
+    """Load a checkpoint of any format in `FORMATS`.
+
+        module, params = load(read_safetensors("translator.safetensors"))
+
+    Args:
+        state_dict: names to arrays, or to CPU tensors, of the whole model.
+
+    Returns:
+        The Flax module and `{"params": ...}`, in the dtype of the checkpoint.
+
+    Raises:
+        KeyError, ValueError, TypeError: keys that no format has, or what the `load` of the format refuses.
+    """
+    return find_format(state_dict).load(state_dict)
