@@ -1,1 +1,1 @@
-"""Is the attention right, and which scoring function? Trained side by side and counted: see `__main__`."""
+"""Train every attention side by side and compare them: see `__main__`."""

@@ -1,16 +1,15 @@
-"""Is the attention right, and which scoring function? `python -m train.compare_attention [PRESET] [OPTIONS]`.
+"""Compare scoring functions: train the same translator with every attention and several seeds.
 
-$ python -m train.compare_attention                             # every attention with seeds 0, 1 and 2
+$ python -m train.compare_attention                             # every attention, seeds 0, 1 and 2
 $ python -m train.compare_attention --attentions additive dot --seeds 0 1 --epochs 2
-$ python -m train.compare_attention --exercises runs/exercises  # the book's exercises on scoring functions
+$ python -m train.compare_attention book --data fra.txt         # another preset and other data
+$ python -m train.compare_attention --exercises runs/exercises  # the book's exercises, without training
 
-Trains the same model with every attention and several seeds, each run by `python -m train.nmt` in a process of its own,
-and prints one table. What stands on the command line beside the options below is handed on to it: a preset, --data,
---epochs, --model.num-hiddens and all the others. Stopped and started again, it goes on with the runs that are missing.
+Each run is one `python -m train.nmt`. You can also give a preset, and all options of its --help; they go to every run.
+If you stop the comparison, start it again with the same command: complete runs are kept, the others are trained.
 
-BLEU and the alignment error are means over the seeds. Their intervals hold 95 % of 2000 bootstrap samples, in each of
-which as many seeds, and as many test sentences, are drawn with replacement (see `bootstrap`). Tokens a second of
-training and peak memory are the median run's, and mean something on a quiet machine with --jobs 1.
+The result is a table. BLEU and alignment error are means over the seeds, with 95 % intervals of a bootstrap over
+seeds and test sentences. Speed and memory are medians; for a fair speed use an idle machine and --jobs 1.
 """
 
 from __future__ import annotations
@@ -20,68 +19,57 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from train.compare_attention import runs
-from train.compare_attention.table import as_markdown, as_text, cells, notes, ranks
 from train.config import AttentionName, ConfigError
-from train.data.corpus import CorpusError
 
 ATTENTIONS: tuple[str, ...] = get_args(AttentionName)
-
-PICTURES = {"scores.png", "attention.png", *(f"attention-{name}.png" for name in ATTENTIONS)}
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of the runs are those of `python -m train.nmt`."""
+    """Options of the comparison. All others are those of `python -m train.nmt`."""
 
     attentions: tuple[str, ...] = ATTENTIONS
-    """What is compared; differences are those from the first."""
+    """The attentions to compare. Differences are taken from the first one."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """A run of each attention with each of them."""
+    """Each attention is trained once with each seed."""
     out: Path = Path("runs/compare-attention")
-    """The folder of the runs, their table as comparison.json, and the pictures. What is there is not made again."""
+    """The folder for the runs, comparison.json and the pictures. Complete runs in it are used again."""
     jobs: int = 1
-    """Runs at a time; with more than one, their speeds mean nothing."""
+    """How many runs train at the same time."""
     json: Path | None = None
-    """Write the numbers into this file too, beside what else it holds."""
+    """Also write the results into this JSON file. Its other entries stay."""
     page: Path | None = None
-    """Renew the tables in this Markdown file, between `<!-- table: NAME -->` and `<!-- end -->`; needs --json."""
+    """Update the tables between `<!-- table: NAME -->` and `<!-- end -->` in this Markdown file. Needs --json."""
     exercises: Path | None = None
-    """Train nothing: answer the book's exercises on scoring functions, with pictures, into this folder."""
+    """Train nothing; write the answers to the book's exercises on scoring functions into this folder."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, run, and say what was wrong on one line; the exit status."""
+    """Run the program, report errors on one line, and return the exit status."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    before = signal.signal(signal.SIGTERM, _interrupt)  # or the runs under way would go on alone
+    previous = signal.signal(signal.SIGTERM, _interrupt)  # otherwise `kill` would leave the trainings running
     try:
         options, rest = parse(sys.argv[1:] if arguments is None else list(arguments))
         if options.exercises is None:
             compare(options, rest)
         else:
             answer(options, options.exercises)
-    except (ConfigError, CorpusError) as error:
+    except (ConfigError, OSError, runs.RunError) as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    except runs.RunError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"error: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, runs.RunError) else 2
     except KeyboardInterrupt:
-        print("interrupted; started again in the same way, it goes on with the runs that are missing", file=sys.stderr)
+        print("interrupted; the same command goes on with the missing runs", file=sys.stderr)
         return 130
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
     return 0
 
 
@@ -90,7 +78,11 @@ def _interrupt(*_: object) -> None:
 
 
 def parse(arguments: list[str]) -> tuple[Options, list[str]]:
-    """The command line as options and what is left for the runs; ConfigError if it could not be used."""
+    """Split the command line into the options here and the arguments for `train.nmt`.
+
+    Raises:
+        ConfigError: an option with a value that cannot be used.
+    """
     import tyro
 
     options, rest = tyro.cli(
@@ -98,9 +90,9 @@ def parse(arguments: list[str]) -> tuple[Options, list[str]]:
     )
     unknown = [name for name in options.attentions if name not in ATTENTIONS]
     wrong = [f"there is no attention {name!r}; there are: {', '.join(ATTENTIONS)}" for name in unknown]
-    for name, given in (("--attentions", options.attentions), ("--seeds", options.seeds)):
-        if not given or len(set(given)) < len(given):
-            wrong.append(f"{name} must be one or more, each once; got {' '.join(map(str, given)) or 'none'}")
+    for name, values in (("--attentions", options.attentions), ("--seeds", options.seeds)):
+        if not values or len(set(values)) < len(values):
+            wrong.append(f"{name} must be one or more, each once; got {' '.join(map(str, values)) or 'none'}")
     if options.jobs < 1:
         wrong.append(f"--jobs must be at least 1; got {options.jobs}")
     for option, instead in (("--seed", "--seeds"), ("--model.attention", "--attentions")):
@@ -110,113 +102,97 @@ def parse(arguments: list[str]) -> tuple[Options, list[str]]:
         if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
             wrong.append(f"{path} cannot be written: it must be a file in a folder that exists")
     if options.page is not None and options.json is None:
-        wrong.append("--page needs --json, where the tables' numbers are")
+        wrong.append("--page needs --json: the numbers of its tables are there")
     if options.exercises is not None and rest:
-        wrong.append(f"--exercises trains nothing, and takes no {rest[0]}")
+        wrong.append(f"--exercises trains nothing and cannot be used with {rest[0]}")
+    if (options.out.exists() and not options.out.is_dir()) or (options.out / "config.json").exists():
+        wrong.append(f"{options.out} is not a folder for a comparison; name another one with --out")
     if wrong:
         raise ConfigError("; ".join(wrong))
     if options.json is not None:
-        read_numbers(options.json)  # before hours of training
+        read_numbers(options.json)  # report a bad file before hours of training
     return options, rest
 
 
 def compare(options: Options, arguments: Sequence[str]) -> None:
-    """Make the runs that are missing, and show what all come to."""
-    require_own(options.out)
+    """Train the missing runs, then print and write the comparison of all."""
     planned = runs.plan(options.out, options.attentions, options.seeds, arguments)
     if planned[0].config.corpus.test < 1:
-        raise ConfigError("corpus.test must be at least 1, or there is nothing to compare; got 0")
-    runs.make_missing(planned, options.jobs, _say)
+        raise ConfigError("corpus.test must be at least 1: the test sentences are what is compared; got 0")
+    runs.train_missing(planned, options.jobs)
 
-    from train.compare_attention import pictures, rank, results
+    from train.compare_attention import exercises, pictures, results
 
-    comparison = results.compare([results.read(run) for run in planned])
-    comparison["bilinear_ranks"] = rank.of_bilinear([run for run in planned if run.attention == "bilinear"])
+    comparison = results.compare([results.read_outcome(run) for run in planned])
+    comparison["bilinear_ranks"] = exercises.bilinear_ranks([run for run in planned if run.attention == "bilinear"])
     write_json(options.out / "comparison.json", comparison)
-    print(as_text(cells(comparison)), *notes(comparison), sep="\n")
+    print(results.as_markdown(results.table(comparison)), *results.notes(comparison), sep="\n")
     pictures.draw(comparison, planned, options.out)
     publish(options, "comparison", comparison)
     print(f"see {options.out}")
 
 
-def require_own(out: Path) -> None:
-    """ConfigError if the folder holds anything but what a comparison leaves, or is none."""
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out} is no folder; name one with --out")
-    run = re.compile(f"({'|'.join(ATTENTIONS)})-[0-9]+([.]log)?")
-    files = {"comparison.json", "comparison.json.part", *PICTURES}
-    for path in sorted(out.iterdir()) if out.exists() else []:
-        if path.name not in files and not run.fullmatch(path.name):
-            raise ConfigError(f"{out} holds something else ({path.name}); name another folder with --out")
-
-
 def answer(options: Options, folder: Path) -> None:
-    """The book's exercises: their pictures, and their numbers in exercises.json unless --json says where."""
-    from train.compare_attention import exercises
+    """Print the answers to the book's exercises, and write them and their pictures into a folder."""
+    from train.compare_attention import exercises, results
 
     folder.mkdir(parents=True, exist_ok=True)
     answers = exercises.answer(folder)
-    if options.json is None:
-        write_json(folder / "exercises.json", answers)
+    write_json(folder / "exercises.json", answers)
     for name, rows in exercises.tables(answers).items():
-        print(f"{name}:", as_text(rows), sep="\n", end="\n\n")
+        print(f"{name}:", results.as_markdown(rows), sep="\n", end="\n\n")
     publish(options, "exercises", answers)
     print(f"see {folder}")
 
 
-def publish(options: Options, name: str, content: Mapping[str, Any]) -> None:
-    """Put numbers into the file of --json, and renew the tables of --page."""
+def publish(options: Options, name: str, content: dict[str, Any]) -> None:
+    """Write results under their name into the file of --json, and update the tables of --page."""
     if options.json is None:
         return
-    held = read_numbers(options.json)
-    held[name] = content
-    write_json(options.json, held)
+    numbers = read_numbers(options.json) | {name: content}
+    write_json(options.json, numbers)
     if options.page is not None:
         page = options.page.read_text(encoding="utf-8")
-        options.page.write_text(renewed(page, held), encoding="utf-8")
+        options.page.write_text(update_tables(page, numbers), encoding="utf-8")
 
 
 def read_numbers(path: Path) -> dict[str, Any]:
-    """What the file of --json holds already; ConfigError if it is another kind of file."""
-    if not path.exists():
-        return {}
+    """Read the file of --json; one that does not exist is empty.
+
+    Raises:
+        ConfigError: the file is not a JSON object.
+    """
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        numbers = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON ({error}); name another file with --json") from error
-    if not isinstance(held, dict):
-        raise ConfigError(f"{path} holds something else than numbers by name; name another file with --json")
-    return held
+    if not isinstance(numbers, dict):
+        raise ConfigError(f"{path} is not a JSON object; name another file with --json")
+    return numbers
 
 
-def renewed(page: str, numbers: Mapping[str, Any]) -> str:
-    """A page with its tables as the numbers have them; one whose numbers are not there stays as it is."""
-    from train.compare_attention import exercises
+def update_tables(page: str, numbers: dict[str, Any]) -> str:
+    """Replace the tables of a page. A table without numbers stays as it is."""
+    from train.compare_attention import exercises, results
 
-    tables: dict[str, Sequence[Sequence[str]]] = {}
+    tables: dict[str, results.Table] = {}
     if "comparison" in numbers:
-        tables |= {"comparison": cells(numbers["comparison"]), "bilinear ranks": ranks(numbers["comparison"])}
+        tables["comparison"] = results.table(numbers["comparison"])
+        tables["bilinear ranks"] = exercises.rank_table(numbers["comparison"]["bilinear_ranks"])
     if "exercises" in numbers:
         tables |= exercises.tables(numbers["exercises"])
-    for name, rows in tables.items():
-        marks = re.compile(rf"(<!-- table: {re.escape(name)} -->\n)(?:(?!<!--).)*(<!-- end -->)", re.DOTALL)
-        page = marks.sub(partial(_with_table, as_markdown(rows)), page)
-    return page
+
+    def replace(match: re.Match[str]) -> str:
+        rows = tables.get(match["name"])
+        return match[0] if rows is None else f"{match['start']}{results.as_markdown(rows)}\n{match['end']}"
+
+    mark = r"(?P<start><!-- table: (?P<name>[^\n]*?) -->\n)(?:(?!<!--).)*(?P<end><!-- end -->)"
+    return re.sub(mark, replace, page, flags=re.DOTALL)
 
 
-def _with_table(table: str, marks: re.Match[str]) -> str:
-    return f"{marks[1]}{table}\n{marks[2]}"
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    part.replace(path)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file."""
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,12 @@
-"""The runs of a comparison: which there must be, which there are, and those that are missing, made."""
+"""The runs of a comparison: plan them, find the complete ones, and train the missing ones."""
 
-import contextlib
 import dataclasses
 import json
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,15 +15,9 @@ from train import nmt
 from train.checkpoint import FORMAT
 from train.config import Config, ConfigError
 
-FILES = {
-    "config.json", "source.json", "target.json", "metrics.jsonl", "model.safetensors", "attention.png", "test.jsonl",
-    "summary.json",
-}  # fmt: skip
-"""What a run leaves beside its checkpoint, see `train.checkpoint`; a folder with more in it is not thrown away."""
-
 
 class RunError(RuntimeError):
-    """A run that did not end well; the message says which, why, and where its output is."""
+    """A training failed. The message says which one, why, and where its output is."""
 
 
 @dataclass(frozen=True)
@@ -40,20 +31,16 @@ class Run:
     arguments: tuple[str, ...]
 
     @property
-    def name(self) -> str:
-        return self.folder.name
-
-    @property
     def log(self) -> Path:
-        return self.folder.with_name(f"{self.name}.log")
+        return self.folder.with_name(f"{self.folder.name}.log")
 
 
 def plan(out: Path, attentions: Sequence[str], seeds: Sequence[int], arguments: Sequence[str]) -> list[Run]:
-    """Every attention with the first seed, then with the next: what is stopped early has compared something already.
+    """List every attention with the first seed, then with the next one.
 
     Args:
-        out: the folder of the comparison; the runs' folders lie in it.
-        arguments: of `train.nmt`, what all runs have in common.
+        out: the folder that the run folders lie in.
+        arguments: arguments of `train.nmt` that all runs have in common.
 
     Raises:
         ConfigError: arguments that no run could use.
@@ -62,143 +49,96 @@ def plan(out: Path, attentions: Sequence[str], seeds: Sequence[int], arguments: 
     for seed in seeds:
         for attention in attentions:
             folder = out / f"{attention}-{seed}"
-            of_run = (*arguments, "--model.attention", attention, "--seed", str(seed), "--out", str(folder))
-            _, config = nmt.parse(list(of_run))
-            runs.append(Run(attention, seed, folder, config, of_run))
+            own = (*arguments, "--model.attention", attention, "--seed", str(seed), "--out", str(folder))
+            runs.append(Run(attention, seed, folder, nmt.parse(list(own))[1], own))
     return runs
 
 
-def is_done(run: Run) -> bool:
-    """Whether the run is there, whole; what is there of one that did not end is not.
+def is_complete(run: Run) -> bool:
+    """Whether the folder holds the whole run; False for a run that was stopped.
 
     Raises:
-        ConfigError: the folder holds something else, or a run with other settings.
+        ConfigError: the folder is not a run's, or its run has other settings.
     """
-    if not run.folder.exists():
+    folder = run.folder
+    if not folder.exists():
         return False
-    names = sorted(path.name for path in run.folder.iterdir()) if run.folder.is_dir() else [""]
-    strange = [name for name in names if name not in FILES and not name.startswith("checkpoint")]
-    if strange:
-        raise ConfigError(f"{run.folder / strange[0]} is of no run; name another folder with --out")
-    summary, config = (_read(run.folder / name) for name in ("summary.json", "config.json"))
-    if summary is None or config is None or not (run.folder / "test.jsonl").exists():
+    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").exists()):
+        raise ConfigError(f"{folder} is not a run; name another folder with --out")
+    found, summary = _read(folder / "config.json"), _read(folder / "summary.json")
+    if found is None or summary is None or not (folder / "test.jsonl").exists():
         return False
-    differing = sorted(_differences("", _settings(run.config), config))
+    planned = json.loads(json.dumps({"format": FORMAT} | dataclasses.asdict(run.config), default=str))
+    differing = [name for name, value in planned.items() if name != "out" and found.get(name) != value]
     if differing:
-        raise ConfigError(f"{run.folder} is of a run with another {differing[0]}; name another folder with --out")
+        raise ConfigError(f"{folder} was trained with other settings ({differing[0]}); name another folder with --out")
     return True
 
 
 def _read(path: Path) -> Any:
-    """What a JSON file says; None if it is not there, or was cut short."""
+    """Read a JSON file; None if it is missing or incomplete."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
 
 
-def _settings(config: Config) -> dict[str, Any]:
-    """A configuration as its run folder has it, see `RunFolder.save_inputs`."""
-    return {"format": FORMAT} | json.loads(json.dumps(dataclasses.asdict(config), default=str))
+def train_missing(runs: Sequence[Run], jobs: int) -> None:
+    """Train the runs that are not complete, `jobs` at a time, each from the start and in its own process.
 
-
-def _differences(prefix: str, expected: dict[str, Any], found: Any) -> Iterator[str]:
-    """The names of settings that differ, but for where the run lies; what only `found` has comes from the corpus."""
-    for name, value in expected.items():
-        other = found.get(name) if isinstance(found, dict) else None
-        if isinstance(value, dict):
-            yield from _differences(f"{prefix}{name}.", value, other)
-        elif value != other and (prefix, name) != ("", "out"):
-            yield f"{prefix}{name}"
+    Raises:
+        ConfigError: see `is_complete`; no training was started.
+        RunError: a training failed; the others were stopped.
+    """
+    missing = [run for run in runs if not is_complete(run)]
+    done = len(runs) - len(missing)
+    if done:
+        _say(f"{done} of {len(runs)} runs are already complete")
+    running: list[tuple[Run, subprocess.Popen[bytes]]] = []
+    try:
+        while missing or running:
+            while missing and len(running) < jobs:
+                run = missing.pop(0)
+                running.append((run, _start(run)))
+            for run, process in list(running):
+                if process.poll() is not None:
+                    running.remove((run, process))
+                    done += 1
+                    _say(f"[{done}/{len(runs)}] {_describe(run, process.returncode)}")
+            time.sleep(0.1)
+    finally:
+        for _, process in running:
+            process.terminate()
+        for _, process in running:
+            process.wait()
 
 
 def command(run: Run) -> list[str]:
-    """What makes a run."""
+    """The command that trains a run."""
     return [sys.executable, "-m", "train.nmt", *run.arguments]
 
 
-def make_missing(runs: Sequence[Run], jobs: int, say: Callable[[str], None]) -> None:
-    """Make the runs that are not there yet, `jobs` at a time, each in a process of its own.
-
-    `say` is told of each when it is done.
-
-    Raises:
-        ConfigError: see `is_done`; nothing has been made then.
-        RunError: a run failed; those that went on beside it are stopped.
-    """
-    missing = [run for run in runs if not is_done(run)]
-    if len(missing) < len(runs):
-        say(f"{len(runs) - len(missing)} of {len(runs)} runs are there already")
-    programs = Programs()
-    started = time.perf_counter()
-    with ThreadPoolExecutor(jobs) as pool, programs.stopped_on_error():
-        futures = {pool.submit(programs.make, run): run for run in missing}
-        for count, future in enumerate(as_completed(futures), 1):
-            future.result()
-            left = (time.perf_counter() - started) / count * (len(missing) - count)
-            say(f"[{count + len(runs) - len(missing)}/{len(runs)}] {_told(futures[future])}{_in_words(left)}")
+def _start(run: Run) -> subprocess.Popen[bytes]:
+    """Start a training. What a stopped one left behind is removed."""
+    if run.folder.exists():
+        shutil.rmtree(run.folder)
+    run.folder.parent.mkdir(parents=True, exist_ok=True)
+    with run.log.open("wb") as log:
+        return subprocess.Popen(command(run), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
 
-class Programs:
-    """The processes that are under way; once stopped, no other begins."""
-
-    def __init__(self) -> None:
-        self.running: set[subprocess.Popen[bytes]] = set()
-        self.stopped = False
-        self.lock = threading.Lock()
-
-    def make(self, run: Run) -> None:
-        """Make the run, from the start; RunError if it fails."""
-        program = self._start(run)
-        if program is None:
-            return
-        status = program.wait()
-        with self.lock:
-            self.running.discard(program)
-            if self.stopped or (status == 0 and is_done(run)):
-                return
-            self.stopped = True
+def _describe(run: Run, status: int) -> str:
+    """Describe a finished training in one line; RunError if it failed."""
+    if status != 0 or not is_complete(run):
         lines = run.log.read_text(encoding="utf-8", errors="replace").split("\n")
-        last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-        raise RunError(f"{run.name} ended with status {status}: {last.strip()} (see {run.log})")
-
-    def _start(self, run: Run) -> subprocess.Popen[bytes] | None:
-        """What is left of an attempt that did not end is thrown away; None once all is stopped."""
-        with self.lock:
-            if self.stopped:
-                return None
-            if run.folder.exists():
-                shutil.rmtree(run.folder)
-            run.folder.parent.mkdir(parents=True, exist_ok=True)
-            with run.log.open("wb") as log:
-                program = subprocess.Popen(command(run), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-            self.running.add(program)
-            return program
-
-    @contextlib.contextmanager
-    def stopped_on_error(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException:
-            with self.lock:
-                self.stopped = True
-            for program in list(self.running):
-                program.terminate()
-            raise
-
-
-def _told(run: Run) -> str:
-    """A run in a line."""
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "there is no output")
+        raise RunError(f"{run.folder.name} ended with status {status}: {last} (see {run.log})")
     summary = _read(run.folder / "summary.json")
-    parts = [f"{run.attention}, seed {run.seed}"]
-    if summary["bleu"] is not None:
-        parts.append(f"BLEU {summary['bleu']:.1f}")
+    parts = [f"{run.attention}, seed {run.seed}", f"BLEU {summary['bleu']:.1f}"]
     if summary["alignment_error_rate"] is not None:
         parts.append(f"alignment error {summary['alignment_error_rate']:.3f}")
     return "   ".join([*parts, f"{summary['seconds']:.0f} s"])
 
 
-def _in_words(seconds: float) -> str:
-    if seconds <= 0:
-        return ""
-    return f"   about {seconds / 60:.0f} min left" if seconds >= 90 else f"   about {seconds:.0f} s left"
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,9 +1,8 @@
-"""Which runs are made, which are not made again, and what is left alone. A small program stands for the training."""
+"""The plan of the runs, and which of them are trained. A small program stands in for the training."""
 
 import json
 import subprocess
 import sys
-import threading
 import time
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from train.compare_attention import runs
 from train.config import ConfigError
 
-MAKE = """
+TRAIN = """
 import json, pathlib, sys
 folder, config = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
 folder.mkdir(parents=True)
@@ -25,137 +24,110 @@ ARGUMENTS = ["--epochs", "1", "--corpus.train", "96"]
 
 @pytest.fixture
 def planned(tmp_path, monkeypatch):
-    """Four runs, made by the small program."""
-    monkeypatch.setattr(runs, "command", made_by(MAKE))
+    """Four runs that the small program trains."""
+    monkeypatch.setattr(runs, "command", lambda run: command(TRAIN, run))
     return runs.plan(tmp_path / "out", ["additive", "none"], [0, 7], ARGUMENTS)
 
 
-def made_by(program):
-    def command(run):
-        return [sys.executable, "-c", program, str(run.folder), json.dumps(runs._settings(run.config))]
-
-    return command
+def command(program, run):
+    settings = {"format": runs.FORMAT} | runs.dataclasses.asdict(run.config)
+    return [sys.executable, "-c", program, str(run.folder), json.dumps(settings, default=str)]
 
 
-def make(planned, jobs=1):
-    """The lines that are said."""
-    said = []
-    runs.make_missing(planned, jobs, said.append)
-    return said
+def train(planned, capsys, jobs=1):
+    """Train and return the printed lines."""
+    runs.train_missing(planned, jobs)
+    return capsys.readouterr().err.splitlines()
 
 
-def test_the_plan_takes_one_seed_after_another_and_hands_the_arguments_on(planned):
-    assert [run.name for run in planned] == ["additive-0", "none-0", "additive-7", "none-7"]
+def test_the_plan_takes_one_seed_after_another_and_passes_the_arguments_on(tmp_path):
+    planned = runs.plan(tmp_path, ["additive", "none"], [0, 7], ["book", "--data", "fra.txt", "--epochs", "1"])
+    assert [run.folder.name for run in planned] == ["additive-0", "none-0", "additive-7", "none-7"]
     for run in planned:
         assert (run.config.model.attention, run.config.seed, run.config.out) == (run.attention, run.seed, run.folder)
-        assert (run.config.epochs, run.config.corpus.train) == (1, 96)
-    assert runs.plan(planned[0].folder, ["dot"], [1], ["book", "--data", "fra.txt"])[0].config.model.cell == "lstm"
-    with pytest.raises(ConfigError, match=r"seed must be in \[0, 4294967295\]; got -1"):
-        runs.plan(planned[0].folder, ["dot"], [-1], [])
-
-
-def test_the_command_is_the_program_that_trains(tmp_path):
-    (run,) = runs.plan(tmp_path, ["dot"], [3], ["--epochs", "2"])
-    own = ["--model.attention", "dot", "--seed", "3", "--out", str(tmp_path / "dot-3")]
-    assert runs.command(run) == [sys.executable, "-m", "train.nmt", "--epochs", "2", *own]
+        assert (run.config.epochs, run.config.model.cell) == (1, "lstm")
+    own = ["--model.attention", "none", "--seed", "7", "--out", str(tmp_path / "none-7")]
+    arguments = ["book", "--data", "fra.txt", "--epochs", "1", *own]
+    assert runs.command(planned[3]) == [sys.executable, "-m", "train.nmt", *arguments]
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-def test_all_are_made_once(planned, jobs):
-    said = make(planned, jobs)
-    assert all(runs.is_done(run) for run in planned)
-    assert sorted(line.split("]")[0] for line in said) == ["[1/4", "[2/4", "[3/4", "[4/4"]
-    assert "BLEU 50.0" in said[0]
-    before = [run.folder.stat().st_mtime_ns for run in planned]
-    assert make(planned, jobs) == ["4 of 4 runs are there already"]
-    assert [run.folder.stat().st_mtime_ns for run in planned] == before
+def test_each_run_is_trained_once_and_may_be_moved(planned, tmp_path, capsys, jobs):
+    lines = train(planned, capsys, jobs)
+    assert [line.split("]")[0] for line in lines] == ["[1/4", "[2/4", "[3/4", "[4/4"]
+    assert "BLEU 50.0" in lines[0]
+    planned[0].folder.parent.rename(tmp_path / "moved")
+    moved = runs.plan(tmp_path / "moved", ["additive", "none"], [0, 7], ARGUMENTS)
+    before = [run.folder.stat().st_mtime_ns for run in moved]
+    assert train(moved, capsys, jobs) == ["4 of 4 runs are already complete"]
+    assert [run.folder.stat().st_mtime_ns for run in moved] == before
 
 
 @pytest.mark.parametrize("lost", ["summary.json", "config.json", "test.jsonl"])
-def test_a_run_that_lacks_something_is_made_again_and_no_other(planned, lost):
-    make(planned)
-    (planned[1].folder / lost).unlink()
-    (planned[1].folder / "metrics.jsonl").write_text("of the attempt before")
-    said = make(planned)
-    assert said[0] == "3 of 4 runs are there already"
-    assert [line.split()[0:2] for line in said[1:]] == [["[4/4]", "none,"]]
-    assert runs.is_done(planned[1])
-    assert not (planned[1].folder / "metrics.jsonl").exists()
+def test_only_an_incomplete_run_is_trained_again(planned, capsys, lost):
+    train(planned[:2], capsys)
+    incomplete, complete = planned[0].folder, planned[1].folder
+    before = complete.stat().st_mtime_ns
+    (incomplete / "old").write_text("from the first attempt")
+    if lost == "test.jsonl":
+        (incomplete / lost).unlink()
+    else:
+        (incomplete / lost).write_text("{")  # the program was killed while it wrote the file
+    lines = train(planned[:2], capsys)
+    assert [line.split(",")[0] for line in lines] == ["1 of 2 runs are already complete", "[2/2] additive"]
+    assert runs.is_complete(planned[0])
+    assert not (incomplete / "old").exists()
+    assert complete.stat().st_mtime_ns == before
 
 
-def test_a_summary_cut_short_is_none(planned):
-    make(planned[:1])
-    summary = planned[0].folder / "summary.json"
-    summary.write_text(summary.read_text()[:-3])
-    assert not runs.is_done(planned[0])
+@pytest.mark.parametrize("change", [["--epochs", "2"], ["--training.learning-rate", "0.1"]])
+def test_a_run_with_other_settings_is_refused_before_any_training(planned, capsys, change):
+    train(planned[:1], capsys)
+    others = runs.plan(planned[0].folder.parent, ["dot", "additive"], [0], [*ARGUMENTS, *change])
+    name = change[0][2:].split(".")[0]
+    with pytest.raises(ConfigError, match=rf"was trained with other settings \({name}\)"):
+        train(others, capsys)
+    assert runs.is_complete(planned[0])
+    assert not others[0].folder.exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--epochs", "2", "--corpus.train", "96"], "is of a run with another epochs"),
-        ([*ARGUMENTS, "--training.learning-rate", "0.1"], "is of a run with another training.learning_rate"),
-    ],
-)
-def test_a_run_of_other_settings_is_not_taken_for_this_one_and_stays(planned, arguments, said):
-    make(planned[:1])
-    others = runs.plan(planned[0].folder.parent, ["dot", "additive"], [0], arguments)
-    with pytest.raises(ConfigError, match=said):
-        make(others)
-    assert runs.is_done(planned[0])
-    assert not others[0].folder.exists()  # it was told before anything was made
-
-
-def test_where_a_run_lies_does_not_matter(planned, tmp_path):
-    make(planned[:1])
-    planned[0].folder.parent.rename(tmp_path / "moved")
-    (moved,) = runs.plan(tmp_path / "moved", ["additive"], [0], ARGUMENTS)
-    assert runs.is_done(moved)
-
-
-def test_what_is_no_run_is_not_thrown_away(planned):
+def test_a_folder_that_is_not_a_run_is_not_removed(planned, capsys):
     planned[0].folder.mkdir(parents=True)
     (planned[0].folder / "thesis.tex").write_text("mine")
-    with pytest.raises(ConfigError, match=r"additive-0.thesis\.tex is of no run"):
-        make(planned)
     planned[1].folder.write_text("a file")
-    with pytest.raises(ConfigError, match="none-0 is of no run"):
-        runs.is_done(planned[1])
+    for run in planned[:2]:
+        with pytest.raises(ConfigError, match=f"{run.folder.name} is not a run"):
+            train([run], capsys)
 
 
-def test_a_run_that_fails_ends_it_with_its_last_word(planned, monkeypatch):
-    monkeypatch.setattr(runs, "command", made_by("print('one'); print('error: two'); raise SystemExit(3)"))
+def test_a_failed_training_ends_the_comparison_with_its_last_line(planned, monkeypatch, capsys):
+    failing = "print('one'); print('error: two'); raise SystemExit(3)"
+    monkeypatch.setattr(runs, "command", lambda run: command(failing, run))
     with pytest.raises(runs.RunError, match=r"additive-0 ended with status 3: error: two \(see .*additive-0\.log\)"):
-        make(planned)
+        train(planned, capsys)
     assert not planned[1].log.exists()
-    monkeypatch.setattr(runs, "command", made_by(""))
-    with pytest.raises(runs.RunError, match="ended with status 0: it said nothing"):
-        make(planned)
+    monkeypatch.setattr(runs, "command", lambda run: command("", run))
+    with pytest.raises(runs.RunError, match="ended with status 0: there is no output"):
+        train(planned, capsys)
 
 
-def test_an_interruption_stops_what_is_under_way(planned, monkeypatch):
+def test_an_interruption_stops_the_running_trainings(planned, monkeypatch, capsys):
     started = []
-    real = subprocess.Popen
+    start, sleep = subprocess.Popen, time.sleep
 
     def popen(*args, **kwargs):
-        started.append(real(*args, **kwargs))
+        started.append(start(*args, **kwargs))
         return started[-1]
 
-    monkeypatch.setattr(subprocess, "Popen", popen)
-    monkeypatch.setattr(runs, "command", made_by("import time; time.sleep(60)"))
-    monkeypatch.setattr(runs, "as_completed", lambda futures: interrupt_after(started, 2))
+    def interrupt(seconds):
+        sleep(seconds)
+        raise KeyboardInterrupt  # Ctrl-C
+
+    monkeypatch.setattr(runs.subprocess, "Popen", popen)
+    monkeypatch.setattr(runs.time, "sleep", interrupt)
+    monkeypatch.setattr(runs, "command", lambda run: command("import time; time.sleep(60)", run))
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        make(planned, jobs=2)
+        train(planned, capsys, jobs=2)
     assert time.monotonic() - begin < 30
-    assert len(started) == 2
-    assert all(program.poll() is not None for program in started)
-    assert threading.active_count() < 50
-
-
-def interrupt_after(started, count):
-    """What Ctrl-C does, when so many programs are under way."""
-    while len(started) < count:
-        time.sleep(0.01)
-    raise KeyboardInterrupt
-    yield
+    assert [process.poll() is not None for process in started] == [True, True]
