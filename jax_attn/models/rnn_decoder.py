@@ -1,4 +1,4 @@
-"""The recurrent decoder with attention: one step, which serves both teacher forcing and search."""
+"""The recurrent decoder with attention. Teacher forcing and search take the same step."""
 
 from dataclasses import field
 from typing import Any, Literal, NamedTuple, get_args
@@ -29,56 +29,60 @@ Query = Literal["previous", "new"]
 
 
 class DecoderMemory(NamedTuple):
-    """One entry for each source sentence, the same at every step; search indexes it and never reorders it."""
+    """What the steps share, one entry for each source sentence. Search indexes it and never reorders it."""
 
     attention: Memory
-    """Projected keys, values and mask; without attention, keys and values are both the fixed context `[B, 1, V]`."""
+    """Projected keys, values and mask. Without attention, keys and values both hold the fixed context `[B, 1, V]`."""
     initial: tuple[Float[Array, "batch layers hidden"], ...]
-    """The decoder's initial state: (h,) for a GRU, (h, c) for an LSTM."""
+    """The initial state: (h,) for a GRU, (h, c) for an LSTM."""
 
 
 class DecoderState(NamedTuple):
-    """What changes from step to step; every leaf leads with batch × beam."""
+    """What changes from step to step. Every leaf leads with batch × beam."""
 
     rnn: tuple[Any, ...]
     """The carry of each layer: h `[B, H]` for a GRU, (h, c) for an LSTM."""
     feed: Float[Array, "batch hidden"] | None
-    """With input feeding, the attentional vector of the step before."""
+    """The attentional vector of the previous step; None without input feeding."""
 
 
 class DecoderKeepMasks(NamedTuple):
-    """What dropout keeps, for all steps: given instead of drawn, so that two frameworks can drop the same."""
+    """The entries that dropout keeps, for all steps. Given instead of drawn, they let two frameworks drop the same."""
 
     layers: Bool[Array, "time between batch hidden"] | None = None
     attention: Bool[Array, "time batch *heads key"] | None = None
-    """Of the attention weights; several heads have an axis of their own."""
+    """For the attention weights; several heads have their own axis."""
 
 
 class Seq2SeqAttentionDecoder(nn.Module):
     """A recurrent language model of the target that attends to the source at each step.
 
-    With `query="previous"` (the book; Bahdanau et al., 2015), s the state and x the embedded token:
+    s is the state, x the embedded token. With `query="previous"` (the book; Bahdanau et al., 2015):
 
         context = attention(query = top h of s_{t−1})
         s_t = rnn([context; x], s_{t−1}),   logits = dense(top h of s_t)
 
-    With `query="new"` (Luong et al., 2015), where the feed stands only with `input_feeding`:
+    With `query="new"` (Luong et al., 2015), where the feed is part of the input only with `input_feeding`:
 
         s_t = rnn([feed_{t−1}; x], s_{t−1}),   context = attention(query = top h of s_t)
         feed_t = tanh(attentional([context; top h of s_t])),   logits = dense(feed_t)
 
     Args:
-        vocab_size, embed_size: of the target; embeddings are drawn from N(0, 1).
+        vocab_size: N of the target.
+        embed_size: features of an embedding, drawn from N(0, 1).
         num_hiddens: H.
         num_layers: layers of the recurrent network.
-        dropout: between its layers and on the attention weights, as in the book.
+        dropout: the rate between its layers and on the attention weights, as in the book.
         cell: "gru" or "lstm".
-        attention: any attention module, with its own rate of dropout, or the name of one: "additive", "dot",
-            "scaled_dot", "bilinear", "gaussian"; the weights of several heads are returned as their mean;
-            "none" gives every step the encoder's final state as its context: the book's model before attention.
-        query, input_feeding: see above; input feeding needs the new query.
-        bridge: tanh of a Dense layer (one for h, one for c, shared by the layers) leads from the encoder's final state
-            to the initial one. Without it the final state is taken as it is, its directions side by side, and must fit.
+        attention: an attention module, with its own rate of dropout, or one of the names in
+            `jax_attn.modules.attention.ATTENTIONS`. The weights of several heads are returned as their mean. "none":
+            the context of every step is the encoder's final state, as in the book's model without attention.
+        num_heads: for attention "multi_head".
+        query: what attends: the state before the step or after it, see above.
+        input_feeding: see above; it needs `query="new"`.
+        bridge: compute the initial state from the encoder's final state by tanh of a Dense layer (one for h, one for c,
+            shared by the layers). Without it the initial state is the final state, its directions side by side, and
+            the sizes must be equal.
         tie_embeddings: logits = output · embeddingᵀ + bias; needs `embed_size == num_hiddens`.
         use_bias: whether the recurrent network has biases.
         dtype, param_dtype: as in Flax.
@@ -153,17 +157,17 @@ class Seq2SeqAttentionDecoder(nn.Module):
         valid_lens: Num[Array, "batch"] | None = None,
         mask: Bool[Array, "batch #query key"] | None = None,
     ) -> DecoderMemory:
-        """Everything that the steps share: keys projected once, values, mask, and the initial state.
+        """Compute what all steps share: the projected keys, the values, the mask, and the initial state.
 
         Args:
             encoder_output: outputs `[B, K, V]` and final state of the encoder.
-            valid_lens: `[B]`, how many source positions may be attended to.
+            valid_lens: `[B]`, the number of source positions that may be attended to.
             mask: boolean, broadcastable to `[B, 1, K]`.
         """
         self._require_encoded(*encoder_output)
         if valid_lens is not None:
             require_shape(encoder_output.outputs.shape[:1], valid_lens=valid_lens)
-        # An encoder of another dtype must not carry it into the loop, whose state keeps one dtype from step to step.
+        # The loop's state has one dtype at all steps, so an encoder of another dtype must not bring its own.
         dtype = self.dtype or jnp.result_type(encoder_output.outputs, self.param_dtype)
         encoder_output = jax.tree.map(lambda x: x.astype(dtype), encoder_output)
         outputs = encoder_output.outputs
@@ -178,7 +182,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
 
     @staticmethod
     def _require_encoded(outputs: Array, state: Any) -> None:
-        """Raise unless outputs and final state are those of one encoder."""
+        """Raise unless outputs and final state fit together."""
         require_float(outputs=outputs)
         if outputs.ndim != 3:
             raise ValueError(f"encoder_output.outputs must be [B, K, V]; got {shape_text(outputs.shape)}")
@@ -194,7 +198,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
 
     @staticmethod
     def _by_layer(part: Array, output_size: int) -> Array:
-        """A final state's part with its layers apart and each layer's directions side by side."""
+        """Reshape h or c `[layers · directions, B, H]` to `[B, layers, directions · H]`."""
         directions = output_size // part.shape[-1]
         layered = part.reshape(-1, directions, *part.shape[1:])  # [layers, directions, B, H]
         return jnp.moveaxis(layered, 2, 0).reshape(part.shape[1], layered.shape[0], output_size)
@@ -221,7 +225,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
         return tuple(final)
 
     def initial_state(self, memory: DecoderMemory) -> DecoderState:
-        """The state before the first token."""
+        """Return the state before the first token."""
         carries = tuple(
             tuple(part[:, layer] for part in memory.initial) if self.cell == "lstm" else memory.initial[0][:, layer]
             for layer in range(self.num_layers)
@@ -234,20 +238,20 @@ class Seq2SeqAttentionDecoder(nn.Module):
         """Read one token and predict the next.
 
         Args:
-            tokens: `[B · beam]` ids, a sentence's beam side by side; the beam is found from the memory's batch.
-            state: its leaves lead with B · beam.
+            tokens: `[B · beam]` ids, the hypotheses of a sentence side by side.
+            state: every leaf leads with B · beam.
             memory: of B sentences.
 
         Returns:
-            log p of the next token `[B · beam, N]` (float32 or wider), the new state, and the attention weights
+            log p of the next token `[B · beam, N]` in float32 or wider, the new state, and the attention weights
             `[B · beam, K]`, None without attention.
         """
         require_ids(self.vocab_size, tokens=tokens)
         sentences = memory.initial[0].shape[0]
         if tokens.ndim != 1 or tokens.shape[0] % sentences:
             raise ValueError(f"tokens must be [{sentences} · beam]; got {shape_text(tokens.shape)}")
-        of_embedding, cells = self._cells(memory)
-        projected = of_embedding.project(self.embedding(tokens))
+        embedding_weights, cells = self._cells(memory)
+        projected = embedding_weights.project(self.embedding(tokens))
         state, output, weights = self._advance(cells, projected, state, memory, DecoderKeepMasks())
         logits = self._logits(output)
         return jax.nn.log_softmax(logits.astype(wide_dtype(logits)), axis=-1), state, weights
@@ -261,14 +265,14 @@ class Seq2SeqAttentionDecoder(nn.Module):
         keep_masks: DecoderKeepMasks | None = None,
         return_weights: bool = True,
     ) -> tuple[Float[Array, "batch time vocab"], Float[Array, "batch time key"] | None]:
-        """Teacher forcing: read the given tokens and predict, at each, the next.
+        """Read the given tokens and predict the next token at each (teacher forcing).
 
         Args:
             targets: `[B, T]` ids, the first of them `<bos>`.
             memory: of the B sentences.
             deterministic: False turns dropout on, which draws from the "dropout" stream.
-            keep_masks: what dropout keeps, given instead of drawn.
-            return_weights: False returns None in their place.
+            keep_masks: the entries that dropout keeps, given instead of drawn.
+            return_weights: False returns None in the place of the weights.
 
         Returns:
             Logits `[B, T, N]` and attention weights `[B, T, K]`.
@@ -289,14 +293,14 @@ class Seq2SeqAttentionDecoder(nn.Module):
     ) -> tuple[Float[Array, "batch time hidden"], Float[Array, "batch time key"] | None]:
         """Run teacher forcing up to the output layer, and return its input `[B, T, H]` in the place of logits.
 
-        The embeddings' share of the gates and the output layer do not depend on the recurrence, and are one product
-        each for all steps; what remains in the loop is the step that `step` takes.
+        The embeddings' part of the gates does not depend on the recurrence: it is one product for all steps, before the
+        loop. The loop takes the same step as `step`.
         """
         require_ids(self.vocab_size, targets=targets)
         if targets.ndim != 2 or targets.shape[0] != memory.initial[0].shape[0]:
             raise ValueError(f"targets must be [{memory.initial[0].shape[0]}, T]; got {shape_text(targets.shape)}")
-        of_embedding, cells = self._cells(memory)
-        projected = of_embedding.project(self.embedding(targets.T))  # [T, B, gates]
+        embedding_weights, cells = self._cells(memory)
+        projected = embedding_weights.project(self.embedding(targets.T))  # [T, B, gates]
         if keep_masks is None:
             keep_masks = DecoderKeepMasks() if deterministic else self._draw_keep_masks(targets, memory)
         for mask, shape in zip(keep_masks, self._keep_mask_shapes(targets, memory), strict=True):
@@ -316,7 +320,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
         return jnp.swapaxes(outputs, 0, 1), None if weights is None else jnp.swapaxes(weights, 0, 1)
 
     def output_layer(self) -> tuple[Float[Array, "hidden vocab"], Float[Array, "vocab"]]:
-        """Kernel `[H, N]` and bias `[N]` by which features become logits, in the dtype to compute them in."""
+        """Return the output layer's kernel `[H, N]` and bias `[N]`, in the dtype of the computation."""
         if self.tie_embeddings:
             kernel, bias = self.embedding.embedding.T, self.dense_bias
         else:
@@ -325,17 +329,17 @@ class Seq2SeqAttentionDecoder(nn.Module):
         return (kernel, bias) if self.dtype is None else (kernel.astype(self.dtype), bias.astype(self.dtype))
 
     def _cells(self, memory: DecoderMemory) -> tuple[CellWeights, tuple[CellWeights, ...]]:
-        """The recurrent weights: the embedding's share of the first layer, with b_ih, and the layers without it.
+        """Return the weights that project the embedding (with b_ih), and the layers' weights without that part.
 
-        The rows of the first layer's kernel are those of [context or feed; embedding], in this order, as in the book.
+        The first layer's input is [context or feed; embedding], in this order, as in the book.
         """
         (first,), *upper = self.rnn.weights(self._joined_size(memory) + self.embed_size)
-        of_embedding = first._replace(kernel_ih=first.kernel_ih[-self.embed_size :])
-        of_joined = first._replace(kernel_ih=first.kernel_ih[: -self.embed_size])
-        return of_embedding, (of_joined, *(cell for (cell,) in upper))
+        embedding_weights = first._replace(kernel_ih=first.kernel_ih[-self.embed_size :])
+        joined_weights = first._replace(kernel_ih=first.kernel_ih[: -self.embed_size])
+        return embedding_weights, (joined_weights, *(cell for (cell,) in upper))
 
     def _joined_size(self, memory: DecoderMemory) -> int:
-        """How many features stand before the embedding in the recurrent network's input."""
+        """Return the number of features before the embedding in the recurrent network's input."""
         if self.query == "new":
             return self.num_hiddens if self.input_feeding else 0
         if isinstance(self.attention, str):  # "none"
@@ -350,7 +354,11 @@ class Seq2SeqAttentionDecoder(nn.Module):
         memory: DecoderMemory,
         keep: DecoderKeepMasks,
     ) -> tuple[DecoderState, Array, Array | None]:
-        """One step from a projected embedding `[rows, gates]`: the new state, the output `[rows, H]`, the weights."""
+        """Take a step from a projected embedding `[rows, gates]`.
+
+        Returns:
+            The new state, the output `[rows, H]`, and the attention weights `[rows, K]` or None.
+        """
         weights = None
         joined = state.feed
         if self.query == "previous":
@@ -368,7 +376,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
         return DecoderState(tuple(carries), output if self.input_feeding else None), output, weights
 
     def _attend(self, queries: Array, memory: DecoderMemory, keep_mask: Array | None) -> tuple[Array, Array | None]:
-        """Context `[rows, V]` and weights `[rows, K]`: a sentence's beam is its axis of queries."""
+        """Return context `[rows, V]` and weights `[rows, K]`; the hypotheses of a sentence are its queries."""
         sentences = memory.initial[0].shape[0]
         rows, beam = queries.shape[0], queries.shape[0] // sentences
         if isinstance(self.attention, str):  # "none"
@@ -379,7 +387,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
             keep_mask=None if keep_mask is None else jnp.expand_dims(keep_mask, -2),  # teacher forcing: one query
         )
         if weights.ndim == 4:
-            weights = weights.mean(axis=1)  # of several heads, one picture: their mean
+            weights = weights.mean(axis=1)  # over the heads
         return context.reshape(rows, -1), weights.reshape(rows, -1)
 
     def _logits(self, outputs: Array) -> Array:
@@ -388,13 +396,13 @@ class Seq2SeqAttentionDecoder(nn.Module):
         return self.dense(outputs)
 
     def _keep_mask_shapes(self, targets: Array, memory: DecoderMemory) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Between the layers `[T, L − 1, B, H]`; on the weights `[T, B, K]`, of several heads `[T, B, heads, K]`."""
+        """Return the shapes `[T, layers − 1, B, H]` and `[T, B, K]`, with several heads `[T, B, heads, K]`."""
         batch, time = targets.shape
         between = (time, self.num_layers - 1, batch, self.num_hiddens)
         return between, (time, batch, *memory.attention.values.shape[1:-1])
 
     def _draw_keep_masks(self, targets: Array, memory: DecoderMemory) -> DecoderKeepMasks:
-        """All of dropout's masks at once, outside the loop."""
+        """Draw the masks of all steps, outside the loop."""
         between, on_weights = self._keep_mask_shapes(targets, memory)
         layers, weights = None, None
         if self.num_layers > 1 and self.dropout > 0:
@@ -405,5 +413,5 @@ class Seq2SeqAttentionDecoder(nn.Module):
 
 
 def _top(state: DecoderState) -> Array:
-    """h of the top layer."""
+    """Return h of the top layer."""
     return jax.tree.leaves(state.rnn[-1])[0]

@@ -1,4 +1,4 @@
-"""The recurrent encoder: tokens to one vector a position, and a final state."""
+"""The recurrent encoder: from tokens to a vector for each position, and a final state."""
 
 from dataclasses import field
 from typing import NamedTuple
@@ -14,10 +14,10 @@ from jax_attn.modules.recurrent import RecurrentState, make_recurrent
 
 
 class EncoderOutput(NamedTuple):
-    """What the encoder hands to the decoder."""
+    """What the decoder gets from the encoder."""
 
     outputs: Float[Array, "*batch time hidden"]
-    """The top layer at each position, the directions side by side."""
+    """The top layer's output at each position, its directions side by side."""
     state: RecurrentState
     """The final state of all layers, h (GRU) or (h, c) (LSTM), each `[layers · directions, *batch, H]`."""
 
@@ -33,8 +33,8 @@ class Seq2SeqEncoder(nn.Module):
         dropout: between its layers.
         cell: "gru" or "lstm".
         bidirectional: read each sentence from both ends (Bahdanau et al., 2015).
-        stop_at_length: False runs through the padding, so that the final state is that of padding, as the book's code
-            does and its checkpoints need; lengths then matter to the attention alone.
+        stop_at_length: stop at each sentence's length. False runs through the padding, and the final state is the one
+            after the padding: the book's code does so, and its checkpoints need it. Then only attention uses lengths.
         dtype, param_dtype: as in Flax.
 
     Source: https://d2l.ai/chapter_recurrent-modern/seq2seq.html
@@ -80,7 +80,7 @@ class Seq2SeqEncoder(nn.Module):
         """Encode `[*batch, T]` ids; the other arguments are those of `LSTM.__call__`."""
         require_ids(self.vocab_size, tokens=tokens)
         require_rank(1, "[*batch, T]", tokens=tokens)
-        if valid_lens is not None:  # checked even where they go unused: the attention will want the same ones
+        if valid_lens is not None:  # checked even with stop_at_length=False: the attention gets the same lengths
             require_shape(tokens.shape[:-1], valid_lens=valid_lens)
             require_lengths(tokens.shape[-1], valid_lens=valid_lens)
         outputs, state = self.rnn(

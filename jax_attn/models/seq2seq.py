@@ -10,7 +10,7 @@ from jax_attn.models.rnn_encoder import EncoderOutput
 
 
 class EncoderDecoder(nn.Module):
-    """A translation model: any encoder and any decoder that agree on what is handed over.
+    """A translation model: any encoder and any decoder whose interfaces fit.
 
         params = model.init(key, sources, targets, source_lens)
         logits, weights = model.apply(params, sources, targets, source_lens)              # teacher forcing
@@ -21,8 +21,8 @@ class EncoderDecoder(nn.Module):
 
     Args:
         encoder: called with (sources, source_lens).
-        decoder: with `prepare`, `initial_state`, `step` and a call for teacher forcing, made of `features` and
-            `output_layer`.
+        decoder: a module with `prepare`, `initial_state`, `step`, `features`, `output_layer`, and a call for teacher
+            forcing.
     """
 
     encoder: nn.Module
@@ -35,18 +35,18 @@ class EncoderDecoder(nn.Module):
         *,
         deterministic: bool = True,
     ) -> DecoderMemory:
-        """Read the sources once: `[B, S]` ids and `[B]` lengths to the decoder's memory."""
+        """Encode the sources, `[B, S]` ids and `[B]` lengths, to the decoder's memory."""
         encoded: EncoderOutput = self.encoder(sources, source_lens, deterministic=deterministic)
         return self.decoder.prepare(encoded, source_lens)
 
     def initial_state(self, memory: DecoderMemory) -> DecoderState:
-        """The decoder's state before the first token."""
+        """Return the decoder's state before the first token."""
         return self.decoder.initial_state(memory)
 
     def step(
         self, tokens: Int[Array, "rows"], state: DecoderState, memory: DecoderMemory
     ) -> tuple[Float[Array, "rows vocab"], DecoderState, Float[Array, "rows source"] | None]:
-        """One step of the decoder, as search wants it."""
+        """Take one step of the decoder, in the form that search calls."""
         return self.decoder.step(tokens, state, memory)
 
     def __call__(
@@ -58,7 +58,7 @@ class EncoderDecoder(nn.Module):
         deterministic: bool = True,
         return_weights: bool = True,
     ) -> tuple[Float[Array, "batch time vocab"], Float[Array, "batch time source"] | None]:
-        """Logits `[B, T, N]` of the token after each given one, and the attention weights `[B, T, S]`."""
+        """Return the logits `[B, T, N]` of the token after each given one, and the attention weights `[B, T, S]`."""
         memory = self.encode(sources, source_lens, deterministic=deterministic)
         return self.decoder(targets, memory, deterministic=deterministic, return_weights=return_weights)
 
@@ -73,16 +73,18 @@ class EncoderDecoder(nn.Module):
         label_smoothing: float = 0.0,
         deterministic: bool = True,
     ) -> tuple[Float[Array, ""], Float[Array, "batch time"]]:
-        """The loss of the call's logits, which are never held all at once: see `projected_cross_entropy`.
+        """Compute the cross entropy of the call's logits without holding them all: see `projected_cross_entropy`.
 
         Args:
             sources, source_lens: `[B, S]` ids and `[B]`.
-            targets: `[B, T]` ids that are read, the first of them `<bos>`.
-            labels, weights: `[B, T]`, the token to predict at each, and how much it counts; 0 masks it.
-            label_smoothing, deterministic: as for `projected_cross_entropy` and the call.
+            targets: `[B, T]` ids that the decoder reads, the first of them `<bos>`.
+            labels: `[B, T]` ids, the next token at each.
+            weights: `[B, T]`, the weight of each label in the sum; 0 masks it.
+            label_smoothing: see `projected_cross_entropy`.
+            deterministic: False turns dropout on.
 
         Returns:
-            Σ weights · losses, and the losses in nats `[B, T]`, through which no gradient flows.
+            Σ weights · losses, and the losses in nats `[B, T]`, which have no gradient.
         """
         memory = self.encode(sources, source_lens, deterministic=deterministic)
         features, _ = self.decoder.features(targets, memory, deterministic=deterministic, return_weights=False)
