@@ -3,7 +3,6 @@
 cases                 the registry: every public name, its PyTorch twin and its inputs; third parties' twins
 training              whole trainings, step by step
 properties            what holds whatever the numbers
-refusals              what both frameworks must refuse
 
 case                  the records of the registry: a case, its variants of inputs, its two sides
 numbers, tree         inputs and weights as both sides are given them; nested arguments by name

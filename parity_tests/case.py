@@ -85,16 +85,6 @@ class Case:
         return tuple(dtype for dtype in DTYPES if any(dtype in variant.dtypes for variant in self.variants))
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Arguments that both sides must refuse, with TypeError or ValueError."""
-
-    name: str
-    why: str
-    inputs: Mapping[str, Any]
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
 def random_for(*names: str) -> np.random.Generator:
     """A generator seeded by names, so that a case's numbers do not depend on the cases before it."""
     return np.random.default_rng(zlib.crc32("/".join(names).encode()))

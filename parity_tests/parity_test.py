@@ -1,4 +1,4 @@
-"""The proof: every public name in every dtype, refusals, planted faults, the weights' round trip, the imports."""
+"""The proof: every public name in every dtype, planted faults, the weights' round trip, the imports."""
 
 import subprocess
 import sys
@@ -8,19 +8,17 @@ import jax
 import jaxtyping
 import numpy as np
 import pytest
-import torch
 
 import jax_attn
 import torch_ref
 from jax_attn.weights import from_torch, to_torch
-from parity_tests.case import DTYPES, Case, Refusal
+from parity_tests.case import DTYPES, Case
 from parity_tests.cases import CASES, WITHOUT_CASE, public_names
 from parity_tests.cases.models import jax_translator, torch_translator, translator_options
 from parity_tests.faults.fault import Fault
 from parity_tests.faults.in_jax import JAX_FAULTS
 from parity_tests.faults.in_torch import TORCH_FAULTS
 from parity_tests.jax_side import forget_programs
-from parity_tests.refusals.functional import FUNCTIONAL_REFUSALS, MODULE_REFUSALS, ask_jax, ask_torch
 
 
 @pytest.fixture(autouse=True)
@@ -70,25 +68,6 @@ def test_names_are_unique_and_a_looser_bound_has_a_reason() -> None:
         assert len({variant.name for variant in case.variants}) == len(case.variants), case.name
         assert case.factor == 8 or case.reason, case.name
         assert case.reason or all(variant.factor is None for variant in case.variants), case.name
-
-
-@pytest.mark.parametrize("refusal", [*FUNCTIONAL_REFUSALS, *MODULE_REFUSALS], ids=lambda r: f"{r.name}: {r.why}")
-def test_both_sides_refuse(refusal: Refusal) -> None:
-    for ask in (ask_jax(refusal), ask_torch(refusal)):
-        with pytest.raises((TypeError, ValueError)):
-            ask()
-
-
-def test_both_sides_refuse_inputs_of_another_size_than_the_weights() -> None:
-    """Each in its own words: the size of a weight is Flax's and PyTorch's to check."""
-    rng = np.random.default_rng(0)
-    queries, keys = (rng.normal(size=(2, 3, features)).astype(np.float32) for features in (4, 5))
-    module = jax_attn.AdditiveAttention(6)
-    parameters = module.init(jax.random.key(0), queries, keys, keys)
-    with pytest.raises(Exception, match="shape"):
-        jax.eval_shape(module.apply, parameters, keys, keys, keys)
-    with pytest.raises(ValueError, match="queries must be"):
-        torch_ref.AdditiveAttention(6, query_size=4, key_size=5)(*(torch.tensor(keys) for _ in range(3)))
 
 
 # The comparison that sees those in JAX sees those in PyTorch: one of them is enough where time counts.

@@ -1,15 +1,16 @@
-"""Attention and the translators built on it, in plain PyTorch: the reference that a reader checks by eye.
+"""Attention and recurrent translators in plain PyTorch: the reference that a reader checks by eye.
 
 Axes: B batch, Q queries, K keys (and values), D features of a query or key, V features of a value, H hidden units,
 T time, N vocabulary, beam. Functions take leading axes as `*batch` and compute on the last ones; tensors are
 batch-first. Masks are boolean, True = may attend.
 
-It stays naive on purpose: a loop over decoder steps, one sentence and one hypothesis at a time in search, nn.LSTM and
-nn.GRU for the recurrences, the attribute names of d2l.ai.
+The code is naive on purpose: the decoder loops over its steps, a search takes one sentence and one hypothesis at a
+time, the recurrences are nn.LSTM and nn.GRU, and attributes have the names of d2l.ai. It checks only the arguments that
+would otherwise give a wrong result without an error.
 """
 
 from torch_ref import functional, models, modules, search
-from torch_ref.functional import *  # noqa: F403 (its __all__ says what)
+from torch_ref.functional import *  # noqa: F403 (limited by __all__)
 from torch_ref.models import *  # noqa: F403
 from torch_ref.modules import *  # noqa: F403
 from torch_ref.search import *  # noqa: F403

@@ -1,6 +1,6 @@
 """The book's training recipe for the translator with attention. Source: d2l.ai, "The Bahdanau Attention Mechanism".
 
-On the first 1000 English-French pairs, 500 epochs of 10 steps bring the loss to 0.02 by the book's measure.
+On the first 1000 English-French pairs, 500 epochs of 10 steps bring the loss, as the book computes it, to 0.02.
 """
 
 import time
@@ -19,14 +19,12 @@ from torch_ref.modules.attention import AdditiveAttention
 from torch_ref.search.greedy import greedy_search
 from torch_ref.search.result import SearchResult
 
-Batch = tuple[
-    np.ndarray, np.ndarray, np.ndarray, np.ndarray
-]  # source [B, S], its lengths [B], target [B, T], lengths [B]
+Batch = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # source [B, S], lengths [B], target [B, T], lengths [B]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The book's settings. One edition has neither the tanh nor, by accident, the decoder's biases: reachable here."""
+    """The book's settings. One edition has use_tanh=False and, by accident, decoder_bias=False."""
 
     embed_size: int = 32
     num_hiddens: int = 32
@@ -48,9 +46,9 @@ class EpochReport:
 
 
 def build(source_vocab_size: int, target_vocab_size: int, recipe: Recipe, seed: int) -> EncoderDecoder:
-    """An LSTM encoder and an LSTM decoder with additive attention, initialised from `seed` as the book does."""
+    """Build an LSTM encoder and an LSTM decoder with additive attention, initialised from `seed` as in the book."""
     sizes = (recipe.embed_size, recipe.num_hiddens, recipe.num_layers, recipe.dropout)
-    with torch.random.fork_rng(devices=[]):  # the caller's random numbers go on undisturbed
+    with torch.random.fork_rng(devices=[]):  # the caller's generator stays as it is
         torch.manual_seed(seed)
         encoder = Seq2SeqEncoder(source_vocab_size, *sizes, cell="lstm", stop_at_length=recipe.stop_at_length)
         attention = AdditiveAttention(recipe.num_hiddens, recipe.dropout, use_tanh=recipe.use_tanh)
@@ -63,7 +61,7 @@ def build(source_vocab_size: int, target_vocab_size: int, recipe: Recipe, seed: 
 
 
 def xavier_init(module: nn.Module) -> None:
-    """The weights of Linear and LSTM from Xavier's uniform distribution; biases and embeddings stay PyTorch's."""
+    """Draw the weights of Linear and LSTM from Xavier's uniform distribution; leave biases and embeddings alone."""
     if isinstance(module, nn.Linear):
         nn.init.xavier_uniform_(module.weight)
     if isinstance(module, nn.LSTM):
@@ -75,10 +73,10 @@ def xavier_init(module: nn.Module) -> None:
 def sentence_losses(
     model: EncoderDecoder, source: Tensor, source_lens: Tensor, target: Tensor, target_lens: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """(the book's loss of each sentence [B], its number of valid labels [B]).
+    """Compute the book's loss of each sentence [B], and its number of valid labels [B].
 
-    target [B, T] has <bos> first and target_lens counts it: the decoder reads target[:, :-1] and is asked for
-    target[:, 1:]. A row of length 0 is padding of the batch and has neither loss nor labels.
+    target [B, T] has <bos> first and target_lens counts it: the decoder reads target[:, :-1] and the labels are
+    target[:, 1:]. A row of length 0 is padding of the batch: it has no loss and no labels.
     """
     label_lens = (target_lens - 1).clamp(min=0)
     logits, _ = model(source, target[:, :-1], source_lens)
@@ -102,7 +100,7 @@ def train(
     num_epochs: int,
     report: Callable[[EpochReport], None] | None = None,
 ) -> list[EpochReport]:
-    """Adam on the sum of the sentences' losses, gradients clipped to recipe.clip_norm; a report after each epoch.
+    """Train by Adam on the sum of the sentences' losses, gradients clipped to recipe.clip_norm; report each epoch.
 
     batches(epoch) yields NumPy arrays (source [B, S], source_lens [B], target [B, T], target_lens [B]).
     """
@@ -137,7 +135,7 @@ def translate(
     eos: int,
     max_len: int,
 ) -> SearchResult:
-    """Greedy translations of source [B, S], without dropout; the model's mode is left as it was."""
+    """Translate source [B, S] by greedy search, without dropout; restore the model's mode afterwards."""
     device = next(model.parameters()).device
     source, source_lens = torch.as_tensor(source, device=device), torch.as_tensor(source_lens, device=device)
     was_training = model.training

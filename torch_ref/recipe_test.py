@@ -11,7 +11,7 @@ TARGET_LENS = np.array([4, 3, 5])
 
 
 def padded(rows):
-    """The batch filled up with rows of nothing."""
+    """Append rows of padding to the batch."""
     return (
         np.concatenate([SOURCE, np.full((rows, 4), PAD)]),
         np.concatenate([SOURCE_LENS, np.zeros(rows, int)]),

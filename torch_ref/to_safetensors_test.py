@@ -9,7 +9,7 @@ from torch_ref.to_safetensors import main
 
 
 def model():
-    """With a tied weight, which has two names, and a buffer."""
+    """Make a model with a tied weight, which has two names, and a buffer."""
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5, bias=False), nn.BatchNorm1d(2))
     layers[1].weight = layers[0].weight
@@ -46,17 +46,17 @@ def test_a_view_with_strides_is_written_in_order(tmp_path):
     assert written["scalar"] == 2
 
 
-def test_nothing_is_written_over(tmp_path, capsys):
+def test_an_existing_file_is_not_overwritten(tmp_path, capsys):
     path = save(tmp_path / "a.pt", {"x": torch.zeros(1)})
     (tmp_path / "a.safetensors").write_text("mine")
     assert main([str(path)]) == 2
-    assert "a.safetensors: exists already and is not written over" in capsys.readouterr().err
+    assert "a.safetensors: exists already and is not overwritten" in capsys.readouterr().err
     assert (tmp_path / "a.safetensors").read_text() == "mine"
     assert main([str(path), str(path)]) == 2
 
 
 class Dangerous:
-    """A pickle that would run a program."""
+    """An object whose pickle runs a program when it is loaded."""
 
     def __reduce__(self):
         return print, ("it ran",)
@@ -66,11 +66,11 @@ class Dangerous:
     ("content", "message"),
     [
         (nn.Linear(2, 2), "save model.state_dict() instead"),
-        ({"x": torch.zeros(1), "epoch": 3}, "these are none: epoch"),
+        ({"x": torch.zeros(1), "epoch": 3}, "these are not: epoch"),
         ({"state_dict": {"x": torch.zeros(1)}, "model": {"y": torch.zeros(1)}}, "both 'state_dict' and 'model'"),
         ([torch.zeros(1)], "must hold a state dict; it holds a list"),
         ({}, "holds no tensors"),
-        ({"x": torch.eye(2).to_sparse()}, "must hold dense tensors; these are none: x (torch.sparse_coo)"),
+        ({"x": torch.eye(2).to_sparse()}, "must hold dense tensors; these are not: x (torch.sparse_coo)"),
     ],
     ids=["module", "counter", "two", "list", "empty", "sparse"],
 )

@@ -12,6 +12,7 @@ from parity_tests.faults.fault import after, inverted, with_options
 from torch_ref.functional import masks
 from torch_ref.models import rnn_decoder, rnn_encoder
 from torch_ref.modules import attention, embeddings, recurrent
+from torch_ref.search import result as search_result
 
 Fault = partial(AnyFault, side="PyTorch")
 
@@ -138,11 +139,5 @@ TORCH_FAULTS = (
         with_options(length_penalty=0.0),
         variant="a table, {'beam_size': 4, 'length_penalty': 0.75}",
     ),
-    Fault(
-        "the end not seen",
-        "greedy_search",
-        __import__("torch_ref.search.result", fromlist=["result"]).Hypothesis,
-        "extended",
-        end_not_seen,
-    ),
+    Fault("the end not seen", "greedy_search", search_result.Hypothesis, "extended", end_not_seen),
 )

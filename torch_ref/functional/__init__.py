@@ -1,4 +1,4 @@
-"""Pure functions of tensors: no parameters of their own."""
+"""Pure functions of tensors, without parameters of their own."""
 
 from torch_ref.functional.attend import attend, attention
 from torch_ref.functional.blockwise import blockwise_attention

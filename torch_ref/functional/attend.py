@@ -1,4 +1,4 @@
-"""Scores, mask and values -> context and weights.
+"""From scores and values to context and weights.
 
 Source: d2l.ai, "Attention Scoring Functions"; the Annotated Transformer (`attention`) after Vaswani et al. 2017.
 """
@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from torch_ref.functional.checks import check_floating, check_min_rank, check_shape
 from torch_ref.functional.dropout import dropout as keep_or_drop
 from torch_ref.functional.masks import attention_mask, zero_unattended
 from torch_ref.functional.precision import common_dtype, widen
@@ -28,21 +27,16 @@ def attend(
     """weights = masked_softmax(scores); context = dropout(weights) @ values.
 
     Shapes: scores [*batch, Q, K], values [*batch, K, V], keep_mask [*batch, Q, K] (None: no dropout) ->
-    context [*batch, Q, V], weights [*batch, Q, K] as they are before dropout.
+    context [*batch, Q, V], weights [*batch, Q, K] before dropout.
     A value that no query of its example may attend to reaches neither the context nor a gradient, NaN included.
-    Errors: ValueError such as `values must be [2, 10, V]; got [2, 9, 4]`; TypeError for a wrong dtype.
     """
-    check_floating("scores", scores)
-    check_floating("values", values)
-    check_min_rank("scores", scores, ["Q", "K"])
-    check_shape("values", values, (*scores.shape[:-2], scores.shape[-1], "V"))
     dtype = common_dtype(scores, values)
     wide_scores, values = widen(scores, values)
     allowed = attention_mask(scores.shape, valid_lens, mask)
     weights = masked_softmax(wide_scores, mask=allowed, empty_row=empty_row)
-    values = zero_unattended(values, allowed, empty_row)
     kept = weights if keep_mask is None else keep_or_drop(weights, dropout_rate, keep_mask)
-    return (kept @ values).to(dtype), weights.to(scores.dtype)
+    context = kept @ zero_unattended(values, allowed, empty_row)
+    return context.to(dtype), weights.to(scores.dtype)
 
 
 def attention(
@@ -58,24 +52,17 @@ def attention(
     """softmax(Q K^T / sqrt(D)) V, with the signature of the Annotated Transformer.
 
     Shapes: query [*batch, Q, D], key [*batch, K, D], value [*batch, K, V], mask boolean and broadcastable to
-    [*batch, Q, K] -> context [*batch, Q, V], weights [*batch, Q, K]. `dropout` is any callable of the weights; the
-    weights returned are what it gave. The weights have the dtype to which query and key are promoted, the context that
-    of all three.
+    [*batch, Q, K] -> context [*batch, Q, V], weights [*batch, Q, K].
+    `dropout` is any function of the weights; the weights returned are its result. The weights have the dtype to which
+    query and key are promoted, the context that of all three.
     Example: a mask of zeros over four keys gives weights of 0.25 with empty_row="uniform", and of 0 by default.
     """
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        check_floating(name, x)
-    check_min_rank("query", query, ["Q", "D"])
-    *batch, num_queries, features = query.shape
-    check_shape("key", key, (*batch, "K", features))
-    check_shape("value", value, (*batch, key.shape[-2], "V"))
-    allowed = attention_mask((*batch, num_queries, key.shape[-2]), valid_lens, mask)
-    key = zero_unattended(key, allowed)
-    value = zero_unattended(value, allowed, empty_row)
-
     dtype, weights_dtype = common_dtype(query, key, value), common_dtype(query, key)
     query, key, value = widen(query, key, value)
-    weights = masked_softmax(scaled_dot_score(query, key), mask=allowed, empty_row=empty_row)
+    allowed = attention_mask((*query.shape[:-1], key.shape[-2]), valid_lens, mask)
+    scores = scaled_dot_score(query, zero_unattended(key, allowed))
+    weights = masked_softmax(scores, mask=allowed, empty_row=empty_row)
     if dropout is not None:
         weights = dropout(weights)
-    return (weights @ value).to(dtype), weights.to(weights_dtype)
+    context = weights @ zero_unattended(value, allowed, empty_row)
+    return context.to(dtype), weights.to(weights_dtype)

@@ -1,4 +1,4 @@
-"""What attention by blocks must equal: attention itself.
+"""Attention by blocks must equal attention itself, so here it is attention itself.
 
 Source: Rabe and Staats 2021, "Self-attention Does Not Need O(n²) Memory": the memory differs and the result does not.
 """
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from torch import Tensor
 
 from torch_ref.functional.attend import attend
-from torch_ref.functional.checks import check_floating, check_min_rank, check_shape
 from torch_ref.functional.masks import attention_mask, zero_unattended
 from torch_ref.functional.precision import common_dtype, widen
 
@@ -27,20 +26,12 @@ def blockwise_attention(
     keep_mask: Tensor | None = None,
     block_size: int = 1024,
 ) -> Tensor:
-    """context = attend(score(queries, keys, *parameters), values, ...); the block size is of no account here.
+    """context = attend(score(queries, keys, *parameters), values, ...); the block size has no effect here.
 
     Shapes: queries [*batch, Q, Dq], keys [*batch, K, Dk], values [*batch, K, V], keep_mask [*batch, Q, K] ->
     [*batch, Q, V].
     A key or value that no query of its example may attend to reaches neither the context nor a gradient, NaN included.
-    Errors: as attend; ValueError for a block size below 1.
     """
-    if block_size < 1:
-        raise ValueError(f"block_size must be at least 1; got {block_size}")
-    for name, x in (("queries", queries), ("keys", keys), ("values", values)):
-        check_floating(name, x)
-    check_min_rank("queries", queries, ["Q", "D"])
-    check_shape("keys", keys, (*queries.shape[:-2], "K", "D"))
-    check_shape("values", values, (*keys.shape[:-1], "V"))
     dtype = common_dtype(queries, keys, values, *parameters)
     queries, keys, values, *wide_parameters = widen(queries, keys, values, *parameters)
     allowed = attention_mask((*queries.shape[:-1], keys.shape[-2]), valid_lens, mask)

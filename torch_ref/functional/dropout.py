@@ -8,23 +8,15 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from torch_ref.functional.checks import check_bool, check_floating, check_rate, check_shape
-
 
 def dropout(x: Tensor, rate: float, keep_mask: Tensor) -> Tensor:
     """x / (1 - rate) where keep_mask is True, 0 elsewhere.
 
     Shapes: keep_mask is boolean and has the shape of x.
-    Errors: ValueError for a rate outside [0, 1) or a wrong shape; TypeError for a wrong dtype.
     """
-    check_floating("x", x)
-    check_rate("rate", rate)
-    check_bool("keep_mask", keep_mask)
-    check_shape("keep_mask", keep_mask, x.shape)
     return torch.where(keep_mask, x / (1 - rate), 0)
 
 
 def draw_keep_mask(shape: Sequence[int], rate: float, device: torch.device | None = None) -> Tensor:
-    """A mask that keeps each position with probability 1 - rate, from PyTorch's global generator."""
-    check_rate("rate", rate)
+    """Draw a mask that keeps each position with probability 1 - rate, from PyTorch's global generator."""
     return torch.rand(tuple(shape), device=device) >= rate

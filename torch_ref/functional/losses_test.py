@@ -43,12 +43,6 @@ def test_masked_logits_stay_out():
     assert masked_cross_entropy(LOGITS, LABELS, torch.zeros(3)) == 0
 
 
-def test_errors():
-    with pytest.raises(ValueError, match=r"labels must be \[3, 4\]; got \[3, 5\]"):
-        masked_cross_entropy(LOGITS, torch.ones(3, 5).long())
-    with pytest.raises(ValueError, match=r"labels must lie in 0..9; got 0..10"):
-        masked_cross_entropy(LOGITS, torch.tensor([[0, 10, 0, 0]] * 3))
-    with pytest.raises(TypeError, match=r"labels must have an integer dtype; got torch.float32"):
-        masked_cross_entropy(LOGITS, torch.ones(3, 4))
-    with pytest.raises(ValueError, match="reduction must be one of none, sentences, tokens; got 'mean'"):
-        masked_cross_entropy(LOGITS, LABELS, reduction="mean")
+def test_an_unknown_reduction_is_refused():
+    with pytest.raises(ValueError, match="reduction must be none, sentences or tokens; got 'mean'"):
+        masked_cross_entropy(LOGITS, LABELS, LENS, reduction="mean")

@@ -14,12 +14,6 @@ def test_length_mask_stops_at_the_length():
     assert length_mask(torch.tensor(2.0), 3).tolist() == [True, True, False]
 
 
-@pytest.mark.parametrize("wrong", [-1, 5])
-def test_a_length_out_of_range_is_refused(wrong):
-    with pytest.raises(ValueError, match=rf"valid_lens must be in \[0, 4\]; got {wrong}"):
-        length_mask(torch.tensor([2, wrong]), 4)
-
-
 def test_causal_mask():
     assert causal_mask(3).int().tolist() == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     assert causal_mask(2, 4).int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0]]
@@ -33,22 +27,11 @@ def test_attention_mask_decides_by_rank_and_both_must_allow():
     assert per_query.sum(-1).tolist() == [[1, 2, 3], [3, 0, 3]]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"valid_lens": torch.ones(3)}, ValueError, r"valid_lens must be \[2\] or \[2, 3\]; got \[3\]"),
-        ({"valid_lens": torch.ones(2, dtype=torch.bool)}, TypeError, "valid_lens must have an integer or floating"),
-        ({"mask": torch.ones(4)}, TypeError, "mask must be boolean.*float32"),
-        (
-            {"mask": torch.ones(2, 4, dtype=torch.bool)},
-            ValueError,
-            r"mask must be broadcastable to \[2, 3, 4\]; got \[2, 4\]",
-        ),
-    ],
-)
-def test_attention_mask_says_both_shapes(arguments, error, message):
-    with pytest.raises(error, match=message):
-        attention_mask((2, 3, 4), **arguments)
+def test_lengths_and_masks_that_would_mislead_are_refused():
+    with pytest.raises(ValueError, match=r"valid_lens must be \[2\] or \[2, 3\]; got \[3\]"):
+        attention_mask((2, 3, 4), torch.ones(3))
+    with pytest.raises(TypeError, match=r"mask must be boolean; got torch.float32"):
+        attention_mask((2, 3, 4), mask=torch.ones(4))
 
 
 def test_sequence_mask_leaves_its_argument_and_its_dtype():
@@ -56,5 +39,3 @@ def test_sequence_mask_leaves_its_argument_and_its_dtype():
     assert sequence_mask(X, torch.tensor([1, 2])).tolist() == [[1, 0, 0], [4, 5, 0]]
     assert sequence_mask(torch.ones(2, 3, 4), torch.tensor([1, 2]), value=-1)[0, 1:].eq(-1).all()
     assert X.tolist() == [[1, 2, 3], [4, 5, 6]]
-    with pytest.raises(ValueError, match=r"valid_lens must be \[2\] for X \[2, 3\]; got \[3\]"):
-        sequence_mask(X, torch.tensor([1, 2, 3]))

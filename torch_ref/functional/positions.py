@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-from torch_ref.functional.checks import check_count
-
 
 def sinusoidal_positions(
     length: int, num_features: int, dtype: torch.dtype = torch.float32, *, device: torch.device | None = None
@@ -13,8 +11,6 @@ def sinusoidal_positions(
 
     Shapes: [length, num_features]. With an odd num_features the last column is a sine.
     """
-    check_count("length", length)
-    check_count("num_features", num_features, least=1)
     # float64 until the end: the angle grows with t, and a float32 angle of 5000 is already off by 2e-4.
     positions = torch.arange(length, dtype=torch.float64, device=device).unsqueeze(-1)  # [T, 1]
     even = torch.arange(0, num_features, 2, dtype=torch.float64, device=device)  # 2i

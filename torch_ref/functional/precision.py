@@ -7,15 +7,11 @@ from torch import Tensor
 
 
 def common_dtype(*tensors: Tensor) -> torch.dtype:
-    """The dtype that results are returned in: what PyTorch promotes the inputs to."""
+    """Return the dtype to which PyTorch promotes the tensors: results have it."""
     return reduce(torch.promote_types, (x.dtype for x in tensors))
 
 
-def wide_dtype(*tensors: Tensor) -> torch.dtype:
-    """The dtype that scores are computed in: the inputs' common one, float32 at least."""
-    return torch.promote_types(common_dtype(*tensors), torch.float32)
-
-
 def widen(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """All tensors in their common dtype, float32 at least."""
-    return tuple(x.to(wide_dtype(*tensors)) for x in tensors)
+    """Convert all tensors to their common dtype, or to float32 if that is narrower."""
+    wide = torch.promote_types(common_dtype(*tensors), torch.float32)
+    return tuple(x.to(wide) for x in tensors)

@@ -1,4 +1,4 @@
-"""One step of an LSTM and of a GRU, and the walk over time that stops at each sequence's length.
+"""One step of an LSTM and of a GRU, and a loop over time that stops at each sequence's length.
 
 Gates are packed as PyTorch packs them: i, f, g, o for the LSTM and r, z, n for the GRU. `projected` is the input's
 part, x W_ih^T + b_ih; the two biases stay two parameters.
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from torch_ref.functional.checks import check_floating, check_min_rank, check_shape, check_tensor
 from torch_ref.functional.masks import length_mask, sequence_mask
 from torch_ref.functional.trees import map_tensors
 
@@ -26,12 +25,7 @@ def lstm_step(
     Shapes: carry (h [*batch, H], c [*batch, H]), projected [*batch, 4H], weight_hh [4H, H], bias_hh [4H] or None ->
     (h', c') and the output h'.
     """
-    if not isinstance(carry, tuple) or len(carry) != 2:
-        raise TypeError(f"carry must be a tuple (h, c); got {type(carry).__name__}")
     h, c = carry
-    _check_step(h, projected, weight_hh, bias_hh, gates=4)
-    check_floating("c", c)
-    check_shape("c", c, h.shape)
     i, f, g, o = (projected + linear(h, weight_hh, bias_hh)).chunk(4, dim=-1)
     c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
     h = torch.sigmoid(o) * torch.tanh(c)
@@ -47,14 +41,12 @@ def gru_step(
     bias of h_n lies inside it.
     Shapes: carry h [*batch, H], projected [*batch, 3H], weight_hh [3H, H], bias_hh [3H] or None -> h', h'.
     """
-    h = carry
-    _check_step(h, projected, weight_hh, bias_hh, gates=3)
     x_r, x_z, x_n = projected.chunk(3, dim=-1)
-    h_r, h_z, h_n = linear(h, weight_hh, bias_hh).chunk(3, dim=-1)
+    h_r, h_z, h_n = linear(carry, weight_hh, bias_hh).chunk(3, dim=-1)
     r = torch.sigmoid(x_r + h_r)
     z = torch.sigmoid(x_z + h_z)
     n = torch.tanh(x_n + r * h_n)
-    h = (1 - z) * n + z * h
+    h = (1 - z) * n + z * carry
     return h, h
 
 
@@ -70,17 +62,11 @@ def unroll(
 
     Shapes: inputs [*batch, T, D], valid_lens [*batch], every tensor of carry [*batch, ...] -> carry,
     outputs [*batch, T, H]. reverse=True goes from each sequence's last valid position to its first; outputs[t] stays
-    beside inputs[t]. What lies past the length, NaN included, reaches neither the outputs nor a gradient.
+    beside inputs[t]. Inputs past the length, NaN included, reach neither the outputs nor a gradient.
     """
-    check_floating("inputs", inputs)
-    check_min_rank("inputs", inputs, ["T", "D"])
-    *batch, num_steps, _ = inputs.shape
-    if num_steps == 0:
-        raise ValueError("inputs must have at least one time step; got 0")
+    num_steps = inputs.shape[-2]
     valid = None
     if valid_lens is not None:
-        check_tensor("valid_lens", valid_lens)
-        check_shape("valid_lens", valid_lens, batch)
         valid = length_mask(valid_lens, num_steps)  # [*batch, T]
         inputs = sequence_mask(inputs, valid_lens)
     outputs: list[Any] = [None] * num_steps
@@ -92,39 +78,22 @@ def unroll(
             alive = valid[..., t]
             carry = map_tensors(lambda new, old, alive=alive: _where(alive, new, old), new_carry, carry)
             outputs[t] = _where(alive, output, torch.zeros_like(output))
-    return carry, torch.stack(outputs, dim=len(batch))
+    return carry, torch.stack(outputs, dim=inputs.ndim - 2)
 
 
 def reverse_sequence(inputs: Tensor, valid_lens: Tensor | None = None) -> Tensor:
-    """The first valid_len positions in reverse order, the padding left in its place.
+    """Reverse the first valid_len positions and leave the padding in its place.
 
     Shapes: inputs [*batch, T, D], valid_lens [*batch] -> [*batch, T, D].
     Example: [a, b, c, 0] with length 3 -> [c, b, a, 0].
     """
-    check_tensor("inputs", inputs)
-    check_min_rank("inputs", inputs, ["T", "D"])
     if valid_lens is None:
         return inputs.flip(-2)
-    *batch, num_steps, _ = inputs.shape
-    check_tensor("valid_lens", valid_lens)
-    check_shape("valid_lens", valid_lens, batch)
-    valid = length_mask(valid_lens, num_steps)
-    times = torch.arange(num_steps, device=inputs.device)
+    valid = length_mask(valid_lens, inputs.shape[-2])
+    times = torch.arange(inputs.shape[-2], device=inputs.device)
     source = torch.where(valid, valid.sum(-1, keepdim=True) - 1 - times, times)  # [*batch, T]
     return inputs.take_along_dim(source.unsqueeze(-1), dim=-2)
 
 
 def _where(alive: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(alive.reshape(alive.shape + (1,) * (new.ndim - alive.ndim)), new, old)
-
-
-def _check_step(h: Tensor, projected: Tensor, weight_hh: Tensor, bias_hh: Tensor | None, gates: int) -> None:
-    for name, x in (("h", h), ("projected", projected), ("weight_hh", weight_hh)):
-        check_floating(name, x)
-    check_min_rank("h", h, ["H"])
-    *batch, hidden = h.shape
-    check_shape("projected", projected, (*batch, gates * hidden))
-    check_shape("weight_hh", weight_hh, (gates * hidden, hidden))
-    if bias_hh is not None:
-        check_floating("bias_hh", bias_hh)
-        check_shape("bias_hh", bias_hh, (gates * hidden,))

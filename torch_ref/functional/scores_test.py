@@ -1,6 +1,5 @@
 import math
 
-import pytest
 import torch
 
 from torch_ref import additive_score, bilinear_score, dot_score, gaussian_score, scaled_dot_score
@@ -27,20 +26,3 @@ def test_half_precision_products_do_not_overflow_on_the_way():
     queries, keys = torch.tensor([[300.0, 300.0]]).half(), torch.tensor([[300.0, -300.0]]).half()
     assert dot_score(queries, keys).item() == 0
     assert dot_score(queries, keys).dtype == torch.float16
-
-
-@pytest.mark.parametrize("score", [dot_score, scaled_dot_score, gaussian_score])
-def test_errors_say_both_shapes(score):
-    with pytest.raises(ValueError, match=r"keys must be \[2, K, 20\]; got \[2, 10, 2\]"):
-        score(torch.ones(2, 1, 20), torch.ones(2, 10, 2))
-    with pytest.raises(ValueError, match=r"queries must be \[..., Q, D\]; got \[3\]"):
-        score(torch.ones(3), torch.ones(4, 3))
-    with pytest.raises(TypeError, match=r"queries must have a floating dtype; got torch.int64"):
-        score(QUERIES.long(), KEYS)
-
-
-def test_errors_of_the_weights():
-    with pytest.raises(ValueError, match=r"w_v must be \[2\]; got \[3\]"):
-        additive_score(QUERIES, KEYS, torch.ones(3))
-    with pytest.raises(ValueError, match=r"weight must be \[2, 2\]; got \[2, 3\]"):
-        bilinear_score(QUERIES, KEYS, torch.ones(2, 3))

@@ -37,13 +37,9 @@ def test_masked_and_empty_stay_out_of_values_and_gradients(function, empty_row):
     assert (scores.grad[0, :, :2] != 0).any()
 
 
-def test_half_precision_and_errors():
+def test_half_precision_and_an_unknown_empty_row():
     out = masked_softmax(torch.full((1, 1, 3), 6e4, dtype=torch.float16), torch.tensor([2]))
     assert out.dtype == torch.float16
     assert out.tolist() == [[[0.5, 0.5, 0.0]]]
-    with pytest.raises(TypeError, match=r"scores must have a floating dtype; got torch.int64"):
-        masked_softmax(torch.ones(2, 3, dtype=torch.int64))
-    with pytest.raises(ValueError, match=r"scores must be \[..., Q, K\]; got \[3\]"):
-        masked_softmax(torch.ones(3))
-    with pytest.raises(ValueError, match="empty_row must be one of zero, uniform; got 'mean'"):
-        masked_softmax(SCORES, empty_row="mean")
+    with pytest.raises(ValueError, match="empty_row must be zero or uniform; got 'mean'"):
+        masked_softmax(SCORES, torch.tensor([2, 0]), empty_row="mean")

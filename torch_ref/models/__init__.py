@@ -1,4 +1,4 @@
-"""Models: encoders, decoders, and the two in one."""
+"""Models: encoders, decoders, and both in one."""
 
 from torch_ref.models.rnn_decoder import DecoderKeepMasks, DecoderMemory, DecoderState, Seq2SeqAttentionDecoder
 from torch_ref.models.rnn_encoder import EncoderOutput, Seq2SeqEncoder

@@ -9,33 +9,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torch_ref.functional.checks import check_bool, check_choice, check_count, check_ids, check_shape, shape_text
 from torch_ref.functional.precision import widen
 from torch_ref.functional.softmax import masked_log_softmax
 from torch_ref.models.rnn_encoder import CELLS, EncoderOutput
-from torch_ref.modules.attention import (
-    AdditiveAttention,
-    Attention,
-    BilinearAttention,
-    DotProductAttention,
-    GaussianAttention,
-    Memory,
-)
-from torch_ref.modules.recurrent import State
-
-ATTENTIONS = ("additive", "dot", "scaled_dot", "bilinear", "gaussian", "none")
-QUERIES = ("previous", "new")
+from torch_ref.modules.attention import Attention, Memory, make_attention
+from torch_ref.modules.recurrent import State, state_parts
 
 
 class DecoderMemory(NamedTuple):
-    """One for each sentence; a search indexes it and never reorders it."""
+    """One entry for each sentence; a search indexes it and never reorders it."""
 
     attention: Memory  # with attention="none": keys None, values [B, 1, E] the one context, mask None
     initial: tuple[Tensor, ...]  # the initial h, or h and c, each [B, L, H]
 
 
 class DecoderState(NamedTuple):
-    """What a search reorders: every tensor leads with batch * beam."""
+    """The part that a search reorders: every tensor leads with batch * beam."""
 
     rnn: tuple[Any, ...]  # for each layer h [B, H], or (h, c)
     feed: Tensor | None  # [B, H], the last attentional vector, with input feeding
@@ -56,15 +45,13 @@ class Seq2SeqAttentionDecoder(nn.Module):
     query="new" (Luong): h[t] = rnn(embedding), or rnn([feed[t-1]; embedding]) with input_feeding;
         context = attend(h[t]);  feed[t] = tanh(attentional([context; h[t]]));  logits = dense(feed[t]).
 
-    attention: a module, or one of "additive", "dot", "scaled_dot", "bilinear", "gaussian", "none"; "none" takes the
-    encoder's final top state as the context of every step. encoder_size: features of the encoder's outputs (default
-    num_hiddens).
+    attention: a module, or a name in ATTENTIONS, or "none", which takes the encoder's final top state as the context of
+    every step. encoder_size: features of the encoder's outputs (default num_hiddens).
     The initial state is the encoder's final one layer by layer, its directions concatenated, or with bridge
     tanh(bridge_h(that)), and tanh(bridge_c(...)) for an LSTM's c; the layers share the bridge.
-    tie_embeddings: logits = output @ embedding^T + dense_bias, and no dense.
-    dropout acts between the layers and on the attention weights; use_bias=False drops the rnn's biases, as the book's
+    tie_embeddings: logits = output @ embedding^T + dense_bias, and no dense; needs embed_size = num_hiddens.
+    dropout acts between the layers and on the attention weights. use_bias=False drops the rnn's biases, as the book's
     LSTM decoder does by accident.
-    Errors: ValueError for settings and shapes that do not fit together, TypeError for wrong dtypes.
     """
 
     def __init__(
@@ -85,18 +72,18 @@ class Seq2SeqAttentionDecoder(nn.Module):
         encoder_size: int | None = None,
     ) -> None:
         super().__init__()
-        check_choice("cell", cell, tuple(CELLS))
-        check_choice("query", query, QUERIES)
-        check_count("num_hiddens", num_hiddens, least=1)
+        if query not in ("previous", "new"):
+            raise ValueError(f"query must be previous or new; got {query!r}")
         if input_feeding and query == "previous":
             raise ValueError('input_feeding needs query="new"; got query="previous"')
-        if tie_embeddings and embed_size != num_hiddens:
-            raise ValueError(f"tie_embeddings needs embed_size = num_hiddens; got {embed_size} and {num_hiddens}")
         encoder_size = num_hiddens if encoder_size is None else encoder_size
-        self.num_hiddens, self.encoder_size = num_hiddens, encoder_size
-        self.cell, self.query, self.input_feeding = cell, query, input_feeding
+        self.num_hiddens, self.query, self.input_feeding = num_hiddens, query, input_feeding
         self.embedding = nn.Embedding(vocab_size, embed_size)
-        self.attention = _build_attention(attention, num_hiddens, encoder_size, dropout)
+        self.attention: Any = None
+        if isinstance(attention, nn.Module):
+            self.attention = attention
+        elif attention != "none":
+            self.attention = make_attention(attention, num_hiddens, dropout, key_size=encoder_size)
         context_size = encoder_size if self.attention is None else self.attention.context_size(encoder_size)
         input_size = embed_size
         if query == "previous":
@@ -115,25 +102,23 @@ class Seq2SeqAttentionDecoder(nn.Module):
     def prepare(
         self, encoder_output: EncoderOutput, valid_lens: Tensor | None = None, mask: Tensor | None = None
     ) -> DecoderMemory:
-        """The encoder's outputs [B, K, E] and final state -> what every step needs; the keys are projected once.
+        """Prepare from the encoder's outputs [B, K, E] and final state what every step needs.
 
         Shapes: valid_lens [B], mask broadcastable to [B, 1, K].
-        Errors: ValueError when the encoder's state does not fit the decoder's; it says when bridge=True would help.
         """
         outputs, state = encoder_output
-        check_shape("encoder_output.outputs", outputs, ("B", "K", self.encoder_size))
-        initial = self._initial_parts(outputs, state)
-        if valid_lens is not None:
-            check_shape("valid_lens", valid_lens, outputs.shape[:1])
+        initial = [_by_layer(part, outputs) for part in state_parts(state)]  # [B, L, E]
+        top = initial[0][:, -1:]
+        if self.bridge_h is not None:
+            bridges = (self.bridge_h, self.bridge_c)
+            initial = [torch.tanh(bridge(part)) for bridge, part in zip(bridges, initial, strict=False)]
         if self.attention is None:
-            # Only the state is used here: the lengths have already had their say in the encoder.
-            return DecoderMemory(Memory(None, self._layers(_parts(state)[0], outputs)[:, -1:], None), initial)
-        if mask is not None and mask.ndim >= 2:
-            check_shape("mask", mask, (*("B", 1)[-(mask.ndim - 1) :], "K"))
-        return DecoderMemory(self.attention.prepare(outputs, outputs, valid_lens, mask), initial)
+            # The lengths matter to the encoder alone: its final state is all that is used here.
+            return DecoderMemory(Memory(None, top, None), tuple(initial))
+        return DecoderMemory(self.attention.prepare(outputs, outputs, valid_lens, mask), tuple(initial))
 
     def initial_state(self, memory: DecoderMemory) -> DecoderState:
-        layers = [part.transpose(0, 1) for part in memory.initial]  # [L, B, H]
+        layers = tuple(part.transpose(0, 1) for part in memory.initial)  # [L, B, H]
         feed = torch.zeros_like(layers[0][0]) if self.input_feeding else None
         return DecoderState(_unstack(layers), feed)
 
@@ -141,10 +126,6 @@ class Seq2SeqAttentionDecoder(nn.Module):
         self, tokens: Tensor, state: DecoderState, memory: DecoderMemory
     ) -> tuple[Tensor, DecoderState, Tensor | None]:
         """tokens [B * beam], state, memory -> (log_probs [B * beam, N], state, weights [B * beam, K] or None)."""
-        check_shape("tokens", tokens, ("B * beam",))
-        batch = memory.initial[0].shape[0]
-        if tokens.shape[0] % batch:
-            raise ValueError(f"tokens must be [{batch} * beam]; got {shape_text(tokens.shape)}")
         logits, state, weights = self._step(tokens, state, memory)
         return masked_log_softmax(*widen(logits)), state, weights
 
@@ -152,13 +133,10 @@ class Seq2SeqAttentionDecoder(nn.Module):
         self, targets: Tensor, memory: DecoderMemory, *, keep_masks: DecoderKeepMasks | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Teacher forcing: targets [B, T] -> (logits [B, T, N], weights [B, T, K] or None), step by step."""
-        check_shape("targets", targets, (memory.initial[0].shape[0], "T"))
-        keep_masks = DecoderKeepMasks() if keep_masks is None else keep_masks
-        self._check_keep_masks(keep_masks, targets, memory)
         state = self.initial_state(memory)
         all_logits, all_weights = [], []
         for t in range(targets.shape[1]):
-            keep = DecoderKeepMasks(*(None if masks is None else masks[t] for masks in keep_masks))
+            keep = DecoderKeepMasks(*(None if masks is None else masks[t] for masks in keep_masks or (None, None)))
             logits, state, weights = self._step(targets[:, t], state, memory, keep)
             all_logits.append(logits)
             all_weights.append(weights)
@@ -172,11 +150,10 @@ class Seq2SeqAttentionDecoder(nn.Module):
         memory: DecoderMemory,
         keep: DecoderKeepMasks = DecoderKeepMasks(),  # noqa: B008 (an immutable record of None)
     ) -> tuple[Tensor, DecoderState, Tensor | None]:
-        check_ids("tokens", tokens, self.embedding.num_embeddings)
-        check_shape("state", _top(state.rnn), (tokens.shape[0], self.num_hiddens))
         embedded = self.embedding(tokens.long())  # [B * beam, embed_size]
         if self.query == "previous":
-            context, weights = self._context(_top(state.rnn), memory, keep.attention)
+            top = state_parts(state.rnn[-1])[0]
+            context, weights = self._context(top, memory, keep.attention)
             output, rnn = self._rnn_step(torch.cat([context, embedded], dim=-1), state.rnn, keep.layers)
             return self._logits(output), DecoderState(rnn, None), weights
         if self.input_feeding:
@@ -189,14 +166,13 @@ class Seq2SeqAttentionDecoder(nn.Module):
     def _context(self, query: Tensor, memory: DecoderMemory, keep_mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """query [B * beam, H] -> (context [B * beam, C], weights [B * beam, K] or None)."""
         values = memory.attention.values
-        # The beams of a sentence are so many queries to its one memory.
+        # The hypotheses of a sentence are several queries to its one memory.
         queries = query.reshape(values.shape[0], -1, self.num_hiddens)  # [B, beam, H]
         if self.attention is None:
             return values.expand(-1, queries.shape[1], -1).flatten(0, 1), None
         keep_mask = None if keep_mask is None else keep_mask.unsqueeze(-2)  # one query: [B, 1, K]
         context, weights = self.attention.attend(queries, memory.attention, keep_mask)
-        assert weights is not None  # asked for
-        if weights.ndim == 4:  # the heads of MultiHeadAttention: a picture of one alignment shows their mean
+        if weights.ndim == 4:  # the mean over the heads of MultiHeadAttention, to have one alignment
             weights = weights.mean(1)
         return context.flatten(0, 1), weights.flatten(0, 1)
 
@@ -206,96 +182,27 @@ class Seq2SeqAttentionDecoder(nn.Module):
         """One time step of all layers: inputs [B, D] -> (the top layer's output [B, H], the new carries)."""
         keep_masks = None if keep_masks is None else keep_masks.unsqueeze(2)  # [L - 1, B, 1, H]
         outputs, new_state = self.rnn(inputs.unsqueeze(1), None, _stack(rnn), keep_masks=keep_masks)
-        return outputs.squeeze(1), _unstack(_parts(new_state))
+        return outputs.squeeze(1), _unstack(state_parts(new_state))
 
     def _logits(self, output: Tensor) -> Tensor:
         if self.dense is not None:
             return self.dense(output)
         return output @ self.embedding.weight.T + self.dense_bias
 
-    def _initial_parts(self, outputs: Tensor, state: State) -> tuple[Tensor, ...]:
-        parts = _parts(state)
-        if len(parts) != self.rnn.num_parts:
-            raise ValueError(
-                f"a decoder of {self.cell} cells needs an encoder of them; got a state of {len(parts)} parts"
-            )
-        layers = [self._layers(part, outputs) for part in parts]  # [B, L, E]
-        if layers[0].shape[1] != self.rnn.num_layers:
-            raise ValueError(
-                f"the encoder's state must have {self.rnn.num_layers} layers; got {layers[0].shape[1]}: build both "
-                "with the same num_layers (bridge=True changes the width, not the number of layers)"
-            )
-        if self.bridge_h is not None:
-            bridges = (self.bridge_h, self.bridge_c)[: len(layers)]
-            return tuple(torch.tanh(bridge(part)) for bridge, part in zip(bridges, layers, strict=True))
-        if layers[0].shape[2] != self.num_hiddens:
-            expected = (*layers[0].shape[:2], self.num_hiddens)
-            raise ValueError(
-                f"the encoder's state, its directions concatenated, must be {shape_text(expected)}; "
-                f"got {shape_text(layers[0].shape)}: bridge=True projects it"
-            )
-        return tuple(layers)
 
-    def _layers(self, part: Tensor, outputs: Tensor) -> Tensor:
-        """A state part [L * directions, B, H'] -> [B, L, directions * H']."""
-        check_shape("encoder_output.state", part, ("L * directions", outputs.shape[0], "H"))
-        directions = outputs.shape[-1] // part.shape[-1]
-        return part.unflatten(0, (-1, directions)).permute(2, 0, 1, 3).flatten(2)
-
-    def _check_keep_masks(self, keep_masks: DecoderKeepMasks, targets: Tensor, memory: DecoderMemory) -> None:
-        batch, time = targets.shape
-        if keep_masks.layers is not None:
-            check_bool("keep_masks.layers", keep_masks.layers)
-            check_shape(
-                "keep_masks.layers", keep_masks.layers, (time, self.rnn.num_layers - 1, batch, self.num_hiddens)
-            )
-        if keep_masks.attention is not None:
-            heads = getattr(self.attention, "num_heads", None)
-            keys = memory.attention.values.shape[-2]
-            check_bool("keep_masks.attention", keep_masks.attention)
-            expected = (time, batch, keys) if heads is None else (time, batch, heads, keys)
-            check_shape("keep_masks.attention", keep_masks.attention, expected)
-
-
-def _build_attention(
-    attention: str | Attention, num_hiddens: int, encoder_size: int, dropout: float
-) -> Attention | None:
-    if isinstance(attention, nn.Module):
-        return attention
-    check_choice("attention", attention, ATTENTIONS)
-    if attention in ("dot", "scaled_dot", "gaussian") and encoder_size != num_hiddens:
-        raise ValueError(
-            f"attention={attention!r} compares queries of num_hiddens = {num_hiddens} features with keys of as many; "
-            f"got encoder_size = {encoder_size}: additive and bilinear take both"
-        )
-    if attention == "additive":
-        return AdditiveAttention(num_hiddens, dropout, query_size=num_hiddens, key_size=encoder_size)
-    if attention == "bilinear":
-        return BilinearAttention(num_hiddens, encoder_size, dropout)
-    if attention == "gaussian":
-        return GaussianAttention(dropout)
-    if attention == "none":
-        return None
-    return DotProductAttention(dropout, scaled=attention == "scaled_dot")
-
-
-def _parts(state: State) -> tuple[Tensor, ...]:
-    """h -> (h,); (h, c) as it is."""
-    return (state,) if isinstance(state, Tensor) else tuple(state)
-
-
-def _top(rnn: tuple[Any, ...]) -> Tensor:
-    """The hidden state of the top layer."""
-    return _parts(rnn[-1])[0]
+def _by_layer(part: Tensor, outputs: Tensor) -> Tensor:
+    """A final state's part [L * directions, B, H'] -> [B, L, directions * H']."""
+    directions = outputs.shape[-1] // part.shape[-1]
+    return part.unflatten(0, (-1, directions)).permute(2, 0, 1, 3).flatten(2)
 
 
 def _stack(rnn: tuple[Any, ...]) -> State:
     """A carry for each layer -> the state of nn.GRU or nn.LSTM."""
-    parts = tuple(torch.stack(part) for part in zip(*(_parts(carry) for carry in rnn), strict=True))
+    parts = tuple(torch.stack(part) for part in zip(*(state_parts(carry) for carry in rnn), strict=True))
     return parts[0] if isinstance(rnn[0], Tensor) else parts
 
 
-def _unstack(parts: list[Tensor] | tuple[Tensor, ...]) -> tuple[Any, ...]:
+def _unstack(parts: tuple[Tensor, ...]) -> tuple[Any, ...]:
     """State parts [L, B, H] -> a carry for each layer."""
     layers = zip(*(part.unbind(0) for part in parts), strict=True)
     return tuple(carry[0] if len(carry) == 1 else carry for carry in layers)

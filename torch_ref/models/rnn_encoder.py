@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from torch_ref.functional.checks import check_choice, check_ids, check_lengths, check_shape
 from torch_ref.modules.recurrent import GRU, LSTM, State
 
 CELLS = {"gru": GRU, "lstm": LSTM}
@@ -23,7 +22,6 @@ class Seq2SeqEncoder(nn.Module):
     [2, 4, 16].
     stop_at_length=False runs through the padding, as the book does: the final state is then that of padding, and
     valid_lens matters only to the attention.
-    Errors: ValueError for a wrong shape or an id outside the vocabulary; TypeError for a wrong dtype.
     """
 
     def __init__(
@@ -39,7 +37,6 @@ class Seq2SeqEncoder(nn.Module):
         stop_at_length: bool = True,
     ) -> None:
         super().__init__()
-        check_choice("cell", cell, tuple(CELLS))
         self.stop_at_length = stop_at_length
         self.embedding = nn.Embedding(vocab_size, embed_size)
         self.rnn = CELLS[cell](embed_size, num_hiddens, num_layers, dropout, bidirectional=bidirectional)
@@ -47,10 +44,5 @@ class Seq2SeqEncoder(nn.Module):
     def forward(
         self, tokens: Tensor, valid_lens: Tensor | None = None, *, keep_masks: Tensor | None = None
     ) -> EncoderOutput:
-        check_ids("tokens", tokens, self.embedding.num_embeddings)
-        check_shape("tokens", tokens, ("B", "T"))
-        if valid_lens is not None:
-            check_lengths("valid_lens", valid_lens, tokens.shape[1])
-            check_shape("valid_lens", valid_lens, tokens.shape[:1])
         lens = valid_lens if self.stop_at_length else None
         return EncoderOutput(*self.rnn(self.embedding(tokens.long()), lens, keep_masks=keep_masks))

@@ -10,7 +10,7 @@ class EncoderDecoder(nn.Module):
     """logits, weights = decoder(tgt, decoder.prepare(encoder(src))).
 
     Shapes: src [B, S], tgt [B, T] (the decoder's input, <bos> first), src_valid_lens [B] -> logits [B, T, N],
-    weights [B, T, S] or None. encode, initial_state and step are what a search needs.
+    weights [B, T, S] or None. A search needs encode, initial_state and step.
     """
 
     def __init__(self, encoder: Seq2SeqEncoder, decoder: Seq2SeqAttentionDecoder) -> None:

@@ -1,5 +1,3 @@
-import itertools
-
 import pytest
 import torch
 
@@ -12,17 +10,17 @@ from torch_ref import (
     beam_search,
     greedy_search,
 )
+from torch_ref.modules.attention import ATTENTIONS
 
 QUERIES = [("previous", False), ("new", False), ("new", True)]
-ATTENTIONS = ["additive", "dot", "scaled_dot", "bilinear", "gaussian", "none"]
+SAME_SIZE = ("dot", "scaled_dot", "gaussian")  # scores without parameters compare queries and keys of one size
 
 
 def build(
     query="previous", input_feeding=False, cell="gru", attention="additive", bridge=False, tie=False, dropout=0.0
 ):
     torch.manual_seed(0)
-    # A bridge is there to change the width; scores without parameters need the same width on both sides.
-    wide = bridge and attention in ("additive", "bilinear", "none")
+    wide = bridge and attention not in SAME_SIZE  # a bridge changes the width
     hidden = 3 if wide else 8
     encoder = Seq2SeqEncoder(10, 5, hidden, 2, dropout, cell=cell, bidirectional=wide)
     decoder = Seq2SeqAttentionDecoder(
@@ -45,16 +43,24 @@ def test_the_books_shapes():
     assert {name.split(".")[0] for name, _ in decoder.named_parameters()} == {"embedding", "attention", "rnn", "dense"}
 
 
+@pytest.mark.parametrize("attention", [*ATTENTIONS, "none"])
 @pytest.mark.parametrize(
-    ("query", "cell", "attention", "bridge", "tie"),
-    list(itertools.product(QUERIES, ["gru", "lstm"], ATTENTIONS, [False, True], [False, True])),
+    ("query", "cell", "bridge", "tie"),
+    [
+        (QUERIES[0], "gru", False, False),
+        (QUERIES[0], "lstm", True, True),
+        (QUERIES[1], "lstm", False, True),
+        (QUERIES[1], "gru", True, False),
+        (QUERIES[2], "gru", False, True),
+        (QUERIES[2], "lstm", True, False),
+    ],
 )
 def test_teacher_forcing_is_repeated_step(query, cell, attention, bridge, tie):
     model = build(*query, cell, attention, bridge, tie)
     source, lens, targets = torch.randint(10, (3, 6)), torch.tensor([6, 2, 0]), torch.randint(11, (3, 4))
     logits, weights = model(source, targets, lens)
     memory = model.encode(source, lens)
-    # Two beams that begin alike stay alike: the memory is not repeated, the state is.
+    # Two equal hypotheses of a sentence stay equal: the state is repeated, the memory is not.
     state = model.initial_state(model.encode(source.repeat_interleave(2, 0), lens.repeat_interleave(2)))
     for t in range(4):
         log_probs, state, step_weights = model.step(targets[:, t].repeat_interleave(2), state, memory)
@@ -97,8 +103,6 @@ def test_explicit_dropout_masks_and_their_absence():
     again = model.decoder(targets, memory, keep_masks=DecoderKeepMasks(layers, attention))
     assert torch.equal(once[0], again[0])
     assert not torch.allclose(once[0], clean)
-    with pytest.raises(ValueError, match=r"keep_masks.layers must be \[4, 1, 2, 8\]; got \[4, 2, 2, 8\]"):
-        model.decoder(targets, memory, keep_masks=DecoderKeepMasks(layers.repeat(1, 2, 1, 1)))
 
 
 def test_any_attention_module_and_heads_are_averaged():
@@ -124,7 +128,7 @@ def test_search_takes_the_models_step(query):
     assert torch.allclose(greedy.weights, one.weights)
     assert (beam.scores[:, 0] >= greedy.scores[:, 0]).all()
     assert (beam.scores.diff(dim=1) <= 0).all()
-    # The scores are those of teacher forcing on what was found.
+    # Teacher forcing on the found tokens gives the same scores.
     inputs = torch.cat([torch.ones(3, 1).long(), beam.ids[:, 0, :-1]], dim=1)
     log_probs = model(source, inputs, lens)[0].log_softmax(-1).gather(-1, beam.ids[:, 0, :, None]).squeeze(-1)
     within = torch.arange(5) < beam.lengths[:, :1]
@@ -134,17 +138,7 @@ def test_search_takes_the_models_step(query):
 def test_settings_that_do_not_fit():
     with pytest.raises(ValueError, match='input_feeding needs query="new"'):
         build("previous", True)
-    with pytest.raises(ValueError, match="tie_embeddings needs embed_size = num_hiddens; got 4 and 8"):
-        Seq2SeqAttentionDecoder(10, 4, 8, tie_embeddings=True)
-    with pytest.raises(ValueError, match="got encoder_size = 6"):
-        Seq2SeqAttentionDecoder(10, 4, 8, attention="dot", encoder_size=6)
-    tokens = torch.zeros(2, 3).long()
-    narrow = Seq2SeqEncoder(10, 4, 3, bidirectional=True)(tokens)
-    with pytest.raises(ValueError, match=r"must be \[2, 1, 8\]; got \[2, 1, 6\]: bridge=True"):
-        Seq2SeqAttentionDecoder(10, 4, 8, encoder_size=6).prepare(narrow)
-    with pytest.raises(ValueError, match="state must have 2 layers; got 1"):
-        Seq2SeqAttentionDecoder(10, 4, 8, 2, encoder_size=6, bridge=True).prepare(narrow)
-    with pytest.raises(ValueError, match="decoder of lstm cells"):
-        Seq2SeqAttentionDecoder(10, 4, 8, cell="lstm").prepare(Seq2SeqEncoder(10, 4, 8)(tokens))
-    with pytest.raises(ValueError, match=r"tokens must lie in 0..9; got 0..10"):
-        Seq2SeqEncoder(10, 4, 8)(torch.tensor([[0, 10]]))
+    with pytest.raises(ValueError, match="query must be previous or new; got 'next'"):
+        build("next")
+    with pytest.raises(ValueError, match=r"attention must be one of .*multi_head.*; got 'concat'"):
+        build(attention="concat")

@@ -1,4 +1,4 @@
-"""Modules: they own parameters and call functional."""
+"""Modules own parameters and call functional."""
 
 from torch_ref.modules.attention import (
     AdditiveAttention,

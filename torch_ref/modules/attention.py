@@ -1,34 +1,25 @@
 """Attention modules: they own the projections; the mathematics is in functional.
 
 Source: d2l.ai, "Attention Scoring Functions", "Multi-Head Attention"; Bahdanau et al. 2015; Luong et al. 2015;
-Vaswani et al. 2017. Parameter names are the book's. PyTorch needs sizes when a module is built: the modules with
-parameters take query_size, key_size and value_size besides.
+Vaswani et al. 2017. Parameter names are the book's. PyTorch needs sizes when a module is built, so the modules with
+parameters also take query_size, key_size and value_size.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from torch_ref.functional.attend import attend
-from torch_ref.functional.checks import (
-    check_choice,
-    check_count,
-    check_floating,
-    check_min_rank,
-    check_rate,
-    check_shape,
-    shape_text,
-)
 from torch_ref.functional.dropout import draw_keep_mask
-from torch_ref.functional.masks import EMPTY_ROWS, attention_mask, zero_unattended
+from torch_ref.functional.masks import attention_mask, zero_unattended
 from torch_ref.functional.precision import common_dtype, widen
 from torch_ref.functional.scores import additive_score, dot_score, gaussian_score, scaled_dot_score
 
 
 class Memory(NamedTuple):
-    """What does not change from one query to the next: the keys are projected once."""
+    """The part that is the same for all queries: the keys are projected once."""
 
     keys: Tensor | None  # [*batch, K, D]
     values: Tensor  # [*batch, K, V]
@@ -36,31 +27,24 @@ class Memory(NamedTuple):
 
 
 class Attention(nn.Module):
-    """The part that all attention modules share; a module says how it projects and how it scores.
+    """The part that all attention modules share; a subclass projects and scores.
 
     forward(queries [*batch, Q, Dq], keys [*batch, K, Dk], values [*batch, K, V], valid_lens [*batch] or [*batch, Q],
     mask bool broadcastable to [*batch, Q, K]) -> (context [*batch, Q, V], weights [*batch, Q, K] before dropout).
     Dropout acts on the weights: by keep_mask [*batch, Q, K] when one is given, else at random in training mode.
     Keys and values that no query of their example may attend to are zeroed before the projection, so that they reach no
     output and no gradient, the projections' included.
-    Dtypes: a result has the one to which the inputs it is made of are promoted: the weights queries' and keys', the
-    context those and the values'. The parameters' does not count.
-    Errors: ValueError for wrong shapes, with both; TypeError for wrong dtypes.
+    The weights have the dtype to which queries and keys are promoted, the context that of these and the values. The
+    parameters' dtype does not count.
     """
-
-    query_size: int | None = None  # None: any number of features
-    key_size: int | None = None
-    value_size: int | None = None
 
     def __init__(self, dropout: float = 0.0, *, empty_row: str = "zero") -> None:
         super().__init__()
-        check_rate("dropout", dropout)
-        check_choice("empty_row", empty_row, EMPTY_ROWS)
         self.dropout = dropout
         self.empty_row = empty_row
 
     def context_size(self, value_size: int) -> int:
-        """The number of features of a context."""
+        """Return the number of features of a context."""
         return value_size
 
     def project_queries(self, queries: Tensor) -> Tensor:
@@ -73,7 +57,7 @@ class Attention(nn.Module):
         return values
 
     def score(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Projected queries and keys, widened -> scores [*batch, Q, K]."""
+        """Score projected and widened queries and keys: [*batch, Q, K]."""
         raise NotImplementedError
 
     def forward(
@@ -87,9 +71,7 @@ class Attention(nn.Module):
         keep_mask: Tensor | None = None,
         return_weights: bool = True,
     ) -> tuple[Tensor, Tensor | None]:
-        self._check_queries(queries)
-        self._check_memory(keys, values, batch=queries.shape[:-2])
-        # Here the number of queries is known, which prepare has to take from the mask's own shape.
+        # Here the number of queries is known; prepare has to take it from the mask's own shape.
         allowed = attention_mask((*queries.shape[:-1], keys.shape[-2]), valid_lens, mask)
         memory = self.prepare(keys, values, mask=allowed)
         return self.attend(queries, memory, keep_mask, return_weights=return_weights)
@@ -97,8 +79,7 @@ class Attention(nn.Module):
     def prepare(
         self, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None, mask: Tensor | None = None
     ) -> Memory:
-        """Keys [*batch, K, Dk] and values [*batch, K, V] -> Memory, the keys projected and the unattended zeroed."""
-        self._check_memory(keys, values)
+        """Project keys [*batch, K, Dk] and values [*batch, K, V]; zero what no query may attend to."""
         allowed = _memory_mask(keys.shape[:-1], valid_lens, mask)
         keys = zero_unattended(keys, allowed)
         values = zero_unattended(values, allowed, self.empty_row)
@@ -107,11 +88,9 @@ class Attention(nn.Module):
     def attend(
         self, queries: Tensor, memory: Memory, keep_mask: Tensor | None = None, *, return_weights: bool = True
     ) -> tuple[Tensor, Tensor | None]:
-        """Queries [*batch, Q, Dq] -> (context [*batch, Q, V], weights [*batch, Q, K])."""
-        self._check_queries(queries, batch=memory.values.shape[:-2])
-        context, weights = self._attend(
-            self.project_queries(queries), memory.keys, memory.values, memory.mask, keep_mask
-        )
+        """Return the context [*batch, Q, V] and the weights [*batch, Q, K] of queries [*batch, Q, Dq]."""
+        projected = self.project_queries(queries)
+        context, weights = self._attend(projected, memory.keys, memory.values, memory.mask, keep_mask)
         dtype = common_dtype(queries, memory.keys, memory.values)
         return context.to(dtype), weights.to(common_dtype(queries, memory.keys)) if return_weights else None
 
@@ -125,20 +104,6 @@ class Attention(nn.Module):
         return attend(
             scores, values, mask=mask, empty_row=self.empty_row, dropout_rate=self.dropout, keep_mask=keep_mask
         )
-
-    def _check_queries(self, queries: Tensor, batch: Sequence[int] | None = None) -> None:
-        check_floating("queries", queries)
-        check_min_rank("queries", queries, ["Q", "D"])
-        batch = queries.shape[:-2] if batch is None else batch
-        check_shape("queries", queries, (*batch, "Q", self.query_size or "D"))
-
-    def _check_memory(self, keys: Tensor, values: Tensor, batch: Sequence[int] | None = None) -> None:
-        check_floating("keys", keys)
-        check_floating("values", values)
-        check_min_rank("keys", keys, ["K", "D"])
-        batch = keys.shape[:-2] if batch is None else batch
-        check_shape("keys", keys, (*batch, "K", self.key_size or "D"))
-        check_shape("values", values, (*batch, keys.shape[-2], self.value_size or "V"))
 
 
 class AdditiveAttention(Attention):
@@ -158,11 +123,9 @@ class AdditiveAttention(Attention):
         key_size: int | None = None,
     ) -> None:
         super().__init__(dropout, empty_row=empty_row)
-        self.query_size = num_hiddens if query_size is None else query_size
-        self.key_size = num_hiddens if key_size is None else key_size
         self.use_tanh = use_tanh
-        self.W_q = nn.Linear(self.query_size, num_hiddens, bias=False)
-        self.W_k = nn.Linear(self.key_size, num_hiddens, bias=False)
+        self.W_q = nn.Linear(query_size or num_hiddens, num_hiddens, bias=False)
+        self.W_k = nn.Linear(key_size or num_hiddens, num_hiddens, bias=False)
         self.w_v = nn.Linear(num_hiddens, 1, bias=False)
 
     def project_queries(self, queries: Tensor) -> Tensor:
@@ -191,17 +154,16 @@ class DotProductAttention(Attention):
 
 
 class BilinearAttention(Attention):
-    """score = q . (W k), or that / sqrt(query_size) with scaled, for queries and keys of different length (Luong et al.
-    2015, "general", which is not scaled).
+    """score = q . (W k), or that / sqrt(query_size) with scaled=True, for queries and keys of different length.
 
-    Parameters: W [query_size, key_size], applied to the keys, which are then projected once.
+    Parameters: W [query_size, key_size], applied to the keys, which are then projected once. Luong et al. 2015 call
+    the unscaled form "general".
     """
 
     def __init__(
         self, query_size: int, key_size: int, dropout: float = 0.0, *, scaled: bool = False, empty_row: str = "zero"
     ) -> None:
         super().__init__(dropout, empty_row=empty_row)
-        self.query_size, self.key_size = query_size, key_size
         self.scaled = scaled
         self.W = nn.Linear(key_size, query_size, bias=False)
 
@@ -217,8 +179,6 @@ class GaussianAttention(Attention):
 
     def __init__(self, dropout: float = 0.0, *, sigma: float = 1.0, empty_row: str = "zero") -> None:
         super().__init__(dropout, empty_row=empty_row)
-        if not sigma > 0:
-            raise ValueError(f"sigma must be positive; got {sigma}")
         self.sigma = sigma
 
     def score(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -228,10 +188,10 @@ class GaussianAttention(Attention):
 class MultiHeadAttention(Attention):
     """head_i = scaled dot-product attention of the i-th slices of W_q q, W_k k, W_v v; context = W_o [heads].
 
-    Parameters: W_q [H, query_size], W_k [H, key_size], W_v [H, value_size], W_o [H, H], with biases if use_bias.
+    Parameters: W_q [H, query_size], W_k [H, key_size], W_v [H, value_size], W_o [H, H], with biases if use_bias. The
+    number of heads divides num_hiddens.
     Shapes: context [*batch, Q, H], weights and keep_mask [*batch, heads, Q, K]; valid_lens and mask are those of
     [*batch, Q, K], the same for all heads.
-    Errors: ValueError when num_heads does not divide num_hiddens.
     """
 
     def __init__(
@@ -247,16 +207,10 @@ class MultiHeadAttention(Attention):
         value_size: int | None = None,
     ) -> None:
         super().__init__(dropout, empty_row=empty_row)
-        check_count("num_heads", num_heads, least=1)
-        if num_hiddens % num_heads:
-            raise ValueError(f"num_hiddens must be a multiple of num_heads; got {num_hiddens} and {num_heads}")
         self.num_hiddens, self.num_heads = num_hiddens, num_heads
-        self.query_size = num_hiddens if query_size is None else query_size
-        self.key_size = num_hiddens if key_size is None else key_size
-        self.value_size = num_hiddens if value_size is None else value_size
-        self.W_q = nn.Linear(self.query_size, num_hiddens, bias=use_bias)
-        self.W_k = nn.Linear(self.key_size, num_hiddens, bias=use_bias)
-        self.W_v = nn.Linear(self.value_size, num_hiddens, bias=use_bias)
+        self.W_q = nn.Linear(query_size or num_hiddens, num_hiddens, bias=use_bias)
+        self.W_k = nn.Linear(key_size or num_hiddens, num_hiddens, bias=use_bias)
+        self.W_v = nn.Linear(value_size or num_hiddens, num_hiddens, bias=use_bias)
         self.W_o = nn.Linear(num_hiddens, num_hiddens, bias=use_bias)
 
     def context_size(self, value_size: int) -> int:
@@ -288,23 +242,54 @@ class MultiHeadAttention(Attention):
         return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
 
 
+ATTENTIONS: dict[str, Callable[..., Attention]] = {
+    "additive": lambda size, keys, heads, **options: AdditiveAttention(size, key_size=keys, **options),
+    "dot": lambda size, keys, heads, **options: DotProductAttention(scaled=False, **options),
+    "scaled_dot": lambda size, keys, heads, **options: DotProductAttention(**options),
+    "bilinear": lambda size, keys, heads, **options: BilinearAttention(size, keys, **options),
+    "scaled_bilinear": lambda size, keys, heads, **options: BilinearAttention(size, keys, scaled=True, **options),
+    "gaussian": lambda size, keys, heads, **options: GaussianAttention(**options),
+    "multi_head": lambda size, keys, heads, **options: MultiHeadAttention(
+        size, heads, key_size=keys, value_size=keys, **options
+    ),
+    "sum": lambda size, keys, heads, **options: AdditiveAttention(size, key_size=keys, use_tanh=False, **options),
+}
+"""Every attention by its name, as a function of the size of hidden layer and queries, the size of keys and values, the
+number of heads, and the module's further options."""
+
+
+def make_attention(
+    name: str,
+    num_hiddens: int,
+    dropout: float = 0.0,
+    *,
+    key_size: int | None = None,
+    num_heads: int = 4,
+    **options: Any,
+) -> Attention:
+    """Build the module of a name in ATTENTIONS, for queries of num_hiddens and keys and values of key_size features.
+
+    key_size defaults to num_hiddens. Dot product and Gaussian attention need it to be num_hiddens.
+    """
+    if name not in ATTENTIONS:
+        raise ValueError(f"attention must be one of {', '.join(ATTENTIONS)}; got {name!r}")
+    return ATTENTIONS[name](num_hiddens, key_size or num_hiddens, num_heads, dropout=dropout, **options)
+
+
 def _memory_mask(shape: torch.Size, valid_lens: Tensor | None, mask: Tensor | None) -> Tensor | None:
-    """The mask [*batch, 1 or Q, K] for memory of `shape` [*batch, K]: the arguments' own shapes tell the queries."""
+    """Make the mask [*batch, 1 or Q, K] for keys of `shape` [*batch, K]; the arguments' own shapes give Q."""
     *batch, num_keys = shape
     num_queries = 1
     if mask is not None and mask.ndim >= 2:
         num_queries = mask.shape[-2]
     if valid_lens is not None and valid_lens.ndim == len(batch) + 1:
         num_queries = valid_lens.shape[-1]
-        if valid_lens.shape[:-1] != torch.Size(batch):
-            expected = f"{shape_text(batch)} or {shape_text((*batch, 'Q'))}"
-            raise ValueError(f"valid_lens must be {expected}; got {shape_text(valid_lens.shape)}")
     allowed = attention_mask((*batch, num_queries, num_keys), valid_lens, mask)
     return None if allowed is None else allowed.expand(*batch, num_queries, num_keys)
 
 
 def _project(linear: nn.Linear, x: Tensor) -> Tensor:
-    """linear(x) in the dtype of x, computed in that to which x and the parameters are promoted."""
+    """Compute linear(x) in the dtype to which x and the parameters are promoted; return it in the dtype of x."""
     wide = common_dtype(x, linear.weight)
     bias = None if linear.bias is None else linear.bias.to(wide)
     return nn.functional.linear(x.to(wide), linear.weight.to(wide), bias).to(x.dtype)

@@ -9,6 +9,7 @@ from torch_ref import (
     MLPAttention,
     MultiHeadAttention,
 )
+from torch_ref.modules.attention import ATTENTIONS, make_attention
 
 KEYS, LENS = torch.ones(2, 10, 2), torch.tensor([2, 6])
 VALUES = torch.arange(40.0).reshape(1, 10, 4).repeat(2, 1, 1)
@@ -40,7 +41,7 @@ def modules(**settings):
 
 @pytest.mark.parametrize("empty_row", ["zero", "uniform"])
 @pytest.mark.parametrize("index", range(6))
-def test_padding_is_as_good_as_absent_and_nan_stays_out(index, empty_row):
+def test_padding_changes_nothing_and_nan_stays_out(index, empty_row):
     torch.manual_seed(0)
     module = modules(empty_row=empty_row)[index].double()
     queries, keys, values = (torch.randn(2, n, d).double() for n, d in ((3, 4), (5, 4), (5, 5)))
@@ -55,7 +56,7 @@ def test_padding_is_as_good_as_absent_and_nan_stays_out(index, empty_row):
     assert torch.allclose(weights[1], torch.tensor(0.2 if empty_row == "uniform" else 0.0).double())
     (context.square().sum() + weights.square().sum()).backward()
     assert all(x.grad.isfinite().all() for x in (*leaves, *module.parameters()))
-    # One length for each query says the same, and so does a mask, and so does a memory prepared beforehand.
+    # One length for each query, a mask and a prepared memory give the same.
     mask = (torch.arange(5) < lens[:, None]).unsqueeze(1)
     memory = module.prepare(keys, values, lens)
     for other in (
@@ -113,20 +114,28 @@ def test_half_precision():
     assert context.dtype == weights.dtype == torch.bfloat16
 
 
-def test_errors_say_both_shapes():
-    module = AdditiveAttention(6, query_size=4, key_size=2)
-    queries = torch.ones(2, 3, 4)
-    with pytest.raises(ValueError, match=r"valid_lens must be \[2\] or \[2, 3\]; got \[3\]"):
-        module(queries, KEYS, VALUES, torch.ones(3))
-    with pytest.raises(ValueError, match=r"keys must be \[2, K, 2\]; got \[3, 10, 2\]"):
-        module(queries, torch.ones(3, 10, 2), VALUES)
-    with pytest.raises(ValueError, match=r"queries must be \[2, Q, 4\]; got \[2, 3, 5\]"):
-        module(torch.ones(2, 3, 5), KEYS, VALUES)
-    with pytest.raises(ValueError, match=r"values must be \[2, 10, V\]; got \[2, 9, 4\]"):
-        module(queries, KEYS, VALUES[:, :9])
-    with pytest.raises(ValueError, match=r"valid_lens must be \[2\] or \[2, Q\]; got \[3, 3\]"):
-        module.prepare(KEYS, VALUES, torch.ones(3, 3))
-    with pytest.raises(TypeError, match=r"queries must have a floating dtype; got torch.int64"):
-        module(queries.long(), KEYS, VALUES)
-    with pytest.raises(ValueError, match="num_hiddens must be a multiple of num_heads; got 6 and 4"):
-        MultiHeadAttention(6, 4)
+def test_the_registry_builds_every_attention():
+    torch.manual_seed(0)
+    built = {name: make_attention(name, 4, 0.1, empty_row="uniform") for name in ATTENTIONS}
+    assert {name: type(module).__name__ for name, module in built.items()} == {
+        "additive": "AdditiveAttention",
+        "sum": "AdditiveAttention",
+        "dot": "DotProductAttention",
+        "scaled_dot": "DotProductAttention",
+        "bilinear": "BilinearAttention",
+        "scaled_bilinear": "BilinearAttention",
+        "gaussian": "GaussianAttention",
+        "multi_head": "MultiHeadAttention",
+    }
+    assert (built["additive"].use_tanh, built["sum"].use_tanh) == (True, False)
+    assert [built[name].scaled for name in ("dot", "scaled_dot", "bilinear", "scaled_bilinear")] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert all(module.dropout == 0.1 and module.empty_row == "uniform" for module in built.values())
+    assert (built["multi_head"].num_heads, make_attention("multi_head", 4, num_heads=2).num_heads) == (4, 2)
+    queries, keys = torch.randn(2, 3, 4), torch.randn(2, 5, 6)
+    for name in ("additive", "bilinear", "scaled_bilinear", "multi_head", "sum"):
+        assert make_attention(name, 4, key_size=6)(queries, keys, keys)[0].shape[:2] == (2, 3)

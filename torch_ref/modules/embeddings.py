@@ -4,7 +4,6 @@ import math
 
 from torch import Tensor, nn
 
-from torch_ref.functional.checks import check_floating, check_ids, check_min_rank, check_rate, check_shape
 from torch_ref.functional.dropout import draw_keep_mask
 from torch_ref.functional.dropout import dropout as keep_or_drop
 from torch_ref.functional.positions import sinusoidal_positions
@@ -14,7 +13,6 @@ class Embeddings(nn.Module):
     """embedding[token] * sqrt(d_model).
 
     Shapes: tokens [...] -> [..., d_model]. Parameters: embedding [vocab_size, d_model].
-    Errors: TypeError for tokens that are not integers; ValueError for an id outside 0..vocab_size-1.
     """
 
     def __init__(self, d_model: int, vocab_size: int) -> None:
@@ -22,7 +20,6 @@ class Embeddings(nn.Module):
         self.embedding = nn.Embedding(vocab_size, d_model)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        check_ids("tokens", tokens, self.embedding.num_embeddings)
         return self.embedding(tokens.long()) * math.sqrt(self.embedding.embedding_dim)
 
 
@@ -35,14 +32,10 @@ class PositionalEncoding(nn.Module):
 
     def __init__(self, d_model: int, dropout: float = 0.0, max_len: int = 5000) -> None:
         super().__init__()
-        check_rate("dropout", dropout)
         self.d_model, self.dropout, self.max_len = d_model, dropout, max_len
 
     def forward(self, X: Tensor, *, keep_mask: Tensor | None = None) -> Tensor:
-        check_floating("X", X)
-        check_min_rank("X", X, ["T", "D"])
-        *batch, length, _ = X.shape
-        check_shape("X", X, (*batch, "T", self.d_model))
+        length = X.shape[-2]
         if length > self.max_len:
             raise ValueError(f"X must have at most max_len = {self.max_len} positions; got {length}")
         X = X + sinusoidal_positions(length, self.d_model, X.dtype, device=X.device)

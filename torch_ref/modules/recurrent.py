@@ -14,15 +14,6 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from torch_ref.functional.checks import (
-    check_bool,
-    check_count,
-    check_floating,
-    check_min_rank,
-    check_rate,
-    check_shape,
-    check_tensor,
-)
 from torch_ref.functional.dropout import dropout as keep_or_drop
 from torch_ref.functional.masks import length_mask, sequence_mask
 from torch_ref.functional.recurrence import gru_step, lstm_step, unroll
@@ -31,7 +22,7 @@ State: TypeAlias = Tensor | tuple[Tensor, Tensor]
 
 
 class _Recurrent(nn.RNNBase):
-    """What LSTM and GRU share: everything around the call of nn.LSTM or nn.GRU.
+    """Share between LSTM and GRU all that surrounds the call of nn.LSTM or nn.GRU.
 
     Inside, the batch axes are one and the state is a tuple of its parts, (h,) or (h, c), each [L * directions, B, H].
     """
@@ -49,16 +40,13 @@ class _Recurrent(nn.RNNBase):
         bidirectional: bool = False,
         use_bias: bool = True,
     ) -> None:
-        check_count("num_hiddens", num_hiddens, least=1)
-        check_count("num_layers", num_layers, least=1)
-        check_rate("dropout", dropout)
         super().__init__(
             input_size,
             num_hiddens,
             num_layers,
             bias=use_bias,
             batch_first=True,
-            dropout=dropout if num_layers > 1 else 0.0,  # between layers: PyTorch warns where there is no between
+            dropout=dropout if num_layers > 1 else 0.0,  # PyTorch warns of dropout between the layers of one
             bidirectional=bidirectional,
         )
 
@@ -74,34 +62,37 @@ class _Recurrent(nn.RNNBase):
         *,
         keep_masks: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        self._check(inputs, valid_lens, keep_masks)
         *batch, time, features = inputs.shape
         size = math.prod(batch)
-        initial = self._initial_parts(initial_state, inputs)
         X = inputs.reshape(size, time, features)
+        shape = (self.num_layers * self.num_directions, size, self.hidden_size)
+        if initial_state is None:
+            initial = (X.new_zeros(shape),) * self.num_parts
+        else:
+            initial = tuple(part.reshape(shape) for part in state_parts(initial_state))
         lens = None
         if valid_lens is not None:
             lens = valid_lens.reshape(size)
             X = sequence_mask(X, lens)  # before the projection: 0 * NaN is NaN in the gradient of weight_ih
         if keep_masks is not None:
-            keep = keep_masks.reshape(keep_masks.shape[0], size, time, keep_masks.shape[-1])
+            keep = keep_masks.reshape(self.num_layers - 1, size, time, keep_masks.shape[-1])
             outputs, final = self._layer_by_layer(X, lens, initial, keep)
         elif lens is not None:
             outputs, final = self._packed(X, lens, initial)
         else:
             outputs, final = self._library(X, initial)
-        parts = [part.reshape(part.shape[0], *batch, self.hidden_size) for part in final]
-        return outputs.reshape(*batch, time, outputs.shape[-1]), self._state(parts)
+        final = tuple(part.reshape(shape[0], *batch, self.hidden_size) for part in final)
+        return outputs.reshape(*batch, time, outputs.shape[-1]), self._state(final)
 
     def _library(self, X: Tensor, initial: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """nn.LSTM's or nn.GRU's own forward."""
+        """Call the forward of nn.LSTM or nn.GRU."""
         outputs, final = super().forward(X, self._state(initial))
-        return outputs, final if self.num_parts == 2 else (final,)
+        return outputs, state_parts(final)
 
     def _packed(self, X: Tensor, lens: Tensor, initial: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         time = X.shape[1]
         counts = length_mask(lens, time).sum(-1)  # [B] in 0..T
-        # A packed sequence has at least one step: an empty one takes a step of zeros, and what it did is undone below.
+        # A packed sequence has at least one step: an empty one takes a step of zeros, which is undone below.
         packed = pack_padded_sequence(X, counts.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
         packed, final = self._library(packed, initial)
         outputs, _ = pad_packed_sequence(packed, batch_first=True, total_length=time)
@@ -112,7 +103,7 @@ class _Recurrent(nn.RNNBase):
     def _layer_by_layer(
         self, X: Tensor, lens: Tensor | None, initial: tuple[Tensor, ...], keep_masks: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The same network written out, for its dropout between the layers is out of reach inside nn.LSTM."""
+        """Write the same network out: nn.LSTM takes no masks for the dropout between its layers."""
         finals = []
         for layer in range(self.num_layers):
             directions = []
@@ -120,50 +111,24 @@ class _Recurrent(nn.RNNBase):
                 suffix = f"l{layer}" + ("_reverse" if direction else "")
                 weight_ih, weight_hh = getattr(self, f"weight_ih_{suffix}"), getattr(self, f"weight_hh_{suffix}")
                 bias_ih, bias_hh = getattr(self, f"bias_ih_{suffix}", None), getattr(self, f"bias_hh_{suffix}", None)
-                carry = self._state([part[layer * self.num_directions + direction] for part in initial])
+                carry = self._state(tuple(part[layer * self.num_directions + direction] for part in initial))
                 step = partial(self.cell_step, weight_hh=weight_hh, bias_hh=bias_hh)
                 carry, outputs = unroll(step, carry, linear(X, weight_ih, bias_ih), lens, reverse=direction == 1)
-                finals.append(carry if self.num_parts == 2 else (carry,))
+                finals.append(state_parts(carry))
                 directions.append(outputs)
             X = torch.cat(directions, dim=-1)
             if layer < self.num_layers - 1:
                 X = keep_or_drop(X, self.dropout, keep_masks[layer])
         return X, tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
 
-    def _state(self, parts: list[Tensor] | tuple[Tensor, ...]) -> State:
-        """(h, c) for an LSTM, h alone for a GRU."""
-        return tuple(parts) if self.num_parts == 2 else parts[0]
+    def _state(self, parts: tuple[Tensor, ...]) -> State:
+        """Return (h, c) for an LSTM, h alone for a GRU."""
+        return parts if self.num_parts == 2 else parts[0]
 
-    def _initial_parts(self, state: State | None, inputs: Tensor) -> tuple[Tensor, ...]:
-        batch = inputs.shape[:-2]
-        shape = (self.num_layers * self.num_directions, *batch, self.hidden_size)
-        if state is None:
-            parts = (inputs.new_zeros(shape),) * self.num_parts
-        elif self.num_parts == 1:
-            parts = (state,)
-        elif isinstance(state, tuple) and len(state) == 2:
-            parts = state
-        else:
-            raise TypeError(f"initial_state must be a tuple (h, c); got {type(state).__name__}")
-        for part in parts:
-            check_floating("initial_state", part, inputs.dtype)
-            check_shape("initial_state", part, shape)
-        return tuple(part.reshape(shape[0], -1, self.hidden_size) for part in parts)
 
-    def _check(self, inputs: Tensor, valid_lens: Tensor | None, keep_masks: Tensor | None) -> None:
-        check_floating("inputs", inputs, self.weight_ih_l0.dtype)
-        check_min_rank("inputs", inputs, ["T", "D"])
-        *batch, time, _ = inputs.shape
-        check_shape("inputs", inputs, (*batch, "T", self.input_size))
-        if time == 0:
-            raise ValueError("inputs must have at least one time step; got 0")
-        if valid_lens is not None:
-            check_tensor("valid_lens", valid_lens)
-            check_shape("valid_lens", valid_lens, batch)
-        if keep_masks is not None:
-            check_bool("keep_masks", keep_masks)
-            width = self.hidden_size * self.num_directions
-            check_shape("keep_masks", keep_masks, (self.num_layers - 1, *batch, time, width))
+def state_parts(state: State) -> tuple[Tensor, ...]:
+    """h -> (h,); (h, c) as it is."""
+    return (state,) if isinstance(state, Tensor) else tuple(state)
 
 
 class LSTM(_Recurrent, nn.LSTM):
@@ -172,10 +137,9 @@ class LSTM(_Recurrent, nn.LSTM):
     Shapes: inputs [*batch, T, input_size], valid_lens [*batch], initial_state (h, c) each
     [layers * directions, *batch, H] (None: zeros), keep_masks bool [layers - 1, *batch, T, H * directions] ->
     outputs [*batch, T, H * directions], final (h, c).
-    valid_lens None runs through everything. Given, each sequence stops at its length: outputs past it are 0, the final
-    state is that of the last valid position, and the backward direction starts there; with length 0 the final state is
-    the initial one.
-    Errors: ValueError for wrong shapes, with both; TypeError for wrong dtypes.
+    Without valid_lens the network runs through everything. With them each sequence stops at its length: outputs past it
+    are 0, the final state is that of the last valid position, and the backward direction starts there; with length 0
+    the final state is the initial one.
     """
 
     num_parts = 2
@@ -185,7 +149,7 @@ class LSTM(_Recurrent, nn.LSTM):
 class GRU(_Recurrent, nn.GRU):
     """Layers of r, z, n gates over time (see functional.gru_step), dropout between the layers.
 
-    Shapes and errors as LSTM; the state is h [layers * directions, *batch, H] alone.
+    Shapes as LSTM; the state is h [layers * directions, *batch, H] alone.
     """
 
     num_parts = 1

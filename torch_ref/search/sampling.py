@@ -1,7 +1,7 @@
 """Sampling: at each step a token drawn from the model's distribution, or from the likely part of it.
 
-Source: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration"; Fan et al. 2018 for top-k. The draw is the
-Gumbel-max trick.
+Source: Holtzman et al. 2020, "The Curious Case of Neural Text Degeneration"; Fan et al. 2018 for top-k. Tokens are
+drawn by the Gumbel-max trick.
 """
 
 import math
@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torch_ref.functional.checks import check_count, check_floating, check_shape
-from torch_ref.search.constraints import check_constraints
+from torch_ref.search.constraints import make_constraints
 from torch_ref.search.greedy import Step, extend
-from torch_ref.search.result import Hypothesis, SearchResult, check_search, collect, sentence
+from torch_ref.search.result import Hypothesis, SearchResult, collect, sentence
 
 
 @torch.no_grad()
@@ -32,31 +31,14 @@ def sample_search(
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    min_len: int = 0,
-    no_repeat_ngram: int | None = None,
-    prefix: Tensor | None = None,
-    prefix_lens: Tensor | None = None,
+    **constraints: Any,
 ) -> SearchResult:
     """token = argmax over the kept n of log p(n) / temperature + g[n], g standard Gumbel.
 
     noise [B, num_samples, max_len, N] gives g; without it g is drawn. Returns SearchResult with n = num_samples, as
-    drawn, scores = sum of log p of the model.
+    drawn, scores = sum of log p of the model. step, state, memory and constraints as in greedy_search.
     """
-    check_search(state, memory, max_len, batch_size)
-    check_count("num_samples", num_samples, least=1)
-    check_distribution(temperature, top_k, top_p)
-    constraints = check_constraints(
-        eos=eos,
-        max_len=max_len,
-        batch_size=batch_size,
-        min_len=min_len,
-        no_repeat_ngram=no_repeat_ngram,
-        prefix=prefix,
-        prefix_lens=prefix_lens,
-    )
-    if noise is not None:
-        check_floating("noise", noise)
-        check_shape("noise", noise, (batch_size, num_samples, max_len, "N"))
+    constraints_of = make_constraints(eos, batch_size, **constraints)
     found = []
     for b in range(batch_size):
         memory_b, samples = sentence(memory, b), []
@@ -66,18 +48,17 @@ def sample_search(
 
                 def choose(row: list[float], time: int = len(hypothesis.ids), b: int = b, s: int = s) -> int:
                     gumbel = draw(len(row), generator) if noise is None else noise[b, s, time]
-                    check_shape("noise", gumbel, (len(row),))
                     kept = kept_tokens(row, temperature, top_k, top_p)
                     return max(kept, key=lambda token: row[token] / temperature + float(gumbel[token]))
 
-                hypothesis, outputs = extend(hypothesis, step, choose, memory_b, constraints[b], bos)
+                hypothesis, outputs = extend(hypothesis, step, choose, memory_b, constraints_of[b], bos)
             samples.append(hypothesis)
         found.append(samples)
     return collect(found, outputs, eos=eos, max_len=max_len)
 
 
 def kept_tokens(row: list[float], temperature: float, top_k: int | None, top_p: float | None) -> list[int]:
-    """The tokens that may be drawn, likeliest first: the top_k likeliest, then the fewest that reach top_p of those."""
+    """Keep the top_k most probable tokens, and of those the fewest that reach top_p; the most probable first."""
     tokens = sorted(range(len(row)), key=lambda token: row[token], reverse=True)[:top_k]
     if top_p is None:
         return tokens
@@ -92,15 +73,6 @@ def kept_tokens(row: list[float], temperature: float, top_k: int | None, top_p: 
 
 
 def draw(size: int, generator: torch.Generator | None) -> Tensor:
-    """Standard Gumbel noise: -log(-log u), u uniform in (0, 1)."""
+    """Draw standard Gumbel noise: -log(-log u), u uniform in (0, 1)."""
     uniform = torch.rand(size, generator=generator, dtype=torch.float64).clamp_min(torch.finfo(torch.float64).tiny)
     return -(-uniform.log()).log()
-
-
-def check_distribution(temperature: float, top_k: int | None, top_p: float | None) -> None:
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be finite and above 0; got {temperature}")
-    if top_k is not None:
-        check_count("top_k", top_k, least=1)
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p must be in (0, 1]; got {top_p}")
