@@ -1,4 +1,4 @@
-"""What a run leaves behind: one folder, made once and never written over."""
+"""The folder of a run: made once, and never overwritten."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from train.config import Config, ConfigError
 from train.data.dataset import Data
 
 FORMAT = 1
-"""Of a run folder: raised when a file of it changes in a way that a reader has to know of."""
+"""The version of the folder's layout: a change that a reader has to know of raises it."""
 
 
 class RunFolder:
@@ -23,10 +23,10 @@ class RunFolder:
     source.json           the vocabularies, a word a line
     target.json
     metrics.jsonl         one line for each epoch
-    checkpoint/           the learner's own: parameters, optimiser and step by Orbax, or PyTorch's parameters
+    checkpoint/           parameters, optimiser state and step (Orbax); or PyTorch's parameters
     model.safetensors     the parameters under PyTorch's names
-    attention.png         what the translations of a few test sentences attended to
-    test.jsonl            one line for each test sentence: what was said, and the links that attention found
+    attention.png         the attention weights of a few translations
+    test.jsonl            one line for each test sentence: its translation, and the links that attention found
     summary.json          the results
     """
 
@@ -35,7 +35,7 @@ class RunFolder:
 
     @staticmethod
     def require_free(path: Path) -> None:
-        """ConfigError if the folder could not be made; nothing is made yet."""
+        """Raise ConfigError if the folder cannot be made. Nothing is made yet."""
         try:
             taken = path.exists() or path.is_symlink()
             parent = next(folder for folder in path.absolute().parents if folder.exists() or folder.is_symlink())
@@ -49,7 +49,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path) -> "RunFolder":
-        """Make the folder; ConfigError if it exists or cannot be made."""
+        """Make the folder. Raise ConfigError if it exists or cannot be made."""
         cls.require_free(path)
         try:
             path.mkdir(parents=True)
@@ -58,30 +58,30 @@ class RunFolder:
         return cls(path)
 
     def save_inputs(self, config: Config, data: Data) -> None:
-        """What is known before training: the settings, how long sentences may be, and the words."""
+        """Write what is known before training: the settings, the longest lengths, and the vocabularies."""
         lengths = {"max_source_words": data.max_source_words, "max_target_len": data.max_target_len}
         self._write_json("config.json", {"format": FORMAT} | dataclasses.asdict(config) | lengths)
         data.source.save(self.path / "source.json")
         data.target.save(self.path / "target.json")
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
-        """One line more in metrics.jsonl."""
+        """Append a line to metrics.jsonl."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
 
     def save_weights(self, weights: Mapping[str, np.ndarray]) -> None:
-        """The parameters as safetensors, under PyTorch's names and in its layouts."""
+        """Write the parameters as safetensors, with PyTorch's names and layouts."""
         from jax_attn.checkpoints import write_safetensors
 
         write_safetensors(self.path / "model.safetensors", weights)
 
     def save_test(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """The test set, a sentence a line: see `train.evaluate`."""
+        """Write the test set, one sentence a line: see `train.evaluate`."""
         lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
         (self.path / "test.jsonl").write_text("".join(lines), encoding="utf-8")
 
     def save_summary(self, summary: Mapping[str, Any]) -> None:
-        """The results, last of all: a folder without a summary is a run that did not end."""
+        """Write the results, last of all: a folder without a summary is a run that did not end."""
         self._write_json("summary.json", summary)
 
     def _write_json(self, name: str, content: Any) -> None:
@@ -90,7 +90,7 @@ class RunFolder:
 
 
 def next_free(folder: Path, name: str) -> Path:
-    """The first of `folder/name-1`, `folder/name-2`, … that does not exist."""
+    """Return the first of `folder/name-1`, `folder/name-2`, … that does not exist."""
     number = 1
     while (folder / f"{name}-{number}").exists():
         number += 1
@@ -98,7 +98,7 @@ def next_free(folder: Path, name: str) -> Path:
 
 
 def save_state(path: Path, state: Any) -> None:
-    """Write a training state with Orbax, whole or not at all."""
+    """Write a training state with Orbax, completely or not at all."""
     import orbax.checkpoint as ocp
 
     with ocp.StandardCheckpointer() as checkpointer:

@@ -1,4 +1,4 @@
-"""What a run asks of the model that it trains, whatever framework the model is written in."""
+"""The interface between a run and the model that it trains, in either framework."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,35 +11,36 @@ from train.data.batches import Examples
 
 
 class Epoch(NamedTuple):
-    """What one pass over the training pairs came to."""
+    """The results of one pass over the training pairs."""
 
     epoch: int
     loss: float
-    """Nats a token that counts, while training."""
+    """The mean cross entropy of a label token while training, in nats."""
     loss_book: float
-    """The book's measure: the sentences' mean losses over all label positions, summed, a token that counts."""
+    """The loss by the book's measure: the sum of the sentences' mean losses over all label positions, divided by the
+    number of label tokens."""
     valid_loss: float | None
-    """Nats a token of the validation pairs, after the epoch."""
+    """The mean cross entropy of a label token of the validation pairs, after the epoch, in nats."""
     tokens: int
-    """Target tokens learnt from, `<eos>` counted in."""
+    """The number of label tokens, `<eos>` included."""
     seconds: float
-    """Of training alone; the first epoch's hold the compilation."""
+    """The time of training alone; in the first epoch with compilation."""
 
 
 class Learner(Protocol):
-    """A model that learns from a run's data, whatever framework it is written in."""
+    """A model that learns from the data of a run."""
 
     def fit(self, report: Callable[[Epoch], None]) -> None:
-        """Train, and report each epoch when it is done."""
+        """Train, and report each epoch at its end."""
 
     def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
-        """Hypotheses for padded sources `[rows, S]`; sampling draws by the sentences' numbers."""
+        """Translate padded sources `[rows, S]`; sampling draws by the sentences' numbers."""
 
     def force_decode(self, examples: Examples) -> np.ndarray | None:
-        """Attention weights `[examples, T, S]` while the references are read; None without attention."""
+        """Return the attention weights `[examples, T, S]` of the references, None without attention."""
 
     def weights(self) -> dict[str, np.ndarray]:
-        """The parameters under PyTorch's names."""
+        """Return the parameters by PyTorch's names."""
 
     def save(self, path: Path) -> None:
         """Write a checkpoint in the framework's own format."""

@@ -1,8 +1,8 @@
-"""LSTM and GRU steps, and running a step over time.
+"""LSTM and GRU steps, and a loop that runs a step over time.
 
-A step takes the input's share of the gates already projected, W_ih x + b_ih: that product does not depend on the
-recurrence, so it is one large product for all time steps, outside the loop. Gates are packed in PyTorch's order, and
-both of PyTorch's biases stay apart: their sum gives the same forward pass, but Adam moves one bias half as far as two.
+A step takes its input already projected, as x W_ih + b_ih: that product does not depend on the recurrence, so it is one
+large product for all time steps, before the loop. Gates are packed in PyTorch's order. PyTorch's two biases stay two
+parameters: one bias in their place gives the same forward pass, but Adam moves it only half as far as the two.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def lstm_step(
     kernel_hh: Float[Array, "hidden four_hidden"],
     bias_hh: Float[Array, "four_hidden"] | None = None,
 ) -> tuple[LSTMCarry, Float[Array, "*batch hidden"]]:
-    """One step of an LSTM (Hochreiter & Schmidhuber, 1997; Gers et al., 2000).
+    """Take one step of an LSTM (Hochreiter & Schmidhuber, 1997; Gers et al., 2000).
 
         i, f, g, o = σ, σ, tanh, σ (projected + h W_hh + b_hh)
         c' = f ∘ c + i ∘ g,   h' = o ∘ tanh(c')
@@ -46,13 +46,13 @@ def lstm_step(
     h, c = carry
     require_float(c=c)
     require_shape(h.shape, c=c)
-    return lstm_cell(c, projected + _recurrent_share(h, kernel_hh, bias_hh, projected, num_gates=4))
+    return lstm_cell(c, projected + _project_state(h, kernel_hh, bias_hh, projected, num_gates=4))
 
 
 def lstm_cell(
     c: Float[Array, "*batch hidden"], gates: Float[Array, "*batch four_hidden"]
 ) -> tuple[LSTMCarry, Float[Array, "*batch hidden"]]:
-    """What is left of `lstm_step` when the gates' sums are there, for a caller that has them from other products.
+    """Compute the rest of `lstm_step` from the sums of the gates.
 
     Args:
         c: `[*batch, H]`.
@@ -73,12 +73,12 @@ def gru_step(
     kernel_hh: Float[Array, "hidden three_hidden"],
     bias_hh: Float[Array, "three_hidden"] | None = None,
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch hidden"]]:
-    """One step of a GRU in the reset-after form of cuDNN and PyTorch (Cho et al., 2014).
+    """Take one step of a GRU, in the form of cuDNN and PyTorch that resets after the product (Cho et al., 2014).
 
         r, z = σ(projected_rz + h W_rz + b_rz)
         n = tanh(projected_n + r ∘ (h W_n + b_n)),   h' = (1 − z) ∘ n + z ∘ h
 
-    b_n stands inside the reset's product, so it cannot be merged with the bias of `projected`.
+    The reset gate multiplies b_n, so b_n cannot be merged with the bias of `projected`.
 
     Args:
         carry: h, `[*batch, H]`.
@@ -90,7 +90,7 @@ def gru_step(
         The new carry h' and the output h'.
     """
     h = carry
-    recurrent = _recurrent_share(h, kernel_hh, bias_hh, projected, num_gates=3)
+    recurrent = _project_state(h, kernel_hh, bias_hh, projected, num_gates=3)
     input_r, input_z, input_n = jnp.split(projected, 3, axis=-1)
     hidden_r, hidden_z, hidden_n = jnp.split(recurrent, 3, axis=-1)
     r = jax.nn.sigmoid(input_r + hidden_r)
@@ -100,19 +100,19 @@ def gru_step(
     return h, h
 
 
-def _recurrent_share(h: Array, kernel_hh: Array, bias_hh: Array | None, projected: Array, *, num_gates: int) -> Array:
-    """h W_hh + b_hh, once the shapes are seen to fit."""
+def _project_state(h: Array, kernel_hh: Array, bias_hh: Array | None, projected: Array, *, num_gates: int) -> Array:
+    """Check the shapes, and return h W_hh + b_hh."""
     require_float(carry=h, projected=projected, kernel_hh=kernel_hh)
     require_rank(1, "[*batch, H]", carry=h)
     gates = num_gates * h.shape[-1]
     require_shape((*h.shape[:-1], gates), projected=projected)
     require_shape((h.shape[-1], gates), kernel_hh=kernel_hh)
-    share = h @ kernel_hh
+    recurrent = h @ kernel_hh
     if bias_hh is not None:
         require_float(bias_hh=bias_hh)
         require_shape((gates,), bias_hh=bias_hh)
-        share = share + bias_hh
-    return share
+        recurrent = recurrent + bias_hh
+    return recurrent
 
 
 def unroll(
@@ -125,8 +125,8 @@ def unroll(
 ) -> tuple[Carry, Any]:
     """Run a step over time, each sequence up to its own length.
 
-    Past a sequence's length its carry stands still and its output is 0, so the final carry is that of the last valid
-    position, and padding can be neither seen nor felt. In reverse the same rule makes each sequence start at its last
+    Past a sequence's length the carry does not change and the output is 0. So the final carry is the one after the last
+    valid position, and padding changes neither a result nor a gradient. In reverse, each sequence starts at its last
     valid position.
 
     Args:
@@ -134,7 +134,7 @@ def unroll(
         carry: a pytree of arrays `[*batch, ...]`.
         inputs: `[*batch, T, D]`.
         valid_lens: `[*batch]`, or None to run through all T.
-        reverse: from the last position to the first; outputs stay at the position they belong to.
+        reverse: run from the last position to the first; each output stays at its position.
 
     Returns:
         The final carry and the outputs `[*batch, T, H]`.
@@ -146,15 +146,15 @@ def unroll(
         valid_lens = jnp.asarray(valid_lens)
         require_shape(inputs.shape[:-2], valid_lens=valid_lens)
         valid = jnp.moveaxis(length_mask(valid_lens, inputs.shape[-2]), -1, 0)  # [T, *batch]
-        inputs = sequence_mask(inputs, valid_lens)  # what is discarded below must be finite: 0 · NaN would come back
+        inputs = sequence_mask(inputs, valid_lens)  # 0 · NaN is NaN: what is discarded below must be finite
 
     def advance(carry, at_time):
         x, valid = at_time
         new_carry, output = step(carry, x)
         if valid is None:
             return new_carry, output
-        held = jax.tree.map(lambda new, old: jnp.where(_align(valid, new), new, old), new_carry, carry)
-        return held, jnp.where(_align(valid, output), output, 0)
+        carry = jax.tree.map(lambda new, old: jnp.where(_align(valid, new), new, old), new_carry, carry)
+        return carry, jnp.where(_align(valid, output), output, 0)
 
     advance = jax.checkpoint(advance, prevent_cse=False, policy=KEEP_PRODUCTS)
     carry, outputs = jax.lax.scan(advance, carry, (jnp.moveaxis(inputs, -2, 0), valid), reverse=reverse)
@@ -162,14 +162,14 @@ def unroll(
 
 
 def _align(valid: Array, array: Array) -> Array:
-    """`valid` with trailing axes of size 1, so that it selects whole examples of `array`."""
+    """Append axes of size 1 to `valid`, so that it selects whole examples of `array`."""
     return valid.reshape(valid.shape + (1,) * (array.ndim - valid.ndim))
 
 
 def reverse_sequence(
     inputs: Num[Array, "*batch time feature"], valid_lens: Int[Array, "*batch"] | None = None
 ) -> Num[Array, "*batch time feature"]:
-    """Each sequence's first `valid_lens` positions in reverse, the padding where it was.
+    """Reverse the first `valid_lens` positions of each sequence; the padding stays in its place.
 
         reverse_sequence([a, b, c, ·], 3) = [c, b, a, ·]
 

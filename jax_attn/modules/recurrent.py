@@ -31,25 +31,25 @@ class CellWeights(NamedTuple):
     bias_hh: Float[Array, "gates"] | None
 
     def project(self, inputs: Float[Array, "*batch feature"]) -> Float[Array, "*batch gates"]:
-        """x W_ih + b_ih: what of the gates does not depend on the recurrence."""
+        """Return x W_ih + b_ih, the part of the gates that does not depend on the recurrence."""
         projected = inputs @ self.kernel_ih
         return projected if self.bias_ih is None else projected + self.bias_ih
 
 
 class Recurrent(nn.Module, kw_only=True):
-    """What LSTM and GRU share. Parameters of layer l, with the suffix `_reverse` for the backward direction:
+    """The base class of LSTM and GRU. Parameters of layer l, with the suffix `_reverse` for the backward direction:
 
         kernel_ih_l{l} [D, G·H],  kernel_hh_l{l} [H, G·H],  bias_ih_l{l} [G·H],  bias_hh_l{l} [G·H]
 
-    which are PyTorch's `weight_ih_l{l}` … transposed, and its two biases as two parameters.
+    They are PyTorch's `weight_ih_l{l}` … transposed, and its two biases as two parameters.
 
     Args (of both subclasses):
         num_hiddens: H, in each direction.
-        num_layers: each layer reads the outputs of the one below, both directions side by side.
-        dropout: the rate of dropout between layers; none after the last.
-        bidirectional: a second set of weights reads each sequence from its end.
+        num_layers: each layer reads the outputs of the layer below, both directions side by side.
+        dropout: the rate between layers; there is none after the last layer.
+        bidirectional: read each sequence from its end as well, with a second set of weights.
         use_bias: False leaves both biases out.
-        kernel_init: of both kernels; biases start at zero.
+        kernel_init: the initialiser of both kernels; biases start at zero.
         dtype, param_dtype: as in Flax.
     """
 
@@ -77,18 +77,23 @@ class Recurrent(nn.Module, kw_only=True):
         return 2 if self.bidirectional else 1
 
     def initial_carry(self, batch: tuple[int, ...], dtype: DTypeLike) -> Any:
-        """The carry of one layer and direction before the first step: zeros."""
+        """Return the carry of one layer and direction before the first step: zeros."""
         raise NotImplementedError
 
     def advance(
         self, weights: CellWeights, carry: Any, projected: Array, inputs: Array | None = None
     ) -> tuple[Any, Array]:
-        """One step of one layer from projected inputs, and from others that `kernel_ih` is for, if there are any."""
+        """Take one step of one layer.
+
+        Args:
+            projected: the projected part of the input, with b_ih.
+            inputs: the part that is not projected yet, for `weights.kernel_ih`; None if all of it is.
+        """
         raise NotImplementedError
 
     @nn.compact
     def weights(self, input_size: int) -> tuple[tuple[CellWeights, ...], ...]:
-        """All weights, `[layer][direction]`; created at the first call."""
+        """Return all weights as `[layer][direction]`; the first call creates them."""
         gates = self.num_gates * self.num_hiddens
         if self.has_variable("params", "kernel_ih_l0"):
             expected: int = self.get_variable("params", "kernel_ih_l0").shape[0]
@@ -126,11 +131,11 @@ class Recurrent(nn.Module, kw_only=True):
         Args:
             inputs: `[*batch, T, D]`.
             valid_lens: `[*batch]`. Each sequence ends at its own length: outputs past it are 0, the final state is
-                that of its last position, and the backward direction begins there. None runs through all T.
-            initial_state: as the state returned; zeros by default.
+                the one after its last position, and the backward direction begins there. None runs through all T.
+            initial_state: in the form of the returned state; zeros by default.
             deterministic: False turns dropout on, which draws from the "dropout" stream.
-            keep_masks: `[layers − 1, *batch, T, H · directions]`, what dropout keeps between layers, given instead of
-                drawn.
+            keep_masks: `[layers − 1, *batch, T, H · directions]`, the entries that dropout keeps between layers, given
+                instead of drawn.
 
         Returns:
             The top layer's outputs `[*batch, T, H · directions]`, and the final state: h (GRU) or (h, c) (LSTM), each
@@ -149,7 +154,9 @@ class Recurrent(nn.Module, kw_only=True):
         carries = self._initial_carries(initial_state, inputs.shape[:-2], dtype)
         x, final = inputs, []
         if valid_lens is not None:
-            x = sequence_mask(x, valid_lens)  # before the projection, whose weights' gradient padding must not reach
+            x = sequence_mask(
+                x, valid_lens
+            )  # before the projection: padding must not reach its gradient
         for layer, cells in enumerate(weights):
             if layer > 0:
                 x = self._drop_between(x, layer, deterministic, keep_masks)
@@ -168,7 +175,7 @@ class Recurrent(nn.Module, kw_only=True):
         return x, jax.tree.map(lambda *parts: jnp.stack(parts), *final)
 
     def _initial_carries(self, state: RecurrentState | None, batch: tuple[int, ...], dtype: DTypeLike) -> list[Any]:
-        """One carry for each layer and direction."""
+        """Return the carry of each layer and direction."""
         count = self.num_layers * self.num_directions
         zeros = self.initial_carry(batch, dtype)
         if state is None:
@@ -205,7 +212,7 @@ class LSTM(Recurrent):
     ) -> tuple[Any, Array]:
         if inputs is None:
             return lstm_step(carry, projected, weights.kernel_hh, weights.bias_hh)
-        h, c = carry  # [x; h] W is one product instead of two
+        h, c = carry  # [x; h] W: one product instead of two
         gates = jnp.concatenate([inputs, h], axis=-1) @ jnp.concatenate([weights.kernel_ih, weights.kernel_hh])
         if weights.bias_hh is not None:
             gates = gates + weights.bias_hh
@@ -229,7 +236,7 @@ class GRU(Recurrent):
 
 
 def make_recurrent(cell: str, *args: Any, **kwargs: Any) -> Recurrent:
-    """The recurrent module of a cell's name, "gru" or "lstm", built from the other arguments."""
+    """Build the recurrent module of a cell, "gru" or "lstm", from the other arguments."""
     modules = {"gru": GRU, "lstm": LSTM}
     if cell not in modules:
         raise ValueError(f"cell must be one of {tuple(modules)}; got {cell!r}")
