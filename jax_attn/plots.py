@@ -1,4 +1,4 @@
-"""Pictures of attention. Matplotlib is imported when one is drawn, not before."""
+"""Pictures of attention. Matplotlib is imported when the first one is drawn."""
 
 from __future__ import annotations
 
@@ -26,22 +26,25 @@ def show_heatmaps(
     figsize: tuple[float, float] = (2.5, 2.5),
     cmap: str = "Reds",
 ) -> Figure:
-    """A grid of heatmaps that share their axes and their colour scale; d2l.ai's `show_heatmaps`.
+    """Draw a grid of heatmaps that share their axes and their colour scale, as d2l.ai's `show_heatmaps` does.
 
     Args:
         matrices: `[rows, columns, Q, K]`.
-        xlabel, ylabel: what the keys and the queries are.
+        xlabel: the name of the horizontal axis, K: usually "keys".
+        ylabel: the name of the vertical axis, Q: usually "queries".
         titles: one for each column.
-        figsize: of the whole figure, in inches.
+        figsize: width and height of the whole figure in inches.
         cmap: a Matplotlib colour map.
 
     Returns:
-        The figure; nothing is shown or saved.
+        The figure. A notebook shows it if it is the last value of a cell; `figure.savefig` writes it.
 
     Raises:
-        ValueError: `matrices` has not four axes, or there are fewer titles than columns.
+        ValueError: `matrices` does not have four axes, or there are fewer titles than columns.
     """
-    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    from jax_attn.figure import NotebookFigure
 
     grid = np.asarray(matrices, dtype=float)
     if grid.ndim != 4:
@@ -49,10 +52,12 @@ def show_heatmaps(
     rows, columns = grid.shape[:2]
     if titles is not None and len(titles) < columns:
         raise ValueError(f"titles must be {columns}, one a column; got {len(titles)}")
-    figure = Figure(figsize=figsize, layout="constrained")
+    figure = NotebookFigure(figsize=figsize, layout="constrained")
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for (i, j), axis in np.ndenumerate(axes):
         image = axis.imshow(grid[i, j], cmap=cmap, vmin=grid.min(), vmax=grid.max())
+        for ticks in (axis.xaxis, axis.yaxis):
+            ticks.set_major_locator(MaxNLocator(nbins="auto", integer=True))
         if i == rows - 1:
             axis.set_xlabel(xlabel)
         if j == 0:
@@ -70,25 +75,28 @@ def show_alignments(
     *,
     titles: Sequence[str] | None = None,
     links: Mapping[str, Sequence[Collection[tuple[int, int]]]] | None = None,
+    xlabel: str = "source",
+    ylabel: str = "translation",
 ) -> Figure:
-    """What each target word attended to, one heatmap a sentence with the words on both axes.
+    """Draw what each target word attended to: one heatmap for each sentence, with the words on both axes.
 
     Args:
         examples: (source words, target words, weights `[target words, source words]`) for each sentence.
-        columns: how many heatmaps stand side by side.
-        cmap: a Matplotlib colour map; white is 0 and its darkest colour 1 in every heatmap.
+        columns: the number of heatmaps side by side.
+        cmap: a Matplotlib colour map. Its first colour stands for 0 and its last for 1 in every heatmap.
         titles: one for each heatmap.
-        links: cells to be framed, under what they are called (up to three names): for each heatmap, pairs (source
-            position, target position), such as the links of a gold alignment.
+        links: cells to frame. Each of up to three names has, for each heatmap, pairs (source position, target
+            position), such as the links of a gold alignment.
+        xlabel: the name of the horizontal axis, the columns.
+        ylabel: the name of the vertical axis, the rows.
 
     Returns:
-        The figure; nothing is shown or saved.
+        The figure. A notebook shows it if it is the last value of a cell; `save` writes it.
 
     Raises:
-        ValueError: no examples, or weights, titles or links that do not fit them.
+        ValueError: there are no examples, or weights, titles or links do not fit them.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from jax_attn.figure import NotebookFigure
 
     if not examples:
         raise ValueError("examples must not be empty")
@@ -96,37 +104,42 @@ def show_alignments(
     for name, given in (("titles", titles), *links.items()):
         if given is not None and len(given) != len(examples):
             raise ValueError(f"{name} must be {len(examples)}, one a heatmap; got {len(given)}")
-    figure = Figure()
-    axes: list[Axes] = []
-    for source, target, weights in examples:
-        matrix = np.asarray(weights, dtype=float)
-        if matrix.shape != (len(target), len(source)):
-            raise ValueError(f"weights must be [{len(target)}, {len(source)}]; got {list(matrix.shape)}")
-        axis = figure.add_axes((0, 0, 1, 1), label=str(len(axes)))
-        image = axis.imshow(matrix, cmap=cmap, vmin=0, vmax=1, aspect="auto")
-        axis.set_xticks(range(len(source)), source, rotation=60, ha="left", rotation_mode="anchor")
-        axis.set_yticks(range(len(target)), target)
-        axis.xaxis.tick_top()
-        axis.tick_params(length=0, which="both")
-        axis.set_xticks(np.arange(0.5, len(source) - 1), minor=True)
-        axis.set_yticks(np.arange(0.5, len(target) - 1), minor=True)
-        axis.grid(which="minor", color="0.9", linewidth=0.5)
+    figure = NotebookFigure()
+    axes = [_draw_words(figure, *example, cmap) for example in examples]
+    for i, axis in enumerate(axes):
+        axis.set_xlabel(xlabel, color="0.35", loc="left")
+        axis.set_ylabel(ylabel, color="0.35", loc="top")
         if titles is not None:
-            axis.set_title(titles[len(axes)], fontweight="bold", pad=8)
-        frames = _frame(axis, {name: of_each[len(axes)] for name, of_each in links.items()}, matrix.shape)
-        labels = [*axis.get_xticklabels(), *axis.get_yticklabels(), axis.title]
-        for label in labels:
-            label.set_parse_math(False)  # a word's dollar signs are no formula
-        choose_fonts(labels)
-        axes.append(axis)
+            axis.set_title(titles[i], fontweight="bold", pad=8)
+        frames = _frame(axis, {name: cells[i] for name, cells in links.items()})
+        words = [*axis.get_xticklabels(), *axis.get_yticklabels()]
+        choose_fonts([*words, axis.title, axis.xaxis.label, axis.yaxis.label])
     colors = figure.add_axes((0, 0, 1, 1), label="colors")
-    figure.colorbar(image, cax=colors, label="attention weight")
+    figure.colorbar(axes[0].images[0], cax=colors, label="attention weight")
     if frames:
         colors.legend(handles=frames, loc="upper left", bbox_to_anchor=(-0.8, -0.06), frameon=False, handlelength=1.2)
-    FigureCanvasAgg(figure)  # it measures words
     with boxes_allowed():
         _arrange(figure, axes, colors, min(columns, len(examples)))
     return figure
+
+
+def _draw_words(figure: Figure, source: Sequence[str], target: Sequence[str], weights: ArrayLike, cmap: str) -> Axes:
+    """Draw the heatmap of one sentence; `_arrange` gives it its place."""
+    matrix = np.asarray(weights, dtype=float)
+    if matrix.shape != (len(target), len(source)):
+        raise ValueError(f"weights must be [{len(target)}, {len(source)}]; got {list(matrix.shape)}")
+    axis = figure.add_axes((0, 0, 1, 1), label=str(len(figure.axes)))
+    axis.imshow(matrix, cmap=cmap, vmin=0, vmax=1, aspect="auto")
+    axis.set_xticks(range(len(source)), source, rotation=60, ha="left", rotation_mode="anchor", parse_math=False)
+    axis.set_yticks(range(len(target)), target, parse_math=False)
+    axis.xaxis.tick_top()
+    axis.xaxis.set_label_position("top")
+    axis.tick_params(length=0, which="both")
+    axis.set_xticks(np.arange(0.5, len(source) - 1), minor=True)
+    axis.set_yticks(np.arange(0.5, len(target) - 1), minor=True)
+    axis.grid(which="minor", color="0.9", linewidth=0.5)
+    axis.title.set_parse_math(False)  # a word's dollar signs are no formula
+    return axis
 
 
 FRAMES: tuple[dict[str, Any], ...] = (
@@ -134,77 +147,81 @@ FRAMES: tuple[dict[str, Any], ...] = (
     {"edgecolor": "tab:blue", "linestyle": (0, (1.5, 1.5))},
     {"edgecolor": "0.3"},
 )
-"""How framed cells look, in the order of their names."""
+"""The styles of framed cells, in the order of the names in `links`."""
 
 
-def _frame(axis: Axes, links: Mapping[str, Collection[tuple[int, int]]], shape: tuple[int, ...]) -> list[Rectangle]:
-    """Frame the cells of links; one frame of each kind for a legend."""
+def _frame(axis: Axes, links: Mapping[str, Collection[tuple[int, int]]]) -> list[Rectangle]:
+    """Frame the cells of links. Return one frame of each style, for the legend."""
     from matplotlib.patches import Rectangle
     from matplotlib.patheffects import withStroke
 
-    shown = []
-    for (name, cells), look in zip(links.items(), FRAMES, strict=False):
-        on_dark = [withStroke(linewidth=3.5, foreground="white")]
-        style: dict[str, Any] = {"fill": False, "linewidth": 1.6, "path_effects": on_dark, **look}
+    rows, columns = axis.images[0].get_size()
+    frames = []
+    for (name, cells), style in zip(links.items(), FRAMES, strict=False):
+        halo = [withStroke(linewidth=3.5, foreground="white")]  # so that a frame is seen on a dark cell
+        look: dict[str, Any] = {"fill": False, "linewidth": 1.6, "path_effects": halo, **style}
         for source, target in cells:
-            if not (0 <= target < shape[0] and 0 <= source < shape[1]):
-                raise ValueError(f"{name} must be within [{shape[1]}, {shape[0]}]; got ({source}, {target})")
-            axis.add_patch(Rectangle((source - 0.4, target - 0.4), 0.8, 0.8, **style))
-        shown.append(Rectangle((0, 0), 1, 1, label=name, **style))
-    return shown
+            if not (0 <= target < rows and 0 <= source < columns):
+                raise ValueError(f"{name} must be within [{columns}, {rows}]; got ({source}, {target})")
+            axis.add_patch(Rectangle((source - 0.4, target - 0.4), 0.8, 0.8, **look))
+        frames.append(Rectangle((0, 0), 1, 1, label=name, **look))
+    return frames
 
 
 CELL, GAP = 0.42, 0.3
-"""Inches: the square of a pair of words, and what lies between two heatmaps."""
+"""Inches: the side of a cell, and the space between two heatmaps."""
 
 
 def _arrange(figure: Figure, axes: Sequence[Axes], colors: Axes, columns: int) -> None:
-    """Put heatmaps in a grid, their cells of one size, as far apart as their words need."""
+    """Put heatmaps in a grid: cells of one size, columns and rows as far apart as the words need."""
     sizes = [CELL * np.array(axis.images[0].get_size()[::-1]) for axis in axes]  # [width, height]
-    left, right, top = np.transpose([_overhang(figure, axis, *size) for axis, size in zip(axes, sizes, strict=True)])
+    margins = [_margins(figure, axis, *size) for axis, size in zip(axes, sizes, strict=True)]
+    left, right, top, bottom = np.transpose(margins)
     places = [divmod(i, columns) for i in range(len(axes))]
-    widths, heights = np.zeros(columns), np.zeros(places[-1][0] + 1)
-    lefts = np.zeros(columns)
+    lefts, widths, heights = np.zeros(columns), np.zeros(columns), np.zeros(places[-1][0] + 1)
     for i, (row, column) in enumerate(places):
         lefts[column] = max(lefts[column], left[i])
         widths[column] = max(widths[column], sizes[i][0] + right[i])
-        heights[row] = max(heights[row], sizes[i][1] + top[i])
+        heights[row] = max(heights[row], sizes[i][1] + top[i] + bottom[i])
     width = (lefts + widths).sum() + GAP * (columns - 1)
     height = max(heights.sum() + GAP * (len(heights) - 1), 1.2)
-    bar = min(height, 2.5)
     figure.set_size_inches(width + GAP + 0.8, height)
     for i, (row, column) in enumerate(places):
         x = (lefts + widths + GAP)[:column].sum() + lefts[column]
         y = height - (heights + GAP)[:row].sum() - top[i] - sizes[i][1]
         _place(figure, axes[i], x, y, *sizes[i])
+    bar = min(height, 2.5)
     _place(figure, colors, width + GAP, (height - bar) / 2, 0.15, bar)
 
 
 def _place(figure: Figure, axis: Axes, x: float, y: float, width: float, height: float) -> None:
-    """All in inches from the lower left corner."""
+    """Place an axis; all numbers are inches from the lower left corner."""
     whole_width, whole_height = figure.get_size_inches()
     axis.set_position((x / whole_width, y / whole_height, width / whole_width, height / whole_height))
 
 
-def _overhang(figure: Figure, axis: Axes, width: float, height: float) -> tuple[float, float, float]:
-    """How many inches the words of a heatmap of this size stand out on its left, its right and above it."""
+def _margins(figure: Figure, axis: Axes, width: float, height: float) -> tuple[float, float, float, float]:
+    """Measure the inches that the words around a heatmap of this size need: left, right, top, bottom."""
     _place(figure, axis, 0.0, 0.0, width, height)
     box: Any = axis.get_tightbbox()
-    return -box.x0 / figure.dpi, max(0.0, box.x1 / figure.dpi - width), box.y1 / figure.dpi - height
+    left, right, top, bottom = np.array([-box.x0, box.x1, box.y1, -box.y0]) / figure.dpi
+    return left, max(0.0, right - width), top - height, max(0.0, bottom)
 
 
-MOST_DOTS, LONGEST_SIDE = 40_000_000, 60_000
-"""A larger picture would not fit into memory, and Matplotlib draws no longer one."""
+MAX_PIXELS, MAX_SIDE = 40_000_000, 60_000
+"""Limits of a picture: more pixels would fill the memory, and Matplotlib draws no longer side."""
 
 
 def save(figure: Figure, path: Path | str) -> None:
-    """Write a figure as PNG, SVG or PDF, by the suffix of the path.
+    """Write a figure as PNG, SVG or PDF, by the suffix of the path, with 200 dots an inch.
 
-    In an SVG words are text, which whoever looks at it draws with fonts of their own, in whatever script. In the others
-    they are pictures, and a warning tells of characters that no font here has: boxes stand for them.
+    An SVG holds words as text, and the viewer's fonts draw them. The other formats hold the drawn words, and a warning
+    names the characters that no installed font has: boxes stand for them.
     """
     import matplotlib
     from matplotlib.text import Text
+
+    from jax_attn.figure import DPI
 
     missing = choose_fonts(figure.findobj(Text))
     if missing and Path(path).suffix != ".svg":
@@ -214,6 +231,6 @@ def save(figure: Figure, path: Path | str) -> None:
             stacklevel=2,
         )
     width, height = figure.get_size_inches()
-    dpi = min(100.0, (MOST_DOTS / (width * height)) ** 0.5, LONGEST_SIDE / max(width, height))
+    dpi = min(DPI, (MAX_PIXELS / (width * height)) ** 0.5, MAX_SIDE / max(width, height))
     with boxes_allowed(), matplotlib.rc_context({"svg.fonttype": "none"}):
         figure.savefig(path, dpi=dpi, bbox_inches="tight")

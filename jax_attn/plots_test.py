@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from jax_attn import show_alignments, show_heatmaps
 from jax_attn.fonts import families_for
@@ -29,6 +30,7 @@ def test_heatmaps_stand_in_a_grid_with_one_colour_scale_and_labels_at_the_edges(
     *axes, _ = show_heatmaps(matrices, "keys", "queries", titles=["head"]).axes
     assert [axis.images[0].get_array().tolist() for axis in axes] == matrices[:, 0].tolist()
     assert {axis.images[0].get_clim() for axis in axes} == {(0, 23)}
+    assert {tick % 1 for axis in axes for tick in [*axis.get_xticks(), *axis.get_yticks()]} == {0}
     assert [(axis.get_xlabel(), axis.get_ylabel(), axis.get_title()) for axis in axes] == [
         ("", "queries", "head"),
         ("keys", "queries", "head"),
@@ -43,6 +45,34 @@ def test_alignments_have_the_words_on_both_axes():
         assert [label.get_text() for label in axis.get_yticklabels()] == target
         np.testing.assert_array_equal(axis.images[0].get_array(), weights)
         assert axis.images[0].get_clim() == (0, 1)
+        assert (axis.get_xlabel(), axis.get_ylabel()) == ("source", "translation")
+
+
+@pytest.mark.parametrize("alignments", [False, True])
+def test_a_notebook_shows_a_figure_at_half_its_pixels(alignments):
+    figure = show_alignments(EXAMPLES) if alignments else show_heatmaps(np.ones((1, 1, 2, 3)), "keys", "queries")
+    png, size = figure._repr_png_()
+    pixels = [int.from_bytes(png[start : start + 4], "big") for start in (16, 20)]
+    assert [2 * size["width"], 2 * size["height"]] == pytest.approx(pixels, abs=1)
+    inches = figure.get_tightbbox().padded(0.1)
+    np.testing.assert_allclose(pixels, [200 * inches.width, 200 * inches.height], atol=3)
+
+
+def test_no_label_is_cut_off_whatever_the_callers_size_is():
+    title = "a title far wider than the figure"
+    figure = show_heatmaps(np.ones((1, 1, 2, 3)), "the name of the keys", "queries", [title], figsize=(1.5, 1.2))
+    _, size = figure._repr_png_()
+    words = figure.axes[0].title.get_window_extent().width / figure.dpi
+    assert words > 1.5
+    assert size["width"] >= 100 * words
+
+
+def test_savefig_writes_200_dots_an_inch(tmp_path):
+    show_heatmaps(np.ones((1, 1, 2, 3)), "keys", "queries").savefig(tmp_path / "a.png")
+    save(show_heatmaps(np.ones((1, 1, 2, 3)), "keys", "queries"), tmp_path / "b.png")
+    for name in "ab":
+        with Image.open(tmp_path / f"{name}.png") as image:
+            assert round(image.info["dpi"][0]) == 200
 
 
 def test_links_are_framed_in_their_cells_and_titles_stand_above():
@@ -59,7 +89,7 @@ def test_links_are_framed_in_their_cells_and_titles_stand_above():
     assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
 
 
-def test_wrong_shapes_are_told():
+def test_wrong_shapes_raise():
     with pytest.raises(ValueError, match=r"matrices must be \[rows, columns, Q, K\]; got \[3, 4\]"):
         show_heatmaps(np.ones((3, 4)), "keys", "queries")
     with pytest.raises(ValueError, match="titles must be 2, one a column; got 1"):
@@ -100,17 +130,19 @@ def test_a_words_dollar_signs_are_no_formula(tmp_path):
     save(show_alignments([(["$a_{", "$x$"], ["$", "$$"], np.eye(2))]), tmp_path / "a.png")
 
 
-def test_what_no_font_has_is_said_and_stays_text_in_an_svg(tmp_path):
-    character = "\U0010fffd"  # nobody's but private use
+def test_characters_that_no_font_has_give_a_warning_and_stay_text_in_an_svg(tmp_path):
+    character = "\U0010fffd"  # for private use: no font has it
     figure = show_alignments([(["a"], [f"x{character}y"], np.eye(1))])
-    with pytest.warns(UserWarning, match=f"no installed font has {character}: boxes stand for them in .*a.png") as told:
+    with pytest.warns(
+        UserWarning, match=f"no installed font has {character}: boxes stand for them in .*a.png"
+    ) as warned:
         save(figure, tmp_path / "a.png")
-    assert len(told) == 1
+    assert len(warned) == 1
     save(figure, tmp_path / "a.svg")
     assert f"x{character}y" in (tmp_path / "a.svg").read_text(encoding="utf-8")
 
 
-def test_a_font_is_found_that_has_what_the_first_has_not():
+def test_another_font_is_found_for_characters_that_the_first_does_not_have():
     circled = "\u24b6"  # Matplotlib's STIX has it, and its DejaVu Sans has not
     first, nothing = families_for(frozenset("a"))
     families, missing = families_for(frozenset("a" + circled))

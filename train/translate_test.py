@@ -1,4 +1,4 @@
-"""The program as a user meets it: what it writes, that a sentence alone decides it, and every way to be told no."""
+"""The command line: its output, the same bits in any batch, and its errors."""
 
 import io
 import json
@@ -25,26 +25,19 @@ SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (120, 1, 1))[
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    """A model that has learnt little: its hypotheses are close, and their lengths differ."""
+    """Train a model for a short time: its hypotheses are close, and their lengths differ."""
     folder = tmp_path_factory.mktemp("translate") / "run"
-    small = ["--corpus.train", "600", "--corpus.valid", "8", "--corpus.test", "8", "--epochs", "3"]
-    small += [
-        "--model.num-hiddens",
-        "32",
-        "--model.embed-size",
-        "16",
-        "--corpus.min-freq",
-        "3",
-        "--search.batch-size",
-        "16",
-    ]
-    assert nmt.main([*small, "--out", str(folder)]) == 0
+    small = (
+        "--corpus.train 600 --corpus.valid 0 --corpus.test 0 --epochs 3 --model.num-hiddens 32 --model.embed-size 16"
+    )
+    small += " --corpus.min-freq 3 --search.batch-size 16"
+    assert nmt.main([*small.split(), "--out", str(folder)]) == 0
     return folder
 
 
 @pytest.fixture
 def call(capsys, monkeypatch):
-    """Run the program on bytes at standard input: (exit status, output, errors)."""
+    """Run the program with bytes at standard input. Return (exit status, output, errors)."""
 
     def call(*arguments: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -58,7 +51,7 @@ def call(capsys, monkeypatch):
 
 @pytest.fixture
 def copy(run, tmp_path) -> Path:
-    """A copy of the run, to be damaged."""
+    """Copy the run, to damage it."""
     return shutil.copytree(run, tmp_path / "copy")
 
 
@@ -72,10 +65,10 @@ def test_neither_the_batch_nor_the_order_changes_a_bit(run, options):
     ways = {1: SENTENCES[:40], 7: SENTENCES, 100: SENTENCES}
     for size, texts in ways.items():
         for start in range(0, len(texts), size):
-            of_batch = texts[start : start + size]
-            for text, translation in zip(of_batch, translator(of_batch, start + 1), strict=True):
+            batch = texts[start : start + size]
+            for text, translation in zip(batch, translator(batch, start + 1), strict=True):
                 together[text].append(translation)
-    if not translator_draws(search):
+    if "sample" not in search:  # sampling draws by a sentence's number in its text
         for text, translation in zip(reversed(SENTENCES), translator(SENTENCES[::-1]), strict=True):
             together[text].append(translation)
     for first, *others in together.values():
@@ -85,11 +78,6 @@ def test_neither_the_batch_nor_the_order_changes_a_bit(run, options):
                 assert (one.ids, one.score) == (another.ids, another.score)
                 assert one.token_scores.tobytes() == another.token_scores.tobytes()
                 assert one.weights.tobytes() == another.weights.tobytes()
-
-
-def translator_draws(search: dict) -> bool:
-    """Sampling draws by the number of a sentence in its text."""
-    return "sample" in search
 
 
 def test_batch_changes_nothing_that_is_written(run, call):
@@ -102,7 +90,7 @@ def test_batch_changes_nothing_that_is_written(run, call):
         assert call(run, *wanted, "--batch", batch, stdin=text)[1] == output
 
 
-def test_lines_stay_lines_whatever_they_hold(run, call):
+def test_each_line_gives_one_line_whatever_it_holds(run, call):
     lines = ["the cat sleeps .", "", "  ", "龍 \U0001f98a \u2028 \x00 <eos> \\n", "the cat sleeps ."]
     source = "\ufeff" + "\r\n".join(lines)  # a byte order mark, and no end to the last line
     status, output, errors = call(run, stdin=source.encode())
@@ -149,14 +137,14 @@ def test_columns(run, call):
 
 def test_soft_alignments_are_json(run, call):
     _, output, _ = call(run, "--alignments", "json", SENTENCES[0])
-    told = json.loads(output.split("\t")[1])
+    written = json.loads(output.split("\t")[1])
     expected = Translator.load(run)(SENTENCES[0])
-    assert told["source"] == [*expected.source, "<eos>"]
-    assert told["target"] == list(expected.best.tokens)
-    np.testing.assert_allclose(told["weights"], expected.weights, atol=1e-6)
+    assert written["source"] == [*expected.source, "<eos>"]
+    assert written["target"] == list(expected.best.tokens)
+    np.testing.assert_allclose(written["weights"], expected.weights, atol=1e-6)
 
 
-def test_unknown_words_are_copied_from_where_attention_looked(run):
+def test_unknown_words_are_replaced_by_the_source_word_attended_to(run):
     translation = Translator.load(run)(SENTENCES[0])
     best = translation.best
     unknown = best.__class__((3, *best.ids[1:]), ("<unk>", *best.target[1:]), 0.0, best.token_scores, best.weights)
@@ -212,7 +200,7 @@ def test_both_frameworks_translate_alike(run, search):
         assert [[word for word, _ in step] for step in a[0]] == [[word for word, _ in step] for step in b[0]]
 
 
-def test_what_a_translator_explains_is_what_it_searched_among(run):
+def test_explain_lists_the_probabilities_that_the_search_saw(run):
     translator = Translator.load(run, beam_size=3)
     translations = translator(["", *SENTENCES[:4]])
     for translation, explained in zip(translations, translator.explain(translations), strict=True):
@@ -228,18 +216,18 @@ def test_what_a_translator_explains_is_what_it_searched_among(run):
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "said"),
+    ("name", "change", "message"),
     [
         ("config.json", lambda b: b[:100], "config.json is damaged, it is not JSON"),
-        ("config.json", lambda b: b"[]", "config.json is damaged: it holds no settings"),
-        ("config.json", lambda b: b.replace(b'"format": 1', b'"format": 9'), "it is of format 9 and this"),
+        ("config.json", lambda b: b"[]", "config.json is damaged: it must hold a JSON dict"),
+        ("config.json", lambda b: b.replace(b'"format": 1', b'"format": 9'), "it has format 9, and this"),
         ("config.json", lambda b: b.replace(b'"cell"', b'"flux"'), "which had model.flux"),
         ("config.json", lambda b: b.replace(b'"gru"', b'"gro"'), "config.json is damaged: model.cell is 'gro'"),
         ("config.json", lambda b: b.replace(b'"num_hiddens": 32', b'"num_hiddens": "32"'), "num_hiddens is '32'"),
         ("config.json", lambda b: b.replace(b'"max_source_words": ', b'"max_source_words": -'), "a length; got -"),
         ("config.json", lambda b: b.replace(b'"num_hiddens": 32', b'"num_hiddens": 64'), "does not fit config.json: "),
         ("source.json", lambda b: b[:-3], "source.json is damaged, it is not JSON"),
-        ("source.json", lambda b: b'{"a": 1}', "source.json is damaged: it must be a list of words"),
+        ("source.json", lambda b: b'{"a": 1}', "source.json is damaged: it must hold a JSON list"),
         ("target.json", lambda b: b'["a"]', "a vocabulary must begin with"),
         ("target.json", lambda b: b"\xff\xfe", "target.json is damaged, it is not JSON"),
         ("model.safetensors", lambda b: b[:-100], "damaged or cut short"),
@@ -248,7 +236,7 @@ def test_what_a_translator_explains_is_what_it_searched_among(run):
         ("config.json", lambda b: None, "it has no config.json; name the run folder that"),
     ],
 )  # fmt: skip
-def test_a_damaged_run_is_told_on_one_line(copy, call, name, change, said):
+def test_a_damaged_run_gives_one_line_of_error(copy, call, name, change, message):
     content = change((copy / name).read_bytes())
     if content is None:
         (copy / name).unlink()
@@ -258,11 +246,11 @@ def test_a_damaged_run_is_told_on_one_line(copy, call, name, change, said):
     status, output, errors = call(copy, "the cat sleeps .")
     assert (status, output) == (2, "")
     assert errors.startswith(f"error: {copy} holds no run that can be loaded: ")
-    assert said in errors
+    assert message in errors
     assert errors.count("\n") == 1
 
 
-def test_weights_that_are_no_numbers_are_told(copy, call):
+def test_nan_weights_are_an_error(copy, call):
     weights = load_file(copy / "model.safetensors")
     weights["decoder.dense.bias"][5] = np.nan
     save_file(weights, copy / "model.safetensors")
@@ -271,7 +259,7 @@ def test_weights_that_are_no_numbers_are_told(copy, call):
     assert "decoder.dense.bias holds NaN or infinite numbers" in errors
 
 
-def test_scores_that_are_no_numbers_are_told(copy, call):
+def test_nan_scores_are_an_error(copy, call):
     weights = load_file(copy / "model.safetensors")
     weights["decoder.dense.weight"][:] = 3e38  # finite, and their sums are not
     weights["decoder.dense.weight"][1::2] = -3e38
@@ -282,13 +270,13 @@ def test_scores_that_are_no_numbers_are_told(copy, call):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--beam", "0"], "--beam-size must be in [1, 10000]; got 0"),
         (["--beam", "9999"], "--beam-size must be at most"),
         (["--max-len", "0"], "--max-len must be in [1, 65536]; got 0"),
         (["--min-len", "5", "--max-len", "3"], "--min-len must be at most 3, the most tokens; got 5"),
-        (["--min-len", "500"], "unless --max-len says more; got 500"),
+        (["--min-len", "500"], "unless --max-len is given; got 500"),
         (["--batch", "0"], "--batch must be in [1, 1000000]; got 0"),
         (["--nbest", "0"], "--nbest must be in [1, 10000]; got 0"),
         (["--nbest", "3"], "--nbest must be at most --beam-size, which is 1; got 3"),
@@ -302,19 +290,19 @@ def test_scores_that_are_no_numbers_are_told(copy, call):
         (["--heatmap", "nowhere/a.png"], "nowhere/a.png cannot be written: it must be a file in a folder that exists"),
         (["--compare", "torch"], "--compare needs --page"),
         (["--file", "a.txt", "hello"], "either sentences or --file can be given, and not both"),
-        (["--file", "nowhere.txt"], "there is no file nowhere.txt"),
+        (["--file", "nowhere.txt"], "nowhere.txt cannot be read: No such file or directory"),
         (["--file", "."], ". cannot be read: Is a directory"),
         (["--ensemble", "nowhere"], "there is no folder nowhere"),
     ],
 )
-def test_bad_options_are_told_on_one_line(run, call, options, said):
+def test_bad_options_give_one_line_of_error(run, call, options, message):
     status, output, errors = call(run, *options)
     assert (status, output) == (2, "")
-    assert said in errors
+    assert message in errors
     assert errors.count("\n") == 1
 
 
-def test_a_folder_that_is_no_run_is_told(call, tmp_path):
+def test_a_missing_folder_is_an_error(call, tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "nowhere", tmp_path / "file"):
         status, _, errors = call(path, "hello")
@@ -322,21 +310,21 @@ def test_a_folder_that_is_no_run_is_told(call, tmp_path):
         assert errors == f"error: there is no folder {path}; name the run folder that `python -m train.nmt` wrote\n"
 
 
-def test_a_line_that_is_not_utf8_is_told_after_those_before_it(run, call):
+def test_a_line_that_is_not_utf8_is_an_error_after_the_lines_before_it(run, call):
     status, output, errors = call(run, stdin=b"the cat sleeps .\nthe \xe9l\xe9phant .\nthe cat sleeps .\n")
     assert status == 2
     assert output == call(run, "the cat sleeps .")[1]
     assert "line 2 of standard input is not UTF-8: byte 5 of it is 0xe9" in errors
 
 
-def test_runs_of_other_words_are_no_ensemble(run, copy):
+def test_runs_with_different_vocabularies_are_no_ensemble(run, copy):
     words = json.loads((copy / "target.json").read_text(encoding="utf-8"))
     (copy / "target.json").write_text(json.dumps([*words[:-1], "zut"]), encoding="utf-8")
-    with pytest.raises(ConfigError, match="have other words, and cannot translate together"):
+    with pytest.raises(ConfigError, match="have different vocabularies, and cannot translate together"):
         Translator.load(run, copy)
 
 
-def test_an_option_that_there_is_not_is_told(run):
+def test_an_unknown_option_of_the_search_is_an_error(run):
     with pytest.raises(ConfigError, match="a search has no option beam; it has beam_size"):
         Translator.load(run, beam=3)
     with pytest.raises(ConfigError, match=r"^beam_size must be in \[1, 10000\]; got 0"):
@@ -359,14 +347,14 @@ def test_pictures_and_the_page_are_written(run, call, tmp_path):
     assert texts == [line for line in output.splitlines() if line]
 
 
-def test_nothing_to_be_seen_is_said(run, call, tmp_path):
+def test_nothing_to_show_gives_warnings_and_no_files(run, call, tmp_path):
     status, _, errors = call(run, "--heatmap", tmp_path / "a.png", "--page", tmp_path / "a.html", "")
     assert status == 0
     assert errors.count("is not written: there is no") == 2
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_needs_attention_is_told_where_there_is_none(copy, call):
+def test_options_that_need_attention_are_errors_without_it(copy, call):
     config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
     config["model"]["attention"] = "none"
     (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")

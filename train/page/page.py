@@ -1,4 +1,4 @@
-"""What a model attended to and what it nearly said, as one page to be explored: it needs no network and no server."""
+"""An interactive page of attention and of what each step could have said. It is one file and needs no network."""
 
 import math
 from collections.abc import Sequence
@@ -13,24 +13,24 @@ from train.translation.translator import Hypothesis, Steps, Translation
 
 @dataclass(frozen=True)
 class Side:
-    """One run's translations of the sentences; several stand side by side."""
+    """One run's translations of the sentences. The page shows several sides next to each other."""
 
     name: str
     translations: Sequence[Translation]
     explained: Sequence[Sequence[Steps]]
-    """What might have been said instead, of each hypothesis of each translation."""
+    """The most probable tokens at each step, for each hypothesis of each translation."""
 
 
 def as_page(sides: Sequence[Side]) -> str:
-    """The whole page as HTML.
+    """Return the whole page as HTML.
 
     Raises:
-        ValueError: no sides, or sides that translate different numbers of sentences.
+        ValueError: there are no sides, or they translate different numbers of sentences.
     """
     import jinja2
 
-    if not sides or len({len(side.translations) for side in sides}) > 1:
-        counts = [len(side.translations) for side in sides]
+    counts = [len(side.translations) for side in sides]
+    if len(set(counts)) != 1:
         raise ValueError(f"sides must be at least one, of as many translations each; got {counts}")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("train.page", "."),
@@ -42,31 +42,27 @@ def as_page(sides: Sequence[Side]) -> str:
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     return environment.get_template("page.html").render(
         sides=sides,
-        sentences=[longest_source(of_sides) for of_sides in zip(*(side.translations for side in sides), strict=True)],
+        sentences=[longest_source(same) for same in zip(*(side.translations for side in sides), strict=True)],
         data=[as_data(side, sides[0]) for side in sides],
     )
 
 
 def longest_source(translations: Sequence[Translation]) -> str:
-    """The sentence as the run read it that reads most."""
+    """Return a sentence as the run that reads the most words of it has read it."""
     return detokenize(list(max(translations, key=lambda t: len(t.source)).source))
 
 
 def as_data(side: Side, first: Side) -> dict[str, Any]:
-    """What the page's program shows of a side."""
+    """Return what the page's script shows of a side."""
     return {
         "name": side.name,
         "sentences": [
             {
                 "source": [*translation.source, "<eos>"],
-                "hypotheses": [
-                    _hypothesis(*of_hypothesis) for of_hypothesis in zip(translation.hypotheses, explained, strict=True)
-                ],
-                "against": "" if side is first else compare(of_first, translation),
+                "hypotheses": [_hypothesis(*pair) for pair in zip(translation.hypotheses, explained, strict=True)],
+                "against": "" if side is first else compare(other, translation),
             }
-            for translation, explained, of_first in zip(
-                side.translations, side.explained, first.translations, strict=True
-            )
+            for translation, explained, other in zip(side.translations, side.explained, first.translations, strict=True)
         ],
     }
 
@@ -83,20 +79,19 @@ def _hypothesis(hypothesis: Hypothesis, steps: Steps) -> dict[str, Any]:
 
 
 def _rounded(log: float) -> float:
-    """JSON has no −inf."""
+    """Round, and replace −inf, which JSON does not have."""
     return round(max(log, -999.0), 4)
 
 
-def compare(one: Translation, other: Translation) -> str:
-    """How another side's best translation differs from the first side's."""
-    if one.target != other.target:
-        common = next(
-            (i for i, (a, b) in enumerate(zip(one.best.tokens, other.best.tokens, strict=False)) if a != b),
-            min(len(one.best.tokens), len(other.best.tokens)),
-        )
-        return f"another translation than the first, from word {common + 1} on"
-    logs = float(np.abs(one.best.token_scores - other.best.token_scores).max(initial=0))
-    said = f"the same translation as the first; log p differ by at most {logs:.1e}"
-    if one.weights is None or other.weights is None or one.weights.shape != other.weights.shape:
-        return said
-    return f"{said}, attention weights by at most {float(np.abs(one.weights - other.weights).max(initial=0)):.1e}"
+def compare(first: Translation, other: Translation) -> str:
+    """Describe how another side's best translation differs from the first side's."""
+    if first.target != other.target:
+        pairs = zip(first.best.tokens, other.best.tokens, strict=False)
+        shorter = min(len(first.best.tokens), len(other.best.tokens))
+        position = next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
+        return f"another translation than the first, from word {position + 1} on"
+    logs = float(np.abs(first.best.token_scores - other.best.token_scores).max(initial=0))
+    same = f"the same translation as the first; log p differ by at most {logs:.1e}"
+    if first.weights is None or other.weights is None or first.weights.shape != other.weights.shape:
+        return same
+    return f"{same}, attention weights by at most {float(np.abs(first.weights - other.weights).max(initial=0)):.1e}"

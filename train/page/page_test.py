@@ -1,4 +1,4 @@
-"""The page, in a browser: what it shows, that keys move through it, and that it fits a phone."""
+"""The page in a browser: what it shows, how keys move through it, and that it fits a phone."""
 
 import json
 import math
@@ -25,9 +25,9 @@ def hypothesis(words: str, source: str, seed: int, attends: bool = True) -> Hypo
     return Hypothesis((*range(4, 4 + len(tokens)), 2), tuple(tokens), float(logs.sum()), logs, weights)
 
 
-def steps(of: Hypothesis) -> list[list[tuple[str, float]]]:
-    """The chosen token second of all, but for the last step, where it is not among them."""
-    chosen = zip(of.tokens, of.token_scores.tolist(), strict=True)
+def steps(hypothesis: Hypothesis) -> list[list[tuple[str, float]]]:
+    """List the chosen token second, and leave it out at the last step."""
+    chosen = zip(hypothesis.tokens, hypothesis.token_scores.tolist(), strict=True)
     found = [[("autre", -0.01), (token, log), ("rien", -math.inf)] for token, log in chosen]
     return [*found[:-1], [("autre", -0.01)]] if found else []
 
@@ -48,7 +48,7 @@ def side(name: str, seed: int, attends: bool = True) -> Side:
 
 
 class Page(HTMLParser):
-    """The tags that fetch something, and the page's data."""
+    """Collect the addresses that a page fetches, and its data."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def test_the_page_holds_everything_and_fetches_nothing():
     np.testing.assert_allclose(shown["hypotheses"][0]["weights"], one.translations[1].weights, atol=1e-4)
 
 
-def test_sides_have_to_be_of_the_same_sentences():
+def test_sides_must_have_the_same_sentences():
     one = side("one", 0)
     with pytest.raises(ValueError, match=r"as many translations each; got \[3, 2\]"):
         as_page([one, Side("two", one.translations[:2], one.explained[:2])])
@@ -92,7 +92,7 @@ def test_sides_have_to_be_of_the_same_sentences():
         as_page([])
 
 
-def test_a_comparison_says_where_two_translations_part_and_how_far_they_are_apart():
+def test_a_comparison_names_the_first_different_word_or_the_largest_difference():
     one = side("one", 0).translations[0]
     near = one.best.__class__(one.best.ids, one.best.target, 0.0, one.best.token_scores + 0.5, one.best.weights + 0.25)
     assert compare(one, one) == (
@@ -108,11 +108,11 @@ def test_a_comparison_says_where_two_translations_part_and_how_far_they_are_apar
 
 
 def browse(tmp_path: Path, page: str, script: str, width: int = 1280, dark: bool = False) -> dict:
-    """What a script says of the page in a browser of this width; it runs after the page's own."""
-    told = f"const say = {{}}; try {{ {script} }} catch (error) {{ say.error = String(error); }}"
-    told += "document.body.innerHTML = '<pre></pre>'; document.querySelector('pre').textContent = JSON.stringify(say);"
+    """Run a script after the page's own, in a browser of this width. Return what it puts into `say`."""
+    probe = f"const say = {{}}; try {{ {script} }} catch (error) {{ say.error = String(error); }}"
+    probe += "document.body.innerHTML = '<pre></pre>'; document.querySelector('pre').textContent = JSON.stringify(say);"
     path = tmp_path / "page.html"
-    path.write_text(page.replace("</body>", f"<script>{told}</script></body>"), encoding="utf-8")
+    path.write_text(page.replace("</body>", f"<script>{probe}</script></body>"), encoding="utf-8")
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900", "--dump-dom"]
     command += [f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=3000"]
     command += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", path.as_uri()]
@@ -208,7 +208,10 @@ def test_steps_hypotheses_and_sentences_are_switched(tmp_path):
     assert rows[1][4] == log
     assert said["on"] == ["step 2 of 5", "What could follow “le”"]
     assert said["last"][0] == "step 5 of 5"
-    assert [row[1] for row in said["last"][1]] == ["autre", "✓ <eos>"]  # said, though not among the likeliest
+    assert [row[1] for row in said["last"][1]] == [
+        "autre",
+        "✓ <eos>",
+    ]  # the chosen token is listed, although it is not among the most probable ones
     assert said["last"][2]
     assert (said["start"], said["played"]) == ("step 1 of 5", "step 2 of 5")
     assert said["kept"]  # the focus, where arrow keys go on
@@ -218,7 +221,7 @@ def test_steps_hypotheses_and_sentences_are_switched(tmp_path):
     assert said["after"][0] == ["a", "</script><b>x</b>", "{{", "y", "}}", "&", '"z"', "'", "<eos>"]
     assert said["after"][1][0] == "<i>龍</i>"
     assert said["after"][2] == "1"
-    assert said["nothing"] == [[], "Nothing was said.", True]
+    assert said["nothing"] == [[], "There is no translation.", True]
 
 
 @in_browser
@@ -282,3 +285,38 @@ def test_words_can_be_read_in_light_and_dark(tmp_path, dark):
     said = browse(tmp_path, as_page([side("one", 0)]), HELPERS + script, dark=dark)
     assert (said["ground"] < 0.1) == dark
     assert said["least"] >= 4.5  # WCAG 2, AA
+
+
+@in_browser
+@pytest.mark.parametrize("wide", [True, False])
+def test_tables_are_narrow_a_full_bar_fills_its_track_and_hidden_columns_have_a_hint(tmp_path, wide):
+    script = """
+    const box = selector => document.querySelector(selector).getBoundingClientRect();
+    say.bar = box('.candidates i').width / box('.candidates div').width;
+    say.table = box('.candidates').width;
+    say.score = document.querySelector('.hypothesis .number').textContent;
+    const area = document.querySelector('.scroll');
+    const state = () => [area.scrollWidth > area.clientWidth, area.classList.contains('more'),
+                         !document.querySelector('.hint').hidden];
+    say.start = state();
+    area.scrollLeft = 1e4;
+    area.dispatchEvent(new Event('scroll'));
+    say.end = state();
+    """
+    words = tuple(f"word{i}" for i in range(30))
+    certain = Hypothesis((4, 2), ("mot",), -0.5, np.zeros(2), np.full((2, 31), 1 / 31))
+    one = Side("one", [Translation(words, (certain,))], [[[[("mot", 0.0)], [("<eos>", 0.0)]]]])
+    said = browse(tmp_path, as_page([one]), HELPERS + script, width=1280 if wide else 500)
+    assert said["bar"] == 1
+    assert said["table"] <= 640
+    assert said["score"] == "score −0.500"
+    assert said["start"] == [not wide] * 3
+    assert said["end"] == [not wide, False, not wide]
+
+
+def test_only_a_screen_without_a_mouse_says_to_tap():
+    page = as_page([side("one", 0)])
+    assert ".touch { display: none; }" in page
+    assert "@media (pointer: coarse) { .touch { display: inline; } .pointer { display: none; } }" in page
+    assert 'class="touch">Tap' in page
+    assert re.search(r'class="pointer">[^<]*Point at a word.*?</span>', page, re.DOTALL)

@@ -1,18 +1,18 @@
-"""Which source words a translation comes from, as its attention has it."""
+"""Find the source word of each target word, by the largest attention weight."""
 
 import dataclasses
 import json
 
-from train.data.vocabulary import SPECIAL, UNKNOWN
-from train.translation.metrics import peaks
+from train.data.vocabulary import UNKNOWN
+from train.translation.metrics import Link, peaks
 from train.translation.translator import Hypothesis, Translation
 
 
-def links(source: tuple[str, ...], hypothesis: Hypothesis) -> list[tuple[int, int]]:
-    """(source position, target position) for each target word: where its attention is largest, `<eos>` left out.
+def links(source: tuple[str, ...], hypothesis: Hypothesis) -> list[Link]:
+    """Return (source position, target position) for each target word, `<eos>` left out on both sides.
 
     Raises:
-        ValueError: a hypothesis without attention.
+        ValueError: the hypothesis has words and no attention.
     """
     if not hypothesis.target:
         return []
@@ -21,38 +21,31 @@ def links(source: tuple[str, ...], hypothesis: Hypothesis) -> list[tuple[int, in
     return sorted(peaks(hypothesis.weights, len(source), len(hypothesis.target)), key=lambda link: link[1])
 
 
-def pharaoh(source: tuple[str, ...], hypothesis: Hypothesis) -> str:
-    """`0-0 1-2 …`, the source and the target position of each target word: the form of Pharaoh and fast_align."""
+def as_pharaoh(source: tuple[str, ...], hypothesis: Hypothesis) -> str:
+    """Write links as `0-0 2-1 …`, source and target position of each target word: Pharaoh's and fast_align's format."""
     return " ".join(f"{i}-{j}" for i, j in links(source, hypothesis))
 
 
-def soft(source: tuple[str, ...], hypothesis: Hypothesis) -> str:
-    """The weights as JSON on one line: {"source": [...], "target": [...], "weights": [a row for each target token]}."""
+def as_json(source: tuple[str, ...], hypothesis: Hypothesis) -> str:
+    """Write the weights on one line: {"source": [...], "target": [...], "weights": [a row for each target token]}."""
+    weights = [] if hypothesis.weights is None else hypothesis.weights.tolist()
     content = {
         "source": [*source, "<eos>"] if hypothesis.ids else [],
         "target": list(hypothesis.tokens),
-        "weights": []
-        if hypothesis.weights is None
-        else [[round(x, 6) for x in row] for row in hypothesis.weights.tolist()],
+        "weights": [[round(weight, 6) for weight in row] for row in weights],
     }
     return json.dumps(content, ensure_ascii=False)
 
 
 def replace_unknown(translation: Translation) -> Translation:
-    """Each `<unk>` replaced by the source word under its attention's peak (Luong et al., 2015).
+    """Replace each `<unk>` by the source word with its largest attention weight (Luong et al., 2015).
 
-    Names and numbers are most of what a vocabulary does not know, and they are often the same in both languages.
+    Most unknown words are names and numbers, which are often the same in both languages.
     """
-    return dataclasses.replace(
-        translation, hypotheses=tuple(_copied(translation.source, hypothesis) for hypothesis in translation.hypotheses)
-    )
+    copied = tuple(_copy(translation.source, hypothesis) for hypothesis in translation.hypotheses)
+    return dataclasses.replace(translation, hypotheses=copied)
 
 
-def _copied(source: tuple[str, ...], hypothesis: Hypothesis) -> Hypothesis:
-    if SPECIAL[UNKNOWN] not in hypothesis.target:
-        return hypothesis
-    words = list(hypothesis.target)
-    for i, j in links(source, hypothesis):
-        if hypothesis.ids[j] == UNKNOWN:
-            words[j] = source[i]
+def _copy(source: tuple[str, ...], hypothesis: Hypothesis) -> Hypothesis:
+    words = [source[i] if hypothesis.ids[j] == UNKNOWN else hypothesis.target[j] for i, j in links(source, hypothesis)]
     return dataclasses.replace(hypothesis, target=tuple(words))

@@ -1,8 +1,6 @@
-"""The lines of a text, one sentence each; one that is no UTF-8 is an error that says where."""
+"""Read the lines of a text, one sentence each. A line that is not UTF-8 is an error that says where."""
 
-import io
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -12,24 +10,14 @@ class InputError(ValueError):
     """Input that cannot be read; the message says where and why."""
 
 
-def open_text(path: Path) -> BinaryIO:
-    """A file's bytes; InputError if it cannot be read."""
-    try:
-        return path.open("rb")
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}; --file takes a text with one sentence a line") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+def read_lines(file: BinaryIO, name: str) -> Iterator[str]:
+    """Yield lines as soon as they can be read, without line ends (LF or CR LF) and without a byte order mark.
 
-
-def read_lines(file: BinaryIO | io.BufferedReader, name: str) -> Iterator[str]:
-    """The lines as soon as they are there, without their ends (LF or CR LF) and without a byte order mark.
-
-    Only a line feed ends a line: U+2028, form feeds and their like stand within sentences of real corpora, and a
+    Only a line feed ends a line. U+2028, form feeds and the like occur within sentences of real corpora, and each
     translation must stand on the line of its source.
 
     Raises:
-        InputError: a line that is not UTF-8.
+        InputError: a line is not UTF-8.
     """
     for number, raw in enumerate(file, 1):
         if number == 1:
@@ -43,8 +31,8 @@ def read_lines(file: BinaryIO | io.BufferedReader, name: str) -> Iterator[str]:
             ) from None
 
 
-def batched(lines: Iterator[str], size: int) -> Iterator[Sequence[str]]:
-    """So many lines at a time; where an error ends them, those before it come first."""
+def batched(lines: Iterable[str], size: int) -> Iterator[Sequence[str]]:
+    """Yield `size` lines at a time. If reading fails, yield the lines before the failure first."""
     batch: list[str] = []
     try:
         for line in lines:
@@ -53,8 +41,7 @@ def batched(lines: Iterator[str], size: int) -> Iterator[Sequence[str]]:
                 yield batch
                 batch = []
     except InputError:
-        if batch:
-            yield batch
+        yield batch
         raise
     if batch:
         yield batch

@@ -16,13 +16,13 @@ from train.translation.metrics import (
 SURE = frozenset({(0, 0), (1, 1)})
 
 
-def test_the_right_links_have_no_error_and_the_wrong_ones_nothing_else():
+def test_right_links_have_error_0_and_wrong_links_error_1():
     gold = [Alignment(SURE, frozenset())]
     assert alignment_error_rate([{(0, 0), (1, 1)}], gold) == 0
     assert alignment_error_rate([{(1, 0), (0, 1)}], gold) == 1
 
 
-def test_a_possible_link_is_not_wrong_and_a_sure_one_that_is_missing_is():
+def test_a_possible_link_is_no_error_and_a_missing_sure_link_is_one():
     gold = [Alignment(SURE, frozenset({(2, 1)}))]
     # A = {00, 21}: one sure, both possible: 1 - (1 + 2) / (2 + 2)
     assert alignment_error_rate([{(0, 0), (2, 1)}], gold) == pytest.approx(0.25)
@@ -33,12 +33,12 @@ def test_peaks_leave_out_eos_on_both_sides():
     assert peaks(weights, 2, 2) == {(1, 0), (0, 1)}
 
 
-def test_the_diagonal_leads_from_corner_to_corner():
+def test_the_diagonal_goes_from_corner_to_corner():
     assert diagonal(3, 5) == {(0, 0), (0, 1), (1, 2), (2, 3), (2, 4)}
     assert diagonal(1, 1) == {(0, 0)}
 
 
-def test_text_scores_are_those_of_sacrebleu_with_its_signature():
+def test_score_texts_gives_the_scores_of_sacrebleu_and_their_signatures():
     perfect = score_texts(["le chat noir dort ."], ["le chat noir dort ."])
     assert perfect.bleu == pytest.approx(100)
     assert perfect.chrf == pytest.approx(100)
@@ -46,18 +46,18 @@ def test_text_scores_are_those_of_sacrebleu_with_its_signature():
     assert score_texts(["le chien"], ["une autre phrase entière"]).bleu < 5
 
 
-SAID = ["le chat noir dort .", "elle mange", "je ne sais pas .", "oui"]
-KNOWN = ["le chat dort .", "elle mange une pomme .", "je ne sais pas .", "non merci"]
+HYPOTHESES = ["le chat noir dort .", "elle mange", "je ne sais pas .", "oui"]
+REFERENCES = ["le chat dort .", "elle mange une pomme .", "je ne sais pas .", "non merci"]
 
 
-def test_bleu_is_that_of_its_counts_summed_over_any_part_of_the_corpus():
-    counts = bleu_counts(SAID, KNOWN)
+def test_summed_counts_give_the_bleu_of_any_part_of_the_corpus():
+    counts = bleu_counts(HYPOTHESES, REFERENCES)
     for part in ([0, 1, 2, 3], [0], [3], [2, 2, 1]):  # the first alone has no four words of its reference
-        whole = score_texts([SAID[i] for i in part], [KNOWN[i] for i in part]).bleu
+        whole = score_texts([HYPOTHESES[i] for i in part], [REFERENCES[i] for i in part]).bleu
         assert bleu_of(counts[part].sum(axis=0)) == pytest.approx(whole, abs=1e-12)
 
 
-def test_the_alignment_error_is_that_of_its_counts():
+def test_summed_counts_give_the_alignment_error():
     gold = [Alignment(SURE, frozenset({(2, 1)})), Alignment(SURE, frozenset())]
     predicted = [{(0, 0), (2, 1)}, {(1, 1), (0, 1)}]
     np.testing.assert_array_equal(alignment_counts(predicted, gold), [[3, 4], [2, 4]])

@@ -1,10 +1,11 @@
-"""Sentences in, translations out: the way from text to ids, through search, and back."""
+"""Translate text: words to ids, search, and ids back to words."""
 
 import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -26,11 +27,10 @@ from train.translation.search import Candidates, Search, make_candidates, make_s
 Framework = Literal["jax", "torch"]
 
 NUM_CANDIDATES = 8
-"""How many tokens are told of each step."""
-
+"""The number of tokens that `explain` lists for each step."""
 
 Steps = list[list[tuple[str, float]]]
-"""The likeliest tokens and their log p at each step of a hypothesis, likeliest first."""
+"""For each step of a hypothesis, the most probable tokens and their log p, the most probable first."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class Hypothesis:
     """One translation of a sentence."""
 
     ids: tuple[int, ...]
-    """Its tokens, `<eos>` at the end if it was reached."""
+    """Its tokens, with `<eos>` at the end if it was reached."""
     target: tuple[str, ...]
     """Its words, without `<eos>`."""
     score: float
-    """Σ log p in nats; of a beam, with its penalties. −inf if the search left no translation of any probability."""
+    """Σ log p in nats; for a beam, with its penalties. −inf if the search found nothing of positive probability."""
     token_scores: Float[np.ndarray, "token"]
     """log p of each token."""
     weights: Float[np.ndarray, "token source"] | None
-    """What each token attended to among the source words and `<eos>`, which stands last on both sides."""
+    """The attention of each token to the source words and `<eos>`, which is last on both sides."""
 
     @property
     def text(self) -> str:
@@ -54,17 +54,17 @@ class Hypothesis:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """The words, and `<eos>` where it was reached: a name for each row of the weights."""
+        """The words, and `<eos>` if it was reached: a name for each row of the weights."""
         return (*self.target, "<eos>")[: len(self.ids)]
 
 
 NOTHING = Hypothesis((), (), 0.0, np.zeros(0, np.float32), None)
-"""Nothing said is nothing translated, whatever the model makes of `<eos>` alone."""
+"""The translation of an empty sentence. The model is not asked."""
 
 
 @dataclass(frozen=True)
 class Translation:
-    """A sentence's hypotheses, best first or as they were drawn; there is at least one."""
+    """A sentence's hypotheses, at least one: the best first, or samples in the order in which they were drawn."""
 
     source: tuple[str, ...]
     """The words that were read."""
@@ -93,11 +93,11 @@ class Translation:
 
 @dataclass(frozen=True)
 class Translator:
-    """Translates sentences with a search.
+    """Translate sentences with a search.
 
-    The search is one compiled program of one shape, `batch_size` rows of `max_words` words and `<eos>`. In it a row's
-    bits do not depend on the other rows, so a translation depends on its sentence alone: not on how many sentences
-    came with it, nor in which order. (In programs of other shapes the same sums are taken in another order.)
+    The search is one compiled program of one shape: `batch_size` rows of `max_words` words and `<eos>`. Its rows do not
+    influence each other. So a translation depends on its sentence alone, to the last bit, and not on the number or the
+    order of the other sentences. (Programs of other shapes would take the same sums in another order.)
     """
 
     search: Search
@@ -110,33 +110,37 @@ class Translator:
 
     @classmethod
     def load(cls, run: Path | str, *more: Path | str, framework: Framework = "jax", **search: Any) -> "Translator":
-        """The translator that a run left in its folder, whichever framework trained it.
+        """Load the model of a run folder, whichever framework trained it.
 
             Translator.load("runs/demo-1")("the cat sleeps .").text
             Translator.load("runs/demo-1", "runs/demo-2", beam_size=5)(["the cat sleeps ."])[0].score
 
         Args:
             run: the folder.
-            more: further runs with the same vocabularies: their models decide together.
-            framework: what translates; torch needs PyTorch, searches one sentence at a time, and is for comparison.
-            search: options of `SearchConfig`, where they shall differ from the run's own.
+            more: further runs with the same vocabularies, which form an ensemble with the first.
+            framework: what computes. torch needs PyTorch, searches one sentence at a time, and is for comparison.
+            search: options of `SearchConfig`; the others are those of the run.
 
         Raises:
-            ConfigError: a folder that holds no run, runs that do not fit together, options that cannot be used.
+            ConfigError: a folder holds no run, the runs do not fit together, or options cannot be used.
         """
         runs = [SavedRun.load(folder) for folder in (run, *more)]
-        return cls.of(runs, configure(runs[0], search), framework)
+        return cls.from_runs(runs, configure(runs[0], search), framework)
 
     @classmethod
-    def of(cls, runs: Sequence[SavedRun], config: SearchConfig, framework: Framework = "jax") -> "Translator":
-        """The translator of runs that have been read."""
-        _require_one_language(runs)
-        max_len = min(run.max_target_len for run in runs)
-        max_words = min(run.max_source_words for run in runs)
-        functions = _torch_search if framework == "torch" else _jax_search
-        rows = 1 if framework == "torch" else config.batch_size
-        search, candidates = functions(runs, config, max_len)
+    def from_runs(cls, runs: Sequence[SavedRun], config: SearchConfig, framework: Framework = "jax") -> "Translator":
+        """Return the translator of runs that have been read; see `load`."""
         first = runs[0]
+        for other in runs[1:]:
+            if (other.source, other.target, other.tokenizer) != (first.source, first.target, first.tokenizer):
+                raise ConfigError(
+                    f"{first.folder} and {other.folder} have different vocabularies, and cannot translate together: "
+                    "the runs of an ensemble are trained on the same corpus"
+                )
+        make = _torch_functions if framework == "torch" else _jax_functions
+        search, candidates = make(runs, config, min(run.max_target_len for run in runs))
+        max_words = min(run.max_source_words for run in runs)
+        rows = 1 if framework == "torch" else config.batch_size
         return cls(search, first.source, first.target, first.tokenizer, max_words, rows, candidates)
 
     @overload
@@ -146,21 +150,21 @@ class Translator:
     def __call__(self, sentences: Sequence[str], first: int = 1) -> list[Translation]: ...
 
     def __call__(self, sentences: str | Sequence[str], first: int = 1) -> Translation | list[Translation]:
-        """Translate a sentence, or several in their order; a warning tells of one that has more than `max_words`.
+        """Translate a sentence or a list of sentences. A sentence of more than `max_words` words is cut with a warning.
 
         Args:
-            sentences: a text, or a list of them.
-            first: the number of the first in its text, from which warnings count, and by which sampling draws.
+            sentences: one text gives one translation, a list gives a list in its order.
+            first: the number of the first sentence in its text, for warnings and for sampling, which draws by it.
 
         Raises:
-            FloatingPointError: the model gave NaN.
+            FloatingPointError: the model's scores are NaN.
         """
         if isinstance(sentences, str):
             return self([sentences], first)[0]
         return self.translate_words([tokenize(sentence, self.tokenizer) for sentence in sentences], first)
 
     def translate_words(self, sentences: Sequence[Sequence[str]], first: int = 1) -> list[Translation]:
-        """Translate sentences that are words already."""
+        """Translate sentences that are lists of words already."""
         for number, words in enumerate(sentences, first):
             if len(words) > self.max_words:
                 warnings.warn(
@@ -168,112 +172,104 @@ class Translator:
                     f"the model reads {self.max_words}, as many as its longest in training",
                     stacklevel=2,
                 )
-        kept = [tuple(words[: self.max_words]) for words in sentences]
-        numbers = [first + i for i, words in enumerate(kept) if words]
-        translations = [Translation((), (NOTHING,)) for _ in kept]
-        for start in range(0, len(numbers), self.batch_size):
-            of_batch = numbers[start : start + self.batch_size]
-            translated = self._translate_batch([kept[number - first] for number in of_batch], of_batch)
-            for number, translation in zip(of_batch, translated, strict=True):
-                translations[number - first] = translation
+        sources = [tuple(words[: self.max_words]) for words in sentences]
+        translations = [Translation((), (NOTHING,)) for _ in sources]
+        indices = [i for i, words in enumerate(sources) if words]
+        for start in range(0, len(indices), self.batch_size):
+            batch = indices[start : start + self.batch_size]
+            translated = self._translate_batch([sources[i] for i in batch], [first + i for i in batch])
+            for i, translation in zip(batch, translated, strict=True):
+                translations[i] = translation
         return translations
 
     def _translate_batch(self, sentences: list[tuple[str, ...]], numbers: list[int]) -> list[Translation]:
-        sources, source_lens = encode_sources(self._fill(sentences), self.source, self.max_words + 1)
+        sources, source_lens = encode_sources(self._pad_rows(sentences), self.source, self.max_words + 1)
         found = self.search(sources, source_lens, np.resize(np.array(numbers, np.int32), self.batch_size))
         result: Any = SearchResult(*jax.device_get(tuple(found)))
         for row, number in enumerate(numbers):
             if np.isnan(result.scores[row]).any():
                 raise FloatingPointError(
-                    f"the model's scores of sentence {number} are NaN: damaged weights, or a training that diverged"
+                    f"the model's scores of sentence {number} are NaN: the weights are damaged or the training diverged"
                 )
         return [Translation(words, self._hypotheses(result, row, words)) for row, words in enumerate(sentences)]
 
     def _hypotheses(self, result: Any, row: int, words: tuple[str, ...]) -> tuple[Hypothesis, ...]:
-        """Those that exist, or else the first, which is empty."""
-        exist = [n for n, score in enumerate(result.scores[row].tolist()) if n == 0 or score > -math.inf]
+        """Return the hypotheses of positive probability, or the first, which is empty, if there is none."""
         hypotheses = []
-        for n in exist:
+        for n, score in enumerate(result.scores[row].tolist()):
+            if n > 0 and score == -math.inf:
+                continue
             length = int(result.lengths[row, n])
             ids = tuple(result.ids[row, n, :length].tolist())
             weights = None if result.weights is None else result.weights[row, n, :length, : len(words) + 1]
-            token_scores = result.token_scores[row, n, :length]
             target = tuple(self.target.decode(ids))
-            hypotheses.append(Hypothesis(ids, target, float(result.scores[row, n]), token_scores, weights))
+            hypotheses.append(Hypothesis(ids, target, score, result.token_scores[row, n, :length], weights))
         return tuple(hypotheses)
 
     def explain(self, translations: Sequence[Translation]) -> list[list[Steps]]:
-        """What each hypothesis of each translation might have said instead, step by step.
+        """List the most probable tokens at each step of each hypothesis of each translation.
 
         Raises:
             ValueError: this translator was made without `candidates`.
         """
         if self.candidates is None:
-            raise ValueError("a translator explains itself if it has candidates; got None")
+            raise ValueError("explain needs a translator with candidates; got None")
         pairs = [(t.source, hypothesis.ids) for t in translations for hypothesis in t.hypotheses]
-        longest = -(-max((len(ids) for _, ids in pairs), default=0) // 16) * 16  # a few shapes to compile for
-        steps: list[Steps] = []
+        longest = max((len(ids) for _, ids in pairs), default=0)
+        length = 16 * (longest // 16 + 1)  # few different shapes, since each is compiled
+        explained: list[Steps] = []
         for start in range(0, len(pairs), self.batch_size):
-            of_batch = pairs[start : start + self.batch_size]
-            sources = encode_sources(self._fill([words for words, _ in of_batch]), self.source, self.max_words + 1)
-            targets, lens = pad(self._fill([ids for _, ids in of_batch]), longest)
-            log_probs, tokens = (np.asarray(x) for x in self.candidates(*sources, targets))
-            for row in range(len(of_batch)):
-                named = [[self.target.words[i] for i in at_step] for at_step in tokens[row, : lens[row]].tolist()]
-                at_steps = zip(named, log_probs[row].tolist(), strict=False)
-                steps.append([list(zip(words, logs, strict=True)) for words, logs in at_steps])
-        explained = iter(steps)
-        return [[next(explained) for _ in t.hypotheses] for t in translations]
+            batch = pairs[start : start + self.batch_size]
+            sources = encode_sources(self._pad_rows([words for words, _ in batch]), self.source, self.max_words + 1)
+            targets, lens = pad(self._pad_rows([ids for _, ids in batch]), length)
+            log_probs, tokens = (np.asarray(x).tolist() for x in self.candidates(*sources, targets))
+            for row in range(len(batch)):
+                steps = zip(tokens[row][: lens[row]], log_probs[row], strict=False)
+                explained.append(
+                    [[(self.target.words[i], log) for i, log in zip(*step, strict=True)] for step in steps]
+                )
+        remaining = iter(explained)
+        return [[next(remaining) for _ in t.hypotheses] for t in translations]
 
-    def _fill(self, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """As many rows as the program has."""
+    def _pad_rows(self, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Add empty rows up to the program's number of rows."""
         return [*rows, *[()] * (self.batch_size - len(rows))]
 
 
-def configure(run: SavedRun, changes: Mapping[str, Any], called: Callable[[str], str] = str) -> SearchConfig:
-    """The run's own search with some options changed, which errors call as `called` does.
+def configure(run: SavedRun, changes: Mapping[str, Any], option_name: Callable[[str], str] = str) -> SearchConfig:
+    """Return the run's own search with some options changed. Errors name an option as `option_name` does.
 
     Raises:
-        ConfigError: options that there are not, or that cannot be used with this run.
+        ConfigError: options do not exist, or cannot be used with this run.
     """
     known = [field.name for field in dataclasses.fields(SearchConfig)]
     unknown = sorted(set(changes) - set(known))
     if unknown:
         raise ConfigError(f"a search has no option {', '.join(unknown)}; it has {', '.join(known)}")
     config = dataclasses.replace(run.search, **changes)
-    wrong = wrong_search(config, called)
+    wrong = wrong_search(config, option_name)
     if config.beam_size > len(run.target):
         wrong.append(
-            f"{called('beam_size')} must be at most {len(run.target)}, as many as there are target words; "
+            f"{option_name('beam_size')} must be at most {len(run.target)}, the number of target words; "
             f"got {config.beam_size}"
         )
     if config.coverage_penalty and run.model.attention == "none":
-        wrong.append(f"{called('coverage_penalty')} needs attention, and the model of {run.folder} has none")
+        wrong.append(f"{option_name('coverage_penalty')} needs attention, and the model of {run.folder} has none")
     if config.max_len is None and config.min_len > run.max_target_len:
         wrong.append(
-            f"{called('min_len')} must be at most {run.max_target_len}, the most tokens that {run.folder} saw, "
-            f"unless {called('max_len')} says more; got {config.min_len}"
+            f"{option_name('min_len')} must be at most {run.max_target_len}, the longest target in the training of "
+            f"{run.folder}, unless {option_name('max_len')} is given; got {config.min_len}"
         )
     if wrong:
         raise ConfigError("; ".join(wrong))
     return config
 
 
-def _require_one_language(runs: Sequence[SavedRun]) -> None:
-    first = runs[0]
-    for other in runs[1:]:
-        if (other.source, other.target, other.tokenizer) != (first.source, first.target, first.tokenizer):
-            raise ConfigError(
-                f"{first.folder} and {other.folder} have other words, and cannot translate together: "
-                "an ensemble's runs are trained on the same corpus"
-            )
-
-
 def load_model(run: SavedRun) -> tuple[EncoderDecoder, Any]:
-    """A run's model and its parameters.
+    """Return a run's model and its parameters.
 
     Raises:
-        ConfigError: parameters that are not those of the model.
+        ConfigError: the parameters do not fit the model.
     """
     model = build_model(run.model, len(run.source), len(run.target))
     token = np.zeros((1, 1), np.int32)
@@ -286,17 +282,16 @@ def load_model(run: SavedRun) -> tuple[EncoderDecoder, Any]:
         ) from error
 
 
-def _jax_search(runs: Sequence[SavedRun], config: SearchConfig, max_len: int) -> tuple[Search, Candidates]:
+def _jax_functions(runs: Sequence[SavedRun], config: SearchConfig, max_len: int) -> tuple[Search, Candidates]:
     models, params = zip(*(load_model(run) for run in runs), strict=True)
     candidates = make_candidates(models, min(NUM_CANDIDATES, len(runs[0].target)))
-    search = make_search(models, config, max_len)
-    return lambda *given: search(params, *given), lambda *given: jax.device_get(candidates(params, *given))
+    return partial(make_search(models, config, max_len), params), partial(candidates, params)
 
 
-def _torch_search(runs: Sequence[SavedRun], config: SearchConfig, max_len: int) -> tuple[Search, Candidates]:
+def _torch_functions(runs: Sequence[SavedRun], config: SearchConfig, max_len: int) -> tuple[Search, Candidates]:
     try:
         from train.translation.torch_search import TorchSearch
     except ImportError as error:
         raise ConfigError(f"--framework torch needs PyTorch: install the extra `torch` ({error})") from error
-    searches = TorchSearch(runs, config, max_len, min(NUM_CANDIDATES, len(runs[0].target)))
-    return searches.search, searches.candidates
+    torch_search = TorchSearch(runs, config, max_len, min(NUM_CANDIDATES, len(runs[0].target)))
+    return torch_search.search, torch_search.candidates

@@ -1,0 +1,151 @@
+"""The options of `python -m train.translate`. Their order and their texts are those of `--help`."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
+
+from train.config import ConfigError, outside
+
+OptionalInt = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+OptionalFloat = Annotated[float | None, arg(metavar="X", help_behavior_hint="")]
+OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
+OptionalFormat = Annotated[Literal["pharaoh", "json"] | None, arg(metavar="{pharaoh,json}", help_behavior_hint="")]
+OptionalNorm = Annotated[Literal["power", "gnmt"] | None, arg(metavar="{power,gnmt}", help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What is written. Columns are separated by tabs.
+    $ python -m train.translate runs/demo-1 --beam 5 --nbest 5 --scores < in.txt
+    """
+
+    scores: bool = False
+    """Write the score first: Σ log p in nats; for a beam, with its penalties."""
+    nbest: Annotated[int, arg(metavar="N")] = 1
+    """Write the N best translations of the beam, or N samples, with the number of the line in front."""
+    alignments: OptionalFormat = None
+    """Write `i-j` for each target word j and the source word i with the largest weight; or all weights as JSON."""
+    replace_unknown: bool = False
+    """Replace each <unk> by the source word with the largest attention weight."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Attention to look at.
+    $ python -m train.translate runs/demo-1 --page page.html "the cat sleeps ."
+    """
+
+    heatmap: OptionalFile = None
+    """Draw the attention weights of each translation into a .png, .svg or .pdf file."""
+    page: OptionalFile = None
+    """Write an interactive .html page: attention weights, and the most probable tokens at each step."""
+    compare: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="RUN|torch")] = ()
+    """Show another run next to the first on the page, or with `torch` the same run in PyTorch."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Options of greedy search and of the beam. By default they are those of the training.
+    $ python -m train.translate runs/demo-1 --beam 5 --length-penalty 1 < in.txt
+    """
+
+    length_penalty: OptionalFloat = None
+    """Rank the hypotheses of a beam by log p / norm(length)^X."""
+    length_norm: OptionalNorm = None
+    """power: norm(length) is the length. gnmt: (5 + length) / 6."""
+    coverage_penalty: OptionalFloat = None
+    """Penalise hypotheses of a beam that leave source words without attention; 0 is off."""
+    min_len: OptionalInt = None
+    """The smallest number of tokens of a translation, <eos> included."""
+    max_len: OptionalInt = None
+    """The largest number of tokens of a translation, <eos> included."""
+    no_repeat_ngram: OptionalInt = None
+    """Never repeat N tokens in a row within a translation."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Random translations instead of a search. Every option needs --sample.
+    $ python -m train.translate runs/demo-1 --sample --temperature 0.8 < in.txt
+    """
+
+    sample: bool = False
+    """Draw translations at random."""
+    temperature: OptionalFloat = None
+    """Divide the logits by X: below 1, probable tokens become more probable."""
+    top_k: OptionalInt = None
+    """Draw from the N most probable tokens."""
+    top_p: OptionalFloat = None
+    """Draw from the smallest set of most probable tokens whose probabilities sum to X."""
+    seed: OptionalInt = None
+    """Seed the random numbers: the same seed draws the same translations."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What computes.
+    $ python -m train.translate runs/demo-1 --ensemble runs/demo-2 < in.txt
+    """
+
+    ensemble: Annotated[UseAppendAction[tuple[Path, ...]], arg(metavar="RUN")] = ()
+    """Average the probabilities with those of another run with the same vocabularies."""
+    framework: Literal["jax", "torch"] = "jax"
+    """torch: translate with the plain PyTorch reference, one sentence at a time (needs the extra `torch`)."""
+    batch: Annotated[int, arg(metavar="N")] = 100
+    """Read N lines before writing; it changes no translation."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line; `--help` shows it in this order."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN", help_behavior_hint="")]
+    """The run folder, from this machine or another."""
+    sentences: Annotated[Positional[tuple[str, ...]], arg(metavar="[SENTENCE ...]", help_behavior_hint="")]
+    """Sentences to translate. Without any, --file or the standard input is read."""
+    file: OptionalFile = None
+    """Read a UTF-8 text, one sentence a line."""
+    beam_size: Annotated[int | None, arg(aliases=["--beam"], metavar="N", help_behavior_hint="")] = None
+    """Keep N hypotheses at each step (beam search). 1 is greedy search."""
+    output: Output = Output()
+    picture: Picture = Picture()
+    search: Search = Search()
+    sampling: Sampling = Sampling()
+    model: Model = Model()
+
+
+def parse(arguments: list[str], description: str | None) -> Options:
+    """Parse the command line; ConfigError if options contradict each other or cannot be used."""
+    options = tyro.cli(
+        OmitArgPrefixes[Options], prog="python -m train.translate", description=description, args=arguments
+    )
+    wrong = outside({"--batch": (options.model.batch, 1, 1_000_000), "--nbest": (options.output.nbest, 1, 10_000)})
+    heatmap, page = options.picture.heatmap, options.picture.page
+    if not options.sampling.sample:
+        wrong += [f"{option_name(name)} needs --sample" for name in given(options.sampling) if name != "sample"]
+    if options.file is not None and options.sentences:
+        wrong.append("either sentences or --file can be given, and not both")
+    if heatmap is not None and heatmap.suffix not in (".png", ".svg", ".pdf"):
+        wrong.append(f"--heatmap must end in .png, .svg or .pdf; got {heatmap}")
+    if options.picture.compare and page is None:
+        wrong.append("--compare needs --page, which shows the runs side by side")
+    for path in (heatmap, page):
+        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+            wrong.append(f"{path} cannot be written: it must be a file in a folder that exists")
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+    return options
+
+
+def option_name(field: str) -> str:
+    """Return a field's name on the command line."""
+    return "--" + field.replace("_", "-")
+
+
+def given(group: Search | Sampling) -> dict[str, Any]:
+    """Return the options of a group that the command line gives."""
+    return {name: value for name, value in dataclasses.asdict(group).items() if value is not None}
