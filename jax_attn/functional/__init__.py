@@ -1,4 +1,4 @@
-"""Pure functions of arrays: no Flax, no parameters of their own."""
+"""Pure functions of arrays: without Flax, and without parameters of their own."""
 
 from jax_attn.functional.attend import attend, attention
 from jax_attn.functional.blockwise import blockwise_attention

@@ -1,21 +1,19 @@
 """Σ_h w_h tanh(q_h + k_h) for every query and key, in the memory of the scores and at a few operations a term.
 
-The plain form writes out `[*batch, Q, K, H]` terms, H times as many as there are scores. Here the terms are added one
-after the other to the whole result, as in a product of matrices, and the gradient computes them again.
+The plain form makes an array of `[*batch, Q, K, H]` terms, H times as many as there are scores. Here the terms are
+added one after the other to the whole result, as in a product of matrices, and the gradient computes them again.
 
-The tanh is most of the work, and is avoided: with x = e^{2q} and y = e^{2k}, of which there are only Q·H and K·H,
+Most of the work would be the tanh, and it is avoided: with x = e^{2q} and y = e^{2k}, of which there are only Q·H and
+K·H,
 
     tanh(q + k) = 1 − 2 / (1 + x y)
 
 and two terms share one division: c₁/d₁ + c₂/d₂ = (c₁ d₂ + c₂ d₁) / (d₁ d₂). The error is a few roundings of Σ_h |w_h|,
-as with a tanh. Two cases are found at run time, and summed over tanh itself: some |q| or |k| above 43 (float32; 353 in
-float64), where an exponential could overflow, and all of them so small that 1 − 2 / (1 + x y) would lose their digits.
-
-The sums are written for XLA here, and as a kernel for a GPU in `tanh_sums_gpu`, which is used where it is asked for.
+as with a tanh. In two cases, found at run time, tanh itself is summed: if some |q| or |k| is above 43 (float32; 353 in
+float64), where an exponential could overflow, and if all are so small that 1 − 2 / (1 + x y) would lose their digits.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -28,7 +26,7 @@ CHAIN = 16
 
 
 class Term(NamedTuple):
-    """c · f(q + k), with x of q and y of k as the arithmetic wants them; the three broadcast to the result's shape."""
+    """One term c · f(q + k), as x = prepare(q), y = prepare(k) and c, which broadcast to the result's shape."""
 
     x: Array
     y: Array
@@ -36,58 +34,51 @@ class Term(NamedTuple):
 
 
 class Arithmetic(NamedTuple):
-    """How two terms at a time are added up: of c · tanh (`values`) and of c · tanh′ = c · (1 − tanh²) (`slopes`)."""
+    """A way to add two terms: of c · tanh (`values`), or of c · tanh′ = c · (1 − tanh²) (`slopes`)."""
 
     prepare: Callable[[Array], Array]
-    """q to x, and k to y."""
     values: Callable[[Term, Term], Array]
     slopes: Callable[[Term, Term], Array]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
+@jax.custom_vjp
 def sum_of_tanh(
     queries: Float[Array, "*batch query hidden"],
     keys: Float[Array, "*batch key hidden"],
     w_v: Float[Array, "hidden"],
-    gpu_kernel: bool = False,
 ) -> Float[Array, "*batch query key"]:
-    """s[q, k] = Σ_h w_v[h] tanh(queries[q, h] + keys[k, h])
+    """Compute s[q, k] = Σ_h w_v[h] tanh(queries[q, h] + keys[k, h]).
 
     All three have one dtype, float32 or wider. With g the gradient of s, tanh and tanh′ at queries[q, h] + keys[k, h],
 
         dqueries[q, h] = w_v[h] Σ_k g[q, k] tanh′       dw_v[h] = Σ_q Σ_k g[q, k] tanh
         dkeys[k, h]    = w_v[h] Σ_q g[q, k] tanh′
 
-    which are three more sums of the same kind. There is no forward mode. Differentiated a second time in reverse it is
-    right as well, but keeps the terms.
-
-    Args:
-        gpu_kernel: take the sums by the kernel of `tanh_sums_gpu`, which is refused a second derivative.
+    which are three more sums of the same kind. There is no forward mode (`jvp`). A second derivative in reverse mode is
+    right, but keeps the terms.
     """
-    sum_terms = _summation(gpu_kernel)
 
     def scores(by: Arithmetic) -> Array:
-        y = jnp.swapaxes(by.prepare(keys), -1, -2)  # [*batch, H, K]
-        return sum_terms(by.values, rows={"x": by.prepare(queries), "c": w_v[None]}, columns={"y": y})
+        q, k = by.prepare(queries), jnp.swapaxes(by.prepare(keys), -1, -2)  # [*batch, Q, H], [*batch, H, K]
+        return _sum_terms(by.values, x=("in", q), y=("nj", k), c=("in", w_v[None]))
 
     return _by_range(queries, keys, scores)
 
 
-def _forward(queries: Array, keys: Array, w_v: Array, gpu_kernel: bool) -> tuple[Array, tuple[Array, Array, Array]]:
-    return sum_of_tanh(queries, keys, w_v, gpu_kernel), (queries, keys, w_v)
+def _forward(queries: Array, keys: Array, w_v: Array) -> tuple[Array, tuple[Array, Array, Array]]:
+    return sum_of_tanh(queries, keys, w_v), (queries, keys, w_v)
 
 
-def _backward(gpu_kernel: bool, residuals: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, Array]:
+def _backward(residuals: tuple[Array, Array, Array], gradient: Array) -> tuple[Array, Array, Array]:
     queries, keys, w_v = residuals
-    sum_terms = _summation(gpu_kernel)
 
     def gradients(by: Arithmetic) -> tuple[Array, Array, Array]:
-        of_queries, of_keys = by.prepare(queries), by.prepare(keys)
-        by_query, by_key = {"c": gradient}, {"c": jnp.swapaxes(gradient, -1, -2)}  # [*batch, Q, K], [*batch, K, Q]
-        to_queries = sum_terms(by.slopes, rows=by_query, columns={"y": of_keys}, x=of_queries)
-        to_keys = sum_terms(by.slopes, rows=by_key, columns={"y": of_queries}, x=of_keys)
-        to_w_v = sum_terms(by.values, rows=by_query, columns={"y": of_keys}, x=of_queries)  # still [*batch, Q, H]
-        return w_v * to_queries, w_v * to_keys, to_w_v.reshape(-1, w_v.shape[0]).sum(axis=0)
+        q, k = by.prepare(queries), by.prepare(keys)
+        g, g_by_key = ("in", gradient), ("in", jnp.swapaxes(gradient, -1, -2))  # [*batch, Q, K], [*batch, K, Q]
+        d_queries = _sum_terms(by.slopes, x=("ij", q), y=("nj", k), c=g)
+        d_keys = _sum_terms(by.slopes, x=("ij", k), y=("nj", q), c=g_by_key)
+        d_w_v = _sum_terms(by.values, x=("ij", q), y=("nj", k), c=g)  # still [*batch, Q, H]
+        return w_v * d_queries, w_v * d_keys, d_w_v.reshape(-1, w_v.shape[0]).sum(axis=0)
 
     return _by_range(queries, keys, gradients)
 
@@ -95,54 +86,50 @@ def _backward(gpu_kernel: bool, residuals: tuple[Array, Array, Array], gradient:
 sum_of_tanh.defvjp(_forward, _backward)
 
 
-def _summation(gpu_kernel: bool) -> Callable[..., Array]:
-    """How the terms are added: `_sum_terms`, or the kernel, imported with Pallas no sooner than it is asked for."""
-    if not gpu_kernel:
-        return _sum_terms
-    from jax_attn.functional.tanh_sums_gpu import sum_terms
+def _sum_terms(add: Callable[[Term, Term], Array], **parts: tuple[str, Array]) -> Array:
+    """Compute r[i, j] = Σ_n term n, whose parts x, y and c are given with the letters of their last two axes.
 
-    return sum_terms
+    An "in" part is the same for all j, an "nj" part for all i, and an "ij" part in every term.
 
-
-def _sum_terms(
-    add: Callable[[Term, Term], Array], rows: dict[str, Array], columns: dict[str, Array], **same: Array
-) -> Array:
-    """r[i, j] = Σ_n term n, whose parts come from rows[i, n], from columns[n, j] or are the same in every term.
-
-    One loop of the compiled code adds `CHAIN` terms, n fastest in memory: as many streams a power of two apart would
-    evict one another from the cache (half the speed). XLA made slower code of chains of 8 and 32, on a CPU.
+    One loop of the compiled code adds `CHAIN` terms. n is the fastest axis in memory: 16 streams a power of two apart
+    would evict one another from the cache (half the speed). On a CPU, chains of 8 and of 32 are slower.
     """
-    chains = (
-        {name: jnp.moveaxis(_in_chains(array, -1), -2, 0) for name, array in rows.items()},
-        {name: jnp.moveaxis(_in_chains(array, -2), -3, 0) for name, array in columns.items()},
-    )
+    axes = {name: letters for name, (letters, _) in parts.items()}
+    arrays = {name: array for name, (_, array) in parts.items()}
+    chains = {name: _chains(array, axes[name].index("n") - 2) for name, array in arrays.items() if "n" in axes[name]}
 
-    def add_chain(total: Array, chain: tuple[dict[str, Array], dict[str, Array]]) -> tuple[Array, None]:
+    def add_chain(total: Array, chain: dict[str, Array]) -> tuple[Array, None]:
+        def part(name: str, n: int) -> Array:
+            if axes[name] == "ij":
+                return arrays[name]
+            return chain[name][..., n, None] if axes[name] == "in" else chain[name][..., None, n, :]
+
         def term(n: int) -> Term:
-            row = {name: array[..., n, None] for name, array in chain[0].items()}
-            column = {name: array[..., None, n, :] for name, array in chain[1].items()}
-            return Term(**row, **column, **same)
+            return Term(*(part(name, n) for name in Term._fields))
 
         for n in range(0, CHAIN, 2):
             total = total + add(term(n), term(n + 1))
         return total, None
 
-    (row, *_), (column, *_) = rows.values(), columns.values()
-    total = jnp.zeros((*row.shape[:-1], column.shape[-1]), row.dtype)
+    num_rows, (*batch, _, num_columns) = (
+        arrays["x"].shape[-2],
+        arrays["y"].shape,
+    )  # y is an "nj" part, the others are not
+    total = jnp.zeros((*batch, num_rows, num_columns), arrays["x"].dtype)
     return jax.lax.scan(add_chain, total, chains)[0]
 
 
-def _in_chains(array: Array, axis: int) -> Array:
-    """The axis of N terms as two, `[N / CHAIN, CHAIN]`; the last chain is filled up with zeros, which add nothing."""
+def _chains(array: Array, axis: int) -> Array:
+    """Cut the axis of N terms into chains, `[N / CHAIN, …, CHAIN, …]`. Zeros fill up the last one, and add nothing."""
     axis %= array.ndim
-    missing = -array.shape[axis] % CHAIN
-    padded = jnp.pad(array, [(0, missing if i == axis else 0) for i in range(array.ndim)])
-    chains = padded.shape[axis] // CHAIN
-    return padded.reshape(*array.shape[:axis], chains, CHAIN, *array.shape[axis + 1 :])
+    count = -(-array.shape[axis] // CHAIN)
+    padding = [(0, count * CHAIN - size if i == axis else 0) for i, size in enumerate(array.shape)]
+    chains = jnp.pad(array, padding).reshape(*array.shape[:axis], count, CHAIN, *array.shape[axis + 1 :])
+    return jnp.moveaxis(chains, axis, 0)
 
 
 def _by_range(queries: Array, keys: Array, compute: Callable[[Arithmetic], Any]) -> Any:
-    """`compute` by exponentials where none can overflow and no digits are lost, else, and with NaN, by tanh."""
+    """Call `compute` with exponentials where none can overflow and no digits are lost, else (NaN too) with tanh."""
     limit = jnp.log(jnp.finfo(queries.dtype).max) / 2 - 1
     query, key = (jnp.max(jnp.abs(x), initial=0) for x in (queries, keys))
     fits = (query < limit) & (key < limit) & (query + key > 1)
@@ -150,18 +137,18 @@ def _by_range(queries: Array, keys: Array, compute: Callable[[Arithmetic], Any])
 
 
 def _denominators(one: Term, two: Term) -> tuple[Array, Array]:
-    """1 + x y of two terms. The ceiling keeps their product finite, and is where tanh is 1 to half a rounding."""
+    """Compute 1 + x y of two terms. The ceiling keeps their product finite; there tanh is 1 to half a rounding."""
     highest = 8 / jnp.finfo(one.x.dtype).eps
     first, second = (1 + jnp.minimum(term.x * term.y, highest) for term in (one, two))
     return first, second
 
 
-def _rational_values(one: Term, two: Term) -> Array:
+def _exponential_values(one: Term, two: Term) -> Array:
     first, second = _denominators(one, two)
     return one.c + two.c - 2 * (one.c * second + two.c * first) / (first * second)
 
 
-def _rational_slopes(one: Term, two: Term) -> Array:
+def _exponential_slopes(one: Term, two: Term) -> Array:
     first, second = _denominators(one, two)
     inverse = 2 / (first * second)
     u, v = inverse * second, inverse * first  # each 1 − tanh, and 1 − tanh² = (1 − tanh) (1 + tanh)
@@ -176,5 +163,5 @@ def _tanh_slopes(one: Term, two: Term) -> Array:
     return one.c * (1 - jnp.tanh(one.x + one.y) ** 2) + two.c * (1 - jnp.tanh(two.x + two.y) ** 2)
 
 
-BY_EXPONENTIALS = Arithmetic(lambda x: jnp.exp(2 * x), _rational_values, _rational_slopes)
+BY_EXPONENTIALS = Arithmetic(lambda x: jnp.exp(2 * x), _exponential_values, _exponential_slopes)
 BY_TANH = Arithmetic(lambda x: x, _tanh_values, _tanh_slopes)

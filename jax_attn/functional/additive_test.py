@@ -44,8 +44,8 @@ def test_scores_and_every_gradient_are_those_of_the_plain_form(x64, scale):
 def test_in_float32_it_is_as_exact_as_the_plain_form(x64, scale):
     inputs = [jnp.asarray(x, jnp.float32) for x in (QUERIES * scale, KEYS * scale, W_V, GRADIENT)]
     exact = run_plain(*(x.astype(jnp.float64) for x in inputs))
-    for error, of_plain in zip(relative(run(*inputs), exact), relative(run_plain(*inputs), exact), strict=True):
-        assert error <= 2 * of_plain + 4 * float(jnp.finfo(jnp.float32).eps)
+    for error, plain_error in zip(relative(run(*inputs), exact), relative(run_plain(*inputs), exact), strict=True):
+        assert error <= 2 * plain_error + 4 * float(jnp.finfo(jnp.float32).eps)
 
 
 def test_far_apart_queries_and_keys_that_cancel_keep_their_digits():
@@ -68,6 +68,13 @@ def test_vmap_over_examples_and_over_weights_gives_the_same(x64):
     mapped = jax.jit(jax.vmap(run))(*inputs)
     for i in range(2):
         assert max(relative([x[i] for x in mapped], run(*(x[i] for x in inputs)))) < 1e-14
+
+
+def test_of_no_examples_there_is_nothing_to_add():
+    inputs = jnp.ones((0, 17, 5)), jnp.ones((0, 19, 5)), jnp.ones(5), jnp.ones((0, 17, 19))
+    scores, d_queries, _, d_w_v = run(*inputs)
+    assert (scores.shape, d_queries.shape) == ((0, 17, 19), (0, 17, 5))
+    np.testing.assert_array_equal(d_w_v, np.zeros(5))
 
 
 def test_the_second_derivative_is_right(x64):

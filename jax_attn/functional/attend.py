@@ -1,4 +1,8 @@
-"""From scores to context: weights by masked softmax, and the values' weighted mean."""
+"""From scores to context: the masked softmax gives the weights, and the weights give the mean of the values.
+
+Only `weigh` computes this. `attend`, `attention` and the modules (and so the decoder) check and prepare their arguments
+and call it. `blockwise_attention` computes the same context by another algorithm.
+"""
 
 from collections.abc import Callable
 
@@ -13,6 +17,45 @@ from jax_attn.functional.scores import scaled_dot_score
 from jax_attn.functional.softmax import EmptyRow, masked_softmax
 
 
+def weigh(
+    scores: Float[Array, "*batch query key"],
+    values: Float[Array, "*batch key value"],
+    allowed: Bool[Array, "*#batch #query #key"] | None,
+    empty_row: EmptyRow,
+    drop: Callable[[Array], Array] | None = None,
+) -> tuple[Float[Array, "*batch query value"], Float[Array, "*batch query key"], Float[Array, "*batch query key"]]:
+    """Compute context = drop(weights) · values with weights = masked_softmax(scores), in float32 or wider.
+
+    Args:
+        scores: `[*batch, Q, K]`.
+        values: `[*batch, K, V]`, with zeros where no query attends, see `zero_unweighed`.
+        allowed: the mask, see `attention_mask`.
+        empty_row: see `masked_softmax`.
+        drop: dropout, or None.
+
+    Returns:
+        The context `[*batch, Q, V]`, the weights `[*batch, Q, K]` and `drop(weights)`.
+    """
+    wide = wide_dtype(scores, values)
+    weights = masked_softmax(scores.astype(wide), mask=allowed, empty_row=empty_row)
+    dropped = weights if drop is None else drop(weights)
+    return jnp.einsum("...qk,...kv->...qv", dropped, values.astype(wide)), weights, dropped
+
+
+def zero_unweighed(
+    values: Float[Array, "*batch key value"], allowed: Bool[Array, "*#batch #query #key"] | None, empty_row: EmptyRow
+) -> Float[Array, "*batch key value"]:
+    """Replace values by zeros where they have no weight. Under "uniform", a query with an empty row weighs all."""
+    if allowed is not None and empty_row == "uniform":
+        allowed = allow_all_where_empty(allowed)
+    return zero_unattended(values, allowed)
+
+
+def by_keep_mask(rate: float, keep_mask: Bool[Array, "*shape"] | None) -> Callable[[Array], Array] | None:
+    """Return dropout by a keep-mask as a function of the weights, or None without one."""
+    return None if keep_mask is None else lambda weights: dropout(weights, rate, keep_mask)
+
+
 def attend(
     scores: Float[Array, "*batch query key"],
     values: Float[Array, "*batch key value"],
@@ -23,17 +66,20 @@ def attend(
     dropout_rate: float = 0.0,
     keep_mask: Bool[Array, "*batch query key"] | None = None,
 ) -> tuple[Float[Array, "*batch query value"], Float[Array, "*batch query key"]]:
-    """context = dropout(masked_softmax(scores)) · values
+    """Compute context = dropout(masked_softmax(scores)) · values.
 
     Args:
         scores: `[*batch, Q, K]`.
-        values: `[*batch, K, V]`; what no query may attend to is not read, be it NaN.
+        values: `[*batch, K, V]`. A value that no query may attend to is not read, and may be NaN.
         valid_lens, mask, empty_row: see `masked_softmax`.
-        dropout_rate, keep_mask: dropout on the weights, only where a keep-mask is given.
+        dropout_rate, keep_mask: dropout on the weights, only if a keep-mask is given.
 
     Returns:
         The context `[*batch, Q, V]` and the weights `[*batch, Q, K]` before dropout. The weights have the scores'
-        dtype, the context that to which scores and values are promoted.
+        dtype. The context has the dtype to which scores and values are promoted.
+
+    Raises:
+        ValueError, TypeError: a shape, rank or dtype does not fit.
     """
     scores, values = jnp.asarray(scores), jnp.asarray(values)
     require_float(scores=scores, values=values)
@@ -43,29 +89,9 @@ def attend(
             f"{shape_text(scores.shape)}; got {shape_text(values.shape)}"
         )
     allowed = attention_mask(scores.shape, valid_lens, mask)
-    dtype = jnp.result_type(scores, values)
-    wide = wide_dtype(scores, values)
-    weights = masked_softmax(scores.astype(wide), mask=allowed, empty_row=empty_row)
-    values = zero_unattended(values.astype(wide), attended(allowed, empty_row))
-    context = weighted_mean(weights, values, dropout_rate, keep_mask)
-    return context.astype(dtype), weights.astype(scores.dtype)
-
-
-def attended(allowed: Bool[Array, "..."] | None, empty_row: EmptyRow) -> Bool[Array, "..."] | None:
-    """The mask of what carries weight: under "uniform", an empty row weighs every value."""
-    return allow_all_where_empty(allowed) if allowed is not None and empty_row == "uniform" else allowed
-
-
-def weighted_mean(
-    weights: Float[Array, "*batch query key"],
-    values: Float[Array, "*batch key value"],
-    dropout_rate: float = 0.0,
-    keep_mask: Bool[Array, "*batch query key"] | None = None,
-) -> Float[Array, "*batch query value"]:
-    """Σ_k weights[q, k] · values[k], the weights dropped by the keep-mask if there is one."""
-    if keep_mask is not None:
-        weights = dropout(weights, dropout_rate, keep_mask)
-    return jnp.einsum("...qk,...kv->...qv", weights, values)
+    values = zero_unweighed(values, allowed, empty_row)
+    context, weights, _ = weigh(scores, values, allowed, empty_row, by_keep_mask(dropout_rate, keep_mask))
+    return context.astype(jnp.result_type(scores, values)), weights.astype(scores.dtype)
 
 
 def attention(
@@ -78,27 +104,26 @@ def attention(
     valid_lens: Num[Array, "..."] | None = None,
     empty_row: EmptyRow = "zero",
 ) -> tuple[Float[Array, "*batch query value"], Float[Array, "*batch query key"]]:
-    """softmax(Q Kᵀ / √D) V, the scaled dot-product attention of "Attention Is All You Need" (Vaswani et al., 2017).
+    """Compute softmax(Q Kᵀ / √D) V, the attention of "Attention Is All You Need" (Vaswani et al., 2017).
 
     Args:
         query, key, value: `[*batch, Q, D]`, `[*batch, K, D]`, `[*batch, K, V]`.
         mask: boolean, broadcastable to `[*batch, Q, K]`; True = may attend.
-        dropout: applied to the weights: any function of an array.
+        dropout: applied to the weights, any function of an array.
         valid_lens, empty_row: see `masked_softmax`.
 
     Returns:
-        The context `[*batch, Q, V]` and the weights `[*batch, Q, K]`, after `dropout`. The weights have the dtype to
-        which query and key are promoted, the context that of all three.
+        The context `[*batch, Q, V]` and the weights `[*batch, Q, K]` after `dropout`. The weights have the dtype to
+        which query and key are promoted. The context has the dtype to which all three are promoted.
+
+    Raises:
+        ValueError, TypeError: a shape, rank or dtype does not fit.
     """
     query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
     require_float(query=query, key=key, value=value)
     require_same_batch(query=query, key=key)
     require_same_length(key=key, value=value)
     allowed = attention_mask((*query.shape[:-1], key.shape[-2]), valid_lens, mask)
-    wide = wide_dtype(query, key, value)
-    scores = scaled_dot_score(query, zero_unattended(key, allowed), dtype=wide)
-    weights = masked_softmax(scores, mask=allowed, empty_row=empty_row)
-    if dropout is not None:
-        weights = dropout(weights)
-    context = weighted_mean(weights, zero_unattended(value.astype(wide), attended(allowed, empty_row)))
+    scores = scaled_dot_score(query, zero_unattended(key, allowed), dtype=wide_dtype(query, key, value))
+    context, _, weights = weigh(scores, zero_unweighed(value, allowed, empty_row), allowed, empty_row, dropout)
     return context.astype(jnp.result_type(query, key, value)), weights.astype(jnp.result_type(query, key))

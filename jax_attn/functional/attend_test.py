@@ -52,7 +52,7 @@ def test_an_empty_row_has_no_context_or_the_plain_mean_of_all_values():
 
 @pytest.mark.parametrize("poison", [jnp.nan, jnp.inf])
 @pytest.mark.parametrize("empty_row", ["zero", "uniform"])
-def test_nobody_s_keys_and_values_reach_neither_result_nor_gradient(poison, empty_row):
+def test_keys_and_values_that_no_query_attends_to_reach_neither_result_nor_gradient(poison, empty_row):
     lens = jnp.array([[2, 1, 0], [3, 4, 2]]) if empty_row == "zero" else LENS
     seen = (jnp.arange(5) < (jnp.array([2, 4]))[:, None])[..., None]
 
@@ -88,7 +88,7 @@ def test_vmap_over_the_batch_gives_the_same(lens):
 
 
 @pytest.mark.parametrize("jit", [False, True])
-def test_wrong_shapes_are_told(own_checks, jit):
+def test_wrong_shapes_raise(own_checks, jit):
     maybe_jit = jax.jit if jit else lambda function: function
     with pytest.raises(ValueError, match=r"values must be \[2, 5, V\] for scores \[2, 3, 5\]; got \[2, 4, 2\]"):
         maybe_jit(attend)(SCORES, VALUES[:, :4])

@@ -1,13 +1,14 @@
 """Attention in linear memory: the context by blocks of queries and keys, without ever holding all the weights.
 
 For a block of queries, the keys are read block by block. With m the highest score so far, l = Σ exp(s − m) and
-o = Σ exp(s − m) v, a block with a higher score m′ rescales both by exp(m − m′); at the end context = o / l. That is the
-softmax, exactly. Kept for the gradient are the context, m and l of each query, from which a block's weights are
-computed again (see `_backward`); log Σ exp(s) in the place of m and l would cost digits where scores are large.
+o = Σ exp(s − m) v, a block with a higher score m′ rescales both by exp(m − m′). At the end context = o / l, which is
+exactly the softmax's. The gradient needs the context, m and l of each query, and computes the weights of a block again,
+see `_backward`. (To keep log Σ exp(s) in the place of m and l would cost digits where scores are large.)
 
 Source: Milakov and Gimelshein, 2018 (the online softmax); Rabe and Staats, 2021; Dao et al., 2022 (FlashAttention).
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Num
 
+from jax_attn.functional.attend import by_keep_mask
 from jax_attn.functional.checks import (
     require_bool,
     require_float,
@@ -25,23 +27,12 @@ from jax_attn.functional.checks import (
     require_shape,
     wide_dtype,
 )
-from jax_attn.functional.dropout import dropout
 from jax_attn.functional.masks import checked_lens, checked_mask, zero_unattended
-from jax_attn.functional.products import inner_products, scaled_inner_products, transposed_product
 from jax_attn.functional.scores import dot_score, scaled_dot_score
 from jax_attn.functional.softmax import EmptyRow, require_empty_row
 
 BLOCK_SIZE = 1024
 """Queries, and keys, of one block: its scores are 4 MB in float32."""
-
-OF_BLOCKS: dict[Callable[..., Array], Callable[..., Array]] = {
-    dot_score: inner_products,
-    scaled_dot_score: scaled_inner_products,
-}
-"""The scores that are computed in a form of their own, once the arguments are checked and wide."""
-
-TOGETHER = 2
-"""Examples (or heads) whose dot products are taken at once: two cores then wait less for each other, by a tenth."""
 
 
 def blockwise_attention(
@@ -58,289 +49,301 @@ def blockwise_attention(
     keep_mask: Bool[Array, "*batch query key"] | None = None,
     block_size: int = BLOCK_SIZE,
 ) -> Float[Array, "*batch query value"]:
-    """The context of `attend(score(queries, keys, *parameters), values, …)`, without its scores and weights.
+    """Compute the context of `attend(score(queries, keys, *parameters), values, …)` without its scores and weights.
 
         context = blockwise_attention(additive_score, queries, keys, values, valid_lens, parameters=(w_v,))
 
-    Memory grows as Q + K and not as Q · K, for the gradient too. Leading axes are taken one example after the other
-    (dot products: two), so that a block's scores stay in the cache; with many short sequences the plain form is the
-    faster one.
+    Memory grows as Q + K and not as Q · K, for the gradient too. Examples are taken one after the other, so that a
+    block's scores stay in the cache. With many short sequences the plain form is faster.
 
     Args:
-        score: any function of queries `[q, D]`, keys `[k, D′]` and the parameters to scores `[q, k]`, each the score of
-            one pair alone. It is given all of them in float32 or wider, and any lengths. Its own derivative is used,
-            but for dot products, scaled or not: see `inner_products`.
+        score: a function of queries `[q, D]`, keys `[k, D′]` and the parameters that returns scores `[q, k]`, each
+            from one query and one key alone. It is called in float32 or wider, with blocks of any size, and
+            differentiated; dot products have a gradient of their own, see `inner_products`.
         queries, keys, values: `[*batch, Q, D]`, `[*batch, K, D′]`, `[*batch, K, V]`.
         valid_lens: `[*batch]` or `[*batch, Q]`, see `attention_mask`.
         mask: boolean, broadcastable to `[*batch, Q, K]`.
-        parameters: arrays that `score` takes besides, the same for all examples; differentiated with the rest.
+        parameters: further arrays that `score` takes, the same for all examples. They are differentiated too.
         empty_row: what a query that may attend to nothing gets, see `masked_softmax`.
-        dropout_rate, keep_mask: dropout on the weights, only where a keep-mask is given.
+        dropout_rate, keep_mask: dropout on the weights, only if a keep-mask is given.
         block_size: the most queries, and keys, of one block.
 
     Returns:
-        The context `[*batch, Q, V]` in the dtype of all inputs together. There is no forward mode.
+        The context `[*batch, Q, V]` in the dtype to which all inputs are promoted. It has no forward mode (`jvp`).
 
     Raises:
-        ValueError, TypeError: shapes, ranks or dtypes that do not fit, as in `attend`; a block of less than one.
+        ValueError, TypeError: a shape, rank or dtype does not fit, as in `attend`; `block_size` is less than 1.
     """
-    queries, keys, values, *given = map(jnp.asarray, (queries, keys, values, *parameters))
+    queries, keys, values, *parameters_ = map(jnp.asarray, (queries, keys, values, *parameters))
     require_float(queries=queries, keys=keys, values=values)
-    require_float(**{f"parameters[{i}]": parameter for i, parameter in enumerate(given)})
+    require_float(**{f"parameters[{i}]": parameter for i, parameter in enumerate(parameters_)})
     require_same_batch(queries=queries, keys=keys)
     require_same_length(keys=keys, values=values)
     require_empty_row(empty_row)
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1; got {block_size}")
     shape = (*queries.shape[:-1], keys.shape[-2])
-    pairs = Pairs.checked(shape, valid_lens, mask, keep_mask)
-    seen = pairs.seen(shape[-1])
-    if empty_row == "uniform":
-        pairs = pairs.with_uniform_rows(shape[-1])
+    if keep_mask is not None:
+        require_bool(keep_mask=keep_mask)
+        require_shape(shape, keep_mask=keep_mask)
 
-    dtype = jnp.result_type(queries, keys, values, *given)
-    wide = wide_dtype(queries, keys, values, *given)
-    queries, keys, values, *given = (x.astype(wide) for x in (queries, keys, values, *given))
-    keys = zero_unattended(keys, seen)
-    values = zero_unattended(values, seen if pairs.uniform is None else seen | pairs.uniform.any(-2, keepdims=True))
-    static = Static(OF_BLOCKS.get(score, score), dropout_rate, block_size)
-    attend = partial(_attend, static, tuple(given))
-    together = TOGETHER if score in OF_BLOCKS else 1
-    return _over_batch(attend, len(shape) - 2, (queries, keys, values), pairs, together).astype(dtype)
-
-
-class Static(NamedTuple):
-    """What is known when traced."""
-
-    score: Callable[..., Array]
-    dropout_rate: float
-    block_size: int
+    dtype = jnp.result_type(queries, keys, values, *parameters_)
+    wide = wide_dtype(queries, keys, values, *parameters_)
+    queries, keys, values, *parameters_ = (x.astype(wide) for x in (queries, keys, values, *parameters_))
+    lens = None if valid_lens is None else checked_lens(valid_lens, shape)
+    mask = None if mask is None else checked_mask(mask, shape)
+    attended = _attended_keys(lens, mask, shape[-1])
+    uniform: Any = None
+    keys = zero_unattended(keys, attended)
+    if attended is not None and empty_row == "uniform":
+        uniform = _empty_rows(lens, mask, shape[-1])
+        lens = jnp.where(uniform, shape[-1], shape[-1] if lens is None else lens)
+        attended |= uniform.any(axis=-2, keepdims=True)
+    values = zero_unattended(values, attended)
+    pairs = Pairs(lens, mask, uniform, keep_mask)
+    one = partial(_attend, _FAST.get(score, score), dropout_rate, block_size, tuple(parameters_))
+    return _over_batch(one, len(shape) - 2, (queries, keys, values), pairs).astype(dtype)
 
 
 class Pairs(NamedTuple):
-    """What is said of each pair of a query and a key; an axis that makes no difference has size 1."""
+    """What is known of the pairs of queries and keys; an axis has size 1 where it makes no difference."""
 
     lens: Num[Array, "*#batch #query 1"] | None
     mask: Bool[Array, "*#batch #query #key"] | None
+    uniform: Bool[Array, "*#batch #query 1"] | None
+    """Which queries weigh all keys alike, as they may attend to none; their `lens` are K."""
     keep: Bool[Array, "*batch query key"] | None
-    uniform: Bool[Array, "*#batch #query 1"] | None = None
-    """Which queries weigh all keys alike, as they may attend to none."""
-
-    @classmethod
-    def checked(cls, shape: tuple[int, ...], valid_lens: Any, mask: Any, keep_mask: Any) -> "Pairs":
-        """The arguments with the rank of the scores. No mask is made of the lengths: it would have the scores' size."""
-        if valid_lens is not None:
-            valid_lens = checked_lens(valid_lens, shape)
-            valid_lens = valid_lens.reshape(*valid_lens.shape, *(1,) * (len(shape) - valid_lens.ndim))
-        if mask is not None:
-            mask = checked_mask(mask, shape)
-            mask = mask.reshape((1,) * (len(shape) - mask.ndim) + mask.shape)
-        if keep_mask is not None:
-            require_bool(keep_mask=keep_mask)
-            require_shape(shape, keep_mask=keep_mask)
-        return cls(valid_lens, mask, keep_mask)
-
-    def seen(self, num_keys: int) -> Any:
-        """Which keys some query may attend to, `[*batch, 1, K]`, or a mask of which that is true."""
-        lens, mask = self.lens, self.mask
-        if lens is not None and (mask is None or mask.shape[-2] == 1):
-            lens = lens.max(axis=-2, keepdims=True, initial=0)
-        return Pairs(lens, mask, None)._allowed(jnp.arange(num_keys))
-
-    def with_uniform_rows(self, num_keys: int) -> "Pairs":
-        """Those pairs, where an empty row is uniform."""
-        if self.mask is None:
-            return self if self.lens is None else self._replace(uniform=self.lens <= 0)
-        return self._replace(uniform=~self._allowed(jnp.arange(num_keys)).any(axis=-1, keepdims=True))
-
-    def _allowed(self, positions: Array) -> Any:
-        within = None if self.lens is None else positions < self.lens
-        return within if self.mask is None else self.mask if within is None else self.mask & within
+    """Which weights dropout keeps."""
 
 
-def _over_batch(
-    attend: Callable[..., Array], axes: int, inputs: tuple[Array, ...], pairs: Pairs, together: int
-) -> Array:
-    """`attend` for each example in turn, over so many leading axes, with so many of the last one taken together."""
+def _allowed(lens: Any, mask: Any, positions: Array) -> Any:
+    """Return which of the keys at these positions a query may attend to, or None for all."""
+    within = None if lens is None else positions < lens
+    return within if mask is None else mask if within is None else mask & within
+
+
+def _attended_keys(lens: Any, mask: Any, num_keys: int) -> Any:
+    """Return a mask of the keys that some query may attend to, or None for all. Lengths never make one of all pairs."""
+    if lens is not None and (mask is None or mask.shape[-2] == 1):
+        lens = lens.max(axis=-2, keepdims=True, initial=0)
+    return _allowed(lens, mask, jnp.arange(num_keys))
+
+
+def _empty_rows(lens: Any, mask: Any, num_keys: int) -> Any:
+    """Return which queries may attend to no key, `[*batch, #Q, 1]`."""
+    return lens <= 0 if mask is None else ~_allowed(lens, mask, jnp.arange(num_keys)).any(axis=-1, keepdims=True)
+
+
+def _over_batch(one: Callable[..., Array], axes: int, inputs: tuple[Array, ...], pairs: Pairs) -> Array:
+    """Call `one` for each example in turn, over so many leading axes."""
     if axes == 0:
-        return attend(*inputs, pairs)
+        return one(*inputs, pairs)
     shared = jax.tree.map(lambda x: x[0] if x.shape[0] == 1 else None, pairs)
-    of_each = jax.tree.map(lambda x: None if x.shape[0] == 1 else x, pairs)
+    own = jax.tree.map(lambda x: None if x.shape[0] == 1 else x, pairs)
 
-    def one(example: tuple[tuple[Array, ...], Pairs]) -> Array:
-        own = jax.tree.map(lambda a, b: b if a is None else a, shared, example[1], is_leaf=lambda x: x is None)
-        return _over_batch(attend, axes - 1, example[0], own, together)
+    def next_axis(example: tuple[tuple[Array, ...], Pairs]) -> Array:
+        inputs, own = example
+        pairs = jax.tree.map(lambda a, b: b if a is None else a, shared, own, is_leaf=lambda x: x is None)
+        return _over_batch(one, axes - 1, inputs, pairs)
 
-    together = together if axes == 1 and inputs[0].shape[0] % together == 0 else 1
-    return jax.lax.map(one, (inputs, of_each), batch_size=together if together > 1 else None)
-
-
-class Grid(NamedTuple):
-    """The blocks of one example's queries and keys: how many of each, and how large."""
-
-    query_blocks: int
-    query_block: int
-    key_blocks: int
-    key_block: int
-    num_keys: int
-
-    @classmethod
-    def of(cls, num_queries: int, num_keys: int, block_size: int) -> "Grid":
-        """As few blocks as will do, all of one size: what the last one lacks is less than one for each block."""
-        counts = [max(1, -(-size // block_size)) for size in (num_queries, num_keys)]
-        sizes = [-(-size // count) for size, count in zip((num_queries, num_keys), counts, strict=True)]
-        return cls(counts[0], sizes[0], counts[1], sizes[1], num_keys)
-
-    def by_query(self, array: Array, fill: float = 0.0) -> Array:
-        """`[Q, …]` as `[blocks, queries of one, …]`."""
-        padded = _pad(array, 0, self.query_blocks * self.query_block, fill)
-        return padded.reshape(-1, self.query_block, *array.shape[1:])
-
-    def by_key(self, array: Array) -> Array:
-        """`[K, …]` as `[blocks, keys of one, …]`."""
-        return _pad(array, 0, self.key_blocks * self.key_block).reshape(-1, self.key_block, *array.shape[1:])
-
-    def padded(self, pairs: Pairs) -> Pairs:
-        """The pairs with whole blocks along the axes that are not of size 1."""
-        sizes = self.query_blocks * self.query_block, self.key_blocks * self.key_block
-
-        def pad(array: Array) -> Array:
-            for axis, size in enumerate(sizes):
-                array = array if array.shape[axis] == 1 else _pad(array, axis, size)
-            return array
-
-        return jax.tree.map(pad, pairs)
-
-    def cut(self, pairs: Pairs, i: Array, j: Array) -> "Block":
-        """Of padded pairs, those of query block i and key block j."""
-
-        def slice_(array: Array) -> Array:
-            for axis, (n, size) in enumerate(((i, self.query_block), (j, self.key_block))):
-                if array.shape[axis] != 1:
-                    array = jax.lax.dynamic_slice_in_dim(array, n * size, size, axis)
-            return array
-
-        lens, mask, keep, uniform = jax.tree.map(slice_, pairs)
-        positions = j * self.key_block + jnp.arange(self.key_block)
-        whole = self.num_keys == self.key_blocks * self.key_block
-        allowed = Pairs(lens, mask, None)._allowed(positions)
-        if uniform is not None:
-            allowed = allowed | uniform
-        if not whole:
-            exist = (positions < self.num_keys)[None]
-            allowed = exist if allowed is None else allowed & exist
-        return Block(allowed, keep, uniform)
+    return jax.lax.map(next_axis, (inputs, own))
 
 
-class Block(NamedTuple):
-    """What is said of the pairs of one block."""
-
-    allowed: Bool[Array, "#query key"] | None
-    keep: Bool[Array, "query key"] | None
-    uniform: Bool[Array, "#query 1"] | None
-
-    def mask(self, scores: Array) -> Array:
-        """The scores that the softmax sees."""
-        scores = scores if self.uniform is None else jnp.where(self.uniform, 0, scores)
-        return scores if self.allowed is None else jnp.where(self.allowed, scores, -jnp.inf)
-
-    def drop(self, weights: Array, rate: float) -> Array:
-        return weights if self.keep is None else dropout(weights, rate, self.keep)
+def _blocks(array: Array, block_size: int, axis: int = 0, fill: float = 0) -> Array:
+    """Cut an axis into blocks, `[…, blocks, size, …]`: as few as possible, of one size, the last one filled up."""
+    length = array.shape[axis]
+    count = max(1, -(-length // block_size))
+    size = -(-length // count)
+    padding = [(0, count * size - length if i == axis else 0) for i in range(array.ndim)]
+    return jnp.pad(array, padding, constant_values=fill).reshape(
+        *array.shape[:axis], count, size, *array.shape[axis + 1 :]
+    )
 
 
-def _pad(array: Array, axis: int, size: int, fill: float = 0.0) -> Array:
-    """Filled up at the end of an axis, to a size."""
-    missing = [(0, size - n if i == axis else 0) for i, n in enumerate(array.shape)]
-    return array if array.shape[axis] == size else jnp.pad(array, missing, constant_values=fill)
+def _joined(blocks: Array, length: int) -> Array:
+    """Undo `_blocks` of the first axis."""
+    return blocks.reshape(-1, *blocks.shape[2:])[:length]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _blocks_of_pairs(pairs: Pairs, num_keys: int, block_size: int) -> Pairs:
+    """Cut both axes of one example's pairs into blocks, `[I, q, J, k]`; positions past K are outside of `lens`."""
+    if pairs.lens is None and num_keys % max(1, -(-num_keys // block_size)):  # the last block will be filled up
+        pairs = pairs._replace(lens=jnp.full((1, 1), num_keys))
+    return jax.tree.map(lambda x: _blocks(_blocks(x, block_size, axis=1), block_size), pairs)
+
+
+def _block(pairs: Pairs, i: Array, j: Array) -> Pairs:
+    """Return what is known of query block i and key block j, each `[#q, #k]`."""
+
+    def take(array: Array) -> Array:  # of [I, q, J, k]; an axis of size 1 is the same for all blocks
+        array = jax.lax.dynamic_index_in_dim(array, 0 if array.shape[0] == 1 else i, 0, keepdims=False)
+        return jax.lax.dynamic_index_in_dim(array, 0 if array.shape[1] == 1 else j, 1, keepdims=False)
+
+    return jax.tree.map(take, pairs)
+
+
+def _masked(scores: Array, pairs: Pairs, first: Array) -> Array:
+    """Return the scores `[q, k]` that the softmax sees, −inf where masked; `first` is the position of key 0."""
+    mask = pairs.mask if pairs.mask is None or pairs.uniform is None else pairs.mask | pairs.uniform
+    allowed = _allowed(pairs.lens, mask, first + jnp.arange(scores.shape[1]))
+    if pairs.uniform is not None:
+        scores = jnp.where(pairs.uniform, 0, scores)
+    return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _attend(
-    static: Static, parameters: tuple[Array, ...], queries: Array, keys: Array, values: Array, pairs: Pairs
-) -> Array:
-    """The context `[Q, V]` of one example."""
-    return _forward(static, parameters, queries, keys, values, pairs)[0]
+    score: Callable[..., Array],
+    rate: float,
+    block_size: int,
+    parameters: tuple[Array, ...],
+    queries: Float[Array, "query feature"],
+    keys: Float[Array, "key key_feature"],
+    values: Float[Array, "key value"],
+    pairs: Pairs,
+) -> Float[Array, "query value"]:
+    """Compute the context of one example."""
+    return _forward(score, rate, block_size, parameters, queries, keys, values, pairs)[0]
 
 
 def _forward(
-    static: Static, parameters: tuple[Array, ...], queries: Array, keys: Array, values: Array, pairs: Pairs
+    score: Callable[..., Array],
+    rate: float,
+    block_size: int,
+    parameters: tuple[Array, ...],
+    queries: Array,
+    keys: Array,
+    values: Array,
+    pairs: Pairs,
 ) -> tuple[Array, tuple[Any, ...]]:
-    num_queries, num_keys = queries.shape[0], keys.shape[0]
-    grid = Grid.of(num_queries, num_keys, static.block_size)
-    padded, dtype = grid.padded(pairs), queries.dtype
-    key_blocks = (jnp.arange(grid.key_blocks), grid.by_key(keys), grid.by_key(values))
+    query_blocks, key_blocks, value_blocks = (_blocks(x, block_size) for x in (queries, keys, values))
+    pair_blocks, size = _blocks_of_pairs(pairs, keys.shape[0], block_size), key_blocks.shape[1]
+    rows = jnp.zeros(query_blocks.shape[1], queries.dtype)
+    start = rows - jnp.inf, rows, jnp.zeros((*rows.shape, values.shape[-1]), queries.dtype)
 
-    def of_queries(block: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+    def attend_queries(block: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         i, query = block
 
         def add_keys(so_far: tuple[Array, Array, Array], block: tuple[Array, Array, Array]) -> tuple[Any, None]:
             highest, total, context = so_far
             j, key, value = block
-            pairs = grid.cut(padded, i, j)
-            scores = pairs.mask(static.score(query, key, *parameters))
+            known = _block(pair_blocks, i, j)
+            scores = _masked(score(query, key, *parameters), known, j * size)
             higher = jnp.maximum(highest, scores.max(axis=-1, initial=-jnp.inf))
             finite = jnp.where(higher == -jnp.inf, 0, higher)  # nothing allowed yet: −inf − (−inf) would be NaN
             exponents, rescale = jnp.exp(scores - finite[:, None]), jnp.exp(highest - finite)
             total = total * rescale + exponents.sum(axis=-1)
-            context = context * rescale[:, None] + pairs.drop(exponents, static.dropout_rate) @ value
+            context = context * rescale[:, None] + _drop(exponents, rate, known) @ value
             return (higher, total, context), None
 
-        rows = jnp.zeros(grid.query_block, dtype)
-        start = rows - jnp.inf, rows, jnp.zeros((grid.query_block, values.shape[-1]), dtype)
-        (highest, total, context), _ = jax.lax.scan(add_keys, start, key_blocks)
+        blocks = jnp.arange(key_blocks.shape[0]), key_blocks, value_blocks
+        (highest, total, context), _ = jax.lax.scan(add_keys, start, blocks)
         total, highest = jnp.where(total > 0, total, 1), jnp.where(total > 0, highest, jnp.inf)  # of an empty row
         return context / total[:, None], highest, total
 
-    blocks = jnp.arange(grid.query_blocks), grid.by_query(queries)
-    context, highest, total = (x.reshape(-1, *x.shape[2:])[:num_queries] for x in jax.lax.map(of_queries, blocks))
+    results = jax.lax.map(attend_queries, (jnp.arange(query_blocks.shape[0]), query_blocks))
+    context, highest, total = (_joined(x, queries.shape[0]) for x in results)
     return context, (parameters, queries, keys, values, pairs, context, highest, total)
 
 
-def _backward(static: Static, residuals: tuple[Any, ...], to_context: Array) -> tuple[Any, ...]:
-    """From d, the gradient of a query's context o, to that of its scores s, block by block, with e = exp(s − m):
+def _backward(
+    score: Callable[..., Array], rate: float, block_size: int, residuals: tuple[Any, ...], d_context: Array
+) -> tuple[Any, ...]:
+    """Compute all gradients from d, that of the context o, block by block. With e = exp(s − m) the weights are
 
-        p = e / l        ds = p (d · v − d · o) = e (d/l · v − d/l · o)
-        dv = Σ_q p d = Σ_q e d/l        dqueries, dkeys, dparameters: the score's own derivative along ds
+        p = e / l,   and the scores' gradient   ds = p (d · v − d · o) = e (d/l · v − d/l · o)
+        dv = Σ_q p d = Σ_q e d/l
 
-    so that l divides queries and never pairs. With dropout, e in dv and d · v are those of the kept pairs, over
-    1 − rate; d · o is then Σ_k p (d · v) as before.
+    so that l divides queries, not pairs. The score's own derivative leads from ds to queries, keys and parameters.
+    With dropout, e in dv and d · v are those of the kept pairs, over 1 − rate; d · o is then Σ_k p (d · v) as before.
     """
     parameters, queries, keys, values, pairs, context, highest, total = residuals
-    grid = Grid.of(queries.shape[0], keys.shape[0], static.block_size)
-    padded = grid.padded(pairs)
-    to_context = to_context / total[:, None]  # d/l from here on
-    along = (to_context * context).sum(axis=-1)
-    key_blocks = (jnp.arange(grid.key_blocks), grid.by_key(keys), grid.by_key(values))
-    statistics = grid.by_query(highest, fill=jnp.inf), grid.by_query(along)
-    query_blocks = jnp.arange(grid.query_blocks), grid.by_query(queries), grid.by_query(to_context), statistics
+    d_context = d_context / total[:, None]  # d/l from here on
+    along = (d_context * context).sum(axis=-1)
+    by_query = (
+        *(_blocks(x, block_size) for x in (queries, d_context, along)),
+        _blocks(highest, block_size, fill=jnp.inf),
+    )
+    key_blocks, value_blocks = _blocks(keys, block_size), _blocks(values, block_size)
+    pair_blocks, size = _blocks_of_pairs(pairs, keys.shape[0], block_size), key_blocks.shape[1]
 
-    def of_queries(so_far: Any, block: Any) -> tuple[Any, Array]:
-        i, query, to_context, (highest, along) = block
-        to_parameters, to_keys, to_values = so_far
+    def add_queries(so_far: Any, block: Any) -> tuple[Any, Array]:
+        i, query, d_context, along, highest = block
+        d_parameters, d_keys, d_values = so_far
 
-        def of_keys(so_far: Any, block: tuple[Array, Array, Array]) -> tuple[Any, tuple[Array, Array]]:
+        def add_keys(so_far: Any, block: tuple[Array, Array, Array]) -> tuple[Any, tuple[Array, Array]]:
             j, key, value = block
-            to_parameters, to_query = so_far
-            pairs = grid.cut(padded, i, j)
-            scores, pull_back = jax.vjp(lambda *inputs: pairs.mask(static.score(*inputs)), query, key, *parameters)
+            known = _block(pair_blocks, i, j)
+            scores, pull_back = jax.vjp(
+                lambda *inputs: _masked(score(*inputs), known, j * size), query, key, *parameters
+            )
             exponents = jnp.exp(scores - highest[:, None])
-            to_value = transposed_product(pairs.drop(exponents, static.dropout_rate), to_context)
-            to_weights = pairs.drop(to_context @ value.T, static.dropout_rate)
-            more_query, to_key, *more_parameters = pull_back(exponents * (to_weights - along[:, None]))
-            to_parameters = jax.tree.map(jnp.add, to_parameters, tuple(more_parameters))
-            return (to_parameters, to_query + more_query), (to_key, to_value)
+            d_value = transposed_product(_drop(exponents, rate, known), d_context)
+            d_weights = _drop(d_context @ value.T, rate, known)
+            d_query, d_key, *d_parameters = pull_back(exponents * (d_weights - along[:, None]))
+            return jax.tree.map(jnp.add, so_far, (tuple(d_parameters), d_query)), (d_key, d_value)
 
-        start = to_parameters, jnp.zeros_like(query)
-        (to_parameters, to_query), more = jax.lax.scan(of_keys, start, key_blocks)
-        return (to_parameters, to_keys + more[0], to_values + more[1]), to_query
+        start, blocks = (
+            (d_parameters, jnp.zeros_like(query)),
+            (jnp.arange(key_blocks.shape[0]), key_blocks, value_blocks),
+        )
+        (d_parameters, d_query), (more_keys, more_values) = jax.lax.scan(add_keys, start, blocks)
+        return (d_parameters, d_keys + more_keys, d_values + more_values), d_query
 
-    start = jax.tree.map(jnp.zeros_like, (parameters, key_blocks[1], key_blocks[2]))
-    (to_parameters, to_keys, to_values), to_queries = jax.lax.scan(of_queries, start, query_blocks)
-
-    def joined(blocks: Array, like: Array) -> Array:
-        return blocks.reshape(-1, like.shape[-1])[: like.shape[0]]
-
-    return to_parameters, joined(to_queries, queries), joined(to_keys, keys), joined(to_values, values), None
+    start = jax.tree.map(jnp.zeros_like, (parameters, key_blocks, value_blocks))
+    numbers = jnp.arange(by_query[0].shape[0])
+    (d_parameters, d_keys, d_values), d_queries = jax.lax.scan(add_queries, start, (numbers, *by_query))
+    d_queries, d_keys, d_values = (
+        _joined(d, len(x)) for d, x in ((d_queries, queries), (d_keys, keys), (d_values, values))
+    )
+    return d_parameters, d_queries, d_keys, d_values, None
 
 
 _attend.defvjp(_forward, _backward)
+
+
+def _drop(weights: Array, rate: float, pairs: Pairs) -> Array:
+    drop = by_keep_mask(rate, pairs.keep)
+    return weights if drop is None else drop(weights)
+
+
+def transposed_product(
+    wide: Float[Array, "*batch n wide"], narrow: Float[Array, "*batch n narrow"]
+) -> Float[Array, "*batch wide narrow"]:
+    """Compute wideᵀ · narrow as (narrowᵀ · wide)ᵀ, which XLA does several times faster on a CPU.
+
+    For tall matrices (1024 × 64), XLA's product of the first form takes four times as long as that of the second. The
+    barrier keeps it from folding the last transpose into the product, which would be the first form again.
+    """
+    product = jnp.einsum("...nb,...na->...ba", narrow, wide)
+    return jnp.swapaxes(jax.lax.optimization_barrier(product), -1, -2)
+
+
+@jax.custom_vjp
+def inner_products(
+    queries: Float[Array, "*batch query feature"], keys: Float[Array, "*batch key feature"]
+) -> Float[Array, "*batch query key"]:
+    """Compute S = Q Kᵀ, whose gradient for the keys takes the form of `transposed_product`; it has no forward mode."""
+    return jnp.einsum("...qd,...kd->...qk", queries, keys)
+
+
+def _inner_products_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    queries, keys = residuals
+    return gradient @ keys, transposed_product(gradient, queries)
+
+
+inner_products.defvjp(lambda queries, keys: (inner_products(queries, keys), (queries, keys)), _inner_products_backward)
+
+
+def scaled_inner_products(
+    queries: Float[Array, "*batch query feature"], keys: Float[Array, "*batch key feature"]
+) -> Float[Array, "*batch query key"]:
+    """Compute S = Q Kᵀ / √D. The queries are divided: they are fewer than the scores."""
+    return inner_products(queries / math.sqrt(queries.shape[-1]), keys)
+
+
+_FAST: dict[Callable[..., Array], Callable[..., Array]] = {
+    dot_score: inner_products,
+    scaled_dot_score: scaled_inner_products,
+}
+"""The scores that are computed in a form of their own once the arguments are checked and wide."""

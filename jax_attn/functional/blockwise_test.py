@@ -16,6 +16,7 @@ from jax_attn import (
     gaussian_score,
     scaled_dot_score,
 )
+from jax_attn.functional.blockwise import inner_products, scaled_inner_products
 
 random = np.random.default_rng(0)
 B, Q, K, D = 2, 7, 10, 4
@@ -82,28 +83,28 @@ def close(a, b, tolerance=1e-12):
     jax.tree.map(check, a, b)
 
 
-def inputs_of(name="additive", dtype=jnp.float64):
+def make_inputs(name="additive", dtype=jnp.float64):
     return jax.tree.map(lambda x: jnp.asarray(x, dtype), (QUERIES, KEYS, VALUES, SCORES[name][1]))
 
 
 @pytest.mark.parametrize("name", SCORES)
 def test_every_score_gives_the_plain_form_s_context_and_gradients(x64, name):
-    close(*both(SCORES[name][0], inputs_of(name), **MASKINGS["lengths of each query"]))
+    close(*both(SCORES[name][0], make_inputs(name), **MASKINGS["lengths of each query"]))
 
 
 @pytest.mark.parametrize("masking", MASKINGS)
 def test_every_masking_does_so_too(x64, masking):
-    close(*both(dot_score, inputs_of("dot"), **MASKINGS[masking]))
+    close(*both(dot_score, make_inputs("dot"), **MASKINGS[masking]))
 
 
 @pytest.mark.parametrize("masking", ["lengths", "lengths of each query", "mask of keys", "mask and lengths"])
 def test_an_empty_row_may_be_uniform(x64, masking):
-    close(*both(dot_score, inputs_of("dot"), empty_row="uniform", **MASKINGS[masking]))
+    close(*both(dot_score, make_inputs("dot"), empty_row="uniform", **MASKINGS[masking]))
 
 
 @pytest.mark.parametrize("block_size", [1, 100])
 def test_whatever_the_block(x64, block_size):
-    close(*both(scaled_dot_score, inputs_of("scaled_dot"), block_size, mask=MASK))
+    close(*both(scaled_dot_score, make_inputs("scaled_dot"), block_size, mask=MASK))
 
 
 def test_blocks_large_enough_for_additive_scores_term_by_term(x64):
@@ -112,11 +113,11 @@ def test_blocks_large_enough_for_additive_scores_term_by_term(x64):
     close(*both(additive_score, inputs, 20, valid_lens=np.array(50)))
 
 
-def test_dropout_keeps_what_it_is_told_to(x64):
+def test_dropout_keeps_what_the_mask_keeps(x64):
     keep = random.random((B, Q, K)) < 0.7
     for empty_row in ("zero", "uniform"):
         options = {"mask": MASK, "keep_mask": keep, "dropout_rate": 0.3, "empty_row": empty_row}
-        close(*both(dot_score, inputs_of("dot"), **options))
+        close(*both(dot_score, make_inputs("dot"), **options))
 
 
 @pytest.mark.parametrize("batch", [(), (3, 1, 2)])
@@ -130,7 +131,7 @@ def test_any_leading_axes_and_masks_that_broadcast_over_them(x64, batch):
 
 
 def test_vmap_gives_the_same(x64):
-    inputs, lens = inputs_of(), jnp.asarray(MASKINGS["lengths"]["valid_lens"])
+    inputs, lens = make_inputs(), jnp.asarray(MASKINGS["lengths"]["valid_lens"])
 
     def run(queries, keys, values, lens):
         return blockwise_attention(
@@ -143,8 +144,8 @@ def test_vmap_gives_the_same(x64):
 
 
 @pytest.mark.parametrize("empty_row", ["zero", "uniform"])
-def test_nobody_s_keys_and_values_reach_neither_result_nor_gradient(empty_row):
-    queries, keys, values, parameters = inputs_of(dtype=jnp.float32)
+def test_keys_and_values_that_no_query_attends_to_reach_neither_result_nor_gradient(empty_row):
+    queries, keys, values, parameters = make_inputs(dtype=jnp.float32)
     lens = jnp.array([5, 8])
     seen = (jnp.arange(K) < lens[:, None])[..., None]
     score = partial(blockwise_attention, block_size=BLOCK)
@@ -157,14 +158,14 @@ def test_nobody_s_keys_and_values_reach_neither_result_nor_gradient(empty_row):
 
 
 def test_scores_of_1e4_overflow_nowhere_not_even_where_a_block_is_filled_up(x64):
-    queries, keys, values, (w_v,) = inputs_of()
+    queries, keys, values, (w_v,) = make_inputs()
     close(*both(additive_score, (queries, keys, values, (1e4 * w_v,))), tolerance=1e-9)
     close(*both(dot_score, (1e4 * queries, keys, values, ())), tolerance=1e-9)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_scores_and_softmax_are_computed_in_float32_and_rounded_once(x64, dtype):
-    inputs = inputs_of(dtype=dtype)
+    inputs = make_inputs(dtype=dtype)
     result = jax.jit(partial(blockwise_attention, additive_score, block_size=BLOCK))(*inputs[:3], parameters=inputs[3])
     assert result.dtype == dtype
     exact = plain(additive_score, *(jax.tree.map(lambda x: x.astype(jnp.float64), inputs)))
@@ -195,7 +196,60 @@ def test_nothing_of_all_pairs_is_made_by_the_result_or_its_gradient(options):
     assert largest_array(gradients(plain), *shapes) >= 512 * 640
 
 
-def test_wrong_arguments_are_told(own_checks):
+# Dot products have a gradient in a form of their own.
+
+
+def einsum(queries, keys):
+    return jnp.einsum("...qd,...kd->...qk", queries, keys)
+
+
+def products_with_gradients(function):
+    def run(queries, keys, gradient):
+        scores, pull_back = jax.vjp(function, queries, keys)
+        return scores, *pull_back(gradient)
+
+    return jax.jit(run)
+
+
+@pytest.mark.parametrize("example", [slice(None), 0], ids=["a batch", "no leading axis"])
+def test_products_and_their_gradients_are_those_of_the_einsum(x64, example):
+    inputs = [jnp.asarray(x[example]) for x in (QUERIES, KEYS, random.normal(size=(B, Q, K)))]
+    expected = products_with_gradients(einsum)(*inputs)
+    close(products_with_gradients(inner_products)(*inputs), expected, 1e-13)
+    scaled = [x / 2 for x in expected]
+    close(products_with_gradients(scaled_inner_products)(*inputs), tuple(scaled), 1e-13)
+    if inputs[0].ndim == 3:
+        close(jax.jit(jax.vmap(products_with_gradients(inner_products)))(*inputs), expected, 1e-13)
+
+
+def test_the_second_derivative_of_products_is_right(x64):
+    queries, keys = jnp.asarray(QUERIES), jnp.asarray(KEYS)
+
+    def curvature(function):
+        slope = jax.grad(lambda keys: jnp.sum(jnp.sin(function(queries, keys))))
+        return jax.jit(jax.grad(lambda keys: jnp.sum(slope(keys) ** 2)))(keys)
+
+    close(curvature(inner_products), curvature(einsum))
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (3,)])
+def test_the_compiler_takes_the_keys_gradient_in_the_fast_form(batch):
+    def has_slow_product(function):
+        """Whether the compiled program has a product of 640 rows of 64, those of the keys' gradient, row by row."""
+        shapes = [jax.ShapeDtypeStruct((*batch, *shape), jnp.float32) for shape in ((512, 64), (640, 64), (512, 640))]
+        text = products_with_gradients(function).lower(*shapes).compile().as_text()
+        return bool(re.search(r"640,64\]\{(2,)?1,0\S* dot\(", text))
+
+    assert not has_slow_product(inner_products)
+    assert has_slow_product(einsum), "the compiler has become better: is the form still needed?"
+
+
+def test_forward_mode_is_refused():
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(lambda keys: inner_products(jnp.asarray(QUERIES), keys), (jnp.asarray(KEYS),), (jnp.asarray(KEYS),))
+
+
+def test_wrong_arguments_raise(own_checks):
     def refused(message, error=ValueError, inputs=(QUERIES, KEYS, VALUES), **options):
         with pytest.raises(error, match=re.escape(message)):
             jax.eval_shape(partial(blockwise_attention, dot_score, **options), *inputs)

@@ -1,6 +1,6 @@
-"""What a wrong argument is told: which one, what it must be, what it is.
+"""Checks of arguments. Each message says which argument is wrong, what it must be, and what it is.
 
-Shapes and dtypes are checked when traced; values where they can be seen, which is outside a jit.
+Shapes and dtypes are checked when a function is traced. Values are checked only outside a jit.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from jax import Array
 
 
 def shape_text(shape: Sequence[int | str]) -> str:
-    """`(2, 3)` as `[2, 3]`, the way shapes are written in the messages and the docstrings."""
+    """Write `(2, 3)` as `[2, 3]`, like the shapes in messages and docstrings."""
     return "[" + ", ".join(str(size) for size in shape) + "]"
 
 
@@ -39,7 +39,7 @@ def require_bool(**arrays: Array) -> None:
 
 
 def require_rate(**rates: float) -> None:
-    """Raise ValueError unless every rate of dropout is in [0, 1)."""
+    """Raise ValueError unless every dropout rate is in [0, 1)."""
     for name, rate in rates.items():
         if not 0 <= rate < 1:
             raise ValueError(f"{name} must be in [0, 1); got {rate}")
@@ -99,14 +99,14 @@ def require_same_features(**arrays: Array) -> None:
 
 
 def wide_dtype(*arrays: Array) -> jnp.dtype:
-    """The dtype that scores and softmax are computed in: the inputs' own, and float32 at least."""
+    """Return the dtype that scores and softmax are computed in: the inputs' own, but float32 at least."""
     return jnp.promote_types(jnp.result_type(*arrays), jnp.float32)
 
 
 def require_ids(vocab_size: int, **arrays: Any) -> None:
-    """Raise TypeError unless ids are integers, and ValueError if one that can be seen is outside [0, vocab_size).
+    """Raise TypeError unless ids are integers, and ValueError if one is outside [0, vocab_size).
 
-    Under a jit values cannot be seen, and JAX would give NaN or the last row: check them on the host before.
+    Under a jit the range cannot be checked, and JAX would return NaN or the last row: check ids on the host before.
     """
     require_integer(**arrays)
     for name, array in arrays.items():
@@ -114,7 +114,7 @@ def require_ids(vocab_size: int, **arrays: Any) -> None:
 
 
 def require_lengths(longest: int, **arrays: Any) -> None:
-    """Raise TypeError unless lengths are numbers, and ValueError if one that can be seen is outside [0, longest]."""
+    """Raise TypeError unless lengths are numbers, and (outside a jit) ValueError if one is outside [0, longest]."""
     for name, array in arrays.items():
         dtype = jnp.result_type(array)
         if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):

@@ -1,4 +1,4 @@
-"""Dropout with a keep-mask that can be handed over, so that two frameworks can drop the same entries."""
+"""Dropout by an explicit keep-mask, so that two frameworks can drop the same entries."""
 
 import jax
 import jax.numpy as jnp
@@ -9,16 +9,16 @@ from jax_attn.functional.checks import require_bool, require_float, require_rate
 
 
 def keep_mask(key: PRNGKeyArray, rate: float, shape: tuple[int, ...]) -> Bool[Array, "..."]:
-    """A random mask that keeps each entry with probability 1 − rate."""
+    """Draw a mask that keeps each entry with probability 1 − rate."""
     return jax.random.bernoulli(key, 1 - rate, shape)
 
 
 def dropout(x: Float[Array, "*shape"], rate: float, keep_mask: Bool[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """x / (1 − rate) where `keep_mask`, else 0 (Srivastava et al., 2014): the expectation stays that of x.
+    """Return x / (1 − rate) where `keep_mask` is True, else 0; the expectation is that of x (Srivastava et al., 2014).
 
     Raises:
-        ValueError: `rate` outside [0, 1), or a mask of another shape.
-        TypeError: x that is not floating, a mask that is not boolean.
+        ValueError: `rate` is outside [0, 1), or the mask has another shape than x.
+        TypeError: x is not floating, or the mask is not boolean.
     """
     require_float(x=x)
     require_bool(keep_mask=keep_mask)

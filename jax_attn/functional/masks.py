@@ -1,4 +1,4 @@
-"""Which keys a query may attend to. Every mask is boolean and True means "may attend"."""
+"""Which keys a query may attend to. Every mask is boolean, and True means "may attend"."""
 
 from typing import Any
 
@@ -10,22 +10,21 @@ from jax_attn.functional.checks import require_lengths, require_rank, require_sh
 
 
 def length_mask(valid_lens: Num[Array, "*lens"], size: int) -> Bool[Array, "*lens {size}"]:
-    """The first `valid_lens` of `size` positions.
+    """Mark the first `valid_lens` of `size` positions.
 
         length_mask([1, 3], 4) = [[1, 0, 0, 0],
                                   [1, 1, 1, 0]]
 
     Args:
-        valid_lens: how many positions count, integer or float, any shape.
-        size: how many positions there are.
+        valid_lens: integer or float, any shape.
+        size: the number of positions.
 
     Returns:
         True at position j where j < valid_lens, `[*lens, size]`.
 
     Raises:
-        TypeError: lengths that are no numbers.
-        ValueError: a negative size; a length outside [0, size], where it can be seen: outside a jit, which would
-            clamp it.
+        TypeError: `valid_lens` are not numbers.
+        ValueError: `size` is negative, or a length is outside [0, size]. Lengths are checked only outside a jit.
     """
     if size < 0:
         raise ValueError(f"size must be at least 0; got {size}")
@@ -33,7 +32,7 @@ def length_mask(valid_lens: Num[Array, "*lens"], size: int) -> Bool[Array, "*len
 
 
 def _comparable(valid_lens: Num[Array, "*lens"], size: int) -> Num[Array, "*lens"]:
-    """Lengths, once they are seen to be within [0, size], in a dtype that can be compared with positions."""
+    """Check that lengths are within [0, size], and return them in a dtype that can be compared with positions."""
     valid_lens = jnp.asarray(valid_lens)
     require_lengths(size, valid_lens=valid_lens)
     if jnp.issubdtype(valid_lens.dtype, jnp.floating):  # bfloat16 cannot tell 256 from 257
@@ -42,7 +41,7 @@ def _comparable(valid_lens: Num[Array, "*lens"], size: int) -> Num[Array, "*lens
 
 
 def causal_mask(num_queries: int, num_keys: int | None = None) -> Bool[Array, "query key"]:
-    """Query i may attend to keys 0 … i.
+    """Allow query i to attend to keys 0 … i.
 
         causal_mask(3) = [[1, 0, 0],
                           [1, 1, 0],
@@ -58,65 +57,63 @@ def causal_mask(num_queries: int, num_keys: int | None = None) -> Bool[Array, "q
 def attention_mask(
     shape: tuple[int, ...], valid_lens: Num[Array, "..."] | None = None, mask: Bool[Array, "..."] | None = None
 ) -> Bool[Array, "..."] | None:
-    """The mask of scores of a given shape `[*batch, Q, K]`, from lengths, from a mask, or from both.
+    """Combine lengths and mask into one mask for scores of shape `[*batch, Q, K]`.
 
     Args:
         shape: the scores' shape.
         valid_lens: `[*batch]`, one length for all queries of an example, or `[*batch, Q]`, one for each query.
-            Which of the two is decided by the rank, so that `vmap` over the batch means the same.
+            The rank decides which of the two it is, so that `vmap` over the batch gives the same.
         mask: boolean, broadcastable to `shape`.
 
     Returns:
         True where both allow it, with as many axes as the scores and broadcastable to them; None if neither is given.
 
     Raises:
-        ValueError: a shape that fits neither form; both shapes are named.
-        TypeError: a mask that is not boolean, lengths that are no numbers.
+        ValueError: a shape does not fit; the message names both shapes.
+        TypeError: the mask is not boolean, or the lengths are not numbers.
     """
     if len(shape) < 2:
         raise ValueError(f"scores must be [..., Q, K]; got {shape_text(shape)}")
     allowed = None
     if valid_lens is not None:
-        valid_lens = checked_lens(valid_lens, shape)
-        allowed = length_mask(valid_lens, shape[-1])
-        if valid_lens.ndim == len(shape) - 2:
-            allowed = jnp.expand_dims(allowed, -2)  # [*batch, 1, K]
+        lens = checked_lens(valid_lens, shape)
+        allowed = length_mask(lens[..., 0], shape[-1])
     if mask is not None:
         mask = checked_mask(mask, shape)
-        mask = mask.reshape((1,) * (len(shape) - mask.ndim) + mask.shape)
         allowed = mask if allowed is None else allowed & mask
     return allowed
 
 
-def checked_lens(valid_lens: Num[Array, "..."], shape: tuple[int, ...]) -> Num[Array, "..."]:
-    """`valid_lens` ready to be compared with positions, once seen to fit scores of a shape, as in `attention_mask`."""
+def checked_lens(valid_lens: Num[Array, "..."], shape: tuple[int, ...]) -> Num[Array, "*batch #query 1"]:
+    """Check that lengths fit scores of a shape, as in `attention_mask`, and give them the scores' rank."""
     valid_lens = jnp.asarray(valid_lens)
     if valid_lens.shape not in (shape[:-2], shape[:-1]):
         raise ValueError(
             f"valid_lens must be {shape_text(shape[:-2])} or {shape_text(shape[:-1])}; "
             f"got {shape_text(valid_lens.shape)}"
         )
-    return _comparable(valid_lens, shape[-1])
+    lens = _comparable(valid_lens, shape[-1])
+    return lens.reshape(*lens.shape, *(1,) * (len(shape) - lens.ndim))
 
 
-def checked_mask(mask: Bool[Array, "..."], shape: tuple[int, ...]) -> Bool[Array, "..."]:
-    """`mask` itself, once it is seen to be boolean (TypeError) and broadcastable to `shape` (ValueError)."""
+def checked_mask(mask: Bool[Array, "..."], shape: tuple[int, ...]) -> Bool[Array, "*#batch #query #key"]:
+    """Check that a mask is boolean (TypeError) and broadcastable to `shape` (ValueError), and give it that rank."""
     mask = jnp.asarray(mask)
     if mask.dtype != jnp.bool_:
         raise TypeError(f"mask must be boolean, True where it allows; got {mask.dtype}")
     trailing = shape[len(shape) - mask.ndim :]
     if mask.ndim > len(shape) or any(size not in (1, full) for size, full in zip(mask.shape, trailing, strict=True)):
         raise ValueError(f"mask must be broadcastable to {shape_text(shape)}; got {shape_text(mask.shape)}")
-    return mask
+    return mask.reshape((1,) * (len(shape) - mask.ndim) + mask.shape)
 
 
 def zero_unattended(
     positions: Float[Array, "*batch key features"], allowed: Bool[Array, "*#batch #query #key"] | None
 ) -> Float[Array, "*batch key features"]:
-    """Keys or values with zeros where no query of the example may attend.
+    """Replace keys or values by zeros where no query of the example may attend.
 
-    Such a position must reach no result and no gradient even if it holds NaN. Its weight being zero is not enough,
-    since 0 · NaN is NaN: it has to be replaced before the first product it would enter.
+    Such a position must reach no result and no gradient even if it holds NaN. A weight of zero is not enough, since
+    0 · NaN is NaN: the position has to be replaced before the first product that it enters.
     """
     if allowed is None:
         return positions
@@ -124,22 +121,22 @@ def zero_unattended(
 
 
 def allow_all_where_empty(allowed: Bool[Array, "*batch #query #key"]) -> Bool[Array, "*batch #query #key"]:
-    """The mask by which `empty_row="uniform"` weighs: a query that may attend to nothing attends to everything."""
+    """Let a query that may attend to nothing attend to everything, which is what `empty_row="uniform"` means."""
     return allowed | ~allowed.any(axis=-1, keepdims=True)
 
 
 def sequence_mask(X: Num[Array, "*shape"], valid_lens: Int[Array, "*batch"], value: Any = 0) -> Num[Array, "*shape"]:
-    """A copy of `X` in which every position past its sequence's length holds `value`; d2l.ai's `sequence_mask`.
+    """Copy `X`, and write `value` at every position past its sequence's length (d2l.ai's `sequence_mask`).
 
         sequence_mask([[1, 2, 3], [4, 5, 6]], [1, 2]) = [[1, 0, 0], [4, 5, 0]]
 
     Args:
         X: `[*batch, T, *features]`.
         valid_lens: `[*batch]`; its rank says which axis of `X` is time.
-        value: what to write, a scalar.
+        value: a scalar.
 
     Raises:
-        ValueError: `valid_lens` is not the leading axes of `X`.
+        ValueError: `valid_lens` does not have the leading axes of `X`.
     """
     X, valid_lens = jnp.asarray(X), jnp.asarray(valid_lens)
     require_rank(valid_lens.ndim + 1, "the axes of valid_lens and time", X=X)

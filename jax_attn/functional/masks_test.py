@@ -69,7 +69,7 @@ def test_a_mask_broadcasts_from_the_right_and_gets_the_axes_of_the_scores(shape)
         (None, (1, 2, 3, 4), "mask must be broadcastable to [2, 3, 4]; got [1, 2, 3, 4]"),
     ],
 )
-def test_a_wrong_shape_is_told_both_shapes(jit, lens, mask, message):
+def test_a_wrong_shape_raises_and_both_shapes_are_named(jit, lens, mask, message):
     lens = None if lens is None else jnp.ones(lens)
     mask = None if mask is None else jnp.ones(mask, bool)
     call = partial(attention_mask, (2, 3, 4))

@@ -1,4 +1,4 @@
-"""Where a token stands, as features."""
+"""The position of a token as features."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,19 +10,19 @@ from jaxtyping import Float
 def sinusoidal_positions(
     length: int, num_features: int, dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "{length} {num_features}"]:
-    """Positions as sines and cosines of geometrically falling frequencies (Vaswani et al., 2017).
+    """Encode positions as sines and cosines of geometrically falling frequencies (Vaswani et al., 2017).
 
         P[t, 2i] = sin(t / 10000^(2i/D)),   P[t, 2i+1] = cos(t / 10000^(2i/D))
 
     Args:
-        length: T, how many positions.
+        length: T, the number of positions.
         num_features: D; an odd one ends with a sine.
 
     Returns:
         `[T, D]`, computed in float64 on the host: a float32 angle of 5000 is off by 2e-4.
 
     Raises:
-        ValueError: a negative length, fewer than one feature.
+        ValueError: `length` is negative, or `num_features` is less than 1.
     """
     if length < 0 or num_features < 1:
         raise ValueError(f"length and num_features must be at least 0 and 1; got {length} and {num_features}")

@@ -1,9 +1,9 @@
 """Attention scoring functions: how well each key answers each query.
 
-Each takes queries `[*batch, Q, D]` and keys `[*batch, K, D]` and returns scores `[*batch, Q, K]`, computed in float32
-or wider and returned in the inputs' dtype, or in `dtype` if given (attention asks for the wide one, so that nothing is
-rounded on the way to the softmax). All raise ValueError on shapes that do not fit and TypeError on dtypes that are not
-floating. Parameters are arguments: the modules own them.
+Each takes queries `[*batch, Q, D]` and keys `[*batch, K, D]` and returns scores `[*batch, Q, K]`. It computes them in
+float32 or wider, and returns them in the inputs' dtype, or in `dtype` if given: attention asks for the wide one, so
+that nothing is rounded on the way to the softmax. All raise ValueError if shapes do not fit, and TypeError if a dtype
+is not floating. Parameters are arguments; the modules own them.
 
 Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-scoring-functions.html
 """
@@ -26,8 +26,8 @@ from jax_attn.functional.checks import (
 )
 
 MANY = 16
-"""From so many queries and keys on, additive scores are summed term by term. The few queries of a decoder's step are
-faster by one product (measured on a CPU)."""
+"""Additive scores are summed term by term if there are at least so many queries and keys. For fewer, as in a decoder's
+step, one product is faster (measured on a CPU)."""
 
 
 def dot_score(
@@ -36,7 +36,7 @@ def dot_score(
     *,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
-    """a(q, k) = q · k"""
+    """Score a(q, k) = q · k."""
     return _inner_products(queries, keys).astype(dtype or jnp.result_type(queries, keys))
 
 
@@ -46,7 +46,7 @@ def scaled_dot_score(
     *,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
-    """a(q, k) = q · k / √D, whose variance stays that of the entries whatever D (Vaswani et al., 2017)"""
+    """Score a(q, k) = q · k / √D, whose variance does not grow with D (Vaswani et al., 2017)."""
     scores = _inner_products(queries, keys) / math.sqrt(queries.shape[-1])
     return scores.astype(dtype or jnp.result_type(queries, keys))
 
@@ -58,7 +58,7 @@ def bilinear_score(
     *,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
-    """a(q, k) = qᵀ W k, for queries and keys of different length (Luong et al., 2015, "general")
+    """Score a(q, k) = qᵀ W k, for queries and keys of different length (Luong et al., 2015, "general").
 
     Args:
         weight: W, `[features of a query, features of a key]`.
@@ -79,43 +79,36 @@ def additive_score(
     w_v: Float[Array, "hidden"],
     *,
     use_tanh: bool = True,
-    gpu_kernel: bool = False,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
-    """a(q, k) = w_vᵀ tanh(q + k), of projected queries q = W_q query and keys k = W_k key (Bahdanau et al., 2015)
+    """Score a(q, k) = w_vᵀ tanh(q + k), for projected queries W_q query and keys W_k key (Bahdanau et al., 2015).
 
-    With 16 or more of both, no array of Q·K·H elements is made, see `tanh_sums`; there is then no forward mode (`jvp`).
+    With 16 or more queries and keys, no array of Q·K·H elements is made (see `sum_of_tanh`), and there is no forward
+    mode (`jvp`).
 
     Args:
         w_v: `[H]`.
-        use_tanh: False leaves the tanh out, for checkpoints that were trained so. The score is then a sum of one term
-            of the query and one of the key, the query's cancels in the softmax, and every query gets the same weights.
-        gpu_kernel: where it is summed term by term, do so by a kernel for NVIDIA GPUs, which is interpreted, and slow,
-            on anything else. It is proved equal interpreted, and it compiles for CUDA, but it has not yet been run on a
-            GPU; see `tanh_sums_gpu`. Without the tanh there is nothing to sum, and it is refused.
+        use_tanh: False leaves the tanh out, for checkpoints that were trained so. The score is then a term of the query
+            plus a term of the key. The query's cancels in the softmax, and every query gets the same weights.
     """
     require_float(queries=queries, keys=keys, w_v=w_v)
     require_same_features(queries=queries, keys=keys)
     require_shape(queries.shape[-1:], w_v=w_v)
-    if gpu_kernel and not use_tanh:
-        raise ValueError("gpu_kernel sums tanh, and needs use_tanh=True; got use_tanh=False")
+    dtype = dtype or jnp.result_type(queries, keys, w_v)
     wide = wide_dtype(queries, keys, w_v)
-    scores = _sum_of_tanh(queries.astype(wide), keys.astype(wide), w_v.astype(wide), use_tanh, gpu_kernel)
-    return scores.astype(dtype or jnp.result_type(queries, keys, w_v))
-
-
-def _sum_of_tanh(queries: Array, keys: Array, w_v: Array, use_tanh: bool, gpu_kernel: bool) -> Array:
-    """Σ_h w_v[h] tanh(q[h] + k[h]), in the form that suits the shape."""
-    if not use_tanh:  # the sum falls apart
-        return jnp.expand_dims(queries @ w_v, -1) + jnp.expand_dims(keys @ w_v, -2)
-    if min(queries.shape[-2], keys.shape[-2]) >= MANY:
-        return sum_of_tanh(queries, keys, w_v, gpu_kernel)
-    return _product_with_tanh(queries, keys, w_v)
+    queries, keys, w_v = queries.astype(wide), keys.astype(wide), w_v.astype(wide)
+    if not use_tanh:
+        scores = jnp.expand_dims(queries @ w_v, -1) + jnp.expand_dims(keys @ w_v, -2)
+    elif min(queries.shape[-2], keys.shape[-2]) >= MANY:
+        scores = sum_of_tanh(queries, keys, w_v)
+    else:
+        scores = _product_with_tanh(queries, keys, w_v)
+    return scores.astype(dtype)
 
 
 @jax.checkpoint
 def _product_with_tanh(queries: Array, keys: Array, w_v: Array) -> Array:
-    """One product of all `[*batch, Q, K, H]` terms with w_v; for the gradient they are computed again, not kept."""
+    """Multiply all `[*batch, Q, K, H]` terms with w_v at once. The gradient computes them again."""
     hidden = jnp.expand_dims(queries, -2) + jnp.expand_dims(keys, -3)  # [*batch, Q, K, H]
     return jnp.tanh(hidden) @ w_v
 
@@ -127,9 +120,9 @@ def gaussian_score(
     *,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
-    """a(q, k) = −‖q − k‖² / (2 σ²), whose softmax is Nadaraya-Watson regression with a Gaussian kernel
+    """Score a(q, k) = −‖q − k‖² / (2 σ²); its softmax is Nadaraya-Watson regression with a Gaussian kernel.
 
-    The differences are summed as they are: ‖q‖² − 2 q·k + ‖k‖² would lose the digits of close pairs.
+    The squared differences are summed one by one: ‖q‖² − 2 q·k + ‖k‖² would lose the digits of close pairs.
     """
     require_float(queries=queries, keys=keys)
     require_same_features(queries=queries, keys=keys)

@@ -106,7 +106,7 @@ def test_a_bilinear_form_with_the_identity_is_the_dot_product():
         (additive_score, [(3, 4), (5, 4), (4, 1)], "w_v must be [4]; got [4, 1]"),
     ],
 )
-def test_a_wrong_shape_is_told_both_shapes(own_checks, jit, function, shapes, message):
+def test_a_wrong_shape_raises_and_both_shapes_are_named(own_checks, jit, function, shapes, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
         (jax.jit(function) if jit else function)(*(jnp.ones(shape) for shape in shapes))
 

@@ -1,6 +1,6 @@
-"""Softmax over the keys that a query may attend to, and what it means when there are none."""
+"""Softmax over the keys that a query may attend to, and its two meanings if there are none."""
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ EmptyRow = Literal["zero", "uniform"]
 
 
 def require_empty_row(empty_row: str) -> None:
-    """Raise ValueError unless it is one of the two meanings."""
+    """Raise ValueError unless `empty_row` is "zero" or "uniform"."""
     if empty_row not in get_args(EmptyRow):
         raise ValueError(f"empty_row must be one of {get_args(EmptyRow)}; got {empty_row!r}")
 
@@ -26,7 +26,7 @@ def masked_softmax(
     *,
     empty_row: EmptyRow = "zero",
 ) -> Float[Array, "*batch query key"]:
-    """Softmax over the last axis among the allowed keys; the others get weight 0.
+    """Compute the softmax over the last axis among the allowed keys; the others get weight 0.
 
         weights[q, k] = exp(scores[q, k]) / Σ_{j allowed} exp(scores[q, j])   if k is allowed, else 0
 
@@ -38,20 +38,20 @@ def masked_softmax(
         valid_lens: `[*batch]` or `[*batch, Q]`, see `attention_mask`.
         mask: boolean, broadcastable to the scores; True = may attend.
         empty_row: the weights of a query that may attend to nothing. "zero" gives zeros, and so a zero context;
-            "uniform" gives 1/K, as replacing masked scores by a large negative number does (d2l.ai,
+            "uniform" gives 1/K, as a large negative number in the place of masked scores does (d2l.ai,
             `jax.nn.dot_product_attention`). No gradient flows to that row's scores either way.
 
     Returns:
         Weights in the scores' dtype, computed in float32 or wider.
 
     Raises:
-        ValueError: wrong shape or rank, or an unknown `empty_row`.
-        TypeError: scores that are not floating, a mask that is not boolean.
+        ValueError: a shape or rank does not fit, or `empty_row` is unknown.
+        TypeError: the scores are not floating, or the mask is not boolean.
 
     Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-scoring-functions.html
     """
     scores = jnp.asarray(scores)
-    exponents, total, _ = _exponentials(scores, valid_lens, mask, empty_row)
+    exponents, total, *_ = _exponentials(scores, valid_lens, mask, empty_row)
     return (exponents / jnp.where(total > 0, total, 1)).astype(scores.dtype)
 
 
@@ -62,21 +62,21 @@ def masked_log_softmax(
     *,
     empty_row: EmptyRow = "zero",
 ) -> Float[Array, "*batch query key"]:
-    """The logarithm of `masked_softmax`, without leaving log space: a masked entry is −inf, with gradient 0.
+    """Compute the logarithm of `masked_softmax` in log space: a masked entry is −inf, with gradient 0.
 
         log_weights[q, k] = scores[q, k] − log Σ_{j allowed} exp(scores[q, j])
 
     Arguments and errors are those of `masked_softmax`; an empty row is all −inf ("zero") or all −log K ("uniform").
     """
     scores = jnp.asarray(scores)
-    _, total, (shifted, allowed) = _exponentials(scores, valid_lens, mask, empty_row)
-    # Inside the where, so that an empty row's log 0 reaches no gradient.
+    _, total, shifted, allowed = _exponentials(scores, valid_lens, mask, empty_row)
+    # The inner where keeps an empty row's log 0 out of the gradient.
     log_weights = shifted - jnp.log(jnp.where(total > 0, total, 1))
     return jnp.where(allowed, log_weights, -jnp.inf).astype(scores.dtype)
 
 
-def _exponentials(scores, valid_lens, mask, empty_row):
-    """exp(scores − row maximum) with zeros where masked, its row sums, and (the shifted scores, the mask)."""
+def _exponentials(scores: Any, valid_lens: Any, mask: Any, empty_row: EmptyRow) -> tuple[Array, Array, Array, Array]:
+    """Return exp(shifted), its row sums, shifted = scores − row maximum (−inf where masked), and the mask."""
     require_empty_row(empty_row)
     require_float(scores=scores)
     require_rank(2, "[*batch, Q, K]", scores=scores)
@@ -91,4 +91,4 @@ def _exponentials(scores, valid_lens, mask, empty_row):
     highest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True, initial=-jnp.inf))
     shifted = scores - jnp.where(highest == -jnp.inf, 0, highest)  # −inf − (−inf) would be NaN in an empty row
     exponents = jnp.exp(shifted)
-    return exponents, exponents.sum(axis=-1, keepdims=True), (shifted, allowed)
+    return exponents, exponents.sum(axis=-1, keepdims=True), shifted, allowed

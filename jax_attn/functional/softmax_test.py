@@ -115,7 +115,7 @@ def test_vmap_over_the_batch_and_no_jit_give_the_same(lens):
     np.testing.assert_allclose(masked_softmax(SCORES, lens), batch, rtol=1e-6)
 
 
-def test_wrong_arguments_are_told(own_checks):
+def test_wrong_arguments_raise(own_checks):
     with pytest.raises(ValueError, match=r"valid_lens must be \[2\] or \[2, 3\]; got \[3\]"):
         softmax(SCORES, jnp.array([1, 2, 3]))
     with pytest.raises(ValueError, match=r"empty_row must be one of \('zero', 'uniform'\); got 'mean'"):

@@ -97,6 +97,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
     dropout: float = 0.0
     cell: str = field(default="gru", kw_only=True)
     attention: nn.Module | str = field(default="additive", kw_only=True)
+    num_heads: int = field(default=4, kw_only=True)
     query: Query = field(default="previous", kw_only=True)
     input_feeding: bool = field(default=False, kw_only=True)
     bridge: bool = field(default=False, kw_only=True)
@@ -116,8 +117,9 @@ class Seq2SeqAttentionDecoder(nn.Module):
             )
         if isinstance(self.attention, str) and self.attention != "none":
             self.attention = make_attention(
-                self.attention, self.num_hiddens, self.dropout, dtype=self.dtype, param_dtype=self.param_dtype
-            )
+                self.attention, self.num_hiddens, self.dropout, num_heads=self.num_heads,
+                dtype=self.dtype, param_dtype=self.param_dtype,
+            )  # fmt: skip
         super().__post_init__()
 
     def setup(self) -> None:

@@ -1,4 +1,4 @@
-"""Flax Linen modules: they own the parameters, and leave the mathematics to `jax_attn.functional`."""
+"""Flax Linen modules: they own the parameters; `jax_attn.functional` has the mathematics."""
 
 from jax_attn.modules.attention import (
     AdditiveAttention,

@@ -1,14 +1,16 @@
 """Attention modules: the parameters of the scoring functions, and a memory of projected keys.
 
-Every module is called in the same way, and in two steps where the same keys serve many queries:
+Every module can be called at once, or in two steps if many sets of queries attend to the same keys:
 
     context, weights = module.apply(params, queries, keys, values, valid_lens)
 
     memory = module.apply(params, keys, values, valid_lens, method="prepare")   # once: the keys projected, the mask
     context, weights = module.apply(params, queries, memory, method="attend")   # for each set of queries
 
-A result has the dtype to which the inputs that it is made of are promoted: the weights that of queries and keys, the
-context that of queries, keys and values. The parameters' dtype does not count.
+The weights have the dtype to which queries and keys are promoted, and the context that of queries, keys and values. The
+parameters' dtype does not count.
+
+`ATTENTIONS` names all of them, and `make_attention` builds one by its name.
 
 Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-scoring-functions.html
 """
@@ -24,42 +26,42 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Num
 
-from jax_attn.functional.attend import attended, weighted_mean
+from jax_attn.functional.attend import by_keep_mask, weigh, zero_unweighed
 from jax_attn.functional.blockwise import blockwise_attention
 from jax_attn.functional.checks import require_float, require_rate, require_same_length, shape_text, wide_dtype
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import attention_mask, zero_unattended
 from jax_attn.functional.scores import additive_score, dot_score, gaussian_score, scaled_dot_score
-from jax_attn.functional.softmax import EmptyRow, masked_softmax
+from jax_attn.functional.softmax import EmptyRow
 
 Form = Literal["auto", "plain", "blockwise"]
 
 LARGE = 2**18
-"""From so many pairs of a query and a key on, `form="auto"` goes by blocks where it may. Measured on a CPU, 512 × 512
-are then faster with dot products and as fast with additive scores, whose gradient is a sixth slower."""
+"""With so many pairs of a query and a key, `form="auto"` takes the blockwise form. Measured on a CPU at 512 × 512, it
+is faster with dot products, and as fast with additive scores, whose gradient is a sixth slower."""
 
 
 class Memory(NamedTuple):
-    """What queries attend to, prepared once for all of them."""
+    """Keys and values that are prepared once, for all queries to come."""
 
     keys: Float[Array, "*batch key feature"]
-    """As the scoring function wants them: projected, and zero where no query may attend."""
+    """Projected as the scoring function needs them; zero where no query may attend."""
     values: Float[Array, "*batch key value"]
-    """Zero where they carry no weight for any query."""
+    """Zero where no query gives them weight."""
     mask: Bool[Array, "*batch query key"] | None
     """True = may attend; the query axis has size 1 when one length serves all queries."""
 
 
 class Attention(nn.Module, kw_only=True):
-    """What the scoring functions share: a subclass says how it projects and scores, and has a field `dropout`.
+    """The base class of attention modules. A subclass defines how it projects and scores, and has a field `dropout`.
 
     Args (of every subclass):
-        dropout: the rate of dropout on the weights.
+        dropout: the dropout rate of the weights.
         empty_row: what a query that may attend to nothing gets, see `masked_softmax`.
-        form: how the context is computed where the weights are not asked for: "plain" holds them all, "blockwise" does
-            not (see `blockwise_attention`), and "auto" goes by blocks from 2¹⁸ pairs of a query and a key on. With
-            `return_weights=True` it is always plain.
-        dtype: the dtype to compute the projections in; by default that of inputs and parameters together.
+        form: how the context is computed if the weights are not asked for. "plain" holds all weights, "blockwise" does
+            not (see `blockwise_attention`), and "auto" takes the blockwise form for 2¹⁸ or more pairs of a query and a
+            key. With `return_weights=True` the form is always plain.
+        dtype: the dtype of the projections; by default inputs and parameters are promoted.
         param_dtype: the parameters' dtype.
     """
 
@@ -75,23 +77,23 @@ class Attention(nn.Module, kw_only=True):
         super().__post_init__()
 
     def project_queries(self, queries: Array) -> Array:
-        """What of the score depends on the queries alone; the queries themselves unless a subclass says otherwise."""
+        """Project the queries; by default they stay as they are."""
         return queries
 
     def project_keys(self, keys: Array, query_size: int) -> Array:
-        """What of the score depends on the keys alone; the keys themselves unless a subclass says otherwise."""
+        """Project the keys, which are done once; by default they stay as they are."""
         return keys
 
     def project_values(self, values: Array) -> Array:
-        """What the weights are the weights of; the values themselves unless a subclass says otherwise."""
+        """Project the values; by default they stay as they are."""
         return values
 
     def scoring(self) -> tuple[Callable[..., Array], tuple[Array, ...]]:
-        """A function of `functional.scores`, and what it takes after projected queries and keys."""
+        """Return a function of `functional.scores`, and the parameters that it takes after queries and keys."""
         raise NotImplementedError
 
     def context_size(self, memory: Memory) -> int:
-        """Features of the context that `attend` gives: those of the values."""
+        """Return the number of features of the context that `attend` computes: by default that of the values."""
         return memory.values.shape[-1]
 
     def prepare(
@@ -103,26 +105,26 @@ class Attention(nn.Module, kw_only=True):
         *,
         query_size: int | None = None,
     ) -> Memory:
-        """Project the keys once.
+        """Project the keys and values once, for all queries to come.
 
         Args:
             keys, values: `[*batch, K, D]` and `[*batch, K, V]`.
             valid_lens: `[*batch]`, or `[*batch, Q]` with one length for each query.
             mask: boolean, broadcastable to `[*batch, Q, K]`.
-            query_size: features of the queries to come, by default those of the keys; only bilinear attention asks.
+            query_size: the number of features of the queries, by default that of the keys; for bilinear attention.
         """
         require_float(keys=keys, values=values)
         require_same_length(keys=keys, values=values)
         *batch, num_keys, _ = keys.shape
-        num_queries = 1  # unless lengths or mask tell the queries apart
+        num_queries = 1  # enough if lengths and mask are the same for all queries
         if valid_lens is not None and jnp.ndim(valid_lens) == len(batch) + 1:
             num_queries = jnp.shape(valid_lens)[-1]
         elif mask is not None and jnp.ndim(mask) >= 2:
             num_queries = jnp.shape(mask)[-2]
         allowed = attention_mask((*batch, num_queries, num_keys), valid_lens, mask)
         projected = self.project_keys(zero_unattended(keys, allowed), query_size or keys.shape[-1])
-        weighed = self.project_values(zero_unattended(values, attended(allowed, self.empty_row)))
-        return Memory(projected.astype(keys.dtype), weighed.astype(values.dtype), allowed)
+        values_ = self.project_values(zero_unweighed(values, allowed, self.empty_row))
+        return Memory(projected.astype(keys.dtype), values_.astype(values.dtype), allowed)
 
     def attend(
         self,
@@ -133,13 +135,13 @@ class Attention(nn.Module, kw_only=True):
         keep_mask: Bool[Array, "*weighted query key"] | None = None,
         return_weights: bool = True,
     ) -> tuple[Float[Array, "*weighted query value"], Float[Array, "*weighted query key"] | None]:
-        """Context and weights of queries over a prepared memory; arguments and results as for the call."""
+        """Compute context and weights of queries over a prepared memory; arguments and results as in `__call__`."""
         require_float(queries=queries)
         weights_dtype = jnp.result_type(queries, memory.keys)
         context_dtype = jnp.promote_types(weights_dtype, memory.values.dtype)
         wide = wide_dtype(queries, memory.keys, memory.values)
         queries, (score, parameters) = self.project_queries(queries), self.scoring()
-        shape = (*queries.shape[:-1], memory.keys.shape[-2])  # MultiHeadAttention's heads among the leading axes
+        shape = (*queries.shape[:-1], memory.keys.shape[-2])  # with MultiHeadAttention's heads among the leading axes
         rate: float = self.dropout  # type: ignore[attr-defined]  # a field of every subclass, after its own
         if keep_mask is None and rate > 0 and not deterministic:
             keep_mask = draw_keep_mask(self.make_rng("dropout"), rate, shape)
@@ -150,8 +152,8 @@ class Attention(nn.Module, kw_only=True):
             )  # fmt: skip
             return context.astype(context_dtype), None
         scores = score(queries, memory.keys, *parameters, dtype=wide)
-        weights = masked_softmax(scores, mask=memory.mask, empty_row=self.empty_row)
-        context = weighted_mean(weights, memory.values.astype(wide), rate, keep_mask)
+        drop = by_keep_mask(rate, keep_mask)
+        context, weights, _ = weigh(scores, memory.values, memory.mask, self.empty_row, drop)
         return context.astype(context_dtype), weights.astype(weights_dtype) if return_weights else None
 
     def _by_blocks(self, shape: tuple[int, ...]) -> bool:
@@ -169,21 +171,21 @@ class Attention(nn.Module, kw_only=True):
         keep_mask: Bool[Array, "*weighted query key"] | None = None,
         return_weights: bool = True,
     ) -> tuple[Float[Array, "*batch query context"], Float[Array, "*weighted query key"] | None]:
-        """softmax(score(queries, keys)) · values
+        """Compute softmax(score(queries, keys)) · values.
 
         Args:
             queries, keys, values: `[*batch, Q, D]`, `[*batch, K, D]`, `[*batch, K, V]`.
             valid_lens: `[*batch]`, one length for all queries, or `[*batch, Q]`, one for each.
             mask: boolean, broadcastable to `[*batch, Q, K]`; True = may attend. With both, both must allow.
-            deterministic: False turns dropout on, which draws from the "dropout" stream.
-            keep_mask: `[*batch, Q, K]`, the entries that dropout keeps, given instead of drawn.
-            return_weights: False returns None in their place, and lets the context be computed by blocks, see `form`.
+            deterministic: False turns dropout on, which draws from the stream "dropout".
+            keep_mask: `[*batch, Q, K]`, the entries that dropout keeps; they are then not drawn.
+            return_weights: False returns None in their place, and allows the blockwise form, see `form`.
 
         Returns:
             The context `[*batch, Q, V]` and the weights `[*batch, Q, K]`, before dropout.
 
         Raises:
-            ValueError, TypeError: shapes, ranks or dtypes that do not fit, when traced; both shapes are named.
+            ValueError, TypeError: a shape, rank or dtype does not fit; the message names both shapes.
         """
         _require_rank_of_queries(queries, keys)
         allowed = attention_mask((*queries.shape[:-1], keys.shape[-2]), valid_lens, mask)
@@ -202,7 +204,7 @@ def _require_rank_of_queries(queries: Array, keys: Array) -> None:
 
 
 class Kernel(nn.Module):
-    """The kernel of a Dense layer by itself, for a product that is not taken over whole activations."""
+    """The kernel of a Dense layer without the layer, for a product that is computed elsewhere."""
 
     features: int
     param_dtype: DTypeLike = jnp.float32
@@ -236,10 +238,10 @@ class GaussianAttention(Attention):
 class BilinearAttention(Attention):
     """a(q, k) = qᵀ W k, for queries and keys of different length (Luong et al., 2015, "general").
 
-    Parameters: `W`, a Dense layer without bias from the keys' features to the queries', so that W k is projected once.
+    Parameters: `W`, a Dense layer without bias from the keys' features to the queries', so that W k is computed once.
 
     Args:
-        scaled: divide by √D, D the queries' features, as the scaled dot product does; Luong's is not.
+        scaled: divide by √D, with D the queries' features, as scaled dot products do. Luong's score is not scaled.
     """
 
     dropout: float = 0.0
@@ -261,13 +263,11 @@ class AdditiveAttention(Attention):
     Args:
         num_hiddens: H.
         use_tanh: see `additive_score`.
-        gpu_kernel: see `additive_score`; not yet run on a GPU.
     """
 
     num_hiddens: int
     dropout: float = 0.0
     use_tanh: bool = field(default=True, kw_only=True)
-    gpu_kernel: bool = field(default=False, kw_only=True)
 
     def setup(self) -> None:
         def dense(features: int) -> nn.Dense:
@@ -283,7 +283,7 @@ class AdditiveAttention(Attention):
         return self.W_q(queries)
 
     def scoring(self) -> tuple[Callable[..., Array], tuple[Array, ...]]:
-        score = partial(additive_score, use_tanh=self.use_tanh, gpu_kernel=self.gpu_kernel)
+        score = partial(additive_score, use_tanh=self.use_tanh)
         return score, (self.w_v(self.num_hiddens)[:, 0],)
 
 
@@ -292,16 +292,16 @@ MLPAttention = AdditiveAttention
 
 
 class MultiHeadAttention(Attention):
-    """Scaled dot-product attention in several subspaces at once (Vaswani et al., 2017).
+    """Scaled dot-product attention in several heads, each in a subspace of its own (Vaswani et al., 2017).
 
         head_i = attention(W_q,i queries, W_k,i keys, W_v,i values),   context = W_o [head_1; …; head_h]
 
-    Lengths and mask hold for every head; the weights are `[*batch, heads, Q, K]`, and so is an explicit keep-mask.
+    Lengths and mask are the same for every head. Weights and an explicit keep-mask are `[*batch, heads, Q, K]`.
 
     Parameters: `W_q`, `W_k`, `W_v`, `W_o`, each a Dense layer to `num_hiddens` features.
 
     Args:
-        num_hiddens: features of all heads together, and of the result.
+        num_hiddens: the number of features of all heads together, and of the result.
         num_heads: must divide `num_hiddens`.
         use_bias: whether the four projections have biases.
 
@@ -350,22 +350,38 @@ class MultiHeadAttention(Attention):
         return self.W_o(joined).astype(context.dtype), weights
 
     def _split(self, x: Array) -> Array:
-        """`[*batch, T, H]` as `[*batch, heads, T, H / heads]`."""
+        """Turn `[*batch, T, H]` into `[*batch, heads, T, H / heads]`."""
         return jnp.swapaxes(x.reshape(*x.shape[:-1], self.num_heads, -1), -3, -2)
 
 
-def make_attention(name: str, num_hiddens: int, dropout: float = 0.0, **kwargs: Any) -> Attention:
-    """The attention module of a scoring function's name: additive, dot, scaled_dot, bilinear or gaussian.
+ATTENTIONS: dict[str, Callable[..., Attention]] = {
+    "additive": lambda size, heads, **fields: AdditiveAttention(size, **fields),
+    "dot": lambda size, heads, **fields: DotProductAttention(scaled=False, **fields),
+    "scaled_dot": lambda size, heads, **fields: DotProductAttention(**fields),
+    "bilinear": lambda size, heads, **fields: BilinearAttention(**fields),
+    "scaled_bilinear": lambda size, heads, **fields: BilinearAttention(scaled=True, **fields),
+    "gaussian": lambda size, heads, **fields: GaussianAttention(**fields),
+    "multi_head": lambda size, heads, **fields: MultiHeadAttention(size, heads, **fields),
+    "sum": lambda size, heads, **fields: AdditiveAttention(size, use_tanh=False, **fields),
+}
+"""Every attention by its name, as a function of `num_hiddens`, `num_heads` and the module's other fields."""
 
-    `num_hiddens` is the width of additive attention; the others take theirs from the keys.
+
+def make_attention(
+    name: str, num_hiddens: int, dropout: float = 0.0, *, num_heads: int = 4, **fields: Any
+) -> Attention:
+    """Build the attention module of a name in `ATTENTIONS`.
+
+    Args:
+        name: see `ATTENTIONS`.
+        num_hiddens: the width of additive, sum and multi-head attention. The others take theirs from the keys.
+        dropout: the dropout rate of the weights.
+        num_heads: the number of heads of multi-head attention.
+        fields: further fields of the module, such as `empty_row` or `dtype`.
+
+    Raises:
+        ValueError: the name is unknown.
     """
-    modules: dict[str, Callable[[], Attention]] = {
-        "additive": lambda: AdditiveAttention(num_hiddens, dropout, **kwargs),
-        "dot": lambda: DotProductAttention(dropout, scaled=False, **kwargs),
-        "scaled_dot": lambda: DotProductAttention(dropout, **kwargs),
-        "bilinear": lambda: BilinearAttention(dropout, **kwargs),
-        "gaussian": lambda: GaussianAttention(dropout, **kwargs),
-    }
-    if name not in modules:
-        raise ValueError(f"attention must be one of {(*modules, 'none')}; got {name!r}")
-    return modules[name]()
+    if name not in ATTENTIONS:
+        raise ValueError(f"attention must be one of {(*ATTENTIONS, 'none')}; got {name!r}")
+    return ATTENTIONS[name](num_hiddens, num_heads, dropout=dropout, **fields)

@@ -23,26 +23,18 @@ from jax_attn import (
     gaussian_score,
     scaled_dot_score,
 )
-from jax_attn.modules.attention import make_attention
+from jax_attn.modules.attention import ATTENTIONS, make_attention
 
 few = settings(max_examples=25, derandomize=True, deadline=None)
 random = np.random.default_rng(0)
 QUERIES, KEYS = (jnp.asarray(random.normal(size=(2, q, 4)), jnp.float32) for q in (3, 5))
 VALUES = jnp.asarray(random.normal(size=(2, 5, 6)), jnp.float32)
 INPUTS = QUERIES, KEYS, VALUES
-BY_EXAMPLE, BY_QUERY = jnp.array([2, 4]), jnp.array([[1, 2, 0], [3, 4, 4]])  # nobody attends to keys 2… and 4…
+BY_EXAMPLE, BY_QUERY = jnp.array([2, 4]), jnp.array([[1, 2, 0], [3, 4, 4]])  # no query attends to keys 2… and 4…
 SEEN = (jnp.arange(5) < BY_EXAMPLE[:, None])[..., None]
 
-MODULES = {
-    "additive": lambda **kw: AdditiveAttention(8, **kw),
-    "without tanh": lambda **kw: AdditiveAttention(8, use_tanh=False, **kw),
-    "scaled dot": lambda **kw: DotProductAttention(**kw),
-    "dot": lambda **kw: DotProductAttention(scaled=False, **kw),
-    "bilinear": lambda **kw: BilinearAttention(**kw),
-    "scaled bilinear": lambda **kw: BilinearAttention(scaled=True, **kw),
-    "gaussian": lambda **kw: GaussianAttention(sigma=2.0, **kw),
-    "multi-head": lambda **kw: MultiHeadAttention(8, 2, use_bias=True, **kw),
-}
+FIELDS = {"gaussian": {"sigma": 2.0}, "multi_head": {"use_bias": True}}
+MODULES = {name: partial(make_attention, name, 8, num_heads=2, **FIELDS.get(name, {})) for name in ATTENTIONS}
 each_module = pytest.mark.parametrize("name", MODULES)
 
 
@@ -54,7 +46,7 @@ def random_params(module, *inputs):
 
 
 @cache
-def params_of(name):
+def get_params(name):
     """The parameters for INPUTS; they depend on neither dropout nor `empty_row`."""
     return random_params(MODULES[name](), *INPUTS)
 
@@ -89,7 +81,7 @@ def test_the_book_s_example_weighs_equal_keys_equally(module):
                 q @ p["W_q"]["kernel"], k @ p["W_k"]["kernel"], p["w_v"]["kernel"][:, 0]
             ),
         ),
-        ("scaled dot", lambda p, q, k: scaled_dot_score(q, k)),
+        ("scaled_dot", lambda p, q, k: scaled_dot_score(q, k)),
         ("dot", lambda p, q, k: dot_score(q, k)),
         ("bilinear", lambda p, q, k: bilinear_score(q, k, p["W"]["kernel"].T)),
         ("gaussian", lambda p, q, k: gaussian_score(q, k, 2.0)),
@@ -98,7 +90,7 @@ def test_the_book_s_example_weighs_equal_keys_equally(module):
 @pytest.mark.parametrize("lens", [BY_EXAMPLE, BY_QUERY])
 def test_a_module_is_its_scoring_function_with_its_own_parameters(name, score, lens):
     # The additive equation also tells W_q from W_k: exchanged they would give other scores.
-    params = params_of(name)
+    params = get_params(name)
     expected = attend(score(params.get("params"), QUERIES, KEYS), VALUES, lens)
     close(applied(name)(params, *INPUTS, lens), expected)
 
@@ -115,9 +107,9 @@ def test_queries_keys_and_values_may_differ_in_size(name):
 
 
 def test_every_head_attends_by_itself_and_the_lengths_hold_for_each():
-    params = params_of("multi-head")
+    params = get_params("multi_head")
     mask = jnp.asarray(random.random((2, 3, 5)) < 0.7)
-    context, weights = applied("multi-head")(params, *INPUTS, BY_EXAMPLE, mask)
+    context, weights = applied("multi_head")(params, *INPUTS, BY_EXAMPLE, mask)
     layers = params["params"]
     q, k, v = (x @ layers[f"W_{n}"]["kernel"] + layers[f"W_{n}"]["bias"] for n, x in zip("qkv", INPUTS, strict=True))
     heads = [
@@ -129,8 +121,8 @@ def test_every_head_attends_by_itself_and_the_lengths_hold_for_each():
 
 
 def test_without_the_tanh_every_query_gets_the_same_weights():
-    for name, same in (("additive", False), ("without tanh", True)):
-        _, weights = applied(name)(params_of(name), *INPUTS)
+    for name, same in (("additive", False), ("sum", True)):
+        _, weights = applied(name)(get_params(name), *INPUTS)
         assert np.allclose(weights, weights[:, :1], atol=1e-6) == same
 
 
@@ -138,7 +130,7 @@ def test_without_the_tanh_every_query_gets_the_same_weights():
 @pytest.mark.parametrize("lens", [BY_EXAMPLE, BY_QUERY])
 def test_prepare_and_attend_are_the_call(name, lens):
     module = MODULES[name]()
-    params = params_of(name)
+    params = get_params(name)
 
     def in_two_steps(params, queries, keys, values, lens):
         memory = module.apply(params, keys, values, lens, query_size=4, method="prepare")
@@ -150,16 +142,16 @@ def test_prepare_and_attend_are_the_call(name, lens):
 @each_module
 def test_vmap_over_the_batch_gives_the_same(name):
     module = MODULES[name]()
-    params = params_of(name)
+    params = get_params(name)
     for lens in (BY_EXAMPLE, BY_QUERY):
         mapped = jax.jit(jax.vmap(module.apply, in_axes=(None, 0, 0, 0, 0)))
         close(mapped(params, *INPUTS, lens), applied(name)(params, *INPUTS, lens))
 
 
 @each_module
-def test_nobody_s_keys_and_values_reach_no_result_and_no_gradient_of_inputs_or_parameters(name):
+def test_keys_and_values_that_no_query_attends_to_reach_no_result_and_no_gradient_of_inputs_or_parameters(name):
     module = MODULES[name]()
-    params = params_of(name)
+    params = get_params(name)
 
     def total(params, *inputs):
         context, weights = module.apply(params, *inputs, BY_QUERY)
@@ -176,14 +168,14 @@ def test_nobody_s_keys_and_values_reach_no_result_and_no_gradient_of_inputs_or_p
 @each_module
 def test_an_empty_row_has_no_context_and_finite_gradients_or_is_uniform(name):
     module, lens = MODULES[name](), jnp.array([0, 5])
-    params = params_of(name)
+    params = get_params(name)
 
     def total(params):
         context, weights = module.apply(params, *INPUTS, lens)
         return context.sum(), (context, weights)
 
     gradients, (context, weights) = jax.jit(jax.grad(total, has_aux=True))(params)
-    no_context = params["params"]["W_o"]["bias"] if name == "multi-head" else 0
+    no_context = params["params"]["W_o"]["bias"] if name == "multi_head" else 0
     np.testing.assert_array_equal(context[0], jnp.zeros_like(context[0]) + no_context)
     assert (weights[0] == 0).all()
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
@@ -191,14 +183,14 @@ def test_an_empty_row_has_no_context_and_finite_gradients_or_is_uniform(name):
     uniform = MODULES[name](empty_row="uniform")
     context, weights = jax.jit(uniform.apply)(params, *INPUTS, lens)
     np.testing.assert_allclose(weights[0], jnp.full_like(weights[0], 0.2), rtol=1e-6)
-    if name != "multi-head":
+    if name != "multi_head":
         close(context[0], jnp.broadcast_to(VALUES[0].mean(0), (3, 6)))
 
 
 @each_module
 def test_dropout_needs_its_stream_drops_by_the_rate_and_leaves_the_weights_returned(name):
     module = MODULES[name](dropout=0.5)
-    params = params_of(name)
+    params = get_params(name)
     plain = jax.jit(module.apply)(params, *INPUTS)
     close(plain, applied(name)(params, *INPUTS))  # deterministic unless asked
     drop = jax.jit(lambda key: module.apply(params, *INPUTS, deterministic=False, rngs={"dropout": key}))
@@ -213,11 +205,11 @@ def test_dropout_needs_its_stream_drops_by_the_rate_and_leaves_the_weights_retur
 @each_module
 def test_a_keep_mask_is_used_instead_of_a_drawn_one(name):
     module = MODULES[name](dropout=0.5)
-    params = params_of(name)
+    params = get_params(name)
     _, weights = applied(name)(params, *INPUTS)
     run = jax.jit(lambda keep, deterministic=True: module.apply(params, *INPUTS, keep_mask=keep)[0])
     keep = jnp.asarray(random.random(weights.shape) < 0.5)
-    if name == "multi-head":
+    if name == "multi_head":
         everything, nothing = run(jnp.ones_like(keep)), run(jnp.zeros_like(keep))
         bias = params["params"]["W_o"]["bias"]
         np.testing.assert_array_equal(nothing, jnp.zeros_like(nothing) + bias)
@@ -229,7 +221,7 @@ def test_a_keep_mask_is_used_instead_of_a_drawn_one(name):
 @each_module
 def test_weights_that_are_not_wanted_are_none_and_the_context_is_the_same(name):
     module = MODULES[name]()
-    params = params_of(name)
+    params = get_params(name)
     context, weights = jax.jit(partial(module.apply, return_weights=False))(params, *INPUTS, BY_QUERY)
     assert weights is None
     close(context, applied(name)(params, *INPUTS, BY_QUERY)[0])
@@ -257,9 +249,9 @@ def test_the_module_works_in_nnx_through_the_bridge(name):
 
 @each_module
 @pytest.mark.parametrize("jit", [False, True])
-def test_wrong_shapes_and_dtypes_are_told(own_checks, name, jit):
+def test_wrong_shapes_and_dtypes_raise(own_checks, name, jit):
     module = MODULES[name]()
-    params = params_of(name)
+    params = get_params(name)
     apply = jax.jit(module.apply) if jit else module.apply
     with pytest.raises(ValueError, match=r"valid_lens must be \[2\] or \[2, 3\]; got \[3\]"):
         apply(params, *INPUTS, jnp.array([1, 2, 3]))
@@ -271,7 +263,7 @@ def test_wrong_shapes_and_dtypes_are_told(own_checks, name, jit):
         apply(params, QUERIES, KEYS, VALUES[:, :4])
     with pytest.raises(TypeError, match="keys must have a floating dtype; got int32"):
         apply(params, QUERIES, KEYS.astype(int), VALUES)
-    shape = "[2, 2, 3, 5]" if name == "multi-head" else "[2, 3, 5]"
+    shape = "[2, 2, 3, 5]" if name == "multi_head" else "[2, 3, 5]"
     with pytest.raises(ValueError, match=f"keep_mask must be {shape}; got [1]".replace("[", r"\[")):
         apply(params, *INPUTS, keep_mask=jnp.ones(1, bool))
 
@@ -281,15 +273,29 @@ def test_heads_that_do_not_divide_the_width_are_refused():
         MultiHeadAttention(8, 3).init(jax.random.key(0), *INPUTS)
 
 
-def test_an_unknown_name_of_a_scoring_function_is_refused():
-    with pytest.raises(ValueError, match=r"attention must be one of .*'bilinear'.*; got 'cosine'"):
-        make_attention("cosine", 8)
+def test_each_name_builds_its_module():
+    assert {name: make_attention(name, 8, 0.1, num_heads=2) for name in ATTENTIONS} == {
+        "additive": AdditiveAttention(8, 0.1),
+        "dot": DotProductAttention(0.1, scaled=False),
+        "scaled_dot": DotProductAttention(0.1),
+        "bilinear": BilinearAttention(0.1),
+        "scaled_bilinear": BilinearAttention(0.1, scaled=True),
+        "gaussian": GaussianAttention(0.1),
+        "multi_head": MultiHeadAttention(8, 2, 0.1),
+        "sum": AdditiveAttention(8, 0.1, use_tanh=False),
+    }
+    assert make_attention("multi_head", 8) == MultiHeadAttention(8, 4)
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match=r"attention must be one of \('additive', .*'sum', 'none'\); got 'cosinus'"):
+        make_attention("cosinus", 8)
 
 
 @few
 @given(st.integers(1, 5), st.integers(0, 2**16))
 def test_masking_equals_deleting_whatever_the_padding_holds(length, seed):
-    params, padding = params_of("additive"), np.random.default_rng(seed).normal(size=(2, 5, 1))
+    params, padding = get_params("additive"), np.random.default_rng(seed).normal(size=(2, 5, 1))
     valid = (jnp.arange(5) < length)[:, None]
     keys, values = (jnp.where(valid, x, padding) for x in (KEYS, VALUES))
     context, weights = applied("additive")(params, QUERIES, keys, values, jnp.full(2, length))
@@ -300,19 +306,19 @@ def test_masking_equals_deleting_whatever_the_padding_holds(length, seed):
 @few
 @given(st.permutations(range(5)))
 def test_permuting_keys_with_their_values_permutes_the_weights_and_leaves_the_context(order):
-    params, order = params_of("additive"), np.array(order)
+    params, order = get_params("additive"), np.array(order)
     context, weights = applied("additive")(params, *INPUTS)
     close(applied("additive")(params, QUERIES, KEYS[:, order], VALUES[:, order]), (context, weights[..., order]))
 
 
 @pytest.mark.parametrize(
-    ("name", "empty_row"), [*((name, "zero") for name in MODULES), ("additive", "uniform"), ("multi-head", "uniform")]
+    ("name", "empty_row"), [*((name, "zero") for name in MODULES), ("additive", "uniform"), ("multi_head", "uniform")]
 )
 def test_by_blocks_the_context_and_every_gradient_are_the_plain_form_s(x64, name, empty_row):
     forms = [MODULES[name](form=form, empty_row=empty_row, dropout=0.5) for form in ("plain", "blockwise")]
-    params, *inputs = jax.tree.map(lambda x: x.astype(jnp.float64), (params_of(name), *INPUTS))
+    params, *inputs = jax.tree.map(lambda x: x.astype(jnp.float64), (get_params(name), *INPUTS))
     lens = jnp.array([[1, 0, 5], [3, 4, 4]])
-    keep = jnp.asarray(random.random((2, 2, 3, 5) if name == "multi-head" else (2, 3, 5)) < 0.6)
+    keep = jnp.asarray(random.random((2, 2, 3, 5) if name == "multi_head" else (2, 3, 5)) < 0.6)
 
     def total(module, params, *inputs):
         context, weights = module.apply(params, *inputs, lens, keep_mask=keep, return_weights=False)

@@ -1,4 +1,4 @@
-"""Tokens and their positions as vectors."""
+"""Embeddings of tokens and of their positions."""
 
 from dataclasses import field
 
@@ -15,13 +15,13 @@ from jax_attn.functional.positions import sinusoidal_positions
 
 
 class Embeddings(nn.Module):
-    """E[token] · √D, so that embeddings drawn with variance 1/D enter as large as the positions added to them.
+    """Embed a token as E[token] · √D: entries drawn with variance 1/D become as large as the positions added to them.
 
     Parameters: `embedding/embedding`, `[vocab_size, D]`.
 
     Args:
         d_model: D.
-        vocab_size: N. Ids must be in [0, N): a ValueError where they can be seen; under a jit JAX would give NaN.
+        vocab_size: N. Ids outside [0, N) raise a ValueError; under a jit they cannot be checked, and JAX returns NaN.
 
     Source: Vaswani et al., 2017, section 3.4.
     """
@@ -47,11 +47,11 @@ class Embeddings(nn.Module):
 
 
 class PositionalEncoding(nn.Module):
-    """x + P[:T], then dropout; P as in `sinusoidal_positions`. No parameters.
+    """Compute dropout(x + P[:T]), with P from `sinusoidal_positions`. It has no parameters.
 
     Args:
         d_model: D, the features of x.
-        dropout: the rate.
+        dropout: the dropout rate.
         max_len: the longest T allowed.
 
     Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/self-attention-and-positional-encoding.html
@@ -76,7 +76,7 @@ class PositionalEncoding(nn.Module):
         """Add the positions to `[*batch, T, D]`.
 
         Raises:
-            ValueError: D is not `d_model`, or T is more than `max_len`.
+            ValueError: D is not `d_model`, or T is greater than `max_len`.
         """
         require_float(x=x)
         require_rank(2, "[*batch, T, D]", x=x)

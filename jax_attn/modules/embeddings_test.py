@@ -53,7 +53,7 @@ def test_dropout_comes_after_the_sum_and_is_drawn_or_given():
     np.testing.assert_allclose(drawn[drawn != 0], 2 * encoded[drawn != 0], rtol=1e-6)
 
 
-def test_wrong_sizes_are_told():
+def test_wrong_sizes_raise():
     with pytest.raises(ValueError, match=r"x must have d_model = 5 features; got 6 in \[2, 3, 6\]"):
         PositionalEncoding(5).apply({}, X)
     with pytest.raises(ValueError, match=r"x must have at most max_len = 2 positions; got 3 in \[2, 3, 6\]"):

@@ -154,9 +154,7 @@ class Recurrent(nn.Module, kw_only=True):
         carries = self._initial_carries(initial_state, inputs.shape[:-2], dtype)
         x, final = inputs, []
         if valid_lens is not None:
-            x = sequence_mask(
-                x, valid_lens
-            )  # before the projection: padding must not reach its gradient
+            x = sequence_mask(x, valid_lens)  # before the projection: padding must not reach its gradient
         for layer, cells in enumerate(weights):
             if layer > 0:
                 x = self._drop_between(x, layer, deterministic, keep_masks)

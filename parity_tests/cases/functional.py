@@ -214,19 +214,6 @@ def many_pairs() -> Iterator[Variant]:
         yield Variant(name, {"queries": queries * scale, "keys": keys * scale, "w_v": w_v})
 
 
-def few_tiles() -> Iterator[Variant]:
-    """Two tiles of the GPU kernel by two, neither of them full; it is interpreted here, which is slow."""
-    rng = random_for("additive_score", "tiles")
-    shapes = {"queries": (2, 33, 5), "keys": (2, 40, 5), "w_v": (5,)}
-    yield Variant("many pairs", {name: rng.normal(size=shape) for name, shape in shapes.items()}, dtypes=("float64",))
-
-
-def gpu_kernel_call(library: Any, inputs: Any, options: Any) -> Any:
-    """The form that only JAX's side has."""
-    options = {"gpu_kernel": True} if library is jax_attn else {}
-    return library.additive_score(**inputs, **options)
-
-
 def gaussian_scores() -> Iterator[Variant]:
     yield from score_pairs("gaussian_score")
     inputs = next(score_pairs("gaussian_score")).inputs
@@ -440,7 +427,6 @@ FUNCTIONAL_CASES = (
     function_case("scaled_dot_score", score_pairs("scaled_dot_score")),
     function_case("bilinear_score", bilinear_scores()),
     function_case("additive_score", additive_scores(), factor=16, reason=TANH),
-    function_case("additive_score (GPU kernel)", few_tiles(), gpu_kernel_call),
     function_case("gaussian_score", gaussian_scores()),
     function_case("attend", attends(), outputs=("context", "weights"), factor=16, reason=SOFTMAX),
     function_case(

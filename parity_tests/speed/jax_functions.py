@@ -19,11 +19,6 @@ def naive_additive(queries: Any, keys: Any, w_v: Any) -> Any:
     return jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
 
 
-def additive_by_gpu_kernel(queries: Any, keys: Any, w_v: Any) -> Any:
-    """Ours by the kernel that nothing chooses by itself."""
-    return jax_attn.additive_score(queries, keys, w_v, gpu_kernel=True)
-
-
 def naive_softmax(scores: Any, valid_lens: Any) -> Any:
     """`jax.nn.softmax` over the keys within the length."""
     return jax.nn.softmax(scores, axis=-1, where=jnp.arange(scores.shape[-1]) < valid_lens[:, None, None])
@@ -51,7 +46,6 @@ def blockwise_dot_attention(queries: Any, keys: Any, values: Any) -> Any:
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "naive additive": naive_additive,
-    "additive by GPU kernel": additive_by_gpu_kernel,
     "naive softmax": naive_softmax,
     "plain additive attention": plain_additive_attention,
     "blockwise additive attention": blockwise_additive_attention,

@@ -161,12 +161,9 @@ def test_a_workload_is_measured_in_processes_of_its_own():
     assert all(entry.peak_bytes > 7 << 20 for entry in result.entries.values())
 
 
-def test_what_is_written_for_a_gpu_takes_part_on_one():
+def test_what_needs_a_compiler_takes_no_part_without_one():
     workload = find_workload("additive_forward")
-    left_out = {
-        device: {c.name for c in workload.contestants if why_not(c, device, "c++")} for device in ("cpu", "cuda")
-    }
-    assert left_out == {"cpu": {"GPU kernel"}, "cuda": set()}
+    assert not any(why_not(c, device, "c++") for c in workload.contestants for device in ("cpu", "cuda"))
     assert {c.name for c in workload.contestants if why_not(c, "cuda", None)} == {"compiled"}
 
 

@@ -1,7 +1,6 @@
 """The registry: what is timed, by whom, and which ratios are read off it."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from parity_tests.speed import recurrent
 from parity_tests.speed.growth import GROWTH_WORKLOADS
@@ -40,7 +39,6 @@ def _additive(direction: str) -> Workload:
             _torch("seed", ours, inputs, **backward),
             _torch("compiled", "additive_score", inputs, compiled=True, **backward),
             _jax("naive jnp", "naive additive", inputs, **backward),
-            replace(_jax("GPU kernel", "additive by GPU kernel", inputs, **backward), for_gpu=True),
         ),
         Agreement(
             1e-4, why="PyTorch's gradient of w_v, a sum of two million terms, is 4e-5 from that in float64; ours 4e-7"
