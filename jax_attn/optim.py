@@ -1,32 +1,35 @@
-"""Optimisers with PyTorch's meaning and PyTorch's defaults, of Optax's own parts wherever those mean the same.
+"""Optimisers with PyTorch's meaning, names and defaults, built from Optax's parts where those mean the same.
 
-What differs when one name is written in both frameworks:
+    optimizer = AdamW(weight_decay=0.1).build(learning_rate=1e-3)      # an optax.GradientTransformation
+    optimizer = OPTIMIZERS["momentum"].build(optax.cosine_decay_schedule(0.1, 1000))
+
+A learning rate is a number or a schedule: a function of the number of steps taken so far, 0 at the first step.
+PyTorch's amsgrad and maximize are not offered. The same name differs between the frameworks in these points:
 
                         torch.optim                                 optax
     Adam, AdamW         1 − βᵗ in double                            in the parameters' dtype: 2e-5 off in float32
     AdamW               weight_decay 1e-2                           1e-4
     SGD                 dampening, from the second step on          none
     RMSprop             lr 1e-2, alpha 0.99, g / (√v + ε)           no lr, decay 0.9, g / √(v + ε)
-    RMSprop, momentum   p ← p − lr · buffer                         the lr is inside of the buffer
+    RMSprop, momentum   p ← p − lr · buffer                         the buffer holds the steps, lr included
     Adagrad             lr 1e-2, sum from 0, ε 1e-10, g / (√s + ε)  no lr, sum from 0.1, ε 1e-7, g / √(s + ε)
                         lr / (1 + (t − 1) · lr_decay)               no decay
     norm clipping       max_norm / (norm + 1e-6)                    max_norm / norm, as in the book
     L2 weight_decay     a setting of every optimiser                `add_decayed_weights` in front of it
 
-The state, by PyTorch's names and by `optax.tree.get(state, name)`:
+The state has these names in PyTorch and in `optax.tree.get(state, name)`:
 
     Adam, AdamW         exp_avg, exp_avg_sq                         mu, nu
     SGD                 momentum_buffer                             trace
     RMSprop             square_avg, grad_avg, momentum_buffer       nu, mu, trace
     Adagrad             sum                                         sum_of_squares
 
-A learning rate is a number, or a schedule: a function of the steps taken so far, 0 at the first. PyTorch's amsgrad and
-maximize are not offered. Below, g is the gradient, p a parameter, λ weight_decay and t the step, 1 at the first; λ is
-added to the gradient, g ← g + λ p (L2), in all but AdamW.
+In the equations below, g is the gradient, p a parameter, λ weight_decay and t the step, 1 at the first. All optimisers
+but AdamW add λ to the gradient: g ← g + λ p (L2). A setting that PyTorch refuses raises ValueError.
 """
 
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -34,11 +37,137 @@ import optax
 from optax import GradientTransformation, Params, ScalarOrSchedule, Updates
 
 
-def clip_by_global_norm(max_norm: float, eps: float = 0.0) -> GradientTransformation:
-    """g ← g · min(1, max_norm / (norm + ε)), norm the 2-norm of all gradients together.
+@dataclass(frozen=True)
+class Optimizer:
+    """The settings of an optimiser, by PyTorch's names."""
 
-    ε = 0 is Optax's and the book's clipping, 1e-6 is `torch.nn.utils.clip_grad_norm_`, which leaves a norm that is
-    smaller than asked for by the share 1e-6 / norm. Source: Pascanu et al., 2013.
+    def build(self, learning_rate: ScalarOrSchedule) -> GradientTransformation:
+        """Make the optimiser."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class SGD(Optimizer):
+    """`torch.optim.SGD`:
+
+        b₁ = g₁,   b_t = momentum · b_{t−1} + (1 − dampening) g_t
+        p ← p − lr · b_t,   with nesterov p ← p − lr · (g_t + momentum · b_t)
+
+    Dampening leaves the first step alone, as in PyTorch. Without momentum, p ← p − lr · g.
+    """
+
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        _require_not_negative(momentum=self.momentum, weight_decay=self.weight_decay)
+        if not math.isfinite(self.dampening):
+            raise ValueError(f"dampening must be finite; got {self.dampening}")
+        if self.nesterov and (self.momentum == 0 or self.dampening != 0):
+            raise ValueError(f"nesterov needs momentum > 0 and dampening 0; got {self.momentum} and {self.dampening}")
+
+    def build(self, learning_rate: ScalarOrSchedule = 1e-3) -> GradientTransformation:
+        parts = []
+        if self.momentum and self.dampening:
+            parts.append(optax.scale_by_schedule(lambda count: jnp.where(count == 0, 1, 1 - self.dampening)))
+        if self.momentum:
+            parts.append(optax.trace(self.momentum, self.nesterov))
+        return optax.chain(*_l2(self.weight_decay), *parts, optax.scale_by_learning_rate(learning_rate))
+
+
+@dataclass(frozen=True)
+class Adam(Optimizer):
+    """`torch.optim.Adam` (Kingma & Ba, 2015): `scale_by_adam`, with the weight decay as L2."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        _require_betas(self.betas)
+        _require_not_negative(eps=self.eps, weight_decay=self.weight_decay)
+
+    def build(self, learning_rate: ScalarOrSchedule = 1e-3) -> GradientTransformation:
+        adam = scale_by_adam(self.betas, self.eps)
+        return optax.chain(*_l2(self.weight_decay), adam, optax.scale_by_learning_rate(learning_rate))
+
+
+@dataclass(frozen=True)
+class AdamW(Adam):
+    """`torch.optim.AdamW` (Loshchilov & Hutter, 2019): Adam, and p ← p − lr · λ p, which no moment sees."""
+
+    weight_decay: float = 1e-2
+
+    def build(self, learning_rate: ScalarOrSchedule = 1e-3) -> GradientTransformation:
+        decay = optax.add_decayed_weights(self.weight_decay)
+        return optax.chain(scale_by_adam(self.betas, self.eps), decay, optax.scale_by_learning_rate(learning_rate))
+
+
+@dataclass(frozen=True)
+class RMSprop(Optimizer):
+    """`torch.optim.RMSprop` (Tieleman & Hinton, 2012; centered: Graves, 2013):
+
+    v ← α v + (1 − α) g²,   m ← α m + (1 − α) g,   d = g / (√v + ε),   or centered g / (√(v − m²) + ε)
+    b ← momentum · b + d,   p ← p − lr · b;   without momentum p ← p − lr · d
+    """
+
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha must be in [0, 1]; got {self.alpha}")
+        _require_not_negative(eps=self.eps, weight_decay=self.weight_decay, momentum=self.momentum)
+
+    def build(self, learning_rate: ScalarOrSchedule = 1e-2) -> GradientTransformation:
+        scale = optax.scale_by_stddev if self.centered else optax.scale_by_rms
+        trace = (optax.trace(self.momentum),) if self.momentum else ()
+        return optax.chain(
+            *_l2(self.weight_decay),
+            scale(self.alpha, self.eps, eps_in_sqrt=False),
+            *trace,
+            optax.scale_by_learning_rate(learning_rate),
+        )
+
+
+@dataclass(frozen=True)
+class Adagrad(Optimizer):
+    """`torch.optim.Adagrad` (Duchi et al., 2011): `scale_by_sum_of_squares`, and then
+
+    p ← p − lr / (1 + (t − 1) · lr_decay) · update
+    """
+
+    lr_decay: float = 0.0
+    weight_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
+
+    def __post_init__(self) -> None:
+        _require_not_negative(lr_decay=self.lr_decay, weight_decay=self.weight_decay)
+        _require_not_negative(initial_accumulator_value=self.initial_accumulator_value, eps=self.eps)
+
+    def build(self, learning_rate: ScalarOrSchedule = 1e-2) -> GradientTransformation:
+        def decayed(count: jax.Array) -> jax.Array:
+            rate = learning_rate(count) if callable(learning_rate) else learning_rate
+            return rate / (1 + count * self.lr_decay)
+
+        return optax.chain(
+            *_l2(self.weight_decay),
+            scale_by_sum_of_squares(self.initial_accumulator_value, self.eps),
+            optax.scale_by_learning_rate(decayed if self.lr_decay else learning_rate),
+        )
+
+
+def clip_by_global_norm(max_norm: float, eps: float = 0.0) -> GradientTransformation:
+    """Clip the gradients: g ← g · min(1, max_norm / (norm + ε)), where norm is the 2-norm of all of them together.
+
+    ε = 0 is Optax's and the book's clipping. ε = 1e-6 is `torch.nn.utils.clip_grad_norm_`, whose norm comes out smaller
+    than asked for by the share 1e-6 / norm. Source: Pascanu et al., 2013.
     """
     if eps == 0:
         return optax.clip_by_global_norm(max_norm)
@@ -50,145 +179,15 @@ def clip_by_global_norm(max_norm: float, eps: float = 0.0) -> GradientTransforma
     return optax.stateless(clip)
 
 
-def sgd(
-    learning_rate: ScalarOrSchedule = 1e-3,
-    momentum: float = 0.0,
-    dampening: float = 0.0,
-    weight_decay: float = 0.0,
-    nesterov: bool = False,
-) -> GradientTransformation:
-    """`torch.optim.SGD`:
-
-        b₁ = g₁,   b_t = momentum · b_{t−1} + (1 − dampening) g_t
-        p ← p − lr · b_t,   with nesterov p ← p − lr · (g_t + momentum · b_t)
-
-    Dampening spares the first step, as it does in PyTorch. Without momentum, p ← p − lr · g.
-
-    Raises:
-        ValueError: a negative setting, or Nesterov's momentum without a momentum or with dampening.
-    """
-    _require_not_negative(momentum=momentum, weight_decay=weight_decay)
-    if nesterov and (momentum == 0 or dampening != 0):
-        raise ValueError(f"nesterov needs momentum > 0 and dampening 0; got {momentum} and {dampening}")
-    parts = []
-    if momentum and dampening:
-        parts.append(optax.scale_by_schedule(lambda count: jnp.where(count == 0, 1, 1 - dampening)))
-    if momentum:
-        parts.append(optax.trace(momentum, nesterov))
-    return optax.chain(*_l2(weight_decay), *parts, optax.scale_by_learning_rate(learning_rate))
-
-
-def adam(
-    learning_rate: ScalarOrSchedule = 1e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-) -> GradientTransformation:
-    """`torch.optim.Adam` (Kingma & Ba, 2015), with the decay as L2; see `scale_by_adam`.
-
-    Raises:
-        ValueError: a β outside [0, 1), or a negative setting.
-    """
-    _require_not_negative(weight_decay=weight_decay)
-    return optax.chain(*_l2(weight_decay), scale_by_adam(betas, eps), optax.scale_by_learning_rate(learning_rate))
-
-
-def adamw(
-    learning_rate: ScalarOrSchedule = 1e-3,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-    weight_decay: float = 1e-2,
-) -> GradientTransformation:
-    """`torch.optim.AdamW` (Loshchilov & Hutter, 2019): Adam, and p ← p − lr · λ p beside it, which no moment sees.
-
-    Raises:
-        ValueError: a β outside [0, 1), or a negative setting.
-    """
-    _require_not_negative(weight_decay=weight_decay)
-    decay = optax.add_decayed_weights(weight_decay)
-    return optax.chain(scale_by_adam(betas, eps), decay, optax.scale_by_learning_rate(learning_rate))
-
-
-def rmsprop(
-    learning_rate: ScalarOrSchedule = 1e-2,
-    alpha: float = 0.99,
-    eps: float = 1e-8,
-    weight_decay: float = 0.0,
-    momentum: float = 0.0,
-    centered: bool = False,
-) -> GradientTransformation:
-    """`torch.optim.RMSprop` (Tieleman & Hinton, 2012; centered: Graves, 2013):
-
-        v ← α v + (1 − α) g²,   m ← α m + (1 − α) g,   d = g / (√v + ε),   or centered g / (√(v − m²) + ε)
-        b ← momentum · b + d,   p ← p − lr · b;   without momentum p ← p − lr · d
-
-    Raises:
-        ValueError: a negative setting.
-    """
-    _require_not_negative(alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum)
-    scale = optax.scale_by_stddev if centered else optax.scale_by_rms
-    trace = (optax.trace(momentum),) if momentum else ()
-    return optax.chain(
-        *_l2(weight_decay),
-        scale(alpha, eps, eps_in_sqrt=False),
-        *trace,
-        optax.scale_by_learning_rate(learning_rate),
-    )
-
-
-def adagrad(
-    learning_rate: ScalarOrSchedule = 1e-2,
-    lr_decay: float = 0.0,
-    weight_decay: float = 0.0,
-    initial_accumulator_value: float = 0.0,
-    eps: float = 1e-10,
-) -> GradientTransformation:
-    """`torch.optim.Adagrad` (Duchi et al., 2011): `scale_by_sum_of_squares`, and then
-
-        p ← p − lr / (1 + (t − 1) · lr_decay) · update
-
-    Raises:
-        ValueError: a negative setting.
-    """
-    _require_not_negative(lr_decay=lr_decay, weight_decay=weight_decay)
-
-    def decayed(count: jax.Array) -> jax.Array:
-        rate = learning_rate(count) if callable(learning_rate) else learning_rate
-        return rate / (1 + count * lr_decay)
-
-    return optax.chain(
-        *_l2(weight_decay),
-        scale_by_sum_of_squares(initial_accumulator_value, eps),
-        optax.scale_by_learning_rate(decayed if lr_decay else learning_rate),
-    )
-
-
-OPTIMIZERS: dict[str, Callable[..., GradientTransformation]] = {
-    "adam": adam,
-    "adamw": adamw,
-    "sgd": sgd,
-    "momentum": sgd,
-    "rmsprop": rmsprop,
-    "adagrad": adagrad,
-}
-"""By the names of `TrainingConfig.optimizer`."""
-
-
-# What Optax has otherwise
-
-
 def scale_by_adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> GradientTransformation:
-    """Adam's direction, in Optax's state:
+    """Replace gradients by Adam's update, with the state of `optax.scale_by_adam`:
 
         m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) g²,   update = m / (1 − β₁ᵗ) / (√(v / (1 − β₂ᵗ)) + ε)
 
-    `optax.scale_by_adam` has the same equation. It computes 1 − β₂ᵗ in float32, where that difference has lost five
-    digits: each of the first hundreds of steps is 1e-5 too long, a hundred times the roundoff, and a float32 training
-    drifts ten times as far as PyTorch's. Here it is −expm1(t log β₂), good to 3 roundoffs.
+    `optax.scale_by_adam` has the same equation, but its difference 1 − β₂ᵗ in float32 loses five digits. Each of the
+    first hundreds of steps is then 1e-5 too long, a hundred times the roundoff, and a training in float32 drifts ten
+    times as far as PyTorch's. Here the difference is −expm1(t log β₂), right to 3 roundoffs.
     """
-    if not all(0 <= beta < 1 for beta in betas):
-        raise ValueError(f"betas must be in [0, 1); got {betas}")
-    _require_not_negative(eps=eps)
     optax_adam = optax.scale_by_adam(*betas, eps)
 
     def update(
@@ -206,16 +205,15 @@ def scale_by_adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) 
 
 
 def _one_minus_power(beta: float, count: jax.Array) -> jax.Array:
-    """1 − βᵗ without cancellation."""
+    """Compute 1 − βᵗ without cancellation."""
     return -jnp.expm1(count * math.log(beta)) if beta > 0 else jnp.ones(())
 
 
 def scale_by_sum_of_squares(initial_accumulator_value: float = 0.0, eps: float = 1e-10) -> GradientTransformation:
-    """Adagrad's direction, with the ε outside of the root: `optax.scale_by_rss` has it inside.
+    """Replace gradients by Adagrad's update; `optax.scale_by_rss` has ε inside of the root.
 
     s ← s + g²,   update = g / (√s + ε)
     """
-    _require_not_negative(initial_accumulator_value=initial_accumulator_value, eps=eps)
 
     def update(
         gradients: Updates, state: optax.ScaleByRssState, params: Params | None = None
@@ -228,11 +226,27 @@ def scale_by_sum_of_squares(initial_accumulator_value: float = 0.0, eps: float =
 
 
 def _l2(weight_decay: float) -> tuple[GradientTransformation, ...]:
-    """g ← g + λ p, where there is a λ."""
+    """Make the L2 penalty g ← g + λ p, or nothing where λ is 0."""
     return (optax.add_decayed_weights(weight_decay),) if weight_decay else ()
 
 
+def _require_betas(betas: tuple[float, float]) -> None:
+    if not all(0 <= beta < 1 for beta in betas):
+        raise ValueError(f"betas must be in [0, 1); got {betas}")
+
+
 def _require_not_negative(**settings: float) -> None:
-    wrong = [f"{name} must be at least 0; got {value}" for name, value in settings.items() if not value >= 0]
+    wrong = [f"{name} must be at least 0 and finite; got {x}" for name, x in settings.items() if not 0 <= x < math.inf]
     if wrong:
         raise ValueError("; ".join(wrong))
+
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "adam": Adam(),
+    "adamw": AdamW(),
+    "sgd": SGD(),
+    "momentum": SGD(momentum=0.9),
+    "rmsprop": RMSprop(),
+    "adagrad": Adagrad(),
+}
+"""Each optimiser with its default settings; `dataclasses.replace` changes some of them."""

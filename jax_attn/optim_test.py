@@ -1,8 +1,9 @@
-"""Each optimiser against torch.optim's own class: the parameters and the whole state, at each of 50 steps."""
+"""Compare each optimiser with torch.optim: the parameters and the whole state at each of 50 steps."""
 
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 import jax
@@ -12,18 +13,7 @@ import optax
 import pytest
 import torch
 
-from jax_attn.optim import (
-    OPTIMIZERS,
-    adagrad,
-    adam,
-    adamw,
-    clip_by_global_norm,
-    rmsprop,
-    scale_by_adam,
-    sgd,
-)
-from train.config import Config, ConfigError, TrainingConfig, check, optimizer_settings
-from train.optimizer import make_optimizer
+from jax_attn.optim import OPTIMIZERS, SGD, Adagrad, Adam, AdamW, RMSprop, clip_by_global_norm, scale_by_adam
 
 STEPS = 50
 SHAPES = {"scalar": (), "bias": (5,), "weight": (3, 4), "embedding": (6, 2, 3), "one": (1,)}
@@ -31,52 +21,55 @@ ADAM_STATE = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 RMS_STATE = {"square_avg": "nu"}
 
 Settings = dict[str, Any]
-CASES: list[tuple[Callable[..., Any], type, Settings, dict[str, str]]] = [
-    (adam, torch.optim.Adam, {}, ADAM_STATE),
-    (adam, torch.optim.Adam, {"betas": (0.8, 0.95), "eps": 1e-2, "weight_decay": 0.1}, ADAM_STATE),
-    (adam, torch.optim.Adam, {"betas": (0.0, 0.5)}, ADAM_STATE),
-    (adamw, torch.optim.AdamW, {}, ADAM_STATE),
-    (adamw, torch.optim.AdamW, {"betas": (0.7, 0.99), "eps": 1e-3, "weight_decay": 0.3}, ADAM_STATE),
-    (sgd, torch.optim.SGD, {}, {}),
-    (sgd, torch.optim.SGD, {"weight_decay": 0.2}, {}),
-    (sgd, torch.optim.SGD, {"momentum": 0.9}, {"momentum_buffer": "trace"}),
-    (sgd, torch.optim.SGD, {"momentum": 0.8, "dampening": 0.4, "weight_decay": 0.1}, {"momentum_buffer": "trace"}),
-    (sgd, torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, {"momentum_buffer": "trace"}),
-    (rmsprop, torch.optim.RMSprop, {}, RMS_STATE),
-    (rmsprop, torch.optim.RMSprop, {"alpha": 0.9, "eps": 1e-2, "weight_decay": 0.1}, RMS_STATE),
-    (rmsprop, torch.optim.RMSprop, {"momentum": 0.9}, {**RMS_STATE, "momentum_buffer": "trace"}),
-    (rmsprop, torch.optim.RMSprop, {"centered": True}, {**RMS_STATE, "grad_avg": "mu"}),
+CASES: list[tuple[type, Settings, dict[str, str]]] = [
+    (Adam, {}, ADAM_STATE),
+    (Adam, {"betas": (0.8, 0.95), "eps": 1e-2, "weight_decay": 0.1}, ADAM_STATE),
+    (Adam, {"betas": (0.0, 0.5)}, ADAM_STATE),
+    (AdamW, {}, ADAM_STATE),
+    (AdamW, {"betas": (0.7, 0.99), "eps": 1e-3, "weight_decay": 0.3}, ADAM_STATE),
+    (SGD, {}, {}),
+    (SGD, {"weight_decay": 0.2}, {}),
+    (SGD, {"momentum": 0.9}, {"momentum_buffer": "trace"}),
+    (SGD, {"momentum": 0.8, "dampening": 0.4, "weight_decay": 0.1}, {"momentum_buffer": "trace"}),
+    (SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, {"momentum_buffer": "trace"}),
+    (RMSprop, {}, RMS_STATE),
+    (RMSprop, {"alpha": 0.9, "eps": 1e-2, "weight_decay": 0.1}, RMS_STATE),
+    (RMSprop, {"momentum": 0.9}, {**RMS_STATE, "momentum_buffer": "trace"}),
+    (RMSprop, {"centered": True}, {**RMS_STATE, "grad_avg": "mu"}),
     (
-        rmsprop,
-        torch.optim.RMSprop,
+        RMSprop,
         {"alpha": 0.8, "centered": True, "momentum": 0.7, "weight_decay": 0.1, "eps": 1e-3},
         {**RMS_STATE, "grad_avg": "mu", "momentum_buffer": "trace"},
     ),
-    (adagrad, torch.optim.Adagrad, {}, {"sum": "sum_of_squares"}),
+    (Adagrad, {}, {"sum": "sum_of_squares"}),
     (
-        adagrad,
-        torch.optim.Adagrad,
+        Adagrad,
         {"lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.3, "eps": 1e-2},
         {"sum": "sum_of_squares"},
     ),
 ]
-IDS = [f"{torch_class.__name__}-{'-'.join(settings) or 'defaults'}" for _, torch_class, settings, _ in CASES]
+IDS = [f"{kind.__name__}-{'-'.join(settings) or 'defaults'}" for kind, settings, _ in CASES]
+
+
+def torch_class(kind: type) -> type:
+    """PyTorch's optimiser of the same name."""
+    return getattr(torch.optim, kind.__name__)
 
 
 def draw(seed: int) -> dict[str, np.ndarray]:
-    """Numbers of several sizes; some are 0, and some come back only after many steps."""
+    """Draw tensors of several magnitudes; some rows are 0 at most steps."""
     rng = np.random.default_rng(seed)
-    tensors = {name: rng.normal(size=shape) * 10.0 ** rng.integers(-3, 2) for name, shape in SHAPES.items()}
+    tensors = {name: np.asarray(rng.normal(size=shape) * 10.0 ** rng.integers(-3, 2)) for name, shape in SHAPES.items()}
     tensors["embedding"][rng.random(6) < 0.7] = 0.0
     return tensors
 
 
 def run_torch(
-    torch_class: type, settings: Settings, rates: list[float] | None = None, max_norm: float | None = None
+    kind: type, settings: Settings, rates: list[float] | None = None, max_norm: float | None = None
 ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, dict[str, np.ndarray]]]]:
-    """(parameters, state by its names and by the parameters') after each step."""
+    """Yield the parameters and the state, by its names and then by parameter, after each step."""
     parameters = {name: torch.nn.Parameter(torch.tensor(array)) for name, array in draw(0).items()}
-    optimizer = torch_class(parameters.values(), **settings)
+    optimizer = torch_class(kind)(parameters.values(), **settings)
     for step in range(STEPS):
         for name, gradient in draw(step + 1).items():
             parameters[name].grad = torch.tensor(gradient)
@@ -116,10 +109,10 @@ def assert_close(ours: dict[str, Any], twin: dict[str, np.ndarray], bound: float
         )
 
 
-@pytest.mark.parametrize(("make", "torch_class", "settings", "names"), CASES, ids=IDS)
-def test_parameters_and_state_are_torchs(x64, make, torch_class, settings, names):
+@pytest.mark.parametrize(("kind", "settings", "names"), CASES, ids=IDS)
+def test_parameters_and_state_are_torchs(x64, kind, settings, names):
     for (ours, our_state), (twin, state) in zip(
-        run_jax(make(**settings)), run_torch(torch_class, settings), strict=True
+        run_jax(kind(**settings).build()), run_torch(kind, settings), strict=True
     ):
         assert_close(ours, twin)
         assert names.keys() == state.keys() - {"step"}
@@ -127,35 +120,41 @@ def test_parameters_and_state_are_torchs(x64, make, torch_class, settings, names
             assert_close(optax.tree.get(our_state, name), state[torch_name])
 
 
-@pytest.mark.parametrize("make", [adam, adamw, sgd, rmsprop, adagrad])
-def test_the_defaults_are_torchs(make):
-    torch_class = next(torch_class for function, torch_class, _, _ in CASES if function is make)
-    theirs = inspect.signature(torch_class).parameters
-    for name, parameter in inspect.signature(make).parameters.items():
-        assert parameter.default == theirs["lr" if name == "learning_rate" else name].default, name
+@pytest.mark.parametrize("kind", [Adam, AdamW, SGD, RMSprop, Adagrad])
+def test_the_defaults_are_torchs(kind):
+    theirs = inspect.signature(torch_class(kind)).parameters
+    for field in fields(kind):
+        assert field.default == theirs[field.name].default, field.name
+    assert inspect.signature(kind.build).parameters["learning_rate"].default == theirs["lr"].default
+
+
+def test_the_registry_has_every_optimiser_and_momentum_is_that_of_sgd():
+    assert {type(settings) for settings in OPTIMIZERS.values()} == {Adam, AdamW, SGD, RMSprop, Adagrad}
+    assert OPTIMIZERS["momentum"] == SGD(momentum=0.9)
+    others = {name: settings for name, settings in OPTIMIZERS.items() if name != "momentum"}
+    assert all(settings == type(settings)() for settings in others.values())
 
 
 @pytest.mark.parametrize(
-    ("make", "torch_class", "settings"),
+    ("kind", "settings"),
     [
-        (adamw, torch.optim.AdamW, {}),
-        (sgd, torch.optim.SGD, {"momentum": 0.9, "dampening": 0.5}),
-        (rmsprop, torch.optim.RMSprop, {"momentum": 0.9}),
-        (adagrad, torch.optim.Adagrad, {"lr_decay": 0.1}),
+        (AdamW, {}),
+        (SGD, {"momentum": 0.9, "dampening": 0.5}),
+        (RMSprop, {"momentum": 0.9}),
+        (Adagrad, {"lr_decay": 0.1}),
     ],
 )
-def test_a_schedule_is_followed_from_its_beginning(x64, make, torch_class, settings):
+def test_a_schedule_is_followed_from_its_beginning(x64, kind, settings):
     rates = [0.1 * 0.5 * (1 + math.cos(math.pi * step / STEPS)) for step in range(STEPS)]
-    optimizer = make(optax.cosine_decay_schedule(0.1, STEPS), **settings)
-    for (ours, _), (twin, _) in zip(run_jax(optimizer), run_torch(torch_class, settings, rates), strict=True):
+    optimizer = kind(**settings).build(optax.cosine_decay_schedule(0.1, STEPS))
+    for (ours, _), (twin, _) in zip(run_jax(optimizer), run_torch(kind, settings, rates), strict=True):
         assert_close(ours, twin)
 
 
 def test_clipping_with_torchs_epsilon_is_torchs(x64):
-    optimizer = optax.chain(clip_by_global_norm(0.5, eps=1e-6), sgd(1e-1))
-    for (ours, _), (twin, _) in zip(
-        run_jax(optimizer), run_torch(torch.optim.SGD, {"lr": 1e-1}, max_norm=0.5), strict=True
-    ):
+    optimizer = optax.chain(clip_by_global_norm(0.5, eps=1e-6), SGD().build(1e-1))
+    theirs = run_torch(SGD, {"lr": 1e-1}, max_norm=0.5)
+    for (ours, _), (twin, _) in zip(run_jax(optimizer), theirs, strict=True):
         assert_close(ours, twin)
 
 
@@ -181,89 +180,32 @@ def test_adams_first_steps_are_right_to_a_few_roundoffs_in_float32():
     assert far["optax"] >= 6e-6
 
 
-def test_settings_that_torch_refuses_are_refused():
-    parameters = [torch.nn.Parameter(torch.zeros(1))]
-    for make, settings in (
-        (sgd, {"nesterov": True}),
-        (sgd, {"nesterov": True, "momentum": 0.9, "dampening": 0.1}),
-        (sgd, {"momentum": -0.1}),
-        (adam, {"betas": (1.0, 0.999)}),
-        (adamw, {"weight_decay": -1.0}),
-        (rmsprop, {"alpha": -0.1}),
-        (adagrad, {"lr_decay": -0.1}),
-        (adagrad, {"initial_accumulator_value": -0.1}),
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (SGD, {"nesterov": True}),
+        (SGD, {"nesterov": True, "momentum": 0.9, "dampening": 0.1}),
+        (SGD, {"momentum": -0.1}),
+        (Adam, {"betas": (1.0, 0.999)}),
+        (Adam, {"eps": -1e-8}),
+        (AdamW, {"weight_decay": -1.0}),
+        (RMSprop, {"alpha": -0.1}),
+        (Adagrad, {"lr_decay": -0.1}),
+        (Adagrad, {"initial_accumulator_value": -0.1}),
+    ],
+)
+def test_settings_that_torch_refuses_are_refused(kind, settings):
+    with pytest.raises(ValueError, match=r"Invalid|requires"):
+        torch_class(kind)([torch.nn.Parameter(torch.zeros(1))], **settings)
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        kind(**settings)
+
+
+def test_settings_that_could_only_diverge_are_refused():
+    for kind, settings in (
+        (RMSprop, {"alpha": 1.5}),
+        (Adam, {"weight_decay": math.nan}),
+        (SGD, {"dampening": math.inf}),
     ):
-        torch_class = next(torch_class for function, torch_class, _, _ in CASES if function is make)
-        with pytest.raises(ValueError, match=r"Invalid|requires"):
-            torch_class(parameters, **settings)
         with pytest.raises(ValueError, match=next(iter(settings))):
-            make(**settings)
-
-
-# The configuration
-
-
-def test_the_default_is_adam_behind_the_books_clipping(x64):
-    ours = make_optimizer(TrainingConfig(decay=False), num_steps=STEPS)
-    optaxs = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.005))
-    for (parameters, state), (expected, expected_state) in zip(run_jax(ours), run_jax(optaxs), strict=True):
-        assert_close(parameters, jax.device_get(expected))
-        assert jax.tree.structure(state) == jax.tree.structure(expected_state)
-
-
-def test_every_setting_is_one_of_the_optimisers_and_the_other_way_round():
-    for name, make in OPTIMIZERS.items():
-        known = set(inspect.signature(make).parameters) - {"learning_rate"}
-        for setting in ("weight_decay", "betas", "eps", "momentum", "dampening", "alpha", "lr_decay",
-                        "initial_accumulator_value", "nesterov", "centered"):  # fmt: skip
-            value = {"betas": (0.5, 0.5), "nesterov": True, "centered": True}.get(setting, 0.5)
-            training = TrainingConfig(optimizer=name, **{setting: value})
-            if setting not in known or (name == "sgd" and setting != "weight_decay"):
-                with pytest.raises(ConfigError, match=f"{setting.replace('_', '-')} belongs to optimizer"):
-                    check(Config(training=training))
-            else:
-                check(Config(training=training))
-                assert optimizer_settings(training)[setting] == value
-                make_optimizer(training, 1)
-
-
-def test_a_setting_of_0_is_a_setting_and_the_default_is_torchs():
-    assert optimizer_settings(TrainingConfig()) == {}
-    assert optimizer_settings(TrainingConfig(optimizer="momentum")) == {"momentum": 0.9}
-    assert optimizer_settings(TrainingConfig(optimizer="momentum", momentum=0.0)) == {"momentum": 0.0}
-    assert optimizer_settings(TrainingConfig(optimizer="adamw", weight_decay=0.0)) == {"weight_decay": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("settings", "torch_class", "torch_settings"),
-    [
-        ({"optimizer": "adamw"}, torch.optim.AdamW, {}),
-        ({"optimizer": "sgd"}, torch.optim.SGD, {}),
-        ({"optimizer": "momentum"}, torch.optim.SGD, {"momentum": 0.9}),
-        ({"optimizer": "momentum", "nesterov": True}, torch.optim.SGD, {"momentum": 0.9, "nesterov": True}),
-        ({"optimizer": "rmsprop", "centered": True}, torch.optim.RMSprop, {"centered": True}),
-        ({"optimizer": "adagrad", "weight_decay": 0.1}, torch.optim.Adagrad, {"weight_decay": 0.1}),
-    ],
-)
-def test_a_configuration_gives_torchs_optimiser_with_clipping(x64, settings, torch_class, torch_settings):
-    training = TrainingConfig(decay=False, learning_rate=0.1, clip_norm=0.5, clip_epsilon=1e-6, **settings)
-    theirs = run_torch(torch_class, {"lr": 0.1, **torch_settings}, max_norm=0.5)
-    for (ours, _), (twin, _) in zip(run_jax(make_optimizer(training, STEPS)), theirs, strict=True):
-        assert_close(ours, twin)
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"optimizer": "adamw", "betas": (0.9, 1.0)}, r"training.betas must be in \[0, 1\)"),
-        ({"optimizer": "momentum", "nesterov": True, "momentum": 0.0}, "nesterov needs training.momentum > 0"),
-        ({"optimizer": "momentum", "nesterov": True, "dampening": 0.5}, "training.dampening 0"),
-        ({"weight_decay": -0.1}, r"training.weight-decay must be in \[0, 1000.0\]; got -0.1"),
-        ({"optimizer": "rmsprop", "alpha": 1.5}, r"training.alpha must be in \[0, 1\]; got 1.5"),
-        ({"eps": 0.0}, "training.eps must be in"),
-        ({"clip_epsilon": -1.0}, "training.clip-epsilon must be in"),
-    ],
-)
-def test_settings_that_no_run_could_use_are_told(settings, said):
-    with pytest.raises(ConfigError, match=said):
-        check(Config(training=TrainingConfig(**settings)))
+            kind(**settings)

@@ -1,5 +1,7 @@
-"""What a person sees of a run."""
+"""The messages of a run: what it reads, how far the training is, and its results."""
 
+import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +17,12 @@ from train.learner import Epoch
 
 CONSOLE = Console(highlight=False)
 
+REDRAW = 0.1
+"""Seconds between two updates of the bar, at least."""
+
 
 def show_start(config: Config, data: Data, folder: RunFolder) -> None:
-    """What is about to be learnt from what, and every line of the corpus that was not used."""
+    """Print the sizes of the data, the lines of the corpus that are not used, and the run folder."""
     origin = "the embedded corpus" if config.data is None else str(config.data)
     CONSOLE.print(
         f"{len(data.corpus.train)} pairs for training, {len(data.corpus.valid)} for validation, "
@@ -30,24 +35,30 @@ def show_start(config: Config, data: Data, folder: RunFolder) -> None:
 
 
 class Progress:
-    """A bar over the epochs, and a line for each, or for about twenty of them where there are more."""
+    """A bar over all training steps, and a line for each epoch, or for about twenty of them if there are more.
 
-    def __init__(self, num_epochs: int) -> None:
-        self.num_epochs = num_epochs
+    Without a terminal there is no bar, but the lines remain.
+    """
+
+    def __init__(self, num_epochs: int, steps_per_epoch: int) -> None:
+        self.num_epochs, self.steps_per_epoch = num_epochs, steps_per_epoch
         self.every = max(1, num_epochs // 20)
+        self.drawn = -math.inf
+        self.started: float | None = None
+        self.tokens = self.first_tokens = 0
         self.bar = rich.progress.Progress(
-            rich.progress.TextColumn("training"),
+            rich.progress.TextColumn("epoch {task.fields[epoch]}"),
             rich.progress.BarColumn(),
             rich.progress.MofNCompleteColumn(),
-            rich.progress.TextColumn("epochs"),
+            rich.progress.TextColumn("steps {task.fields[numbers]}"),
             rich.progress.TimeElapsedColumn(),
-            rich.progress.TextColumn("of about"),
-            rich.progress.TimeRemainingColumn(elapsed_when_finished=True),
+            rich.progress.TextColumn("left"),
+            rich.progress.TimeRemainingColumn(),
             console=CONSOLE,
             transient=True,
             disable=not CONSOLE.is_terminal,
         )
-        self.task = self.bar.add_task("training", total=num_epochs)
+        self.task = self.bar.add_task("", total=num_epochs * steps_per_epoch, epoch=f"1/{num_epochs}", numbers="")
 
     def __enter__(self) -> "Progress":
         self.bar.start()
@@ -56,9 +67,30 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def show(self, epoch: Epoch) -> None:
-        """An epoch that is done."""
-        self.bar.update(self.task, completed=epoch.epoch)
+    def update(self, step: int, loss: float | None = None, tokens: int = 0) -> None:
+        """Move the bar. Cheap enough to be called after every step, since it draws at most ten times a second.
+
+        Args:
+            step: the steps done since the beginning of the training.
+            loss: nats a token of a late step; None if it is not known yet.
+            tokens: the target tokens learnt from since the last call.
+        """
+        now = time.perf_counter()
+        self.tokens += tokens
+        if self.started is None:  # after the first step, which compiles
+            self.started, self.first_tokens = now, self.tokens
+        if self.bar.disable or now - self.drawn < REDRAW:
+            return
+        self.drawn = now
+        epoch = min(step // self.steps_per_epoch + 1, self.num_epochs)
+        numbers = "" if loss is None else f"  loss {loss:.4f}"
+        if self.tokens > self.first_tokens:
+            numbers += f"  {(self.tokens - self.first_tokens) / (now - self.started):,.0f} tokens/s"
+        self.bar.update(self.task, completed=step, epoch=f"{epoch}/{self.num_epochs}", numbers=numbers)
+
+    def show_epoch(self, epoch: Epoch) -> None:
+        """Print the line of an epoch that is done."""
+        self.update(epoch.epoch * self.steps_per_epoch, epoch.loss)
         if epoch.epoch % self.every and epoch.epoch != self.num_epochs:
             return
         valid = "" if epoch.valid_loss is None else f"   validation {epoch.valid_loss:.4f}"
@@ -69,25 +101,28 @@ class Progress:
         )
 
 
-def show_results(summary: Mapping[str, Any], folder: RunFolder) -> None:
-    """Translations and scores."""
+def show_results(summary: Mapping[str, Any], folder: RunFolder, book_loss: bool = False) -> None:
+    """Print translations and scores, and if asked for the loss by the book's measure."""
     table = Table("source", "translation", "reference", title="translations", title_justify="left")
     for row in summary["translations"]:
         cells = (row["source"], row["translation"], " / ".join(row["references"]))
-        table.add_row(*(Text(cell) for cell in cells))  # as they are: a sentence's brackets are no markup
+        table.add_row(*map(Text, cells))  # as Text, since brackets in a sentence are not markup
     CONSOLE.print(table)
     if summary["bleu"] is not None:
         CONSOLE.print(f"{summary['test_pairs']} sentences never seen:", markup=False)
         CONSOLE.print(f"  BLEU {summary['bleu']:.1f}   {summary['bleu_signature']}", markup=False)
         CONSOLE.print(f"  chrF {summary['chrf']:.1f}   {summary['chrf_signature']}", markup=False)
     if summary["alignment_error_rate"] is not None:
+        diagonal = summary["alignment_error_rate_of_diagonal"]
+        CONSOLE.print(f"  alignment error {summary['alignment_error_rate']:.3f}   (of the diagonal: {diagonal:.3f})")
+    CONSOLE.print(f"loss {summary['loss']:.4f} nats a token")
+    if book_loss:
         CONSOLE.print(
-            f"  alignment error {summary['alignment_error_rate']:.3f}   "
-            f"(the diagonal's: {summary['alignment_error_rate_of_diagonal']:.3f})"
+            f"loss by the book's measure {summary['loss_book']:.4f}, the mean of the last epochs; "
+            f"{summary['loss_book_best']:.4f} in the best one",
+            soft_wrap=True,
         )
     CONSOLE.print(
-        f"loss {summary['loss']:.4f} nats a token; by the book's measure {summary['loss_book']:.4f} "
-        f"over the last epochs, {summary['loss_book_best']:.4f} at best",
+        f"{summary['tokens_per_second']:,.0f} tokens/s; {summary['seconds']:.0f} s in all; see {folder.path}",
         soft_wrap=True,
     )
-    CONSOLE.print(f"{summary['tokens_per_second']:,.0f} tokens/s; {summary['seconds']:.0f} s in all; see {folder.path}")

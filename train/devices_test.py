@@ -26,7 +26,7 @@ jax.monitoring.register_event_duration_secs_listener(
 learner = JaxLearner(config, dataset.load(config))
 devices, before = learner.state.step.sharding.num_devices, learner.state
 losses = []
-learner.fit(lambda epoch: (losses.append(epoch.loss), losses.append(epoch.valid_loss)))
+learner.fit(lambda epoch: (losses.append(epoch.loss), losses.append(epoch.valid_loss)), lambda *_: None)
 reused = all(x.is_deleted() for x in jax.tree.leaves(before))
 weights = [float(abs(x).sum()) for x in learner.weights().values()]
 print(json.dumps({"devices": devices, "losses": losses + weights, "compiled": compiled, "reused": reused}))

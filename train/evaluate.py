@@ -1,4 +1,4 @@
-"""A trained model put to the test: on sentences it never saw, and on the ones it was asked for."""
+"""Test a trained model: scores on the test set, and a few translations."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,10 +19,10 @@ Results = dict[str, Any]
 
 
 def evaluate(learner: Learner, config: Config, data: Data, folder: RunFolder) -> Results:
-    """Scores of the test set and a few translations, as `summary.json` gives them.
+    """Return the scores and a few translations for `summary.json`, draw `attention.png`, and write `test.jsonl`.
 
-    Draws `attention.png`, and writes `test.jsonl`: each test sentence with its translation, and with the links (source
-    position, target position) that attention found while the reference was read, beside the gold ones.
+    A line of `test.jsonl` holds a test sentence, its translation, the links (source position, target position) that
+    attention finds while the decoder reads the reference, and the gold links.
     """
     translator = Translator(
         learner.search,
@@ -35,7 +35,7 @@ def evaluate(learner: Learner, config: Config, data: Data, folder: RunFolder) ->
     pairs = data.corpus.test
     translated = translator.translate_words([pair.source for pair in pairs])
     links = _links(learner, data)
-    folder.save_test(_test_records(translated, pairs, links))
+    folder.save_test(_test_lines(translated, pairs, links))
     results = _text_results(translated, pairs) | _alignment_results(links, pairs)
     if config.search.examples:
         shown = translator(config.search.examples)
@@ -60,7 +60,7 @@ def _text_results(translated: Sequence[Translation], pairs: Sequence[Pair]) -> R
 
 
 def _links(learner: Learner, data: Data) -> Sequence[set[Link]] | None:
-    """What attention links in each test pair while the reference is read; None without attention."""
+    """Find the attention's links in each test pair while the decoder reads the reference; None without attention."""
     pairs = data.corpus.test
     weights = learner.force_decode(data.test) if pairs else None
     if weights is None:
@@ -69,7 +69,7 @@ def _links(learner: Learner, data: Data) -> Sequence[set[Link]] | None:
 
 
 def _alignment_results(links: Sequence[set[Link]] | None, pairs: Sequence[Pair]) -> Results:
-    """Alignment error on the test set where its gold alignment is known, beside that of the diagonal."""
+    """Compare links and diagonal with the gold alignment, if the test set has one."""
     gold = [pair.alignment for pair in pairs if pair.alignment is not None]
     if not gold or len(gold) < len(pairs):
         return {"alignment_error_rate": None}
@@ -80,10 +80,10 @@ def _alignment_results(links: Sequence[set[Link]] | None, pairs: Sequence[Pair])
     }
 
 
-def _test_records(
+def _test_lines(
     translated: Sequence[Translation], pairs: Sequence[Pair], links: Sequence[set[Link]] | None
 ) -> Iterator[Results]:
-    """The lines of `test.jsonl`; links that are not known are left out."""
+    """Yield the lines of `test.jsonl`, without the links that are not known."""
     for i, (translation, pair) in enumerate(zip(translated, pairs, strict=True)):
         record: Results = {"source": pair.source, "reference": pair.target, "translation": translation.target}
         if links is not None:
@@ -94,7 +94,7 @@ def _test_records(
 
 
 def _known_translations(shown: Sequence[Translation], data: Data) -> list[list[str]]:
-    """What the training pairs give for each source: one, several, or none."""
+    """Look up each source in the training pairs, which have one, several or no translations of it."""
     return [
         list(dict.fromkeys(detokenize(list(p.target)) for p in data.corpus.train if p.source == t.source))
         for t in shown
@@ -102,7 +102,7 @@ def _known_translations(shown: Sequence[Translation], data: Data) -> list[list[s
 
 
 def _draw(translations: Sequence[Translation], folder: RunFolder) -> None:
-    """What the four translations that reorder their source most attended to; nothing without attention."""
+    """Draw the attention of the four translations that reorder their source most; nothing without attention."""
     examples = [
         ((*t.source, "<eos>"), t.best.tokens, t.weights)
         for t in sorted(translations, key=_steps_back, reverse=True)[:4]
@@ -113,7 +113,7 @@ def _draw(translations: Sequence[Translation], folder: RunFolder) -> None:
 
 
 def _steps_back(translation: Translation) -> int:
-    """How often attention's peak moves to an earlier word from one target word to the next."""
+    """Count how often the attention's peak moves back to an earlier source word."""
     if translation.weights is None:
         return 0
     return int((np.diff(translation.weights[:-1].argmax(axis=-1)) < 0).sum())

@@ -27,11 +27,19 @@ class Epoch(NamedTuple):
     """The time of training alone; in the first epoch with compilation."""
 
 
+ReportEpoch = Callable[[Epoch], None]
+
+ReportProgress = Callable[[int, float, int], None]
+"""report(steps done since the start, loss of a late step in nats a token, tokens since the last report)."""
+
+
 class Learner(Protocol):
     """A model that learns from the data of a run."""
 
-    def fit(self, report: Callable[[Epoch], None]) -> None:
-        """Train, and report each epoch at its end."""
+    steps_per_epoch: int
+
+    def fit(self, report: ReportEpoch, progress: ReportProgress) -> None:
+        """Train. Report each epoch at its end, and the progress every now and then."""
 
     def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
         """Translate padded sources `[rows, S]`; sampling draws by the sentences' numbers."""

@@ -1,9 +1,10 @@
 """The training loop in JAX, and what is asked of a trained model. `train.reference` has the same in PyTorch."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,7 +16,7 @@ from train.config import Config, num_widths
 from train.data.batches import Examples, in_order, make_buckets, plan, take
 from train.data.dataset import Data
 from train.devices import data_mesh, first_copy, replicate, shard_batches
-from train.learner import Epoch
+from train.learner import Epoch, ReportEpoch, ReportProgress
 from train.model import build_model
 from train.optimizer import make_optimizer
 from train.step import Losses, make_eval_step, make_force_decode, make_init, make_train_steps
@@ -37,8 +38,8 @@ class JaxLearner:
         self.model = build_model(config.model, len(data.source), len(data.target))
         self._mesh = data_mesh(batch_size)
         self._buckets = make_buckets(data.train, num_widths(config))
-        num_steps = sum(-(-bucket.members.size // batch_size) for bucket in self._buckets) * config.epochs
-        optimizer = make_optimizer(config.training, num_steps)
+        self.steps_per_epoch = sum(-(-bucket.members.size // batch_size) for bucket in self._buckets)
+        optimizer = make_optimizer(config.training, self.steps_per_epoch * config.epochs)
         example = Examples(*(column[:1] for column in data.train))
         self.state = replicate(make_init(self.model, optimizer)(np.uint32(config.seed), example), self._mesh)
         self._train_steps = make_train_steps(self.model, optimizer, config.training.loss, config.seed, mesh=self._mesh)
@@ -51,18 +52,25 @@ class JaxLearner:
         """The parameters, on one device."""
         return first_copy(self.state.params)
 
-    def fit(self, report: Callable[[Epoch], None]) -> None:
+    def fit(self, report: ReportEpoch, progress: ReportProgress) -> None:
+        step = 0
         for epoch in range(self.config.epochs):
             start = time.perf_counter()
             losses: list[Losses] = []
+            running: deque[Losses] = deque()
             for batches in self._batches(epoch):
                 self.state, loss = self._train_steps(self.state, batches)
-                losses.append(loss)
-                jax.block_until_ready(losses[-CALLS_IN_FLIGHT:][0])
-            total = _total(losses)
+                running.append(loss)
+                if len(running) == CALLS_IN_FLIGHT:
+                    losses.append(jax.device_get(running.popleft()))  # waits for it
+                    done = _total(losses[-1:])
+                    step += np.count_nonzero(losses[-1].tokens)
+                    progress(step, done.nats / done.tokens, int(done.tokens))
+            total = _total([*losses, *jax.device_get(list(running))])
             seconds = time.perf_counter() - start
-            tokens = int(total.tokens)
-            report(Epoch(epoch + 1, total.nats / tokens, total.sentences / tokens, self._valid_loss(), tokens, seconds))
+            nats, sentences = total.nats / total.tokens, total.sentences / total.tokens
+            step = (epoch + 1) * self.steps_per_epoch
+            report(Epoch(epoch + 1, nats, sentences, self._valid_loss(), int(total.tokens), seconds))
 
     def _batches(self, epoch: int) -> Iterator[Examples]:
         """Yield `STEPS_PER_CALL` batches of an epoch at a time, each device holding its rows."""
@@ -73,8 +81,8 @@ class JaxLearner:
         if not self.data.corpus.valid:
             return None
         params, plan = self.params, in_order(len(self.data.corpus.valid), self.config.training.batch_size)
-        total = _total([self._eval_step(params, take(self.data.valid, rows)) for rows in plan])
-        return float(total.nats / total.tokens)
+        total = _total(jax.device_get([self._eval_step(params, take(self.data.valid, rows)) for rows in plan]))
+        return total.nats / total.tokens
 
     def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
         return jax.device_get(self._search([self.params], sources, source_lens, numbers))
@@ -91,11 +99,13 @@ class JaxLearner:
         save_state(path, first_copy(self.state))
 
 
-def _total(losses: list[Losses]) -> Losses:
-    """Sum losses over steps, in float64 on the host."""
-    return Losses(
-        *(
-            float(np.sum([np.sum(x, dtype=np.float64) for x in parts]))
-            for parts in zip(*jax.device_get(losses), strict=True)
-        )
-    )
+class Total(NamedTuple):
+    """Losses, summed over steps in float64."""
+
+    nats: float
+    tokens: float
+    sentences: float
+
+
+def _total(losses: Sequence[Losses]) -> Total:
+    return Total(*(sum(float(np.sum(x, dtype=np.float64)) for x in column) for column in zip(*losses, strict=True)))

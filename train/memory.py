@@ -1,4 +1,4 @@
-"""How much memory a run has held at most, as the system and the device tell it."""
+"""The peak memory of a run."""
 
 import re
 import sys
@@ -8,10 +8,9 @@ STATUS = Path("/proc/self/status")
 
 
 def peak() -> int | None:
-    """Bytes of this process's resident set at its largest; None where the system does not tell.
+    """Return the largest resident set of this process in bytes; None if the system has no such number.
 
-    Linux's own count is of this program alone. That of getrusage, taken elsewhere, begins with what the process held
-    that started this one.
+    On Linux, /proc counts this program alone, while getrusage starts from the size of the process that started it.
     """
     if STATUS.exists():
         found = re.search(r"^VmHWM:\s*(\d+) kB$", STATUS.read_text(encoding="utf-8"), re.MULTILINE)
@@ -26,10 +25,9 @@ def peak() -> int | None:
 
 
 def peak_of_device(framework: str) -> int | None:
-    """Bytes that JAX had allocated on its first device at most; None on a CPU, whose memory is the process's."""
+    """Return JAX's peak of bytes on its first device; None on a CPU, which has no memory of its own."""
     if framework == "torch":
         return None
     import jax
 
-    told = jax.local_devices()[0].memory_stats() or {}
-    return told.get("peak_bytes_in_use")
+    return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")

@@ -1,13 +1,7 @@
-"""Train a translator: `python -m train.nmt [PRESET] [OPTIONS]`.
+"""Train a translator: `python -m train.nmt [PRESET] [OPTIONS]`; `--help` shows the options."""
 
-python -m train.nmt                              the embedded English-French corpus, within a minute
-python -m train.nmt book --data fra.txt          d2l.ai's translator, by the book
-python -m train.nmt --data pairs.txt --epochs 20 your own sentence pairs, a tab between source and target
-python -m train.nmt --model.attention none       the same without attention
-"""
-
-# JAX takes a second to import and a bad option or a bad file should be answered at once, so what needs it is imported
-# where the run comes to it.
+# JAX takes a second to import, and a wrong option or a wrong file should be answered at once. So whatever needs JAX is
+# imported when the run comes to it.
 from __future__ import annotations
 
 import io
@@ -21,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.checkpoint import RunFolder, next_free
-from train.config import Config, ConfigError, check
+from train.command_line import parse
+from train.config import Config, ConfigError
 from train.data import dataset
 from train.data.corpus import CorpusError
 
@@ -32,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class DivergenceError(ArithmeticError):
-    """A loss that is no number any more."""
+    """The loss is NaN or infinite."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, run, and say what was wrong on one line; the exit status."""
+    """Train one model, and return the exit status; an error is one line on stderr."""
     started = time.perf_counter()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -51,48 +46,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted; a run folder without summary.json is a run that did not end", file=sys.stderr)
+        print("interrupted; the run did not end, and its folder has no summary.json", file=sys.stderr)
         return 130
     return 0
 
 
-def parse(arguments: list[str]) -> tuple[str, Config]:
-    """The preset's name and its configuration with the command line's changes."""
-    import tyro
-
-    from train.presets import PRESETS
-
-    named = bool(arguments) and not arguments[0].startswith("-")
-    preset = arguments[0] if named else "demo"
-    if preset not in PRESETS:
-        raise ConfigError(f"there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
-    config = tyro.cli(
-        Config,
-        prog=f"python -m train.nmt {preset}" if named else "python -m train.nmt",
-        description=__doc__,
-        args=arguments[named:],
-        default=PRESETS[preset],
-    )
-    check(config)
-    return preset, config
-
-
 def run(preset: str, config: Config, started: float) -> None:
-    """One run from its configuration to its summary."""
+    """Train, test, and write the run folder."""
     out = config.out or next_free(Path("runs"), preset)
     RunFolder.require_free(out)
-    loaded = dataset.load(config)
+    data = dataset.load(config)
 
     from train import console, memory
     from train.evaluate import evaluate
 
-    learner = make_learner(config, loaded)
+    learner = make_learner(config, data)
     folder = RunFolder.create(out)
-    folder.save_inputs(config, loaded)
-    console.show_start(config, loaded, folder)
+    folder.save_inputs(config, data)
+    console.show_start(config, data, folder)
 
     epochs: list[Epoch] = []
-    with console.Progress(config.epochs) as progress:
+    with console.Progress(config.epochs, learner.steps_per_epoch) as progress:
 
         def report(epoch: Epoch) -> None:
             if not math.isfinite(epoch.loss) or not math.isfinite(epoch.valid_loss or 0):
@@ -101,9 +75,9 @@ def run(preset: str, config: Config, started: float) -> None:
                 )
             epochs.append(epoch)
             folder.append_metrics(epoch._asdict())
-            progress.show(epoch)
+            progress.show_epoch(epoch)
 
-        learner.fit(report)
+        learner.fit(report, progress.update)
     learner.save(folder.path / "checkpoint")
     weights = learner.weights()
     folder.save_weights(weights)
@@ -114,52 +88,52 @@ def run(preset: str, config: Config, started: float) -> None:
         "seed": config.seed,
         "versions": versions(config.framework),
     }
-    summary |= summarize(epochs) | count_parameters(weights) | evaluate(learner, config, loaded, folder)
+    summary |= summarize(epochs) | count_parameters(weights) | evaluate(learner, config, data, folder)
     summary |= {"peak_memory_bytes": memory.peak(), "peak_device_memory_bytes": memory.peak_of_device(config.framework)}
     summary["seconds"] = time.perf_counter() - started
     folder.save_summary(summary)
-    console.show_results(summary, folder)
+    console.show_results(summary, folder, book_loss=config.training.loss == "sentences")
 
 
-def make_learner(config: Config, loaded: dataset.Data) -> Learner:
-    """The learner of the framework asked for; PyTorch is imported only for its own."""
+def make_learner(config: Config, data: dataset.Data) -> Learner:
+    """Make the learner of the framework; PyTorch is imported only for its own."""
     if config.framework == "torch":
         try:
             from train.reference import TorchLearner
         except ImportError as error:
             raise ConfigError(f"--framework torch needs PyTorch: install the extra `torch` ({error})") from error
-        return TorchLearner(config, loaded)
+        return TorchLearner(config, data)
     from train.devices import start_jax
     from train.loop import JaxLearner
 
     start_jax(config.model.num_hiddens)
-    return JaxLearner(config, loaded)
+    return JaxLearner(config, data)
 
 
 def summarize(epochs: Sequence[Epoch]) -> dict[str, Any]:
-    """The losses and the speed of a run; the book's loss over the last 50 epochs, as it wavers from one to the next."""
+    """Sum up the epochs; the book's loss, which varies between epochs, is the mean of the last 50."""
     last = epochs[-50:]
-    steady = epochs[1:] or epochs  # the first epoch compiles
+    compiled = epochs[1:] or epochs  # the first epoch compiles
     return {
         "loss": epochs[-1].loss,
         "valid_loss": epochs[-1].valid_loss,
         "loss_book": sum(epoch.loss_book for epoch in last) / len(last),
         "loss_book_best": min(epoch.loss_book for epoch in epochs),
         "epochs": len(epochs),
-        "tokens_per_second": sum(epoch.tokens for epoch in steady) / sum(epoch.seconds for epoch in steady),
+        "tokens_per_second": sum(epoch.tokens for epoch in compiled) / sum(epoch.seconds for epoch in compiled),
         "seconds_training": sum(epoch.seconds for epoch in epochs),
     }
 
 
 def count_parameters(weights: Mapping[str, np.ndarray]) -> dict[str, int]:
-    """How many numbers are learnt, and how many of them are the attention's own."""
+    """Count the parameters, and those of the attention."""
     sizes = {name: weight.size for name, weight in weights.items()}
-    of_attention = [size for name, size in sizes.items() if name.startswith("decoder.attention.")]
-    return {"parameters": sum(sizes.values()), "attention_parameters": sum(of_attention)}
+    attention = sum(size for name, size in sizes.items() if name.startswith("decoder.attention."))
+    return {"parameters": sum(sizes.values()), "attention_parameters": attention}
 
 
 def versions(framework: str) -> dict[str, str]:
-    """What the numbers were computed with."""
+    """Return the versions of Python and of the framework's packages."""
     names = ("torch", "numpy") if framework == "torch" else ("jax", "flax", "optax", "numpy")
     return {"python": platform.python_version()} | {name: version(name) for name in names}
 

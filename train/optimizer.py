@@ -1,17 +1,59 @@
-"""The optimiser that a configuration describes."""
+"""The optimiser of a configuration."""
+
+from collections.abc import Sequence
+from dataclasses import fields, make_dataclass, replace
+from typing import Any
 
 import optax
 from optax import GradientTransformation
 
-from jax_attn.optim import OPTIMIZERS, clip_by_global_norm
-from train.config import TrainingConfig, optimizer_settings
+from jax_attn.optim import OPTIMIZERS, Optimizer, clip_by_global_norm
+from train.config import ConfigError, TrainingConfig
 
 
 def make_optimizer(config: TrainingConfig, num_steps: int) -> GradientTransformation:
-    """The optimiser of a configuration, behind the clipping of the gradients' global norm.
+    """Make the optimiser, with clipping of the gradients' global norm before it.
 
-    The learning rate is constant, or goes to zero along half a cosine within `num_steps`.
+    The learning rate is constant, or decays to zero along half a cosine within `num_steps`.
     """
     rate = optax.cosine_decay_schedule(config.learning_rate, num_steps) if config.decay else config.learning_rate
-    optimizer = OPTIMIZERS[config.optimizer](rate, **optimizer_settings(config))
-    return optax.chain(clip_by_global_norm(config.clip_norm, config.clip_epsilon), optimizer)
+    clip = clip_by_global_norm(config.clip_norm, config.clip_epsilon)
+    return optax.chain(clip, chosen_optimizer(config).build(rate))
+
+
+def chosen_optimizer(config: TrainingConfig) -> Optimizer:
+    """Find the optimiser and change its settings; ConfigError for a setting or a value that it cannot use."""
+    for name in config.optimizer_settings:
+        require_setting(config.optimizer, name)
+    try:
+        chosen = replace(OPTIMIZERS[config.optimizer], **config.optimizer_settings)
+    except ValueError as error:
+        raise ConfigError(f"training.{error}") from error
+    if getattr(chosen, "eps", 1) == 0:
+        raise ConfigError("training.eps must be above 0; got 0.0")
+    return chosen
+
+
+def setting_names(optimizer: str) -> list[str]:
+    """List the settings of an optimiser."""
+    return [field.name for field in fields(OPTIMIZERS[optimizer])]
+
+
+def require_setting(optimizer: str, name: str) -> None:
+    """Raise ConfigError if `name` is a setting of other optimisers only, or of none."""
+    owners = [other for other in OPTIMIZERS if name in setting_names(other)]
+    if optimizer not in owners:
+        option = f"training.{name.replace('_', '-')}"
+        raise ConfigError(f"{option} belongs to optimizer {' or '.join(owners) or 'none'}; got {optimizer}")
+
+
+def read_settings(optimizer: str, arguments: Sequence[str], prog: str) -> tuple[dict[str, Any], list[str]]:
+    """Read options such as `--training.weight-decay 0.01`; return the settings that change, and what is left."""
+    import tyro
+
+    default = OPTIMIZERS[optimizer]
+    settings = make_dataclass("Settings", [(f.name, f.type, getattr(default, f.name)) for f in fields(default)])
+    options = make_dataclass("Options", [("training", settings)])
+    found, rest = tyro.cli(options, default=options(settings()), args=arguments, prog=prog, return_unknown_args=True)
+    values = vars(found.training)
+    return {name: value for name, value in values.items() if value != getattr(default, name)}, rest

@@ -1,9 +1,9 @@
-"""The runs that have a name. Each says its command, its time on two cores, and the score to expect."""
+"""Named configurations, each with its command, its time on two cores and the scores to expect."""
 
 from train.config import Config, CorpusConfig, ModelConfig, SearchConfig, TrainingConfig
 
 DEMO = Config()
-"""The embedded corpus: within a minute, BLEU 97 and an alignment error of 0.07 on 500 sentences never seen.
+"""The embedded corpus: within a minute, BLEU 97 and an alignment error of 0.08 on 500 sentences never seen.
 
     python -m train.nmt
 """

@@ -1,6 +1,7 @@
-"""The same run in plain PyTorch, by `torch_ref`: what `--framework torch` asks for, and nothing else imports."""
+"""Training in plain PyTorch by `torch_ref`; only `--framework torch` imports it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import torch
 
 from jax_attn.search import SearchResult
 from torch_ref import recipe
-from train.config import Config, ConfigError, optimizer_settings
+from train.config import Config, ConfigError, SearchConfig
 from train.data.batches import PADDING_ROW, Examples, make_buckets, plan
 from train.data.dataset import Data
 from train.data.vocabulary import BOS, EOS
-from train.learner import Epoch
+from train.learner import Epoch, ReportEpoch, ReportProgress
 
 
 class TorchLearner:
@@ -24,10 +25,15 @@ class TorchLearner:
         self.recipe = _recipe(config)
         self.model = recipe.build(len(data.source), len(data.target), self.recipe, config.seed)
 
-    def fit(self, report: Callable[[Epoch], None]) -> None:
+    @property
+    def steps_per_epoch(self) -> int:
+        return -(-len(self.data.train.sources) // self.config.training.batch_size)
+
+    def fit(self, report: ReportEpoch, progress: ReportProgress) -> None:
         def convert(done: recipe.EpochReport) -> None:
             tokens = int(np.maximum(self.data.train.target_lens - 1, 0).sum())
             seconds = tokens / done.tokens_per_second
+            progress((done.epoch + 1) * self.steps_per_epoch, done.nats_per_token, tokens)
             report(Epoch(done.epoch + 1, done.nats_per_token, done.loss_book, None, tokens, seconds))
 
         recipe.train(self.model, self._batches, self.recipe, self.config.epochs, convert)
@@ -35,8 +41,8 @@ class TorchLearner:
     def _batches(self, epoch: int) -> Iterator[Examples]:
         train = self.data.train
         for group in plan(make_buckets(train, 1), self.config.training.batch_size, 1, self.config.seed, epoch):
-            present = group.rows[group.rows != PADDING_ROW]
-            yield Examples(*(column[present] for column in train))
+            examples = group.rows[group.rows != PADDING_ROW]
+            yield Examples(*(column[examples] for column in train))
 
     def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
         found = recipe.translate(self.model, sources, source_lens, BOS, EOS, self.data.max_target_len)
@@ -57,9 +63,9 @@ class TorchLearner:
 
 
 def _recipe(config: Config) -> recipe.Recipe:
-    """The recipe that a configuration describes; ConfigError if it is not the book's kind."""
+    """Convert the configuration into a recipe; ConfigError for a setting that the recipe does not have."""
     model, training = config.model, config.training
-    fixed = {
+    required = {
         "model.cell": (model.cell, "lstm"),
         "model.attention": (model.attention, "additive"),
         "model.query": (model.query, "previous"),
@@ -73,11 +79,14 @@ def _recipe(config: Config) -> recipe.Recipe:
         "training.clip-epsilon": (training.clip_epsilon, 0.0),
         "training.decay": (training.decay, False),
     }
-    other = [f"{name} must be {needed}; got {value}" for name, (value, needed) in fixed.items() if value != needed]
-    told = optimizer_settings(training) if training.optimizer == "adam" else {}
-    other += [f"training.{name.replace('_', '-')} must be left at its default; got {told[name]}" for name in told]
-    if other:
-        raise ConfigError("framework torch runs the book's recipe (the preset book): " + "; ".join(other))
+    wrong = [f"{name} must be {needed}; got {value}" for name, (value, needed) in required.items() if value != needed]
+    for name, value in training.optimizer_settings.items():
+        wrong.append(f"training.{name.replace('_', '-')} must be left at its default; got {value}")
+    greedy = replace(SearchConfig(), batch_size=config.search.batch_size, examples=config.search.examples)
+    if replace(config.search, length_penalty=greedy.length_penalty) != greedy:
+        wrong.append("the options of the search must be left at their defaults, since it searches greedily")
+    if wrong:
+        raise ConfigError("framework torch runs the book's recipe (the preset book): " + "; ".join(wrong))
     return recipe.Recipe(
         embed_size=model.embed_size,
         num_hiddens=model.num_hiddens,

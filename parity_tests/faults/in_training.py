@@ -56,22 +56,27 @@ def merged_biases(adam: Any) -> Any:
 
 def epsilon_inside(_: Any) -> Any:
     """m / √(v + ε)."""
-    return lambda rate: optax.adam(rate, eps=0.0, eps_root=1e-8)
+    return lambda betas, _: optax.scale_by_adam(*betas, eps=0.0, eps_root=1e-8)
 
 
 def no_bias_correction(_: Any) -> Any:
     """m / (√v + ε), the moments as they are."""
 
-    def wrong(rate: float) -> Any:
+    def wrong(*_: Any) -> Any:
         inner = optax.scale_by_adam()
 
         def update(gradients: Any, state: Any, params: Any = None) -> Any:
             _, state = inner.update(gradients, state, params)
             return jax.tree.map(lambda m, v: m / (jnp.sqrt(v) + 1e-8), state.mu, state.nu), state
 
-        return optax.chain(optax.GradientTransformation(inner.init, update), optax.scale_by_learning_rate(rate))
+        return optax.GradientTransformation(inner.init, update)
 
     return wrong
+
+
+def with_decay(adam: Any) -> Any:
+    """Optax's AdamW in the place of Adam."""
+    return lambda *settings: optax.chain(adam(*settings), optax.add_decayed_weights(1e-4))
 
 
 def other_epsilon(clip: Any) -> Any:
@@ -91,10 +96,10 @@ def each_on_its_own(_: Any) -> Any:
 
 
 TRAINING_FAULTS = (
-    TrainingFault("both recurrent biases in one", "adam", merged_biases),
-    TrainingFault("Adam's epsilon inside of the root", "adam", epsilon_inside),
-    TrainingFault("no bias correction", "adam", no_bias_correction),
-    TrainingFault("decay of 1e-4, Optax's AdamW", "adam", lambda _: optax.adamw),
+    TrainingFault("both recurrent biases in one", "scale_by_adam", merged_biases),
+    TrainingFault("Adam's epsilon inside of the root", "scale_by_adam", epsilon_inside),
+    TrainingFault("no bias correction", "scale_by_adam", no_bias_correction),
+    TrainingFault("decay of 1e-4, Optax's AdamW", "scale_by_adam", with_decay),
     TrainingFault("the clipping's epsilon", "clip_by_global_norm", other_epsilon),
     TrainingFault("each gradient clipped on its own", "clip_by_global_norm", each_on_its_own),
 )

@@ -260,7 +260,7 @@ class JaxSide:
         with jax.enable_x64(dtype == "float64"):
             self.template, self.differentiate = _program(training, dtype)
             # what makes them is an argument of the cache, so that a planted one is another
-            adam, self.update = _optimizer(training, optimizers.clip_by_global_norm, optimizers.adam)
+            adam, self.update = _optimizer(training, optimizers.clip_by_global_norm, optimizers.scale_by_adam)
             weights = {name: array.astype(dtype) for name, array in initial_weights(training).items()}
             self.params = from_torch(weights, self.template)
             self.state = adam.init(self.params)
@@ -313,11 +313,11 @@ def _program(training: Training, dtype: str) -> tuple[Any, Callable[..., tuple[j
 
 @cache
 def _optimizer(
-    training: Training, make_clip: Callable[..., Any], make_adam: Callable[..., Any]
+    training: Training, make_clip: Callable[..., Any], _scale_by_adam: Callable[..., Any]
 ) -> tuple[optax.GradientTransformation, Callable[..., tuple[Any, ...]]]:
     """Adam, and a compiled function (gradients, state, parameters) -> (norm, clipped, state, parameters)."""
     clip = make_clip(training.clip_norm, training.clip_epsilon)
-    adam = make_adam(training.learning_rate)
+    adam = optimizers.Adam().build(training.learning_rate)
 
     @jax.jit
     def update(gradients: Any, state: Any, params: Any) -> tuple[Any, ...]:

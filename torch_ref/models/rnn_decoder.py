@@ -46,7 +46,8 @@ class Seq2SeqAttentionDecoder(nn.Module):
         context = attend(h[t]);  feed[t] = tanh(attentional([context; h[t]]));  logits = dense(feed[t]).
 
     attention: a module, or a name in ATTENTIONS, or "none", which takes the encoder's final top state as the context of
-    every step. encoder_size: features of the encoder's outputs (default num_hiddens).
+    every step. num_heads: for "multi_head". encoder_size: features of
+    the encoder's outputs (default num_hiddens).
     The initial state is the encoder's final one layer by layer, its directions concatenated, or with bridge
     tanh(bridge_h(that)), and tanh(bridge_c(...)) for an LSTM's c; the layers share the bridge.
     tie_embeddings: logits = output @ embedding^T + dense_bias, and no dense; needs embed_size = num_hiddens.
@@ -64,6 +65,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
         *,
         cell: str = "gru",
         attention: str | Attention = "additive",
+        num_heads: int = 4,
         query: str = "previous",
         input_feeding: bool = False,
         bridge: bool = False,
@@ -83,7 +85,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
         if isinstance(attention, nn.Module):
             self.attention = attention
         elif attention != "none":
-            self.attention = make_attention(attention, num_hiddens, dropout, key_size=encoder_size)
+            self.attention = make_attention(attention, num_hiddens, dropout, key_size=encoder_size, num_heads=num_heads)
         context_size = encoder_size if self.attention is None else self.attention.context_size(encoder_size)
         input_size = embed_size
         if query == "previous":

@@ -9,17 +9,17 @@ from jaxtyping import Int
 from train.data.vocabulary import BOS, EOS, PAD, Vocabulary
 
 if TYPE_CHECKING:
-    from train.data.corpus import Pair  # who has batches already needs no corpus
+    from train.data.corpus import Pair
 
 Ids = Any
-"""Integers, in NumPy on the host or in JAX within a step."""
+"""Integers: NumPy's on the host, JAX's within a step."""
 
 PADDING_ROW = -1
 """In a plan: a row without an example, which fills up a batch. Its sentences have length 0, so it has no loss."""
 
 
 class Examples(NamedTuple):
-    """Sentence pairs as ids; a source ends with `<eos>`, a target stands between `<bos>` and `<eos>`."""
+    """Sentence pairs as ids: sources with `<eos>` at the end, targets between `<bos>` and `<eos>`."""
 
     sources: Ids
     """`[examples, S]`"""
@@ -28,11 +28,11 @@ class Examples(NamedTuple):
     targets: Ids
     """`[examples, T]`"""
     target_lens: Ids
-    """`[examples]`, `<bos>` and `<eos>` counted in."""
+    """`[examples]`, `<bos>` and `<eos>` included."""
 
 
 def pad(sentences: Sequence[Sequence[int]], length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids `[len(sentences), length]` filled up with `<pad>`, and how long each sentence is.
+    """Pad sentences to ids `[len(sentences), length]`; also return their lengths.
 
     Raises:
         ValueError: a sentence longer than `length`.
@@ -49,14 +49,14 @@ def pad(sentences: Sequence[Sequence[int]], length: int) -> tuple[np.ndarray, np
 def encode_sources(
     sentences: Sequence[Sequence[str]], vocabulary: Vocabulary, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Source words as padded ids with `<eos>`, and their lengths."""
+    """Turn source words into padded ids with `<eos>`; also return their lengths."""
     return pad([[*vocabulary.encode(words), EOS] for words in sentences], length)
 
 
 def encode(
     pairs: Sequence["Pair"], source: Vocabulary, target: Vocabulary, source_length: int, target_length: int
 ) -> Examples:
-    """Pairs as padded ids; the lengths count the special tokens."""
+    """Turn pairs into padded ids; the lengths include the special tokens."""
     sources, source_lens = encode_sources([pair.source for pair in pairs], source, source_length)
     targets, target_lens = pad([[BOS, *target.encode(pair.target), EOS] for pair in pairs], target_length)
     return Examples(sources, source_lens, targets, target_lens)

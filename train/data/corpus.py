@@ -1,4 +1,4 @@
-"""Where sentence pairs come from: the embedded grammar, or a tab-separated file."""
+"""Sentence pairs from the embedded grammar or from a tab-separated file."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from train.data.embedded import grammar
 from train.data.tokens import tokenize
 
 DEFAULT_TRAIN = 20_000
-"""Pairs of the embedded corpus for training, unless told otherwise."""
+"""Pairs of the embedded corpus for training, if the configuration gives no number."""
 
 
 class CorpusError(ValueError):
@@ -24,12 +24,12 @@ class Alignment:
 
     sure: frozenset[tuple[int, int]]
     possible: frozenset[tuple[int, int]]
-    """Further links that are not wrong; sure ones need not be repeated."""
+    """Further links that are not wrong; the sure ones need not be repeated."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A sentence and its translation as words. Training never sees the alignment."""
+    """A sentence and its translation as words. The alignment serves the evaluation only."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -38,17 +38,17 @@ class Pair:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Pairs for training, validation and test, which share no sentence on either side."""
+    """Pairs for training, validation and test, with no sentence in common on either side."""
 
     train: tuple[Pair, ...]
     valid: tuple[Pair, ...]
     test: tuple[Pair, ...]
     report: dict[str, int] = field(default_factory=dict)
-    """What was counted while reading: how many lines of which kind, and how many were used."""
+    """Counts of the lines that were used and, by reason, of those that were not."""
 
 
 def embedded(config: CorpusConfig) -> Corpus:
-    """The corpus that comes with the program, see `train.data.embedded`."""
+    """Generate the corpus of `train.data.embedded`."""
     sizes = (DEFAULT_TRAIN if config.train is None else config.train, config.valid, config.test)
     train, valid, test = (
         tuple(Pair(p.source, p.target, Alignment(frozenset(p.sure), frozenset(p.possible))) for p in split)
@@ -58,15 +58,15 @@ def embedded(config: CorpusConfig) -> Corpus:
 
 
 def read(path: Path, config: CorpusConfig) -> Corpus:
-    """Pairs of a file with one `source<TAB>target` a line, as at https://www.manythings.org/anki/.
+    """Read a file with one `source<TAB>target` a line, as at https://www.manythings.org/anki/.
 
-    With `config.train` a number, the first pairs are for training, and validation and test are the next ones that
-    share no sentence with those before, on either side. Without, validation and test are drawn from the whole file, and
-    training is what remains but for pairs that share a sentence with them. Every line and every pair that is not used
-    is counted in the report, by the reason.
+    If `config.train` is a number, the first pairs are for training. Validation and test are the next pairs that share
+    no sentence with those before, on either side. Otherwise validation and test are drawn from the whole file, and all
+    other pairs that share no sentence with them are for training. The report counts every line and pair that is not
+    used, by the reason.
 
     Raises:
-        CorpusError: no such file, a file that is no text, or too few pairs in it.
+        CorpusError: there is no such file, it is no text, or it has too few pairs.
     """
     report: Counter[str] = Counter()
     pairs = []
@@ -83,7 +83,7 @@ def read(path: Path, config: CorpusConfig) -> Corpus:
 
 
 def _lines(path: Path, report: Counter[str]) -> Iterator[tuple[str, str]]:
-    """The pairs of a file's lines; what is wrong with the others is counted."""
+    """Yield the pairs of a file's lines, and count the other lines by what is wrong with them."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -98,8 +98,7 @@ def _lines(path: Path, report: Counter[str]) -> Iterator[tuple[str, str]]:
     if b"\n" not in data and b"\r" in data:
         raise CorpusError(f"{path} ends its lines with CR alone, as old Macs did; convert it to LF")
     lines = data.split(b"\n")
-    cut_short = lines.pop() if lines[-1] else lines.pop() or None
-    if cut_short:
+    if lines.pop():
         report["last line without an end, perhaps cut short, not used"] += 1
     for raw in lines:
         if raw.endswith(b"\r"):
@@ -124,9 +123,9 @@ def _lines(path: Path, report: Counter[str]) -> Iterator[tuple[str, str]]:
 
 
 def _split(pairs: list[Pair], config: CorpusConfig, report: Counter[str]) -> Corpus:
-    """Training, validation and test with no sentence in common; CorpusError if one of them comes out short."""
+    """Divide pairs into training, validation and test; CorpusError if one of them has too few."""
     if config.train is None:
-        train, valid, test = _drawn(pairs, config, report)
+        train, valid, test = _draw(pairs, config, report)
     else:
         train, rest = pairs[: config.train], pairs[config.train :]
         valid, rest = _hold_out(rest, config.valid, train, report)
@@ -141,8 +140,8 @@ def _split(pairs: list[Pair], config: CorpusConfig, report: Counter[str]) -> Cor
     return Corpus(tuple(train), tuple(valid), tuple(test), dict(report) | used)
 
 
-def _drawn(pairs: list[Pair], config: CorpusConfig, report: Counter[str]) -> tuple[list[Pair], list[Pair], list[Pair]]:
-    """Validation and test drawn from everywhere in the file, which may be sorted, and training in the file's order."""
+def _draw(pairs: list[Pair], config: CorpusConfig, report: Counter[str]) -> tuple[list[Pair], list[Pair], list[Pair]]:
+    """Draw validation and test from the whole file, which may be sorted; training keeps the file's order."""
     rng = Random(config.seed)
     order = sorted(range(len(pairs)), key=lambda _: rng.random())
     shuffled = [pairs[i] for i in order]
@@ -159,7 +158,7 @@ def _drawn(pairs: list[Pair], config: CorpusConfig, report: Counter[str]) -> tup
 def _hold_out(
     candidates: list[Pair], size: int, known: list[Pair], report: Counter[str]
 ) -> tuple[list[Pair], list[Pair]]:
-    """The first `size` candidates with no sentence in common with the known pairs, and the candidates after them."""
+    """Take the first `size` candidates that share no sentence with the known pairs; also return the ones after them."""
     sources, targets = _sentences(known)
     chosen: list[Pair] = []
     for i, pair in enumerate(candidates):

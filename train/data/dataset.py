@@ -1,4 +1,4 @@
-"""Everything that a run reads: the corpus, its vocabularies, and its sentences as padded ids."""
+"""The data of a run: the corpus, its vocabularies, and its sentences as padded ids."""
 
 from dataclasses import dataclass
 from itertools import chain
@@ -12,7 +12,7 @@ from train.data.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Data:
-    """Sentence pairs as words and as ids. Sources are padded to S ids, targets to T."""
+    """Sentence pairs as words and as ids; sources are padded to S ids, targets to T."""
 
     corpus: Corpus
     source: Vocabulary
@@ -23,35 +23,32 @@ class Data:
 
     @property
     def max_source_words(self) -> int:
-        """The longest source that fits, beside its `<eos>`."""
+        """The most words of a source, without its `<eos>`."""
         return self.train.sources.shape[1] - 1
 
     @property
     def max_target_len(self) -> int:
-        """The longest translation, its `<eos>` counted in: as many steps as training saw."""
+        """The most tokens of a translation, its `<eos>` included: as many as the decoder's steps in training."""
         return self.train.targets.shape[1] - 1
 
 
 def load(config: Config) -> Data:
-    """Read or generate the corpus and turn it into ids.
-
-    Raises:
-        CorpusError, ConfigError: what cannot be used, before anything is written.
-    """
-    c = config.corpus
-    pairs = corpus.embedded(c) if config.data is None else corpus.read(config.data, c)
-    source = Vocabulary.build((pair.source for pair in pairs.train), c.min_freq)
-    target = Vocabulary.build((pair.target for pair in pairs.train), c.min_freq)
+    """Read or generate the corpus, and turn it into ids; CorpusError or ConfigError if it cannot be used."""
+    settings = config.corpus
+    pairs = corpus.embedded(settings) if config.data is None else corpus.read(config.data, settings)
+    source = Vocabulary.build((pair.source for pair in pairs.train), settings.min_freq)
+    target = Vocabulary.build((pair.target for pair in pairs.train), settings.min_freq)
     everything = list(chain(pairs.train, pairs.valid, pairs.test))
     source_length = max(len(pair.source) for pair in everything) + 1  # <eos>
     target_length = max(len(pair.target) for pair in everything) + 2  # <bos>, <eos>
-    if c.steps is not None:
-        if c.steps < max(source_length, target_length):
+    if settings.steps is not None:
+        longest = max(source_length, target_length)
+        if settings.steps < longest:
             raise ConfigError(
-                f"corpus.steps must be at least {max(source_length, target_length)} for these pairs; got {c.steps} "
+                f"corpus.steps must be at least {longest} for these pairs; got {settings.steps} "
                 "(or leave longer pairs out with corpus.max-words)"
             )
-        source_length = target_length = c.steps
+        source_length = target_length = settings.steps
     splits = (
         encode(split, source, target, source_length, target_length) for split in (pairs.train, pairs.valid, pairs.test)
     )

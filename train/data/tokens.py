@@ -1,4 +1,4 @@
-"""Text to words and back."""
+"""Cut text into words, and join words to text."""
 
 import re
 import unicodedata
@@ -7,14 +7,14 @@ from typing import Literal
 Tokenizer = Literal["book", "words"]
 
 SPACES = str.maketrans({"\u00a0": " ", "\u202f": " ", "\u2009": " "})
-"""French sets its ! and ? apart by no-break spaces."""
+"""No-break and thin spaces, which French text has before ! and ?."""
 
 
 def tokenize(text: str, tokenizer: Tokenizer = "words") -> list[str]:
-    """The words of a sentence, in lower case.
+    """Cut a sentence into words in lower case.
 
-    "words" splits off punctuation and what stands before an apostrophe: `J'ai faim!` is `j' ai faim !`.
-    "book" is d2l.ai's: `,` `.` `!` split off and nothing else, `?` neither: `j'ai faim !`, and `qui?` stays one word.
+    "words" splits off punctuation, and splits after an apostrophe: `J'ai faim!` becomes `j' ai faim !`.
+    "book" is d2l.ai's. It splits off only `,` `.` `!`: `J'ai faim!` becomes `j'ai faim !`, and `qui?` stays one word.
     """
     text = unicodedata.normalize("NFC", text).translate(SPACES).lower()
     if tokenizer == "book":
@@ -23,5 +23,5 @@ def tokenize(text: str, tokenizer: Tokenizer = "words") -> list[str]:
 
 
 def detokenize(tokens: list[str]) -> str:
-    """Words joined by spaces, none after an apostrophe: the inverse of `tokenize` on text written so."""
+    """Join words by spaces, with none after an apostrophe."""
     return re.sub(r"(['’]) ", r"\1", " ".join(tokens))

@@ -1,4 +1,4 @@
-"""Words to ids and back."""
+"""Turn words into ids and back."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words that a model knows; an id is a place in `words`, the special ones first."""
+    """The words that a model knows. A word's id is its index in `words`; the special words come first."""
 
     words: tuple[str, ...]
     ids: dict[str, int] = field(init=False, repr=False, compare=False)
@@ -23,11 +23,11 @@ class Vocabulary:
         object.__setattr__(self, "ids", {word: i for i, word in enumerate(self.words)})
         if len(self.ids) != len(self.words):
             twice = next(word for word, count in Counter(self.words).items() if count > 1)
-            raise ValueError(f"a vocabulary must hold each word once; {twice!r} stands in it twice")
+            raise ValueError(f"a vocabulary must hold each word once; it holds {twice!r} twice")
 
     @classmethod
     def build(cls, sentences: Iterable[Sequence[str]], min_freq: int = 1) -> "Vocabulary":
-        """The words that occur at least `min_freq` times, the most frequent first, equal ones by the alphabet."""
+        """Take the words that occur at least `min_freq` times, by frequency and then by the alphabet."""
         counts = Counter(word for sentence in sentences for word in sentence if word not in SPECIAL)
         frequent = [word for word, count in counts.items() if count >= min_freq]
         return cls((*SPECIAL, *sorted(frequent, key=lambda word: (-counts[word], word))))
@@ -36,11 +36,11 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """The ids of words; one that is not known, or is called like a special one, is `<unk>`."""
+        """Return the words' ids; an unknown word and the name of a special word become `<unk>`."""
         return [UNKNOWN if word in SPECIAL else self.ids.get(word, UNKNOWN) for word in words]
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The words of ids, up to `<eos>`; IndexError if one is out of range."""
+        """Return the ids' words up to `<eos>`; IndexError for an id out of range."""
         words = []
         for i in ids:
             if not 0 <= i < len(self.words):
@@ -51,10 +51,10 @@ class Vocabulary:
         return words
 
     def save(self, path: Path) -> None:
-        """Write a JSON list, a word a line."""
+        """Write a JSON list with one word a line."""
         path.write_text(json.dumps(self.words, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        """Read what `save` wrote; ValueError if it is something else."""
+        """Read the file that `save` wrote; ValueError if it is something else."""
         return cls(tuple(json.loads(path.read_text(encoding="utf-8"))))

@@ -33,5 +33,5 @@ def test_saving_and_loading_gives_the_same_vocabulary(tmp_path):
 def test_a_list_without_the_special_words_or_with_a_word_twice_is_refused():
     with pytest.raises(ValueError, match="must begin with"):
         Vocabulary(("a", "b"))
-    with pytest.raises(ValueError, match="'a' stands in it twice"):
+    with pytest.raises(ValueError, match="it holds 'a' twice"):
         Vocabulary((*SPECIAL, "a", "a"))

@@ -11,8 +11,7 @@ from torch_ref import search as searches
 from torch_ref.models.rnn_decoder import Seq2SeqAttentionDecoder
 from torch_ref.models.rnn_encoder import Seq2SeqEncoder
 from torch_ref.models.seq2seq import EncoderDecoder
-from torch_ref.modules.attention import AdditiveAttention, Attention, BilinearAttention, MultiHeadAttention
-from train.config import ConfigError, ModelConfig, SearchConfig, search_settings
+from train.config import ConfigError, SearchConfig, search_settings
 from train.data.vocabulary import BOS, EOS
 from train.model import decoder_settings, encoder_settings
 from train.translation.saved_run import SavedRun
@@ -25,8 +24,7 @@ def load_model(run: SavedRun) -> EncoderDecoder:
         ConfigError: the parameters do not fit the model.
     """
     encoder = Seq2SeqEncoder(len(run.source), **encoder_settings(run.model))
-    settings = decoder_settings(run.model) | {"attention": _attention(run.model)}
-    model = EncoderDecoder(encoder, Seq2SeqAttentionDecoder(len(run.target), **settings))
+    model = EncoderDecoder(encoder, Seq2SeqAttentionDecoder(len(run.target), **decoder_settings(run.model)))
     try:
         model.load_state_dict({name: torch.from_numpy(array) for name, array in run.weights.items()})
     except RuntimeError as error:
@@ -35,17 +33,6 @@ def load_model(run: SavedRun) -> EncoderDecoder:
             f"{run.folder} holds no run that can be loaded: model.safetensors does not fit config.json: {reason}"
         ) from error
     return model.eval()
-
-
-def _attention(config: ModelConfig) -> Attention | str:
-    """Return an attention's module where the decoder does not know its name."""
-    if config.attention == "multi_head":
-        return MultiHeadAttention(config.num_hiddens, config.num_heads, config.dropout)
-    if config.attention == "scaled_bilinear":
-        return BilinearAttention(config.num_hiddens, config.num_hiddens, config.dropout, scaled=True)
-    if config.attention == "sum":
-        return AdditiveAttention(config.num_hiddens, config.dropout, use_tanh=False)
-    return config.attention
 
 
 class TorchSearch:

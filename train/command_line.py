@@ -1,0 +1,131 @@
+"""The command line of `python -m train.nmt`: a preset, and options that change it."""
+
+from contextlib import suppress
+from dataclasses import replace
+from textwrap import fill
+from typing import Any, NoReturn, get_args
+
+from train.config import AttentionName, Config, ConfigError, OptimizerName, check
+from train.presets import PRESETS
+
+PROGRAM = "python -m train.nmt"
+
+INDENT = 35 * " "
+"""The column of the options' descriptions in `HELP`."""
+
+HELP = """\
+Train a translator, test it on sentences that it never saw, and leave a run folder.
+
+  python -m train.nmt [PRESET] [OPTIONS]
+
+Presets:
+  demo    the embedded English-French corpus, within a minute (the default preset)
+  book    the translator of d2l.ai; needs --data fra.txt
+
+Examples:
+  python -m train.nmt
+  python -m train.nmt book --data fra.txt
+  python -m train.nmt --data pairs.txt --epochs 20      your own sentence pairs
+  python -m train.nmt --model.attention none            a model without attention
+
+Options, with their values in the preset {preset}:
+  --data FILE                      sentence pairs, one source<TAB>target a line (default: the embedded corpus)
+  --out FOLDER                     the run folder, a new one (default: the next free one in runs/)
+  --epochs {c.epochs:<23} passes over the training pairs
+  --seed {c.seed:<25} seed of the parameters, the order of examples and dropout
+  --model.attention {c.model.attention:<14} the scoring function:
+{attentions}
+  --model.cell {c.model.cell:<19} the recurrent cell: gru, lstm
+  --model.num-hiddens {c.model.num_hiddens:<12} hidden units
+  --model.embed-size {c.model.embed_size:<13} features of a word's embedding
+  --model.dropout {c.model.dropout:<16} dropout between layers and on the attention weights
+  --training.batch-size {c.training.batch_size:<10} sentence pairs of a step
+  --training.learning-rate {c.training.learning_rate:<7} the learning rate of the first step
+  --training.optimizer {c.training.optimizer:<11} {optimizers}
+  --search.beam-size {c.search.beam_size:<13} hypotheses kept when translating; 1 is greedy search
+
+All options: python -m train.nmt {preset} --help-all
+"""
+
+
+def parse(arguments: list[str]) -> tuple[str, Config]:
+    """Return the preset's name and its configuration with the changes of the command line.
+
+    Raises:
+        ConfigError: no such preset, or settings that no run could use.
+        SystemExit: after help, or after an option that there is not.
+    """
+    preset, options = _split_preset(arguments)
+    if "--help" in options or "-h" in options:
+        _print_help(preset)
+    if "--help-all" in options:
+        _print_all_options(preset)
+    config, rest = _read(preset, options)
+    if rest:
+        from train import optimizer  # imports JAX
+
+        settings, unknown = optimizer.read_settings(config.training.optimizer, rest, f"{PROGRAM} {preset}")
+        if unknown:
+            _refuse(preset, config, unknown, options)
+        config = replace(config, training=replace(config.training, optimizer_settings=settings))
+    check(config)
+    return preset, config
+
+
+def _split_preset(arguments: list[str]) -> tuple[str, list[str]]:
+    if not arguments or arguments[0].startswith("-"):
+        return "demo", arguments
+    if arguments[0] not in PRESETS:
+        raise ConfigError(f"there is no preset {arguments[0]!r}; there are: {', '.join(PRESETS)}")
+    return arguments[0], arguments[1:]
+
+
+def _read(preset: str, options: list[str]) -> tuple[Config, list[str]]:
+    """Read the options of `Config`; also return the arguments that are none."""
+    import tyro
+
+    prog = f"{PROGRAM} {preset}"
+    return tyro.cli(Config, prog=prog, args=options, default=PRESETS[preset], return_unknown_args=True)
+
+
+def _refuse(preset: str, config: Config, unknown: list[str], options: list[str]) -> NoReturn:
+    """Say what is wrong with arguments that are no options."""
+    import tyro
+
+    from train.optimizer import OPTIMIZERS, require_setting, setting_names
+
+    first = unknown[0]
+    if first in PRESETS:
+        others = [option for option in options if option != first]
+        raise ConfigError(f"the preset comes first: {PROGRAM} {' '.join([first, *others])}")
+    name = first.removeprefix("--training.").split("=")[0].replace("-", "_").removeprefix("no_")
+    if any(name in setting_names(optimizer) for optimizer in OPTIMIZERS):
+        require_setting(config.training.optimizer, name)
+    tyro.cli(Config, prog=f"{PROGRAM} {preset}", args=unknown, default=PRESETS[preset])  # a message, and SystemExit
+    raise ConfigError(f"there is no option {first}")
+
+
+def _print_help(preset: str) -> NoReturn:
+    attentions = fill(", ".join(get_args(AttentionName)), 110, initial_indent=INDENT, subsequent_indent=INDENT)
+    optimizers = ", ".join(get_args(OptimizerName))
+    print(HELP.format(preset=preset, c=PRESETS[preset], attentions=attentions, optimizers=optimizers), end="")
+    raise SystemExit(0)
+
+
+def _print_all_options(preset: str) -> NoReturn:
+    with suppress(SystemExit):
+        _read(preset, ["--help"])
+
+    from train.optimizer import OPTIMIZERS
+
+    print("Settings of the optimisers, as in PyTorch:")
+    for name, settings in OPTIMIZERS.items():
+        print(f"  {name:<10}", *(_as_option(*setting) for setting in vars(settings).items()))
+    raise SystemExit(0)
+
+
+def _as_option(name: str, value: Any) -> str:
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--training.{option}" if value else f"--training.no-{option}"
+    return f"--training.{option} {' '.join(map(str, value)) if isinstance(value, tuple) else value}"
