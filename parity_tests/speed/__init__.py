@@ -1,15 +1,15 @@
-"""How fast it is, against PyTorch and against JAX's own: `python -m parity_tests.speed`.
+"""How fast jax_attn is, compared with PyTorch and with JAX's own functions: `python -m parity_tests.speed`.
 
-workload, workloads      what is timed, by whom, and the ratios with their goals
-inputs, translation      the arrays, models and sentences that every contestant is given
-jax_*, torch_*           the contestants; what they run is what parity proves, or a twin that is compared in the run
-tuned_*                  the best that plain PyTorch gives, to be read
-first_step, start        the wait for the first step
-scalar_code              whether XLA made slow code of a training step
-worker, processes        a process for each contestant, and the parent's side of it
-rounds, memory, limits   how time and memory are measured, and what the machine allows
-agreement                that all contestants of a workload compute the same
-measure, sitting         one workload, and all of one run
-tables, kept             the same printed, and compared with that of before
-growth, growth_plot      against length, hidden size, batch and vocabulary
+records        a workload, its implementations, a ratio
+workloads      the registry: what is timed, which implementations take part, and the ratios with their goals
+inputs         the arrays, models, weights and sentences that every implementation is given
+jax_side       our functions, search and encoder, and what JAX and Flax have instead
+jax_training   our training step, and the first step of a fresh process
+torch_side     torch_ref (the reference) and tuned PyTorch
+tuned          the fastest attention seq2seq in plain PyTorch, written out
+process        one process for each implementation, which measures time and memory
+measure        one workload, and a whole run: outputs compared, times taken in turn, ratios
+limits         what a workload needs at least, and what this machine can do
+start          the time to the end of the first training step
+report, kept   tables and JSON; comparison with the ratios kept in the repository
 """

@@ -1,19 +1,17 @@
-"""Measure the project's speed: `python -m parity_tests.speed`.
+"""Measure how fast jax_attn is: `python -m parity_tests.speed`.
 
-    python -m parity_tests.speed                        every workload, and the ratios beside their goals
-    python -m parity_tests.speed --quick                the same in fewer rounds
-    python -m parity_tests.speed --only w1 additive     workloads or ratios whose names have one of these parts
-    python -m parity_tests.speed --json speed.json      the same for a program: ratios, medians, spreads, memory
-    python -m parity_tests.speed --check                the small workloads against the ratios kept in the repository
+    python -m parity_tests.speed                        every workload; ratios beside their goals
+    python -m parity_tests.speed --quick                fewer rounds
+    python -m parity_tests.speed --only w1 additive     workloads or ratios whose names contain these words
+    python -m parity_tests.speed --json speed.json      write the results to a file too
+    python -m parity_tests.speed --check                compare the small workloads with the kept ratios
     python -m parity_tests.speed --keep                 keep the ratios of the small workloads
-    python -m parity_tests.speed --growth growth.png    time and memory against length, hidden size, batch, vocabulary
 
-Ours runs against torch_ref as it is written (seed), against the best that plain PyTorch gives (tuned, compiled, SDPA)
-and against what JAX has (naive jnp, jax.nn, Flax). Every contestant has a process of its own and idles while another
-runs; they are timed in turn, in rounds, and a ratio is the median of the rounds' ratios. Their results are compared
-before they are timed. Only the ratios mean anything, and only those of an otherwise idle machine.
+Ours is compared with torch_ref (the reference), with the fastest plain PyTorch (tuned, compiled, SDPA), and with what
+JAX offers (naive jnp, jax.nn, Flax). Each implementation runs in a process of its own. Their outputs are compared, then
+they are timed in turn. Only ratios of one run on an otherwise idle machine mean something.
 
-The exit status is 1 if a ratio fell (--check) or two contestants do not agree, and 2 if nothing could be measured.
+The exit status is 1 if a ratio fell (--check), two implementations disagree or one fails; 2 if an option is wrong.
 """
 
 import json
@@ -27,23 +25,15 @@ import tyro
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from parity_tests.speed.growth import SWEEPS, measure_growth
-from parity_tests.speed.growth_plot import draw_growth
-from parity_tests.speed.kept import KEPT_FILE, compare_with_kept, keep
-from parity_tests.speed.machine import describe_machine
-from parity_tests.speed.measure import Say
-from parity_tests.speed.rounds import Spread
-from parity_tests.speed.sitting import Sitting, sit_down, sit_through
-from parity_tests.speed.tables import (
-    as_ceiling_text,
-    as_growth_table,
-    as_json,
-    as_left_out_text,
-    as_ratio_table,
-    as_times_table,
-    best_rates,
+from parity_tests.speed.kept import KEPT_FILE, compare_with_kept, describe_machine, keep
+from parity_tests.speed.measure import Report, Run, measure_all
+from parity_tests.speed.report import (
+    describe_ceilings,
+    describe_left_out,
+    make_json,
+    make_ratio_table,
+    make_times_table,
 )
-from parity_tests.speed.workload import Ratio
 from parity_tests.speed.workloads import ALL_RATIOS, NAMES
 
 CONSOLE = Console(highlight=False)
@@ -54,139 +44,99 @@ class Options:
     """What to measure."""
 
     only: tuple[str, ...] = ()
-    """Workloads or ratios, or parts of their names; by default all."""
+    """Words from the names of workloads or ratios; default: everything."""
     quick: bool = False
-    """Fewer rounds of the same workloads, and memory only where a ratio is made of it."""
+    """Take fewer rounds, and measure memory only if a ratio needs it."""
     json: Path | None = None
-    """A file to write everything to; it must not exist."""
+    """Write the results to this new file."""
     check: bool = False
-    """Measure the small workloads alone, and say which ratio fell below the kept one by more than the noise."""
+    """Measure only the small workloads, and report which ratio fell below the kept one by more than the noise."""
     keep: bool = False
-    """Measure the small workloads alone, and keep their ratios."""
-    growth: Path | None = None
-    """Measure instead how time and memory grow, and draw it into this file; with --only, sweeps by parts of names."""
+    """Measure only the small workloads, and keep their ratios."""
 
 
 def main() -> int:
-    """Measure, print, and say by the exit status whether all is well."""
+    """Measure, print the tables, and return the exit status."""
     options = tyro.cli(Options, prog="python -m parity_tests.speed", description=__doc__)
-    if options.growth is not None:
-        return grow(options)
+    small = options.check or options.keep
     try:
-        small = options.check or options.keep
-        names = selected(options.only, small)
+        names = select_workloads(options.only, small)
+        check_files(options)
     except ValueError as error:
-        return complain(str(error))
-    if options.json is not None and (options.json.exists() or not options.json.absolute().parent.is_dir()):
-        return complain(f"{options.json} exists already, or its folder does not")
-    if options.check and not KEPT_FILE.exists():
-        return complain(f"nothing was kept in {KEPT_FILE}: run `python -m parity_tests.speed --keep` first")
-    with progress() as say:
-        sitting = sit_through(names, options.quick, not small, say)
-    machine, ratios = describe_machine(sitting.device), sitting.ratios()
-    print_report(sitting)
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    with show_progress() as report:
+        run = measure_all(names, options.quick, with_ceilings=not small, report=report)
+    print_report(run)
+    machine = describe_machine(run.device)
     if options.json is not None:
-        write_json(options.json, as_json(sitting, machine))
-    kept = {ratio: spread for ratio, spread in ratios.items() if ratio.small and spread is not None}
-    if options.keep and not sitting.failures:
-        keep({ratio.name: spread for ratio, spread in kept.items()}, machine)
+        options.json.write_text(json.dumps(make_json(run, machine), indent=2) + "\n", encoding="utf-8")
+    ratios = {ratio: spread for ratio, spread in run.ratios().items() if ratio.small and spread is not None}
+    if options.keep and not run.failures:
+        keep(ratios, machine, KEPT_FILE)
         CONSOLE.print(f"kept in {KEPT_FILE}")
-    fell = check(kept, machine) if options.check else False
-    return int(fell or bool(sitting.failures))
+    fell = False
+    if options.check:
+        comparisons, warnings = compare_with_kept(ratios, machine, KEPT_FILE)
+        for warning in warnings:
+            CONSOLE.print(f"warning: {warning}", style="yellow")
+        for comparison in comparisons:
+            CONSOLE.print(str(comparison), style="red" if comparison.fell else None)
+        fell = any(comparison.fell for comparison in comparisons)
+    return int(fell or bool(run.failures))
 
 
-def grow(options: Options) -> int:
-    """The sweeps, as tables and as a picture."""
-    names = [f"{sweep.name} {sweep.quantity}" for sweep in SWEEPS]
-    unknown = [part for part in options.only if not any(part in name for name in names)]
-    if unknown:
-        return complain(f"nothing that grows is called like {', '.join(unknown)}; there are {', '.join(names)}")
-    sweeps = [
-        sweep
-        for sweep, name in zip(SWEEPS, names, strict=True)
-        if not options.only or any(part in name for part in options.only)
-    ]
-    assert options.growth is not None
-    with progress() as say:
-        sitting = sit_down(say)
-        for sweep in sweeps:  # each is shown and drawn when it ends: it is long until the last
-            sitting.results += measure_growth([sweep], sitting.take)
-            CONSOLE.print(as_growth_table(sweep, sitting.results))
-            draw_growth(sitting.results).savefig(options.growth, dpi=110)
-    print_failures(sitting)
-    if options.json is not None:
-        write_json(options.json, as_json(sitting, describe_machine(sitting.device)))
-    return int(bool(sitting.failures))
-
-
-def selected(only: tuple[str, ...], small: bool = False) -> list[str]:
-    """The workloads asked for.
+def select_workloads(only: tuple[str, ...], small: bool = False) -> list[str]:
+    """Return the names of the workloads to measure.
 
     Raises:
-        ValueError: a name that is part of no workload's and no ratio's.
+        ValueError: a word is part of no name.
     """
-    of_ratio = {ratio.name: ratio.workload for ratio in ALL_RATIOS}
-    known = {**{name: name for name in NAMES}, **of_ratio}
-    unknown = [part for part in only if not any(part in name for name in known)]
+    workloads = {**{name: name for name in NAMES}, **{ratio.name: ratio.workload for ratio in ALL_RATIOS}}
+    unknown = [word for word in only if not any(word in name for name in workloads)]
     if unknown:
         raise ValueError(
-            f"nothing is called like {', '.join(unknown)}; there are the workloads {', '.join(NAMES)} "
-            f"and the ratios {', '.join(of_ratio)}"
+            f"no workload and no ratio contains {', '.join(unknown)}. The workloads are {', '.join(NAMES)}; "
+            f"the ratios are {', '.join(ratio.name for ratio in ALL_RATIOS)}"
         )
-    wanted = {workload for name, workload in known.items() if not only or any(part in name for part in only)}
+    wanted = {workload for name, workload in workloads.items() if not only or any(word in name for word in only)}
     if small:
         wanted &= {ratio.workload for ratio in ALL_RATIOS if ratio.small}
     return [name for name in NAMES if name in wanted]
 
 
-def print_report(sitting: Sitting) -> None:
-    """The tables, and what failed in words."""
-    if sitting.results:
-        CONSOLE.print(as_times_table(sitting.results, best_rates(sitting.rates)))
-    if left_out := as_left_out_text(sitting.results):
+def check_files(options: Options) -> None:
+    """Check before measuring that the files are there, or can be written.
+
+    Raises:
+        ValueError: a file is missing, exists already, or its folder does not exist.
+    """
+    if options.json is not None and (options.json.exists() or not options.json.absolute().parent.is_dir()):
+        raise ValueError(f"--json {options.json}: the file exists already, or its folder does not exist")
+    if options.check and not KEPT_FILE.exists():
+        raise ValueError(f"{KEPT_FILE} does not exist: run `python -m parity_tests.speed --keep` first")
+
+
+def print_report(run: Run) -> None:
+    """Print the tables, then what failed."""
+    if run.results:
+        CONSOLE.print(make_times_table(run.results, run.rates))
+    if left_out := describe_left_out(run.results):
         CONSOLE.print(left_out)
-    if sitting.rates:
-        CONSOLE.print(as_ceiling_text(sitting.rates))
-    CONSOLE.print(as_ratio_table(sitting.ratios()))
-    print_failures(sitting)
-
-
-def print_failures(sitting: Sitting) -> None:
-    for failure in sitting.failures:
+    if run.rates:
+        CONSOLE.print(describe_ceilings(run.rates))
+    CONSOLE.print(make_ratio_table(run.ratios()))
+    for failure in run.failures:
         CONSOLE.print(f"FAILED: {failure}", markup=False, style="red")
 
 
-def write_json(path: Path, content: dict[str, object]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-def check(ratios: dict[Ratio, Spread], machine: dict[str, object]) -> bool:
-    """Every kept ratio beside the one measured now; whether one fell."""
-    comparisons, warning = compare_with_kept(ratios, machine)
-    if warning:
-        CONSOLE.print(f"warning: {warning}", style="yellow")
-    for comparison in comparisons:
-        CONSOLE.print(str(comparison), style="red" if comparison.fell else None)
-    known = {comparison.ratio for comparison in comparisons}
-    for ratio in ratios:
-        if ratio not in known:
-            CONSOLE.print(f"{ratio.name}: nothing was kept to compare with", style="yellow")
-    return any(comparison.fell for comparison in comparisons)
-
-
 @contextmanager
-def progress() -> Iterator[Say]:
-    """What is being done, and for how long."""
+def show_progress() -> Iterator[Report]:
+    """Show what is being done, and for how long."""
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=CONSOLE, transient=True) as bar:
-        task = bar.add_task("starting")
-        yield lambda text: bar.update(task, description=text)
-
-
-def complain(message: str) -> int:
-    """An error on one line; the exit status."""
-    print(f"error: {message}", file=sys.stderr)
-    return 2
+    with Progress(*columns, console=CONSOLE, transient=True) as progress:
+        task = progress.add_task("starting")
+        yield lambda text: progress.update(task, description=text)
 
 
 if __name__ == "__main__":

@@ -1,37 +1,143 @@
-"""One workload measured: its contestants started, compared, timed in turn, and asked for their memory."""
+"""Measure workloads: compare the outputs of all implementations, then time them in turn.
 
-import tempfile
-from collections.abc import Callable, Sequence
+In each round every implementation has one turn of about a third of a second, and the round's time is the median of
+its calls. The order changes from round to round. A ratio is computed in each round, between times that are seconds
+apart, and the median of these ratios is reported: a machine that slows down for a minute slows both. The spread is the
+distance between the quartiles.
+"""
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
-from statistics import median
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from parity_tests.speed.agreement import require_agreement
-from parity_tests.speed.memory import GIVE_BACK
-from parity_tests.speed.processes import Worker, start_worker
-from parity_tests.speed.rounds import Spread, ratio_of, take_turns
-from parity_tests.speed.workload import Contestant, Ratio, Workload
+from parity_tests.speed.process import RETURN_MEMORY, Worker, WorkerError
+from parity_tests.speed.records import OURS, Agreement, Implementation, Ratio, Workload
+from parity_tests.speed.start import measure_start
+from parity_tests.speed.workloads import ALL_RATIOS, CEILINGS, RATIOS, START_RATIOS, find_workload
 
-Say = Callable[[str], None]
+TURN_SECONDS = 0.35
+MOST_CALLS = 200
+
+Report = Callable[[str], None]
+"""Called with what is being done."""
+
+Outputs = Mapping[str, np.ndarray]
+
+
+class Spread(NamedTuple):
+    """A median, and the distance between the quartiles."""
+
+    median: float
+    iqr: float = 0.0
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Summarise at least one value."""
+        if len(values) == 1:
+            return cls(values[0])
+        low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
+        return cls(middle, high - low)
+
+    @property
+    def relative(self) -> float:
+        """The spread as a share of the median."""
+        return self.iqr / abs(self.median) if self.median else 0.0
+
+
+def calls_for(seconds: float) -> int:
+    """Return how many calls fill a turn."""
+    return max(1, min(MOST_CALLS, round(TURN_SECONDS / max(seconds, 1e-9))))
+
+
+def take_turns(
+    runs: Mapping[str, Callable[[int], list[float]]], rounds: int, report: Callable[[int], None] = lambda done: None
+) -> dict[str, list[float]]:
+    """Return the seconds of a call for each implementation and round; `runs[name](k)` times k calls."""
+    names = list(runs)
+    calls = {name: calls_for(runs[name](1)[0]) for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for done in range(rounds):
+        first = done % len(names)
+        for name in names[first:] + names[:first]:
+            if calls[name] > 1:
+                runs[name](1)  # fills the caches again
+            seconds[name].append(statistics.median(runs[name](calls[name])))
+        report(done + 1)
+    return seconds
+
+
+class DisagreementError(AssertionError):
+    """Two implementations have different results, so their times cannot be compared."""
+
+
+def require_agreement(name: str, outputs: Outputs, expected: Outputs, bound: Agreement) -> float:
+    """Return the largest error of a tensor of floats, max|a − b| / max|b|.
+
+    The share `bound.ids` of the rows of ids (along the last axis) may differ. The floats of these examples, along the
+    same first axis, are not compared then.
+
+    Raises:
+        DisagreementError: the tensors' names or shapes differ, or a difference exceeds the bound.
+    """
+    if set(outputs) != set(expected):
+        raise DisagreementError(f"{name}: the outputs are {sorted(outputs)}, expected {sorted(expected)}")
+    same: np.ndarray | None = None
+    worst = 0.0
+    for tensor, right in sorted(expected.items(), key=lambda item: item[1].dtype.kind == "f"):  # ids first
+        found = outputs[tensor]
+        if found.shape != right.shape:
+            raise DisagreementError(f"{name}: {tensor} is {list(found.shape)}, expected {list(right.shape)}")
+        if right.dtype.kind != "f":
+            same = (found == right).reshape(len(right), -1).all(axis=1)
+            if (~same).mean() > bound.ids:
+                allowed = f"{bound.ids:.0%} may differ"
+                raise DisagreementError(f"{name}: {tensor} differs in {(~same).sum()} of {len(same)} rows; {allowed}")
+            continue
+        if same is not None:
+            found, right = found[same], right[same]
+        scale = float(np.abs(right).max(initial=0)) or 1.0
+        error = float(np.abs(found.astype(np.float64) - right).max(initial=0)) / scale
+        if not error <= bound.floats:
+            raise DisagreementError(f"{name}: the error of {tensor} is {error:.2g}; the bound is {bound.floats:g}")
+        worst = max(worst, error)
+    return worst
+
+
+def compare(workload: Workload, running: Sequence[Implementation], outputs: Mapping[str, Outputs]) -> dict[str, float]:
+    """Return each implementation's error against the first one that is not ours."""
+    comparable = [implementation for implementation in running if implementation.comparable]
+    others = [implementation.name for implementation in comparable if implementation.name != OURS]
+    expected = outputs[(others or [OURS])[0]]
+    return {
+        implementation.name: require_agreement(
+            f"{workload.name}: {implementation.name}",
+            outputs[implementation.name],
+            {name: x[: implementation.num_examples] for name, x in expected.items()},
+            workload.agreement,
+        )
+        for implementation in comparable
+    }
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What was measured of one contestant; seconds are those of a unit."""
+    """The measurements of one implementation. The seconds are those of one unit."""
 
     seconds: tuple[float, ...]
-    """A number for each round."""
-    compile_seconds: float
+    """One number for each round."""
+    compile_seconds: float = 0.0
     """How much longer the first call took than the others."""
-    peak_bytes: int | None
-    """Of a call, above what the process held before it."""
-    process_bytes: int | None
-    """The most that the process ever held."""
-    error: float
-    """The largest difference from the reference's outputs, by tensor."""
+    peak_bytes: int | None = None
+    error: float = 0.0
+    """The largest difference from the expected outputs, by tensor."""
 
     @property
     def spread(self) -> Spread:
@@ -40,112 +146,134 @@ class Entry:
 
 @dataclass(frozen=True)
 class Measured:
-    """A workload's contestants, and those that did not run with the reason."""
+    """The measurements of a workload."""
 
     workload: Workload
     entries: dict[str, Entry]
     left_out: dict[str, str] = field(default_factory=dict)
+    """Implementation -> why it did not run."""
 
     def ratio(self, ratio: Ratio) -> Spread | None:
-        """The ratio, or None if what it needs did not run."""
-        above = [self.entries[name] for name in ratio.above if name in self.entries]
-        below = self.entries.get(ratio.below)
+        """Compute a ratio; None if an implementation did not run."""
+        above = [self.entries[name] for name in ratio.numerator if name in self.entries]
+        below = self.entries.get(ratio.denominator)
         if below is None or not above:
             return None
+        best = min(above, key=lambda entry: entry.spread.median)
         if ratio.memory:
-            return _memory_ratio(above[0], below)
-        return ratio_of([entry.seconds for entry in above], below.seconds)
+            return Spread(best.peak_bytes / below.peak_bytes) if best.peak_bytes and below.peak_bytes else None
+        return Spread.of([a / b for a, b in zip(best.seconds, below.seconds, strict=True)])
 
 
-def _memory_ratio(above: Entry, below: Entry) -> Spread | None:
-    return Spread.of([above.peak_bytes / below.peak_bytes]) if above.peak_bytes and below.peak_bytes else None
-
-
-def measure(workload: Workload, device: str, compiler: str | None, say: Say) -> Measured:
-    """Everything about one workload.
+def measure(workload: Workload, device: str, compiler: str | None, report: Report) -> Measured:
+    """Measure all implementations of one workload.
 
     Raises:
-        ContestantError: one of them died.
-        DisagreementError: they do not compute the same.
+        WorkerError: an implementation failed.
+        DisagreementError: the implementations do not compute the same.
     """
-    reasons = {contestant.name: why_not(contestant, device, compiler) for contestant in workload.contestants}
-    left_out = {name: reason for name, reason in reasons.items() if reason}
-    running = [contestant for contestant in workload.contestants if contestant.name not in left_out]
+    running, left_out = [], {}
+    for implementation in workload.implementations:
+        if implementation.needs_compiler and compiler is None:
+            left_out[implementation.name] = "torch.compile needs a C++ compiler, and none was found"
+        else:
+            running.append(implementation)
+    first: dict[str, float] = {}
+    outputs: dict[str, Outputs] = {}
+    runs: dict[str, Callable[[int], list[float]]] = {}
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="speed-")))
-        workers: dict[str, Worker] = {}
-        first: dict[str, float] = {}
-        outputs: dict[str, dict[str, np.ndarray]] = {}
-        for contestant in running:
-            say(f"{workload.name}: {contestant.name} starts")
-            worker = stack.enter_context(
-                start_worker(workload.name, contestant.name, device, dict(contestant.environment))
-            )
-            told, outputs[contestant.name] = worker.prepare(folder)
-            workers[contestant.name], first[contestant.name] = worker, told["first"]
+        for implementation in running:
+            name = implementation.name
+            report(f"{workload.name}: {name} starts")
+            worker = stack.enter_context(Worker(workload.name, name, device, implementation.environment))
+            runs[name] = worker.run
+            first[name], outputs[name] = worker.prepare()
         errors = compare(workload, running, outputs)
         seconds = take_turns(
-            {name: worker.run for name, worker in workers.items()},
-            workload.rounds,
-            lambda done: say(f"{workload.name}: round {done} of {workload.rounds}"),
+            runs, workload.rounds, lambda done: report(f"{workload.name}: round {done} of {workload.rounds}")
         )
-    memory = {contestant.name: _memory(workload, contestant, device, say) for contestant in running}
-    entries = {
-        contestant.name: _entry(contestant, seconds[contestant.name], first, memory, errors) for contestant in running
-    }
+    entries = {}
+    for implementation in running:
+        name = implementation.name
+        entries[name] = Entry(
+            tuple(s / implementation.units for s in seconds[name]),
+            max(0.0, first[name] - statistics.median(seconds[name])),
+            _peak_bytes(workload, implementation, device, report),
+            errors.get(name, 0.0),
+        )
     return Measured(workload, entries, left_out)
 
 
-def why_not(contestant: Contestant, device: str, compiler: str | None) -> str:
-    """What a contestant lacks here, in words; empty where it can run."""
-    if contestant.compiles_cpp and compiler is None:
-        return "no C++ compiler was found, which torch.compile needs"
-    return "it is written for a GPU" if contestant.for_gpu and device == "cpu" else ""
-
-
-def _memory(workload: Workload, contestant: Contestant, device: str, say: Say) -> dict[str, int | None]:
-    """Its peak and its process's, from a fresh process."""
+def _peak_bytes(workload: Workload, implementation: Implementation, device: str, report: Report) -> int | None:
     if not workload.has_memory:
-        return {"peak_bytes": None, "process_bytes": None}
-    say(f"{workload.name}: memory of {contestant.name}")
-    environment = {**contestant.environment, **GIVE_BACK}
-    with start_worker(workload.name, contestant.name, device, environment) as worker:
-        return worker.ask("memory")
+        return None
+    report(f"{workload.name}: memory of {implementation.name}")
+    environment = {**implementation.environment, **RETURN_MEMORY}
+    with Worker(workload.name, implementation.name, device, environment) as worker:
+        return worker.measure_memory()
 
 
-def _entry(
-    contestant: Contestant,
-    seconds: Sequence[float],
-    first: dict[str, float],
-    memory: dict[str, dict[str, int | None]],
-    errors: dict[str, float],
-) -> Entry:
-    name = contestant.name
-    return Entry(
-        tuple(s / contestant.units for s in seconds),
-        max(0.0, first[name] - median(seconds)),
-        memory[name]["peak_bytes"],
-        memory[name]["process_bytes"],
-        errors.get(name, 0.0),
-    )
+@dataclass
+class Run:
+    """Everything that was measured in one run."""
+
+    device: str
+    results: list[Measured] = field(default_factory=list)
+    rates: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Ceiling -> framework -> operations a second."""
+    start: dict[str, Spread] = field(default_factory=dict)
+    """Translator -> seconds to the first step."""
+    failures: list[str] = field(default_factory=list)
+    """What could not be measured, and why."""
+
+    def ratios(self) -> dict[Ratio, Spread | None]:
+        """Compute every ratio; None if it was not measured."""
+        results = {result.workload.name: result for result in self.results}
+        start = {ratio: self.start.get(name) for name, ratio in START_RATIOS.items()}
+        return {
+            ratio: results[ratio.workload].ratio(ratio) if ratio.workload in results else start.get(ratio)
+            for ratio in ALL_RATIOS
+        }
 
 
-def compare(
-    workload: Workload, running: Sequence[Contestant], outputs: dict[str, dict[str, np.ndarray]]
-) -> dict[str, float]:
-    """How far each contestant's outputs are from the reference's, which is PyTorch's first.
+def measure_all(names: Sequence[str], quick: bool, with_ceilings: bool, report: Report) -> Run:
+    """Measure these workloads, "start" among them. A failure is noted, and the others are measured all the same."""
+    report("looking at the machine")
+    run, compiler = Run(find_device()), find_compiler()
 
-    What is another computation on purpose (the model without attention) is compared with nothing.
-    """
-    comparable = [contestant for contestant in running if not contestant.another]
-    torches = [contestant for contestant in comparable if contestant.build.startswith("torch")]
-    reference = (torches or comparable)[0].name
-    return {
-        contestant.name: require_agreement(
-            f"{workload.name}: {contestant.name} against {reference}",
-            outputs[contestant.name],
-            {name: x[: contestant.examples] for name, x in outputs[reference].items()},
-            workload.agreement,
-        )
-        for contestant in comparable
-    }
+    def attempt(workload: Workload) -> Measured | None:
+        try:
+            return measure(workload, run.device, compiler, report)
+        except (WorkerError, DisagreementError) as error:
+            run.failures.append(str(error))
+            return None
+
+    for workload in (find_workload(name) for name in names if name != "start"):
+        has_memory = not quick or any(ratio.memory and ratio.workload == workload.name for ratio in RATIOS)
+        rounds = max(3, workload.rounds // 2) if quick else workload.rounds
+        if result := attempt(replace(workload, rounds=rounds, has_memory=has_memory)):
+            run.results.append(result)
+    for name, workload in CEILINGS.items():
+        needed = with_ceilings and any(name in result.workload.limit for result in run.results)
+        if needed and (result := attempt(workload)):
+            run.rates[name] = {framework: 1 / entry.spread.median for framework, entry in result.entries.items()}
+    if "start" in names:
+        try:
+            seconds = measure_start(run.device, 3 if quick else 7, report)
+            run.start = {name: Spread.of(taken) for name, taken in seconds.items()}
+        except WorkerError as error:
+            run.failures.append(str(error))
+    return run
+
+
+def find_device() -> str:
+    """Return "cuda" if both JAX and PyTorch see a GPU, else "cpu"; asked in another process."""
+    question = "import jax, torch; print(jax.default_backend() == 'gpu' and torch.cuda.is_available())"
+    answer = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True)
+    return "cuda" if answer.stdout.strip() == "True" else "cpu"
+
+
+def find_compiler() -> str | None:
+    """Return the C++ compiler that torch.compile uses."""
+    names = (os.environ.get("CXX"), "g++", "clang++")
+    return next((path for name in names if name and (path := shutil.which(name))), None)

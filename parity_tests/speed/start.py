@@ -1,86 +1,74 @@
-"""How long a user waits for the first training step, when the programs were compiled before.
+"""The time to the end of the first training step, with everything compiled by an earlier run.
 
-In a fresh process: from its start to the end of the first step of W1 or W2 (the model initialised by its own
-initialiser, one batch), with the compiled programs and the bytecode that an earlier process has left; minus the median
-time of a process that imports JAX, Flax and Optax and does nothing with them.
+A fresh process imports JAX, Flax and Optax. Then the clock starts: our own imports, the initialisation of W1's or W2's
+model, and one step with one batch. JAX's compilation cache and Python's bytecode are in place.
 """
 
+import json
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from statistics import median
 
-from parity_tests.speed.processes import ContestantError
-from parity_tests.speed.rounds import Spread
-from parity_tests.speed.translation import TRANSLATORS, draw_training
+from parity_tests.speed.inputs import W1, W2, Translator, draw_training
+from parity_tests.speed.process import WorkerError
 
-WARM = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
-PROGRAM = Path(__file__).with_name("first_step.py")
-
-
-def measure_start(device: str, rounds: int, say: Callable[[str], None]) -> dict[str, Spread]:
-    """Seconds to the first step beyond the imports, of each translator, and of the imports themselves."""
-    seconds: dict[str, list[float]] = {"imports": [], "w1": [], "w2": []}
-    with tempfile.TemporaryDirectory(prefix="speed-start-") as folder:
-        environment = {**with_this_package(os.environ), **WARM, "JAX_COMPILATION_CACHE_DIR": folder}
-        environment |= {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": f"{folder}/bytecode"}  # as once installed
-        if device == "cpu":
-            environment["JAX_PLATFORMS"] = "cpu"
-        arguments = {name: arguments_of(name, Path(folder)) for name in seconds}
-        for name in seconds:
-            say(f"start: {name} fills the cache")
-            time_to_first_line(arguments[name], environment)
-        for done in range(rounds):
-            say(f"start: round {done + 1} of {rounds}")
-            for name, taken in seconds.items():
-                taken.append(time_to_first_line(arguments[name], environment))
-    imports = median(seconds.pop("imports"))
-    beyond = {name: Spread.of([s - imports for s in taken]) for name, taken in seconds.items()}
-    return {"imports": Spread.of([imports]), **beyond}
+PROGRAM = """
+import json, sys, time
+import flax, jax, optax
+start = time.perf_counter()
+import jax_training
+assert jax_training.take_first_step(json.loads(sys.argv[1])) == 1
+print(time.perf_counter() - start)
+"""
 
 
-def with_this_package(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which a file that is run by its path finds the packages beside this one."""
-    return {**environment, "PYTHONPATH": os.pathsep.join([str(PROGRAM.parents[2]), environment.get("PYTHONPATH", "")])}
-
-
-def arguments_of(name: str, folder: Path) -> list[str]:
-    """What `first_step` is told: nothing to import only, else a file with the model and one batch."""
-    if name == "imports":
-        return []
-    translator, batch = TRANSLATORS[name], draw_training(name)[0].first
-    what = {
-        "encoder": dict(translator.encoder),
-        "decoder": dict(translator.decoder),
-        "loss": translator.loss,
-        "learning_rate": translator.learning_rate,
-        "examples": [part[0] for part in batch],
-    }
-    file = folder / f"{name}.pickle"
-    file.write_bytes(pickle.dumps(what))
-    return [str(file)]
-
-
-def time_to_first_line(arguments: list[str], environment: dict[str, str]) -> float:
-    """Seconds until `first_step` says that it is done.
+def measure_start(device: str, rounds: int, report: Callable[[str], None]) -> dict[str, list[float]]:
+    """Return the seconds to the first step, for each translator and round.
 
     Raises:
-        ContestantError: it did not.
+        WorkerError: the process failed.
     """
-    command = [sys.executable, str(PROGRAM), *arguments]
-    start = time.perf_counter()
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
-    ) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        seconds = time.perf_counter() - start
-        _, errors = process.communicate()
-    if not line or process.returncode:
-        raise ContestantError(f"start: the process died before its first step:\n{errors[-2000:]}")
+    seconds: dict[str, list[float]] = {"w1": [], "w2": []}
+    with tempfile.TemporaryDirectory(prefix="speed-start-") as folder:
+        environment = make_environment(device, folder)
+        for done in range(rounds + 1):
+            report(f"start: round {done} of {rounds}" if done else "start: the first run fills the cache")
+            for translator in (W1, W2):
+                taken = time_first_step(translator, environment)
+                seconds[translator.name] += [taken] if done else []
     return seconds
+
+
+def time_first_step(translator: Translator, environment: Mapping[str, str]) -> float:
+    """Take the first step of a translator in a fresh process."""
+    group = draw_training(translator.name)[0]
+    settings = {
+        "encoder": dict(translator.encoder),
+        "decoder": dict(translator.decoder),
+        "training": dict(translator.training),
+        "shape": [*group.sources.shape[1:], group.targets.shape[2]],
+    }
+    command = [sys.executable, "-c", PROGRAM, json.dumps(settings)]
+    done = subprocess.run(command, env=dict(environment), capture_output=True, text=True)
+    if done.returncode:
+        raise WorkerError(f"start: the process failed before the end of its first step:\n{done.stderr[-2000:]}")
+    return float(done.stdout)
+
+
+def make_environment(device: str, folder: str) -> dict[str, str]:
+    """Make the environment of a program that is installed and has run before."""
+    here = Path(__file__).parent
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": f"{folder}/bytecode",
+        "JAX_ENABLE_COMPILATION_CACHE": "1",
+        "JAX_COMPILATION_CACHE_DIR": folder,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        **({"JAX_PLATFORMS": "cpu"} if device == "cpu" else {}),
+    }
