@@ -36,7 +36,10 @@ ReportProgress = Callable[[int, float, int], None]
 class Learner(Protocol):
     """A model that learns from the data of a run."""
 
-    steps_per_epoch: int
+    @property
+    def steps_per_epoch(self) -> int:
+        """The training steps of an epoch."""
+        raise NotImplementedError
 
     def fit(self, report: ReportEpoch, progress: ReportProgress) -> None:
         """Train. Report each epoch at its end, and the progress every now and then."""

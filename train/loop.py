@@ -64,7 +64,7 @@ class JaxLearner:
                 if len(running) == CALLS_IN_FLIGHT:
                     losses.append(jax.device_get(running.popleft()))  # waits for it
                     done = _total(losses[-1:])
-                    step += np.count_nonzero(losses[-1].tokens)
+                    step += int(np.count_nonzero(losses[-1].tokens))
                     progress(step, done.nats / done.tokens, int(done.tokens))
             total = _total([*losses, *jax.device_get(list(running))])
             seconds = time.perf_counter() - start
