@@ -21,7 +21,7 @@ from train.translation.search import make_search
 
 
 def use_device(device: str) -> None:
-    """Make JAX use `device` ("cpu" or "cuda"), compile everything anew, and multiply in full float32 as PyTorch does."""
+    """Make JAX use `device` ("cpu" or "cuda"), compile without a cache, and multiply in full float32 as PyTorch."""
     jax.config.update("jax_enable_compilation_cache", False)
     if device == "cpu":
         jax.config.update("jax_platforms", "cpu")
