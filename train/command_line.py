@@ -68,6 +68,7 @@ def parse(arguments: list[str]) -> tuple[str, Config]:
         if unknown:
             _refuse(preset, config, unknown, options)
         config = replace(config, training=replace(config.training, optimizer_settings=settings))
+        optimizer.chosen_optimizer(config.training)
     check(config)
     return preset, config
 

@@ -192,10 +192,6 @@ def check(config: Config) -> None:
         wrong.append("corpus.tokenizer must be words for the embedded corpus")
     if wrong:
         raise ConfigError("; ".join(wrong))
-    if config.training.optimizer_settings:
-        from train.optimizer import chosen_optimizer  # imports JAX
-
-        chosen_optimizer(config.training)
 
 
 def _option(section: str, name: str) -> str:

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from jax_attn.optim import OPTIMIZERS
-from train.config import Config, ConfigError, OptimizerName, TrainingConfig, check
-from train.optimizer import make_optimizer, setting_names
+from train.config import ConfigError, OptimizerName, TrainingConfig
+from train.optimizer import chosen_optimizer, make_optimizer, setting_names
 
 START = np.random.default_rng(0).normal(size=(3, 4))
 GRADIENTS = np.random.default_rng(1).normal(size=(20, 3, 4))
@@ -82,10 +82,10 @@ def test_every_setting_is_known_to_its_optimisers_and_refused_by_the_others():
         for name in OPTIMIZERS:
             training = TrainingConfig(optimizer=name, optimizer_settings={setting: values.get(setting, 0.5)})
             if setting in setting_names(name):
-                check(Config(training=training))
+                chosen_optimizer(training)
             else:
                 with pytest.raises(ConfigError, match=f"{setting.replace('_', '-')} belongs to optimizer"):
-                    check(Config(training=training))
+                    chosen_optimizer(training)
 
 
 @pytest.mark.parametrize(
@@ -101,4 +101,4 @@ def test_every_setting_is_known_to_its_optimisers_and_refused_by_the_others():
 )
 def test_settings_that_no_run_could_use_are_refused(name, settings, message):
     with pytest.raises(ConfigError, match=message):
-        check(Config(training=TrainingConfig(optimizer=name, optimizer_settings=settings)))
+        chosen_optimizer(TrainingConfig(optimizer=name, optimizer_settings=settings))
