@@ -25,6 +25,9 @@ from jax_attn.functional.checks import (
     wide_dtype,
 )
 
+__all__ = ["additive_score", "bilinear_score", "dot_score", "gaussian_score", "scaled_dot_score"]
+
+
 MANY = 16
 """Additive scores are summed term by term if there are at least so many queries and keys. For fewer, as in a decoder's
 step, one product is faster (measured on a CPU)."""

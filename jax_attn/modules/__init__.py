@@ -1,27 +1,14 @@
 """Flax Linen modules: they own the parameters; `jax_attn.functional` has the mathematics."""
 
-from jax_attn.modules.attention import (
-    AdditiveAttention,
-    BilinearAttention,
-    DotProductAttention,
-    GaussianAttention,
-    Memory,
-    MLPAttention,
-    MultiHeadAttention,
-)
+from jax_attn.modules import attention
+from jax_attn.modules.attention import *  # noqa: F403 (its __all__ says what)
 from jax_attn.modules.embeddings import Embeddings, PositionalEncoding
 from jax_attn.modules.recurrent import GRU, LSTM
 
 __all__ = [
+    *attention.__all__,
     "GRU",
     "LSTM",
-    "AdditiveAttention",
-    "BilinearAttention",
-    "DotProductAttention",
     "Embeddings",
-    "GaussianAttention",
-    "MLPAttention",
-    "Memory",
-    "MultiHeadAttention",
     "PositionalEncoding",
 ]

@@ -34,6 +34,17 @@ from jax_attn.functional.masks import attention_mask, zero_unattended
 from jax_attn.functional.scores import additive_score, dot_score, gaussian_score, scaled_dot_score
 from jax_attn.functional.softmax import EmptyRow
 
+__all__ = [
+    "AdditiveAttention",
+    "BilinearAttention",
+    "DotProductAttention",
+    "GaussianAttention",
+    "MLPAttention",
+    "Memory",
+    "MultiHeadAttention",
+]
+
+
 Form = Literal["auto", "plain", "blockwise"]
 
 LARGE = 2**18

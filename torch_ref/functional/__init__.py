@@ -1,5 +1,6 @@
 """Pure functions of tensors, without parameters of their own."""
 
+from torch_ref.functional import scores
 from torch_ref.functional.attend import attend, attention
 from torch_ref.functional.blockwise import blockwise_attention
 from torch_ref.functional.dropout import dropout
@@ -7,20 +8,17 @@ from torch_ref.functional.losses import masked_cross_entropy, projected_cross_en
 from torch_ref.functional.masks import attention_mask, causal_mask, length_mask, sequence_mask
 from torch_ref.functional.positions import sinusoidal_positions
 from torch_ref.functional.recurrence import gru_step, lstm_step, reverse_sequence, unroll
-from torch_ref.functional.scores import additive_score, bilinear_score, dot_score, gaussian_score, scaled_dot_score
+from torch_ref.functional.scores import *  # noqa: F403 (its __all__ says what)
 from torch_ref.functional.softmax import masked_log_softmax, masked_softmax
 
 __all__ = [
-    "additive_score",
+    *scores.__all__,
     "attend",
     "attention",
     "attention_mask",
-    "bilinear_score",
     "blockwise_attention",
     "causal_mask",
-    "dot_score",
     "dropout",
-    "gaussian_score",
     "gru_step",
     "length_mask",
     "lstm_step",
@@ -29,7 +27,6 @@ __all__ = [
     "masked_softmax",
     "projected_cross_entropy",
     "reverse_sequence",
-    "scaled_dot_score",
     "sequence_mask",
     "sinusoidal_positions",
     "unroll",

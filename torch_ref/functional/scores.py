@@ -14,6 +14,8 @@ from torch import Tensor
 
 from torch_ref.functional.precision import common_dtype, widen
 
+__all__ = ["additive_score", "bilinear_score", "dot_score", "gaussian_score", "scaled_dot_score"]
+
 
 def dot_score(queries: Tensor, keys: Tensor) -> Tensor:
     """score = q . k"""

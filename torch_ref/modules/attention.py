@@ -17,6 +17,16 @@ from torch_ref.functional.masks import attention_mask, zero_unattended
 from torch_ref.functional.precision import common_dtype, widen
 from torch_ref.functional.scores import additive_score, dot_score, gaussian_score, scaled_dot_score
 
+__all__ = [
+    "AdditiveAttention",
+    "BilinearAttention",
+    "DotProductAttention",
+    "GaussianAttention",
+    "MLPAttention",
+    "Memory",
+    "MultiHeadAttention",
+]
+
 
 class Memory(NamedTuple):
     """The part that is the same for all queries: the keys are projected once."""
