@@ -2,7 +2,7 @@
 
     python -m parity_tests                          every case, in float64 and float32
     python -m parity_tests --case LSTM --dtype float64
-    python -m parity_tests --faults                 plant every fault as well, and see that each is noticed
+    python -m parity_tests --faults                 also plant every fault, and check that each is noticed
     python -m parity_tests --html parity.html       the same as a page
     python -m parity_tests --json parity.json       the same rows for a program
 
@@ -34,41 +34,32 @@ class Options:
     """What to compare."""
 
     case: tuple[str, ...] = ()
-    """Names of cases, or parts of names, `training` among them; by default all."""
+    """Names of cases, or parts of names; `training` is one of them. By default all."""
     dtype: tuple[Literal["float64", "float32", "bfloat16"], ...] = ("float64", "float32")
-    """Each case runs in those of them that it has inputs for."""
+    """Each case runs in those for which it has inputs."""
     slow: bool = False
-    """Also the dtypes of the largest cases that compile long and bring nothing new."""
+    """Also run the largest cases in the dtypes that compile long and show nothing new."""
     faults: bool = False
-    """Plant the faults too, those of the cases that are compared."""
+    """Also plant the faults of the compared cases."""
     json: Path | None = None
     """A file to write the rows to; it must not exist."""
     html: Path | None = None
     """A file to write the page to; it must not exist."""
     jobs: int = field(default_factory=default_jobs)
-    """Processes to share the work; by default one for each core."""
+    """How many processes share the work; by default one for each core."""
 
 
 def main() -> int:
-    """Compare, print, and say by the exit status whether all is well."""
+    """Compare, print, and return the exit status."""
     options = tyro.cli(Options, prog="python -m parity_tests", description=__doc__)
-    every = ["training", *(case.name for case in CASES)]
-    names = [name for name in every if not options.case or any(part in name for part in options.case)]
+    all_names = ["training", *(case.name for case in CASES)]
+    names = [name for name in all_names if not options.case or any(part in name for part in options.case)]
     if not names:
-        return complain(f"no case is called like {options.case}; there are: {', '.join(every)}")
+        return complain(f"no case has a name like {options.case}; there are: {', '.join(all_names)}")
     for path in (options.json, options.html):
         if path is not None and (path.exists() or not path.absolute().parent.is_dir()):
             return complain(f"{path} exists already, or its folder does not")
-    tasks: list[Task] = [Training(training.name) for training in TRAININGS if "training" in names]
-    tasks += [
-        Comparison(case.name, dtype)
-        for dtype in options.dtype
-        for case in reversed(CASES)
-        if case.name in names and (options.slow or dtype not in case.slow_dtypes)
-    ]
-    if options.faults:
-        tasks += [Planting(index) for index, fault in enumerate(FAULTS) if fault.case in names]
-    results = list(show_progress(tasks, options.jobs).values())
+    results = list(show_progress(list_tasks(options, names), options.jobs).values())
     rows = sorted((row for row in results if isinstance(row, Row)), key=lambda row: names.index(row.case))
     trainings = [row for rows_of_model in results if isinstance(rows_of_model, list) for row in rows_of_model]
     faults = [row for row in results if isinstance(row, FaultRow)]
@@ -81,6 +72,20 @@ def main() -> int:
     return int(failed or not all(fault.caught for fault in faults))
 
 
+def list_tasks(options: Options, names: list[str]) -> list[Task]:
+    """List the trainings first, since they take longest, and the largest cases before the small ones."""
+    tasks: list[Task] = [Training(training.name) for training in TRAININGS if "training" in names]
+    tasks += [
+        Comparison(case.name, dtype)
+        for dtype in options.dtype
+        for case in reversed(CASES)
+        if case.name in names and (options.slow or dtype not in case.slow_dtypes)
+    ]
+    if options.faults:
+        tasks += [Planting(index) for index, fault in enumerate(FAULTS) if fault.case in names]
+    return tasks
+
+
 def show_progress(tasks: list[Task], jobs: int) -> dict[Task, Row | list[TrainingRow] | FaultRow | None]:
     """Run the tasks under a bar that names the one that ended last."""
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
@@ -90,7 +95,7 @@ def show_progress(tasks: list[Task], jobs: int) -> dict[Task, Row | list[Trainin
 
 
 def print_report(rows: list[Row], trainings: list[TrainingRow], faults: list[FaultRow]) -> None:
-    """The tables, and what failed in words."""
+    """Print the tables, and the failures in words."""
     if rows:
         CONSOLE.print(as_table(rows))
     for failure in (failure for row in rows for failure in row.failures):
@@ -103,7 +108,7 @@ def print_report(rows: list[Row], trainings: list[TrainingRow], faults: list[Fau
 
 
 def complain(message: str) -> int:
-    """An error on one line; the exit status."""
+    """Print an error; return the exit status."""
     print(f"error: {message}", file=sys.stderr)
     return 2
 

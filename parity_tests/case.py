@@ -1,4 +1,4 @@
-"""The records of the registry. They know no framework: a reader of the registry decides what to run."""
+"""The records of a comparison: a case, its variants of inputs, and its two sides. They import no framework."""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 RUN_DTYPE = "the dtype of the run"
-"""As the value of an option: each side puts its own name of that dtype in its place."""
-
+"""As the value of an option: each side replaces it by its own dtype object."""
 
 DTYPES = ("float64", "float32", "bfloat16")
 
@@ -22,41 +21,43 @@ class Variant:
     inputs: Mapping[str, Any]
     """Arguments by name: NumPy arrays (floats in float64, rounded to a run's dtype later), None, or tuples of those."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What is no array: keywords of a function, or of a module's constructor."""
+    """Arguments that are no arrays: keywords of a function, or of a module's constructor."""
     weight_scales: Mapping[str, float] = field(default_factory=dict)
     """Factors of single parameters, by PyTorch name; the others stay as drawn."""
     vanishing: Mapping[str, str] = field(default_factory=dict)
-    """Tensors that are zero but for rounding -> why; a relative error of rounding errors says nothing."""
+    """Tensors that are zero except for rounding -> the reason. Their error is measured in absolute terms."""
     dtypes: tuple[str, ...] = DTYPES
-    """The dtypes it is run in."""
+    """The dtypes in which it runs."""
     factor: float | None = None
-    """c for this variant, where it is another than the case's; the case's `reason` says why."""
+    """c of this variant, where it differs from the case's; the case's `reason` explains it."""
+    slow: bool = False
+    """Whether the quick run of the tests leaves it out, since shorter variants share its code."""
 
 
 @dataclass(frozen=True)
 class TorchSide:
-    """The PyTorch side of a case. `parity_tests.torch_side` makes one of a function or of a module."""
+    """The PyTorch side of a case; `torch_function` and `torch_module` make one."""
 
     call: Callable[..., Any]
     """(module, inputs, options) -> outputs; the module is None where there is none."""
     build: Callable[..., Any] | None = None
-    """(options, inputs) -> an nn.Module, whose weights are drawn by name and given to both sides."""
+    """(options, inputs) -> an nn.Module. Its weights are drawn by name and given to both sides."""
 
 
 @dataclass(frozen=True)
 class JaxSide:
-    """The JAX side of a case. `parity_tests.jax_side` makes one of a function or of a Flax module."""
+    """The JAX side of a case; `jax_function` and `linen_module` make one."""
 
     call: Callable[..., Any]
-    """(weights by PyTorch name, inputs, options) -> outputs, under jit and differentiable in weights and inputs."""
+    """(weights by PyTorch name, inputs, options) -> outputs; runs under jit, differentiable in weights and inputs."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Two programs that have to be the same, one in PyTorch and one in JAX, and the inputs on which both are run.
+    """Two programs that must be the same, one in PyTorch and one in JAX, and the inputs on which both run.
 
-    Every weight is drawn under its PyTorch name, and the JAX side puts it where it belongs: so a gradient has the same
-    name on both sides, and a weight that a port forgets is seen to have none.
+    Every weight is drawn under its PyTorch name, and the JAX side puts it in its place. So a gradient has the same
+    name on both sides, and a weight that a port forgets shows up with a gradient of zero.
     """
 
     name: str
@@ -70,28 +71,32 @@ class Case:
     factor: float = 8.0
     """c in the bound 2 e_torch + c u below float64."""
     reason: str = ""
-    """Why `factor` is another than 8."""
+    """Why `factor` is not 8."""
     slow_dtypes: tuple[str, ...] = ()
-    """Dtypes that the quick run of the tests leaves out."""
+    """Dtypes that `python -m parity_tests` leaves out without --slow."""
 
     @property
     def public_name(self) -> str:
-        """The name of what it tests: `beam_search (model)` is a case of `beam_search`."""
+        """The name of what is tested: `beam_search (model)` is a case of `beam_search`."""
         return self.name.partition(" (")[0]
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Those that any of its variants is run in."""
+        """The dtypes in which any of its variants runs."""
         return tuple(dtype for dtype in DTYPES if any(dtype in variant.dtypes for variant in self.variants))
+
+    def find_variant(self, name: str) -> Variant:
+        """Return the variant with this name; "" means the first."""
+        return next(variant for variant in self.variants if name in ("", variant.name))
 
 
 def random_for(*names: str) -> np.random.Generator:
-    """A generator seeded by names, so that a case's numbers do not depend on the cases before it."""
+    """Make a generator seeded by names, so that a case's numbers do not depend on the cases before it."""
     return np.random.default_rng(zlib.crc32("/".join(names).encode()))
 
 
 def make_weights(case: Case, variant: Variant, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Parameters by PyTorch name, none of them zero: a bias of zeros could be dropped unseen."""
+    """Draw parameters by PyTorch name, none of them zero: a missing bias of zeros would go unnoticed."""
     weights = {}
     for name, shape in shapes.items():
         scale = 0.5 if len(shape) == 1 else 0.6 * (8 / shape[-1]) ** 0.5
@@ -100,6 +105,6 @@ def make_weights(case: Case, variant: Variant, shapes: Mapping[str, tuple[int, .
     return weights
 
 
-def make_cotangent(case: Case, variant: Variant, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The fixed random direction along which an output is differentiated."""
+def make_direction(case: Case, variant: Variant, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw the fixed direction along which an output is differentiated."""
     return random_for(case.name, variant.name, "cotangent", name).normal(size=shape)

@@ -1,4 +1,4 @@
-"""How far apart the two sides are, and how far they may be.
+"""Run both sides, and measure how far apart they are and how far they may be.
 
 Errors are measured by tensor: e(x) = max|x − o| / max|o|. (By element, two correct float64 gradients at scores of ±1e4
 differ by 100 %.) With u the unit roundoff:
@@ -6,37 +6,43 @@ differ by 100 %.) With u the unit roundoff:
     float64     max|jax − torch| ≤ (1e-12 + 16 u max|score|) max|torch|
     narrower    e_jax ≤ 2 e_torch + c u, where o is torch_ref in float64 on the same rounded inputs and weights
 
-Where o is 0 the errors are absolute. Shapes and dtypes are equal, and NaN and the infinities stand in the same places.
+Where o is 0 the errors are absolute. Shapes and dtypes must be equal, and NaN and the infinities must stand in the same
+places.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.case import Case, Variant
-from parity_tests.jax_side import run_jax
-from parity_tests.numbers import Run, is_floating, make_numbers
+from parity_tests.jax_side import Transform, run_jax
+from parity_tests.numbers import Numbers, Run, is_floating, make_numbers
+from parity_tests.taps import Trace, recording
 from parity_tests.torch_side import run_torch
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One tensor of one variant: its error and its bound, or what makes them meaningless."""
+    """One tensor of one variant: its error and its bound, or what makes the two incomparable."""
 
     case: str
     variant: str
     dtype: str
     tensor: str
     error: float
-    """Of JAX, against PyTorch in float64."""
+    """JAX's, against PyTorch in float64."""
     bound: float
     twin_error: float = 0.0
-    """Of PyTorch, against itself in float64."""
+    """PyTorch's, against itself in float64."""
     mismatch: str = ""
 
     @property
-    def of_gradient(self) -> bool:
+    def is_gradient(self) -> bool:
         return self.tensor.startswith("gradient of ")
 
     @property
@@ -48,6 +54,47 @@ class Measurement:
         return f"{self.case} | {self.variant} | {self.dtype} | {self.tensor}: {what}"
 
 
+class Runs(NamedTuple):
+    """The runs of one variant: JAX, PyTorch, and PyTorch in float64 on the same numbers."""
+
+    jax: Run
+    torch: Run
+    oracle: Run
+
+
+def run_both(
+    case: Case,
+    variant: Variant,
+    numbers: Numbers,
+    dtype: str,
+    *,
+    jax_numbers: Numbers | None = None,
+    transform: Transform = jax.jit,
+    record: bool = False,
+) -> Runs:
+    """Run both sides on the same numbers; `jax_numbers` gives JAX others, `record` adds the intermediate tensors."""
+    with _recorded(record) as trace:
+        torch_run = run_torch(case, variant, numbers, dtype)
+    torch_run = oracle = replace(torch_run, trace=trace)
+    if dtype != "float64":
+        with _recorded(record) as trace:
+            oracle = run_torch(case, variant, numbers, "float64")
+        oracle = replace(oracle, trace=trace)
+    with _recorded(record) as trace:
+        given = numbers if jax_numbers is None else jax_numbers
+        jax_run = run_jax(case, variant, given, dtype, given.directions(torch_run), transform)
+    return Runs(replace(jax_run, trace=trace), torch_run, oracle)
+
+
+@contextmanager
+def _recorded(record: bool) -> Iterator[Trace | None]:
+    if not record:
+        yield None
+        return
+    with recording() as trace:
+        yield trace
+
+
 def unit_roundoff(dtype: str) -> float:
     """u: half the distance from 1 to the next number."""
     return float(jnp.finfo(dtype).eps) / 2
@@ -55,21 +102,21 @@ def unit_roundoff(dtype: str) -> float:
 
 @dataclass(frozen=True)
 class Judge:
-    """What a bound depends on besides the tensor itself, for one variant in one dtype."""
+    """Measures the tensors of one variant in one dtype."""
 
     case: Case
     variant: Variant
     dtype: str
     max_score: float
-    """max|score|, which counts in float64."""
+    """max|score|, which widens the bound in float64."""
 
     def measure(
         self, tensor: str, ours: np.ndarray | None, twin: np.ndarray | None, truth: np.ndarray | None
     ) -> Measurement:
-        """One tensor of JAX's against PyTorch's, where `truth` is PyTorch's in float64."""
+        """Measure one tensor of JAX against PyTorch's; `truth` is PyTorch's in float64."""
         mismatch, error, bound, twin_error = "", 0.0, 0.0, 0.0
         if ours is None or twin is None or truth is None:
-            mismatch = "" if ours is twin is truth else "one side alone has it"
+            mismatch = "" if ours is twin is truth else "only one side has it"
         else:
             mismatch = _different_form(ours, twin) or _different_extremes(ours, truth)
             if not mismatch:
@@ -88,26 +135,21 @@ class Judge:
         return 2 * twin_error + factor * u
 
 
-def compare_variant(case: Case, variant: Variant, dtype: str) -> list[Measurement]:
-    """Both sides run, and every tensor of theirs measured."""
-    numbers = make_numbers(case, variant, dtype)
-    torch_run = run_torch(case, variant, numbers, dtype, dtype)
-    oracle = torch_run if dtype == "float64" else run_torch(case, variant, numbers, "float64", dtype)
-    jax_run = run_jax(case, variant, numbers, dtype, torch_run)
-    return compare_runs(case, variant, dtype, jax_run, torch_run, oracle)
+def compare_runs(case: Case, variant: Variant, dtype: str, runs: Runs) -> list[Measurement]:
+    """Measure every tensor of the runs."""
+    judge = Judge(case, variant, dtype, runs.oracle.max_score)
+    names = sorted(runs.torch.tensors.keys() | runs.jax.tensors.keys())
+    return [judge.measure(name, *(run.tensors.get(name) for run in runs)) for name in names]
 
 
-def compare_runs(
-    case: Case, variant: Variant, dtype: str, jax_run: Run, torch_run: Run, oracle: Run
-) -> list[Measurement]:
-    """Every tensor of two runs measured; the oracle is PyTorch's in float64."""
-    judge = Judge(case, variant, dtype, oracle.max_score)
-    names = sorted(torch_run.tensors.keys() | jax_run.tensors.keys())
-    return [judge.measure(name, *(run.tensors.get(name) for run in (jax_run, torch_run, oracle))) for name in names]
+def compare_variant(case: Case, variant: Variant, dtype: str, transform: Transform = jax.jit) -> list[Measurement]:
+    """Run both sides and measure every tensor."""
+    runs = run_both(case, variant, make_numbers(case, variant, dtype), dtype, transform=transform)
+    return compare_runs(case, variant, dtype, runs)
 
 
 def compare_case(case: Case, dtype: str) -> list[Measurement]:
-    """All variants of a case."""
+    """Compare all variants of a case that have this dtype."""
     variants = [variant for variant in case.variants if dtype in variant.dtypes]
     return [measurement for variant in variants for measurement in compare_variant(case, variant, dtype)]
 
@@ -119,7 +161,7 @@ def _error(x: np.ndarray, truth: np.ndarray, absolute: bool) -> float:
 
 
 def relative_error(x: np.ndarray, truth: np.ndarray, absolute: bool = False) -> float:
-    """max|x − o| / max|o| over what is finite in o; absolute where o is 0."""
+    """max|x − o| / max|o| over the finite entries of o; absolute where o is 0."""
     finite = np.isfinite(truth.astype(np.float64))
     x, truth = x.astype(np.float64)[finite], truth.astype(np.float64)[finite]
     if truth.size == 0:
@@ -129,7 +171,7 @@ def relative_error(x: np.ndarray, truth: np.ndarray, absolute: bool = False) -> 
 
 
 def _different_form(ours: np.ndarray, twin: np.ndarray) -> str:
-    """Shape and dtype. Of integers the kind: PyTorch counts in int64, JAX in int32 unless x64 is on."""
+    """Compare shapes and dtypes. All integers count as one dtype: PyTorch's are int64, JAX's int32 without x64."""
     if ours.shape != twin.shape:
         return f"shape {list(ours.shape)} in JAX, {list(twin.shape)} in PyTorch"
     both_integers = ours.dtype.kind == twin.dtype.kind == "i"
@@ -142,11 +184,8 @@ def _different_extremes(ours: np.ndarray, truth: np.ndarray) -> str:
     if not is_floating(ours):
         return ""
     ours, truth = ours.astype(np.float64), truth.astype(np.float64)
-    for name, found, expected in (
-        ("NaN", np.isnan(ours), np.isnan(truth)),
-        ("inf", np.isposinf(ours), np.isposinf(truth)),
-        ("−inf", np.isneginf(ours), np.isneginf(truth)),
-    ):
+    for name, test in (("NaN", np.isnan), ("inf", np.isposinf), ("−inf", np.isneginf)):
+        found, expected = test(ours), test(truth)
         if not np.array_equal(found, expected):
             return f"{name} in {found.sum()} places in JAX, in {expected.sum()} in PyTorch, not the same ones"
     return ""

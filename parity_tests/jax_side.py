@@ -1,4 +1,4 @@
-"""One variant run in JAX, under jit: its outputs and its gradients, as NumPy arrays by name."""
+"""Run one variant in JAX: its outputs and its gradients, as NumPy arrays by name."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -11,12 +11,12 @@ import numpy as np
 
 from jax_attn.weights import from_torch
 from parity_tests.case import Case, JaxSide, Variant
-from parity_tests.numbers import Numbers, Run, is_floating, make_cotangents, options_in
+from parity_tests.numbers import Numbers, Run, options_in
 from parity_tests.tree import flatten
 
 
 def jax_function(call: Callable[[Any, Any], Any]) -> JaxSide:
-    """The side of a function without weights: call(inputs, options) -> outputs."""
+    """Make the side of a function without weights: call(inputs, options) -> outputs."""
     return JaxSide(lambda _, inputs, options: call(inputs, options))
 
 
@@ -25,21 +25,19 @@ def linen_module(
     call: Callable[[Any, Any], Any] | None = None,
     init: Callable[[Any, Any], Any] | None = None,
 ) -> JaxSide:
-    """The side of a Flax Linen module whose parameters have PyTorch's names, as `jax_attn.weights.from_torch` says.
+    """Make the side of a Flax Linen module whose parameters have PyTorch's names (see `jax_attn.weights.from_torch`).
 
     Args:
         build: (options, dtype of the parameters) -> module.
-        call: (module, inputs) -> outputs, the module's parameters in place; by default it is called with the inputs by
-            keyword.
-        init: (module, inputs) -> parameters, where `call` is not the way to initialise it.
+        call: (module, inputs) -> outputs, with the module's parameters in place; by default by keyword.
+        init: (module, inputs) -> parameters, where `call` cannot initialise the module.
     """
 
     def run(module: Any, inputs: Any) -> Any:
         return module(**inputs) if call is None else call(module, inputs)
 
     def apply(weights: Mapping[str, Any], inputs: Any, options: Any) -> Any:
-        dtype = next((weight.dtype for weight in weights.values()), jnp.float32)
-        module = build(options, dtype)
+        module = build(options, next((weight.dtype for weight in weights.values()), jnp.float32))
 
         def create() -> Any:
             return module.init(jax.random.key(0), inputs, method=run) if init is None else init(module, inputs)
@@ -50,7 +48,7 @@ def linen_module(
 
 
 class Applied:
-    """A Linen module with its parameters, whose methods are pure functions: they may be called inside any JAX loop."""
+    """A Linen module with its parameters. Its methods are pure functions and may be called inside any JAX loop."""
 
     def __init__(self, module: nn.Module, parameters: Any) -> None:
         self._module, self._parameters = module, parameters
@@ -64,50 +62,66 @@ class Applied:
 
 _programs: dict[Any, Any] = {}
 
+Transform = Callable[[Callable[..., Any]], Callable[..., Any]]
+
 
 def forget_programs() -> None:
-    """Drop every compiled program: after a fault was planted or removed, and before there are too many."""
+    """Drop every compiled program: after a fault was planted or removed, and before memory runs out."""
     _programs.clear()
     jax.clear_caches()
 
 
-def run_jax(case: Case, variant: Variant, numbers: Numbers, dtype: str, like: Run) -> Run:
-    """The JAX side in `dtype`; `like` is PyTorch's run, whose outputs say what is differentiated."""
+def without_jit(program: Callable[..., Any]) -> Callable[..., Any]:
+    """In the place of `jax.jit`: run operation by operation, loops included."""
+
+    def run(*arguments: Any) -> Any:
+        with jax.disable_jit():
+            return program(*arguments)
+
+    return run
+
+
+def run_jax(
+    case: Case,
+    variant: Variant,
+    numbers: Numbers,
+    dtype: str,
+    directions: Mapping[str, np.ndarray],
+    transform: Transform = jax.jit,
+) -> Run:
+    """Run the JAX side in `dtype`, under x64 if that is float64.
+
+    Args:
+        directions: those of the outputs to be differentiated, by name; without any the outputs alone are computed.
+        transform: applied to the program (weights, differentiated inputs, other inputs, directions) -> (outputs,
+            gradients); a compiled program is kept, and variants that differ in numbers alone share it.
+    """
     with jax.enable_x64(dtype == "float64"):
         fixed, weights = jax.device_put((numbers.inputs, numbers.weights))  # `jnp.asarray` compiles for each shape
         moved = {name: fixed.pop(name) for name in numbers.differentiated}
-        directions = make_cotangents(case, variant, dtype, _differentiable_outputs(like))
-        outputs, gradients = _program(case, variant, numbers, dtype)(weights, moved, fixed, directions)
+        options = options_in(variant, jnp.dtype(dtype))
+        names = (tuple(numbers.inputs), numbers.differentiated, tuple(weights))
+        key = (case.name, case.jax, repr(sorted(options.items())), dtype, names, transform)
+        if key not in _programs:
+            call = partial(_call, case.jax, options)
+            _programs[key] = transform(_differentiate(call, case.outputs, numbers.rebuild))
+        outputs, gradients = _programs[key](weights, moved, fixed, dict(directions))
         named = outputs | {f"gradient of {name}": gradient for name, gradient in gradients.items()}
         return Run({name: None if x is None else np.asarray(x) for name, x in named.items()})
 
 
-def _differentiable_outputs(like: Run) -> dict[str, tuple[int, ...]]:
-    """The shapes of the floating outputs, if PyTorch could differentiate any."""
-    if not any(name.startswith("gradient of ") for name in like.tensors):
-        return {}
-    return {
-        name: x.shape
-        for name, x in like.tensors.items()
-        if x is not None and is_floating(x) and not name.startswith("gradient of ")
-    }
+def _call(side: JaxSide, options: Any, weights: Any, inputs: Any) -> Any:
+    return side.call(weights, inputs, options)
 
 
-def _program(case: Case, variant: Variant, numbers: Numbers, dtype: str) -> Any:
-    """This variant's compiled program; variants that differ in numbers alone share it."""
-    options = options_in(variant, jnp.dtype(dtype))
-    key = (case.name, case.jax, repr(sorted(options.items())), dtype, tuple(numbers.inputs), tuple(numbers.weights))
-    if key not in _programs:
-        _programs[key] = jax.jit(_differentiate(lambda *arguments: case.jax.call(*arguments, options), case, numbers))
-    return _programs[key]
-
-
-def _differentiate(call: Callable[[Any, Any], Any], case: Case, numbers: Numbers) -> Callable[..., Any]:
-    """(weights, moved, fixed, directions) -> (outputs, gradients of the weights and of the moved inputs)."""
+def _differentiate(
+    call: Callable[[Any, Any], Any], names: tuple[str, ...], rebuild: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Make (weights, moved, fixed, directions) -> (outputs, gradients of the weights and of the moved inputs)."""
 
     def program(weights, moved, fixed, directions):
         def outputs_of(weights, moved):
-            return flatten(call(weights, numbers.rebuild({**moved, **fixed})), case.outputs)[0]
+            return flatten(call(weights, rebuild({**moved, **fixed})), names)[0]
 
         if not directions:
             return outputs_of(weights, moved), {}

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import jax
 import jaxtyping
@@ -13,21 +14,16 @@ import jax_attn
 import torch_ref
 from jax_attn.weights import from_torch, to_torch
 from parity_tests.case import DTYPES, Case
-from parity_tests.cases import CASES, WITHOUT_CASE, public_names
+from parity_tests.cases import CASES, WITHOUT_CASE, find_case, public_names
 from parity_tests.cases.models import jax_translator, torch_translator, translator_options
-from parity_tests.faults.fault import Fault
-from parity_tests.faults.in_jax import JAX_FAULTS
-from parity_tests.faults.in_torch import TORCH_FAULTS
-from parity_tests.jax_side import forget_programs
+from parity_tests.compare import compare_variant
+from parity_tests.faults import FAULTS, Fault
+from parity_tests.jax_side import forget_programs, without_jit
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def _clean_process() -> Iterator[None]:
-    """A process has room for so many compiled programs, and a planted fault must not outlive its test in one.
-
-    Annotations are not checked here: a refusal has to be the library's own, as a user meets it.
-    """
-    forget_programs()
+    """Annotations are not checked here: that would be the greater part of the compilation."""
     checked = not jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
@@ -35,16 +31,27 @@ def _clean_process() -> Iterator[None]:
     forget_programs()
 
 
+NARROW = ("masked_softmax", "attend", "additive_score", "lstm_step", "masked_cross_entropy", "DotProductAttention")
+"""The cases that the quick run compares below float64 too: one of each kind of arithmetic."""
+
+
 def _runs() -> Iterator[object]:
+    """Each case and dtype; in float64 the quick variants and the slow ones apart."""
     for dtype in DTYPES:
         for case in (case for case in CASES if dtype in case.dtypes):
-            marks = [pytest.mark.slow] if dtype in case.slow_dtypes else []
-            yield pytest.param(case, dtype, id=f"{case.name}-{dtype}", marks=marks)
+            quick = dtype == "float64" or case.name in NARROW or "float64" not in case.dtypes
+            for slow in (False, True):
+                variants = tuple(v for v in case.variants if v.slow is slow and dtype in v.dtypes)
+                marks = [] if quick and not slow else [pytest.mark.slow]
+                name = f"{case.name}-{dtype}{'-slow variants' if slow else ''}"
+                if variants:
+                    yield pytest.param(replace(case, variants=variants), dtype, id=name, marks=marks)
 
 
 @pytest.mark.parametrize(("case", "dtype"), list(_runs()))
 def test_both_sides_agree(case: Case, dtype: str, parity: Callable[..., None]) -> None:
     parity(case, dtype)
+    forget_programs()
 
 
 def test_every_public_name_has_a_case_or_a_reason() -> None:
@@ -57,7 +64,7 @@ def test_every_public_name_has_a_case_or_a_reason() -> None:
 
 
 def test_every_case_runs_in_float64() -> None:
-    """All but the one whose softmax is narrower, as `twin_differences` says."""
+    """Except one whose softmax is narrower, as `twin_differences` says."""
     without = {case.name for case in CASES if "float64" not in case.dtypes}
     assert without == {"DotProductAttention (jax.nn.dot_product_attention)"}
 
@@ -70,13 +77,24 @@ def test_names_are_unique_and_a_looser_bound_has_a_reason() -> None:
         assert case.reason or all(variant.factor is None for variant in case.variants), case.name
 
 
-# The comparison that sees those in JAX sees those in PyTorch: one of them is enough where time counts.
-IN_TORCH = [TORCH_FAULTS[0], *(pytest.param(fault, marks=pytest.mark.slow) for fault in TORCH_FAULTS[1:])]
+# Planted faults
 
 
-@pytest.mark.parametrize("fault", [*JAX_FAULTS, *IN_TORCH], ids=lambda fault: f"{fault.side}: {fault.name}")
+CASE_FAULTS = [fault for fault in FAULTS if fault.case != "training"]
+"""`training_test` plants the others."""
+
+
+@pytest.mark.parametrize("fault", CASE_FAULTS, ids=lambda fault: f"{fault.side}: {fault.name}")
 def test_a_planted_fault_is_caught(fault: Fault) -> None:
     assert fault.is_caught()
+
+
+@pytest.mark.parametrize(("case", "variant"), sorted({(fault.case, fault.variant) for fault in CASE_FAULTS}))
+def test_without_a_fault_the_same_comparison_passes(case: str, variant: str) -> None:
+    """Operation by operation, as the faults run."""
+    found = find_case(case)
+    failed = [m for m in compare_variant(found, found.find_variant(variant), "float64", without_jit) if m.failed]
+    assert not failed, "\n".join(map(str, failed))
 
 
 # Weights

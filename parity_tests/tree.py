@@ -1,4 +1,4 @@
-"""Nested arguments and results as flat mappings from names to arrays, the same names in both frameworks."""
+"""Nested arguments and results as flat mappings from names to arrays, with the same names in both frameworks."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,10 +7,10 @@ import jax
 
 
 def flatten(tree: Any, names: tuple[str, ...] = ()) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], Any]]:
-    """The leaves by name (`initial_state.0`, `memory.keys`), and the function that puts such leaves in their places.
+    """Return the leaves by name (`initial_state.0`, `memory.keys`), and the function that puts leaves back in place.
 
-    A tuple's parts are called `names` where given. None is a leaf: a side that returns None where the other does not
-    is to be seen.
+    The parts of a tuple are called `names` where given. None is a leaf, so that a side that returns None where the
+    other does not is seen.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None)
     flat = {_text(path, names): leaf for path, leaf in paths}

@@ -1,8 +1,8 @@
 """The registry: every public name of jax_attn, with its PyTorch twin and its inputs.
 
-The tests read it, and so does whatever else runs both sides: what is measured is what is proved. Inputs are seeded:
-random and ragged, with several keys (with one key every weight is 1, whatever the score), a single key, an empty row
-under both of its meanings, scores of ±1e4, NaN where nobody attends, more leading axes and none.
+The tests, the report and the speed table read it, so that what is measured is what is proved. Inputs are seeded: random
+and ragged, with several keys (with one key every weight is 1, whatever the score), a single key, an empty row in both
+meanings, scores of ±1e4, NaN where nothing attends, more leading axes and none.
 """
 
 import jax_attn
@@ -26,7 +26,7 @@ CASES: tuple[Case, ...] = (
 WITHOUT_CASE: dict[str, str] = {
     "SearchResult": "a record: greedy_search and beam_search compare its fields",
     "Memory": "a record: the attention modules are compared over one",
-    "MLPAttention": "the older name of AdditiveAttention, which it is",
+    "MLPAttention": "an older name of AdditiveAttention",
     "EncoderOutput": "a record: Seq2SeqEncoder compares its fields",
     "DecoderMemory": "a record: Seq2SeqAttentionDecoder compares its initial state, and steps over it",
     "DecoderState": "a record: Seq2SeqAttentionDecoder compares its fields after a step",
@@ -37,10 +37,10 @@ WITHOUT_CASE: dict[str, str] = {
 
 
 def find_case(name: str) -> Case:
-    """The case of that name."""
+    """Return the case with this name."""
     return next(case for case in CASES if case.name == name)
 
 
 def public_names() -> set[str]:
-    """What the registry has to account for."""
+    """Return the names that need a case or a reason."""
     return set(jax_attn.__all__)

@@ -1,19 +1,19 @@
-"""What others have written in JAX against torch_ref, on the inputs and under the bounds of our own modules.
+"""The JAX code of others against torch_ref, under the bounds of our own modules.
 
-`jax.nn`, Flax Linen and Optax: their code is the JAX side here, and torch_ref's modules, to which ours are held in
-`module_cases`, are the PyTorch side. They mean the same as ours once the arguments are said in their words:
+The JAX side is `jax.nn`, Flax Linen or Optax; the PyTorch side is torch_ref, to which our modules are held too. They
+compute the same as ours once the arguments are translated:
 
     jax.nn.dot_product_attention        `[B, T, heads, D]`; True = may attend; an empty row is empty_row="uniform"
     nn.dot_product_attention (Linen)    the same layout with any leading axes; an empty row is empty_row="uniform"
-    nn.MultiHeadDotProductAttention     its kernels have an axis of heads: `[D, heads, H / heads]` is W_qᵀ reshaped
+    nn.MultiHeadDotProductAttention     kernels have an axis of heads: `[D, heads, H / heads]` is W_qᵀ reshaped
     nn.LSTMCell, nn.OptimizedLSTMCell   one bias b = b_ih + b_hh, a Dense layer for each gate, a carry (c, h)
     nn.GRUCell                          reset after the product, as PyTorch; b_r and b_z are sums too, b_in and b_hn are
                                         themselves
-    nn.RNN                              `seq_lengths` of at least 1; `reverse` with `keep_order`; what it leaves in the
-                                        outputs past a length is zeroed here
-    optax                               knows neither lengths nor mask: what does not count is taken out afterwards
+    nn.RNN                              `seq_lengths` of at least 1; `reverse` with `keep_order`; outputs past a length
+                                        are zeroed here
+    optax                               has neither lengths nor mask: what does not count is removed afterwards
 
-Where they do not mean the same stands in `parity_tests.cases.twin_differences`.
+`parity_tests.cases.twin_differences` lists where they differ.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -29,7 +29,7 @@ import torch
 import torch_ref
 from parity_tests.case import DTYPES, Case, JaxSide, Variant, random_for
 from parity_tests.cases.functional import ints
-from parity_tests.cases.modules import KEY_BIAS, size
+from parity_tests.cases.modules import KEY_BIAS, SIZED, size
 from parity_tests.jax_side import jax_function
 from parity_tests.torch_side import torch_function, torch_module
 
@@ -39,15 +39,10 @@ WIDE, NARROW = ("float64", "float32"), ("float32", "bfloat16")
 
 
 def dot_product_variants(name: str, dtypes: tuple[str, ...]) -> Iterator[Variant]:
-    """Rounding is the same whatever is masked: the first of the dtypes alone is given every way to say it."""
+    """Rounding does not depend on the mask: only the first of the dtypes gets every kind of mask."""
     rng = random_for(name)
-    inputs = {
-        "queries": rng.normal(size=(3, 2, 5, 4)),
-        "keys": rng.normal(size=(3, 2, 5, 4)),
-        "values": rng.normal(size=(3, 2, 5, 4)),
-        "valid_lens": None,
-        "mask": None,
-    }
+    inputs: dict[str, Any] = {name: rng.normal(size=(3, 2, 5, 4)) for name in ("queries", "keys", "values")}
+    inputs |= {"valid_lens": None, "mask": None}
     mask = rng.random((3, 2, 5, 5)) < 0.6
     mask[0, :, 1] = False
     plain, lens, once = {"causal": False, "scaled": True}, ints(2, 0, 5), dtypes[:1]
@@ -78,14 +73,13 @@ def heads_third(inputs: Any) -> tuple[Any, Any, Any]:
 
 def jax_nn_dot_product(inputs: Any, options: Any) -> Any:
     lens = inputs["valid_lens"]
-    context = jax.nn.dot_product_attention(
-        *heads_third(inputs),
-        mask=inputs["mask"],
-        scale=None if options["scaled"] else 1.0,
-        is_causal=options["causal"],
-        key_value_seq_lengths=None if lens is None else lens.astype(jnp.int32),
-    )
-    return context.swapaxes(1, 2)
+    masks = {
+        "mask": inputs["mask"],
+        "is_causal": options["causal"],
+        "key_value_seq_lengths": None if lens is None else lens.astype(jnp.int32),
+    }
+    scale = None if options["scaled"] else 1.0
+    return jax.nn.dot_product_attention(*heads_third(inputs), **masks, scale=scale).swapaxes(1, 2)
 
 
 def linen_dot_product(inputs: Any, options: Any) -> Any:
@@ -124,13 +118,8 @@ def multi_head_variants() -> Iterator[Variant]:
 
 
 def torch_multi_head(options: Any, inputs: Any) -> torch.nn.Module:
-    return torch_ref.MultiHeadAttention(
-        **options,
-        empty_row="uniform",
-        query_size=size(inputs, "queries"),
-        key_size=size(inputs, "keys"),
-        value_size=size(inputs, "values"),
-    )
+    sizes: Any = {f"{part}_size": size(inputs, name) for part, name in SIZED.items()}
+    return torch_ref.MultiHeadAttention(**options, empty_row="uniform", **sizes)
 
 
 def linen_multi_head(weights: Mapping[str, Any], inputs: Any, options: Any) -> Any:
@@ -150,7 +139,7 @@ def linen_multi_head(weights: Mapping[str, Any], inputs: Any, options: Any) -> A
 
 
 def split_heads(weights: Mapping[str, Any], num_heads: int) -> dict[str, dict[str, Any]]:
-    """Our weights by Linen's names, with its axis of heads."""
+    """Convert our weights to Linen's names, with its axis of heads."""
     params = {}
     for ours, linens in {"W_q": "query", "W_k": "key", "W_v": "value"}.items():
         kernel = weights[f"{ours}.weight"].T
@@ -170,13 +159,13 @@ HIDDEN = 4
 
 
 def recurrent_variants(name: str, parts: int, *, again: bool = False) -> Iterator[Variant]:
-    """`again`: a cell that differs from another only in how it multiplies has one variant, in float64."""
+    """`again`: a cell that differs from another only in its products has one variant, in float64."""
     rng = random_for(name)
     inputs, lens = rng.normal(size=(3, 5, 3)), ints(2, 5, 1)
     states = tuple(rng.normal(size=(4, 3, HIDDEN)) for _ in range(parts))
     both = {"inputs": inputs, "valid_lens": lens, "initial_state": states if parts == 2 else states[0]}
     options, once = {"num_layers": 2, "bidirectional": True}, ("float64",)
-    yield Variant("two layers, both directions, ragged", both, options, dtypes=once if again else DTYPES)
+    yield Variant("two layers, both directions, ragged", both, options, dtypes=once if again else DTYPES, slow=again)
     if not again:
         single = {"num_layers": 1, "bidirectional": False}
         first = tuple(part[:1] for part in states)
@@ -184,14 +173,14 @@ def recurrent_variants(name: str, parts: int, *, again: bool = False) -> Iterato
         yield Variant("one layer, no lengths", forward, single, dtypes=once)
 
 
-def linen_recurrent(cell: Callable[..., Any], params_of: Callable[..., Any], parts: int) -> JaxSide:
+def linen_recurrent(cell: Callable[..., Any], convert: Callable[..., Any], parts: int) -> JaxSide:
     """Layers and directions around nn.RNN, which has one of each."""
 
     def run(weights: Mapping[str, Any], suffix: str, x: Any, carry: Any, lens: Any) -> Any:
         """One layer in one direction; a carry is (h, c) or (h,) here, and Linen's is (c, h) or h."""
         reverse = suffix.endswith("_reverse")
         rnn = nn.RNN(cell(HIDDEN), return_carry=True, reverse=reverse, keep_order=True)
-        params = {"params": {"cell": params_of(weights, suffix)}}
+        params = {"params": {"cell": convert(weights, suffix)}}
         linens = carry[::-1] if parts == 2 else carry[0]
         final, outputs = rnn.apply(params, x, initial_carry=linens, seq_lengths=lens)
         return outputs, final[::-1] if parts == 2 else (final,)
@@ -209,7 +198,7 @@ def linen_recurrent(cell: Callable[..., Any], params_of: Callable[..., Any], par
                 outputs.append(output)
                 finals.append(final)
             x = jnp.concatenate(outputs, axis=-1)
-        if lens is not None:  # Linen leaves what it computed of the padding
+        if lens is not None:  # Linen leaves the outputs of the padding
             x = jnp.where((jnp.arange(x.shape[1]) < lens[:, None])[..., None], x, 0)
         stacked = tuple(jnp.stack(part) for part in zip(*finals, strict=True))
         return x, stacked if parts == 2 else stacked[0]
@@ -218,7 +207,7 @@ def linen_recurrent(cell: Callable[..., Any], params_of: Callable[..., Any], par
 
 
 def lstm_params(weights: Mapping[str, Any], suffix: str) -> dict[str, dict[str, Any]]:
-    """A layer's weights as those of Linen's LSTM cells, whose one bias is the sum of ours."""
+    """Convert a layer's weights to those of Linen's LSTM cells, whose one bias is the sum of ours."""
     kernels_i, kernels_h = (jnp.split(weights[f"weight_{kind}_{suffix}"].T, 4, axis=-1) for kind in ("ih", "hh"))
     biases = jnp.split(weights[f"bias_ih_{suffix}"] + weights[f"bias_hh_{suffix}"], 4)
     params = {}
@@ -229,7 +218,7 @@ def lstm_params(weights: Mapping[str, Any], suffix: str) -> dict[str, dict[str, 
 
 
 def gru_params(weights: Mapping[str, Any], suffix: str) -> dict[str, dict[str, Any]]:
-    """A layer's weights as those of Linen's GRU cell: the biases of r and z are sums, those of n are two."""
+    """Convert a layer's weights to those of Linen's GRU cell: the biases of r and z are sums, n has two."""
     kernels_i, kernels_h = (jnp.split(weights[f"weight_{kind}_{suffix}"].T, 3, axis=-1) for kind in ("ih", "hh"))
     biases_i, biases_h = (jnp.split(weights[f"bias_{kind}_{suffix}"], 3) for kind in ("ih", "hh"))
     params = {}
@@ -240,13 +229,13 @@ def gru_params(weights: Mapping[str, Any], suffix: str) -> dict[str, dict[str, A
     return params
 
 
-def recurrent_case(name: str, cell: Any, params_of: Callable[..., Any], **more: Any) -> Case:
+def recurrent_case(name: str, cell: Any, convert: Callable[..., Any], **more: Any) -> Case:
     parts = 2 if name == "LSTM" else 1
     return Case(
         f"{name} (nn.RNN of nn.{cell.__name__})",
         tuple(recurrent_variants(cell.__name__, parts, **more)),
         torch_module(lambda options, inputs: getattr(torch_ref, name)(size(inputs, "inputs"), HIDDEN, **options)),
-        linen_recurrent(cell, params_of, parts),
+        linen_recurrent(cell, convert, parts),
         ("outputs", "state"),
         slow_dtypes=("float32", "bfloat16"),
     )

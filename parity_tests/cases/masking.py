@@ -1,4 +1,4 @@
-"""The ways to say what may be attended to, each with scores, keys or values that could betray a wrong mask."""
+"""Lengths and masks in every form, with the entries that they hide."""
 
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ class Masking(NamedTuple):
     mask: np.ndarray | None = None
     options: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default, never written to)
     nan: bool = False
-    """Whether NaN stands wherever nobody attends."""
+    """Whether NaN stands wherever nothing attends."""
 
     @property
     def allowed(self) -> np.ndarray:
@@ -44,7 +44,7 @@ class Masking(NamedTuple):
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """Which entries are masked has nothing to do with rounding: float64 alone is given every way to say it."""
+        """Rounding does not depend on the mask: only float64 gets every kind of mask."""
         lengths_alone = self.valid_lens is not None and self.valid_lens.ndim == 1 and self.mask is None
         return DTYPES if lengths_alone and not self.options and len(self.shape) == 3 else ("float64",)
 
@@ -65,11 +65,11 @@ COMMON = (
     Masking("an empty row, uniform", _SHAPE, np.array([0, 3, 1], np.int32), options=_UNIFORM),
     Masking("lengths of each query", _SHAPE, _PER_QUERY),
     Masking("mask and lengths", _SHAPE, _LENS, _MASK),
-    Masking("NaN where nobody attends", _SHAPE, _LENS, nan=True),
-    Masking("NaN where nobody attends, an empty row", _SHAPE, np.array([0, 3, 1], np.int32), nan=True),
+    Masking("NaN where nothing attends", _SHAPE, _LENS, nan=True),
+    Masking("NaN where nothing attends, an empty row", _SHAPE, np.array([0, 3, 1], np.int32), nan=True),
     Masking("a single key", (3, 2, 1), np.array([1, 0, 1], np.int32)),
 )
-"""What every attention is run on."""
+"""Every attention runs on these."""
 
 MORE = (
     Masking("lengths of each query, uniform", _SHAPE, _PER_QUERY, options=_UNIFORM),
@@ -82,12 +82,12 @@ MORE = (
     Masking("no leading axis", (2, 5), np.array(3, np.int32)),
     Masking("no leading axis, lengths of each query", (2, 5), np.array([3, 0], np.int32)),
 )
-"""What the pure functions are run on besides."""
+"""The pure functions also run on these."""
 
 EXTREME = Masking("scores of ±1e4", _SHAPE, np.array([4, 5, 3], np.int32))
-"""Lengths for scores of ±1e4, of which some are close to each other: else no gradient would be left to compare."""
+"""Lengths for scores of ±1e4. Some are close to each other, so that gradients are not all 0."""
 
 
 def hide(array: np.ndarray, visible: np.ndarray, masking: Masking) -> np.ndarray:
-    """NaN in place of what is not visible, if the masking asks for it."""
+    """Put NaN in place of what is not visible, if the masking asks for it."""
     return np.where(visible, array, np.nan) if masking.nan else array

@@ -8,6 +8,7 @@ import numpy as np
 
 import jax_attn
 import torch_ref
+from jax_attn.modules.attention import ATTENTIONS
 from parity_tests.case import DTYPES, Case, Variant, random_for
 from parity_tests.cases.functional import ints
 from parity_tests.cases.modules import KEY_BIAS
@@ -42,63 +43,57 @@ def encoder_call(module: Any, inputs: Any) -> Any:
     return module(inputs["tokens"], inputs["valid_lens"], keep_masks=inputs["keep_masks"])
 
 
-# Decoder: a set that covers every attention, query, cell, way to begin and way to drop, not their product.
+# Decoder: a set that covers every attention, query, cell, initial state and dropout, not their product.
 
+BOOK, LUONG = "the book: gru, additive, previous", "Luong: lstm, dot, new, fed"
+FED: dict[str, Any] = {"query": "new", "input_feeding": True}
+SETTINGS: dict[str, dict[str, Any]] = {
+    BOOK: {"num_layers": 2},
+    LUONG: {"cell": "lstm", "attention": "dot", **FED},
+    "lstm, additive, new, fed, bridged, dropout": {
+        **{"cell": "lstm", "bridge": True, "num_layers": 2, "dropout": 0.4},
+        **FED,
+    },
+}
+AGAIN: dict[str, dict[str, Any]] = {
+    "gru, scaled dot, new, tied": {"attention": "scaled_dot", "query": "new", "tie_embeddings": True},
+    "lstm, bilinear, bridged": {"cell": "lstm", "attention": "bilinear", "num_layers": 2, "bridge": True},
+    "gru, gaussian, tied, no biases": {"attention": "gaussian", "tie_embeddings": True, "use_bias": False},
+    "lstm, no attention": {"cell": "lstm", "attention": "none", "num_layers": 2},
+    "gru, no attention, new, fed, bridged": {"attention": "none", "bridge": True, **FED},
+    "gru, additive, previous, dropout": {"num_layers": 2, "dropout": 0.4},
+    "gru, two heads, previous, dropout": {"num_heads": 2, "dropout": 0.4},
+    "lstm, two heads, new, fed": {"cell": "lstm", "num_heads": 2, **FED},
+}
+"""Settings without arithmetic that the others lack: only in float64 and without a beam, as each costs a compilation."""
 
-AGAIN = (
-    "gru, scaled dot, new, tied",
-    "lstm, bilinear, bridged",
-    "gru, gaussian, tied, no biases",
-    "lstm, no attention",
+SLOW = (
     "gru, no attention, new, fed, bridged",
     "gru, additive, previous, dropout",
     "gru, two heads, previous, dropout",
-    "lstm, two heads, new, fed",
 )
-"""What brings no arithmetic that the others lack: run in float64 alone, without a beam, as each costs a compilation."""
+"""Settings of which every part stands in a quicker one."""
 
 
 def decoder_variants() -> Iterator[Variant]:
-    settings: dict[str, dict[str, Any]] = {
-        "the book: gru, additive, previous": {"num_layers": 2},
-        "Luong: lstm, dot, new, fed": {"cell": "lstm", "attention": "dot", "query": "new", "input_feeding": True},
-        "gru, scaled dot, new, tied": {"attention": "scaled_dot", "query": "new", "tie_embeddings": True},
-        "lstm, bilinear, bridged": {"cell": "lstm", "attention": "bilinear", "num_layers": 2, "bridge": True},
-        "gru, gaussian, tied, no biases": {"attention": "gaussian", "tie_embeddings": True, "use_bias": False},
-        "lstm, no attention": {"cell": "lstm", "attention": "none", "num_layers": 2},
-        "gru, no attention, new, fed, bridged": {
-            "attention": "none",
-            "query": "new",
-            "input_feeding": True,
-            "bridge": True,
-        },
-        "lstm, additive, new, fed, bridged, dropout": {
-            "cell": "lstm",
-            "query": "new",
-            "input_feeding": True,
-            "bridge": True,
-            "num_layers": 2,
-            "dropout": 0.4,
-        },
-        "gru, additive, previous, dropout": {"num_layers": 2, "dropout": 0.4},
-        "gru, two heads, previous, dropout": {"num_heads": 2, "dropout": 0.4},
-        "lstm, two heads, new, fed": {"cell": "lstm", "num_heads": 2, "query": "new", "input_feeding": True},
-    }
+    settings = {**SETTINGS, **AGAIN}
+    used = {chosen.get("attention", "additive") for chosen in settings.values()}
+    settings |= {f"gru, {name}": {"attention": name} for name in ATTENTIONS if name not in used}
     for name, chosen in settings.items():
-        dtypes = ("float64",) if name in AGAIN else DTYPES
-        vanishing = {"gradient of attention.W_k.bias": KEY_BIAS} if "num_heads" in chosen else {}
-        inputs, options = decoder_inputs(name, chosen), decoder_options(**chosen)
-        if name in AGAIN:
+        keys_are_biased = "num_heads" in chosen or chosen.get("attention") == "multi_head"
+        vanishing = {"gradient of attention.W_k.bias": KEY_BIAS} if keys_are_biased else {}
+        inputs = decoder_inputs(name, chosen)
+        if name not in SETTINGS:
             inputs |= {"beam_tokens": None, "beam_rows": None}
-        yield Variant(name, inputs, options, dtypes=dtypes, vanishing=vanishing)
-    name = "the book: gru, additive, previous"
-    inputs = decoder_inputs(name, settings[name])
+        dtypes = DTYPES if name in SETTINGS else ("float64",)
+        options, slow = decoder_options(**chosen), name in SLOW
+        yield Variant(name, inputs, options, dtypes=dtypes, vanishing=vanishing, slow=slow)
+    inputs, options = decoder_inputs(BOOK, settings[BOOK]), decoder_options(**settings[BOOK])
+    mask = random_for("decoder", "mask").random((3, 1, 5)) < 0.6
+    yield Variant(f"{BOOK}, mask and lengths", {**inputs, "mask": mask}, options, dtypes=("float64",), slow=True)
     hidden = np.arange(5)[:, None] >= inputs["valid_lens"][:, None, None]
     inputs["outputs"] = np.where(hidden, np.nan, inputs["outputs"])
-    yield Variant(f"{name}, NaN where nobody attends", inputs, decoder_options(**settings[name]))
-    mask = random_for("decoder", "mask").random((3, 1, 5)) < 0.6
-    inputs = {**decoder_inputs(name, settings[name]), "mask": mask}
-    yield Variant(f"{name}, mask and lengths", inputs, decoder_options(**settings[name]), dtypes=("float64",))
+    yield Variant(f"{BOOK}, NaN where nothing attends", inputs, options)
 
 
 def decoder_options(**more: Any) -> dict[str, Any]:
@@ -106,7 +101,7 @@ def decoder_options(**more: Any) -> dict[str, Any]:
 
 
 def decoder_inputs(name: str, options: dict[str, Any]) -> dict[str, Any]:
-    """What an encoder would hand over (of two directions where there is a bridge), and targets; one source is empty."""
+    """Outputs and state of an encoder (in two directions where there is a bridge), and targets; one source is empty."""
     rng = random_for("decoder", name)
     layers, directions = options.get("num_layers", 1), 2 if options.get("bridge") else 1
     parts = tuple(rng.normal(size=(layers * directions, 3, HIDDEN)) for _ in range(2))
@@ -126,7 +121,7 @@ def decoder_inputs(name: str, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def decoder_call(module: Any, inputs: Any) -> Any:
-    """Teacher forcing; a step from the initial state; a step of a beam of 2. (Both sides read records by field.)"""
+    """Teacher forcing, a step from the initial state, a step of a beam of 2. (Both sides read records by field.)"""
     encoded = jax_attn.EncoderOutput(inputs["outputs"], inputs["state"])
     memory = module.prepare(encoded, inputs["valid_lens"], inputs["mask"])
     keep_masks = jax_attn.DecoderKeepMasks(inputs["keep_layers"], inputs["keep_attention"])
@@ -151,27 +146,24 @@ DECODER_OUTPUTS = (
 )
 
 
-def jax_decoder(options: Any, dtype: Any) -> jax_attn.Seq2SeqAttentionDecoder:
-    """`num_heads` among the options stands for a module of that many heads, with biases."""
+def build_decoder(library: Any, options: Any, sizes: dict[str, int], **more: Any) -> Any:
+    """`num_heads` among the options stands for a module with that many heads and with biases."""
+    options = dict(options)
     if "num_heads" in options:
-        heads = options["num_heads"]
-        attention = jax_attn.MultiHeadAttention(6, heads, options.get("dropout", 0.0), use_bias=True, param_dtype=dtype)
-        options = without_heads(options) | {"attention": attention}
-    return jax_attn.Seq2SeqAttentionDecoder(**options, param_dtype=dtype)
+        heads, dropout = options.pop("num_heads"), options.get("dropout", 0.0)
+        known = {**sizes, **{name: value for name, value in more.items() if name == "param_dtype"}}
+        options["attention"] = library.MultiHeadAttention(6, heads, dropout, use_bias=True, **known)
+    return library.Seq2SeqAttentionDecoder(**options, **more)
+
+
+def jax_decoder(options: Any, dtype: Any) -> jax_attn.Seq2SeqAttentionDecoder:
+    return build_decoder(jax_attn, options, {}, param_dtype=dtype)
 
 
 def torch_decoder(options: Any, inputs: Any) -> torch_ref.Seq2SeqAttentionDecoder:
     encoder_size = inputs["outputs"].shape[-1]
-    if "num_heads" in options:
-        sizes = {"query_size": HIDDEN, "key_size": encoder_size, "value_size": encoder_size}
-        heads = options["num_heads"]
-        attention = torch_ref.MultiHeadAttention(6, heads, options.get("dropout", 0.0), use_bias=True, **sizes)
-        options = without_heads(options) | {"attention": attention}
-    return torch_ref.Seq2SeqAttentionDecoder(**options, encoder_size=encoder_size)
-
-
-def without_heads(options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if name != "num_heads"}
+    sizes = {"query_size": HIDDEN, "key_size": encoder_size, "value_size": encoder_size}
+    return build_decoder(torch_ref, options, sizes, encoder_size=encoder_size)
 
 
 # Both as one model
@@ -186,7 +178,7 @@ def translator_variants() -> Iterator[Variant]:
     yield Variant("gru, both directions, bridged", inputs, translator_options(bidirectional=True, bridge=True))
     lstm = translator_options(cell="lstm", num_layers=2, attention="dot", query="new", input_feeding=True)
     yield Variant("lstm, two layers, Luong", inputs, lstm)
-    yield Variant("no lengths", {**inputs, "source_lens": None}, translator_options())
+    yield Variant("no lengths", {**inputs, "source_lens": None}, translator_options(), slow=True)
 
 
 def translator_options(bidirectional: bool = False, **decoder: Any) -> dict[str, Any]:

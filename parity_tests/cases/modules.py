@@ -1,6 +1,6 @@
 """The modules: the same weights on both sides, the gradient of each compared under PyTorch's name."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,8 @@ import torch
 import jax_attn
 import torch_ref
 from parity_tests.case import Case, Variant, random_for
-from parity_tests.cases.functional import SOFTMAX, TANH, extreme_pair, hide_time, ints
-from parity_tests.cases.masking import COMMON, EXTREME, MORE, Masking, hide
+from parity_tests.cases.functional import SOFTMAX, TANH, extreme_pair, hide_arrays, hide_time, ints
+from parity_tests.cases.masking import COMMON, EXTREME, MORE, Masking
 from parity_tests.jax_side import linen_module
 from parity_tests.torch_side import torch_module
 
@@ -33,23 +33,19 @@ def attention_inputs(masking: Masking, features: Features, *seed: str) -> dict[s
     keys = rng.normal(size=(*batch, num_keys, features[1]))
     if masking is EXTREME and features[0] == features[1]:
         queries, keys = extreme_pair(queries, keys)
-    return {
-        "queries": queries,
-        "keys": hide(keys, masking.attendable[..., None], masking),
-        "values": hide(rng.normal(size=(*batch, num_keys, VALUE_SIZE)), masking.attended[..., None], masking),
-        **masking.arguments(),
-        "keep_mask": None,
-    }
+    arrays = {"queries": queries, "keys": keys, "values": rng.normal(size=(*batch, num_keys, VALUE_SIZE))}
+    return {**hide_arrays(arrays, masking), **masking.arguments(), "keep_mask": None}
 
 
 def attention_variants(
     name: str, features: Features, heads: int | None = None, vanishing: dict[str, str] | None = None, **options: Any
 ) -> Iterator[Variant]:
-    """All maskings; dropout by a keep-mask. `features` are those of queries and keys."""
+    """All maskings, and dropout by a keep-mask. `features` are those of queries and keys."""
     for masking in (*COMMON, MORE[5]):
         inputs = attention_inputs(masking, features, name)
         chosen = {**options, **masking.options}
-        yield Variant(masking.name, inputs, chosen, vanishing=vanishing or {}, dtypes=masking.dtypes)
+        slow = masking.name in SLOW_MASKINGS and name != "AdditiveAttention"
+        yield Variant(masking.name, inputs, chosen, vanishing=vanishing or {}, dtypes=masking.dtypes, slow=slow)
     lengths = COMMON[1]
     inputs = attention_inputs(lengths, features, name, "dropout")
     shape = lengths.shape if heads is None else (lengths.shape[0], heads, *lengths.shape[1:])
@@ -58,15 +54,19 @@ def attention_variants(
     yield Variant("dropout", {**inputs, "keep_mask": keep_mask}, options, vanishing=vanishing or {})
 
 
+SLOW_MASKINGS = ("nothing masked", "lengths of each query", "more leading axes")
+"""All modules share the code of masks, so one module is enough in the quick run."""
+
+
 def attention_call(module: Any, inputs: Any) -> Any:
-    """The call, and the same in two steps wherever the lengths leave the queries open."""
+    """The call, and the same in two steps over a prepared memory, unless the lengths depend on the query."""
     direct = module(**inputs)
     lens, mask, keep_mask = inputs["valid_lens"], inputs["mask"], inputs["keep_mask"]
     if mask is not None or (lens is not None and lens.ndim == inputs["keys"].ndim - 1):
         return direct
     if isinstance(module, torch.nn.Module):
         memory = module.prepare(inputs["keys"], inputs["values"], lens)
-    else:  # in Flax, bilinear attention has to be told the size of the queries to come
+    else:  # in Flax, bilinear attention must know the size of the queries to come
         memory = module.prepare(inputs["keys"], inputs["values"], lens, query_size=inputs["queries"].shape[-1])
     return *direct, *module.attend(inputs["queries"], memory, keep_mask=keep_mask)
 
@@ -76,25 +76,25 @@ ATTENTION_OUTPUTS = ("context", "weights", "context over a memory", "weights ove
 
 PROJECTED = (
     "scores of size S, projected and summed in another order, differ by S u, and so do the weights; then "
-    + SOFTMAX
-    + "; and "
-    + TANH
+    f"{SOFTMAX}; and {TANH}"
 )
 
 
-def attention_case(name: str, variants: Iterator[Variant], build_torch: Callable[..., Any]) -> Case:
+def attention_case(name: str, variants: Iterator[Variant], *sizes: str) -> Case:
+    """`sizes` are the inputs whose number of features PyTorch's module must know, such as `query_size`."""
+
+    def build_torch(options: Any, inputs: Any) -> Any:
+        known = {f"{part}_size": size(inputs, SIZED[part]) for part in sizes}
+        return getattr(torch_ref, name)(**options, **known)
+
     def build_jax(options: Any, dtype: Any) -> Any:
         return getattr(jax_attn, name)(**options, param_dtype=dtype)
 
-    return Case(
-        name,
-        tuple(variants),
-        torch_module(build_torch, attention_call),
-        linen_module(build_jax, attention_call),
-        ATTENTION_OUTPUTS,
-        factor=32,
-        reason=PROJECTED,
-    )
+    torch_side, jax_side = torch_module(build_torch, attention_call), linen_module(build_jax, attention_call)
+    return Case(name, tuple(variants), torch_side, jax_side, ATTENTION_OUTPUTS, factor=32, reason=PROJECTED)
+
+
+SIZED = {"query": "queries", "key": "keys", "value": "values"}
 
 
 def additive_variants() -> Iterator[Variant]:
@@ -180,27 +180,22 @@ def recurrent_variants(name: str, parts: int) -> Iterator[Variant]:
         return drawn if parts == 2 else drawn[0]
 
     rng = random_for(name)
-    inputs, lens = rng.normal(size=(3, 5, 3)), ints(2, 5, 0)
+    inputs, lens, again = rng.normal(size=(3, 5, 3)), ints(2, 5, 0), ("float64",)  # no arithmetic that others lack
     plain = {"inputs": inputs, "valid_lens": None, "initial_state": None, "keep_masks": None}
+    ragged = {**plain, "valid_lens": lens}
     yield Variant("one layer, all of it", plain, options(1, False))
-    again = ("float64",)  # no arithmetic that the others lack
-    yield Variant("two layers, ragged", {**plain, "valid_lens": lens}, options(2, False), dtypes=again)
-    hidden = {**plain, "inputs": hide_time(inputs, lens), "valid_lens": lens}
-    yield Variant("two layers, NaN past the length", hidden, options(2, False))
-    both = {**plain, "valid_lens": lens, "initial_state": state(2, 2)}
+    yield Variant("two layers, ragged", ragged, options(2, False), dtypes=again)
+    yield Variant("two layers, NaN past the length", {**ragged, "inputs": hide_time(inputs, lens)}, options(2, False))
+    both = {**ragged, "initial_state": state(2, 2)}
     yield Variant("two layers, both directions, ragged, initial state", both, options(2, True), dtypes=again)
-    keep_masks = rng.random((1, 3, 5, 8)) < 0.6
-    dropped = {**both, "keep_masks": keep_masks}
+    dropped = {**both, "keep_masks": rng.random((1, 3, 5, 8)) < 0.6}
     yield Variant("two layers, both directions, ragged, dropout", dropped, options(2, True, dropout=0.4))
     deep = {**plain, "initial_state": state(3, 1), "keep_masks": rng.random((2, 3, 5, 4)) < 0.6}
     yield Variant("three layers, dropout, no biases", deep, options(3, False, dropout=0.3, use_bias=False))
-    yield Variant(
-        "both directions, no biases", {**plain, "valid_lens": lens}, options(1, True, use_bias=False), dtypes=again
-    )
+    yield Variant("both directions, no biases", ragged, options(1, True, use_bias=False), dtypes=again, slow=True)
     leading = {**plain, "inputs": rng.normal(size=(2, 3, 4, 3)), "valid_lens": ints([4, 1, 0], [3, 4, 2])}
-    yield Variant(
-        "more leading axes", {**leading, "initial_state": state(1, 1, (2, 3))}, options(1, False), dtypes=again
-    )
+    leading["initial_state"] = state(1, 1, (2, 3))
+    yield Variant("more leading axes", leading, options(1, False), dtypes=again)
 
 
 def recurrent_call(module: Any, inputs: Any) -> Any:
@@ -224,30 +219,11 @@ def recurrent_case(name: str, parts: int) -> Case:
 
 
 MODULE_CASES = (
-    attention_case(
-        "AdditiveAttention",
-        additive_variants(),
-        lambda options, inputs: torch_ref.AdditiveAttention(
-            **options, query_size=size(inputs, "queries"), key_size=size(inputs, "keys")
-        ),
-    ),
-    attention_case("DotProductAttention", dot_variants(), lambda options, _: torch_ref.DotProductAttention(**options)),
-    attention_case(
-        "BilinearAttention",
-        bilinear_variants(),
-        lambda options, inputs: torch_ref.BilinearAttention(size(inputs, "queries"), size(inputs, "keys"), **options),
-    ),
-    attention_case("GaussianAttention", gaussian_variants(), lambda options, _: torch_ref.GaussianAttention(**options)),
-    attention_case(
-        "MultiHeadAttention",
-        multi_head_variants(),
-        lambda options, inputs: torch_ref.MultiHeadAttention(
-            **options,
-            query_size=size(inputs, "queries"),
-            key_size=size(inputs, "keys"),
-            value_size=size(inputs, "values"),
-        ),
-    ),
+    attention_case("AdditiveAttention", additive_variants(), "query", "key"),
+    attention_case("DotProductAttention", dot_variants()),
+    attention_case("BilinearAttention", bilinear_variants(), "query", "key"),
+    attention_case("GaussianAttention", gaussian_variants()),
+    attention_case("MultiHeadAttention", multi_head_variants(), "query", "key", "value"),
     Case(
         "Embeddings",
         tuple(embedding_variants()),

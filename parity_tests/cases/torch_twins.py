@@ -1,6 +1,6 @@
-"""Our modules against what PyTorch itself has: `nn.LSTM`, `nn.GRU`, its attention and its cross entropy.
+"""Our modules against PyTorch's own: `nn.LSTM`, `nn.GRU`, its attention and its cross entropy.
 
-They mean the same as ours once the arguments are said in their words:
+They compute the same as ours once the arguments are translated:
 
     nn.LSTM, nn.GRU                     lengths are a packed sequence; weights and state are ours, name by name
     F.scaled_dot_product_attention      `attn_mask` has our polarity (True = may attend); an empty row gives 0, as ours
@@ -10,8 +10,8 @@ They mean the same as ours once the arguments are said in their words:
     F.cross_entropy                     the label −100 is what `mask` hides; "mean" is over the others, our "tokens";
                                         `label_smoothing` is ours
 
-Where they do not mean the same stands in `parity_tests.cases.twin_differences`. They are given finite inputs: that NaN
-may stand where nobody attends is a promise of ours alone.
+`parity_tests.cases.twin_differences` lists where they differ. Their inputs are finite: only our modules allow NaN where
+nothing attends.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,11 +39,7 @@ TIME, FEATURES, HIDDEN = 5, 3, 4
 
 
 def recurrent_variants(name: str, parts: int) -> Iterator[Variant]:
-    """Layers, directions and biases, each two of them in every combination, packed and not, from a given state.
-
-    What is not packed has sequences of full length: those of which nothing is said are two variants of their own, as
-    each costs a program more.
-    """
+    """Every pair of layers, directions and biases, packed and at full length, from a given state."""
     for layers, both in product((1, 2, 3), (False, True)):
         biased = both == (layers != 1)
         rng = random_for(name, str(layers), str(both))
@@ -57,27 +53,25 @@ def recurrent_variants(name: str, parts: int) -> Iterator[Variant]:
         options = {"num_layers": layers, "bidirectional": both, "use_bias": biased}
         words = f"{layers} layers, {'both directions' if both else 'forward'}, {'biases' if biased else 'no biases'}"
         dtypes = DTYPES if layers == 2 and both and biased else ("float64",)
-        yield Variant(f"{words}, packed", inputs, options, dtypes=dtypes)
-        yield Variant(f"{words}, full length", {**inputs, "valid_lens": ints(*[TIME] * 3)}, options, dtypes=dtypes)
+        deep = layers == 3 or (layers == 2 and not both)
+        yield Variant(f"{words}, packed", inputs, options, dtypes=dtypes, slow=deep)
+        full = {**inputs, "valid_lens": ints(*[TIME] * 3)}
+        yield Variant(f"{words}, full length", full, options, dtypes=dtypes, slow=layers > 1)
         if layers == 2:
             nothing = {**inputs, "valid_lens": None, "initial_state": None}
-            yield Variant(f"{words}, no lengths, no state", nothing, options, dtypes=("float64",))
+            yield Variant(f"{words}, no lengths, no state", nothing, options, dtypes=("float64",), slow=both)
 
 
 def torch_recurrent(name: str, options: Any, inputs: Any) -> torch.nn.Module:
+    sizes, both = (size(inputs, "inputs"), HIDDEN, options["num_layers"]), options["bidirectional"]
     module: torch.nn.Module = getattr(torch.nn, name)(
-        size(inputs, "inputs"),
-        HIDDEN,
-        options["num_layers"],
-        bias=options["use_bias"],
-        batch_first=True,
-        bidirectional=options["bidirectional"],
+        *sizes, bias=options["use_bias"], batch_first=True, bidirectional=both
     )
     return module
 
 
 def run_library(module: Any, inputs: Any) -> Any:
-    """nn.LSTM or nn.GRU as it is called: over a packed sequence wherever there is padding."""
+    """Call nn.LSTM or nn.GRU, over a packed sequence wherever there is padding."""
     x, lens, state = inputs["inputs"], inputs["valid_lens"], inputs["initial_state"]
     if lens is None or bool((lens == x.shape[1]).all()):
         return module(x, state)
@@ -108,37 +102,28 @@ def dot_product_variants() -> Iterator[Variant]:
 
     mask = random_for("scaled_dot_product_attention", "mask").random((3, 2, 5)) < 0.6
     mask[..., 0] = True
-    once = ("float64",)
-    yield Variant("nothing masked", drawn("plain", (3,), 2, 5), plain_options(), dtypes=once)
-    yield Variant("not scaled", drawn("plain", (3,), 2, 5), plain_options(scaled=False), dtypes=once)
-    yield Variant("a mask", {**drawn("mask", (3,), 2, 5), "mask": mask}, plain_options(), dtypes=once)
-    yield Variant("an empty row", {**drawn("lengths", (3,), 2, 5), "valid_lens": ints(2, 0, 5)}, plain_options())
-    causal = plain_options(causal=True)
-    yield Variant("causal", drawn("causal", (3,), 4, 4), causal, dtypes=once)
-    yield Variant("causal, more keys", drawn("causal", (3,), 2, 5), causal, dtypes=once)
-    yield Variant("causal, more queries", drawn("causal", (3,), 5, 2), causal, dtypes=once)
-    yield Variant("causal, more leading axes", drawn("axes", (2, 3), 4, 4), causal, dtypes=once)
+    once: dict[str, Any] = {"dtypes": ("float64",)}
+    plain, causal = {"causal": False, "scaled": True}, {"causal": True, "scaled": True}
+    yield Variant("nothing masked", drawn("plain", (3,), 2, 5), plain, **once)
+    yield Variant("not scaled", drawn("plain", (3,), 2, 5), {**plain, "scaled": False}, **once)
+    yield Variant("a mask", {**drawn("mask", (3,), 2, 5), "mask": mask}, plain, **once)
+    yield Variant("an empty row", {**drawn("lengths", (3,), 2, 5), "valid_lens": ints(2, 0, 5)}, plain)
+    yield Variant("causal", drawn("causal", (3,), 4, 4), causal, **once)
+    yield Variant("causal, more keys", drawn("causal", (3,), 2, 5), causal, **once)
+    yield Variant("causal, more queries", drawn("causal", (3,), 5, 2), causal, **once)
+    yield Variant("causal, more leading axes", drawn("axes", (2, 3), 4, 4), causal, **once)
     leading = {**drawn("axes", (2, 2, 3), 2, 5), "mask": np.broadcast_to(mask, (2, 2, 3, 2, 5))}
-    yield Variant("a mask, three leading axes", leading, plain_options(), dtypes=once)
-    yield Variant("no leading axis", drawn("none", (), 2, 5), plain_options(), dtypes=once)
-
-
-def plain_options(*, causal: bool = False, scaled: bool = True) -> dict[str, bool]:
-    return {"causal": causal, "scaled": scaled}
+    yield Variant("a mask, three leading axes", leading, plain, **once)
+    yield Variant("no leading axis", drawn("none", (), 2, 5), plain, **once)
 
 
 def torch_dot_product(inputs: Any, options: Any) -> Any:
     mask, lens, keys = inputs["mask"], inputs["valid_lens"], inputs["keys"]
     if lens is not None:
         mask = torch.arange(keys.shape[-2]) < lens[..., None, None]
-    return F.scaled_dot_product_attention(
-        inputs["queries"],
-        keys,
-        inputs["values"],
-        attn_mask=mask,
-        is_causal=options["causal"],
-        scale=None if options["scaled"] else 1.0,
-    )
+    scale = None if options["scaled"] else 1.0
+    arrays = (inputs["queries"], keys, inputs["values"], mask)
+    return F.scaled_dot_product_attention(*arrays, is_causal=options["causal"], scale=scale)
 
 
 def jax_dot_product(inputs: Any, options: Any) -> Any:
@@ -173,27 +158,18 @@ def multi_head_variants() -> Iterator[Variant]:
 
 
 def torch_multi_head(options: Any, inputs: Any) -> torch.nn.Module:
-    return torch.nn.MultiheadAttention(
-        options["num_hiddens"],
-        options["num_heads"],
-        bias=options["use_bias"],
-        kdim=size(inputs, "keys"),
-        vdim=size(inputs, "values"),
-        batch_first=True,
-    )
+    sizes = {"kdim": size(inputs, "keys"), "vdim": size(inputs, "values")}
+    heads = (options["num_hiddens"], options["num_heads"])
+    return torch.nn.MultiheadAttention(*heads, bias=options["use_bias"], batch_first=True, **sizes)
 
 
 def run_multi_head(module: Any, inputs: Any) -> Any:
-    """Its masks say what is hidden, and the weights are asked for head by head."""
+    """Its masks say what is hidden; it returns the weights of each head."""
     lens, mask, keys = inputs["valid_lens"], inputs["mask"], inputs["keys"]
-    return module(
-        inputs["queries"],
-        keys,
-        inputs["values"],
-        key_padding_mask=None if lens is None else torch.arange(keys.shape[1]) >= lens[:, None],
-        attn_mask=None if mask is None else ~mask,
-        average_attn_weights=False,
-    )
+    padding = None if lens is None else torch.arange(keys.shape[1]) >= lens[:, None]
+    hidden = None if mask is None else ~mask
+    arrays = (inputs["queries"], keys, inputs["values"], padding)
+    return module(*arrays, attn_mask=hidden, average_attn_weights=False)
 
 
 def split_projections(weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +205,7 @@ def loss_variants() -> Iterator[Variant]:
 
 
 def torch_cross_entropy(inputs: Any, options: Any) -> Any:
-    """Over `[B · T, N]`: of more axes it wants the classes second."""
+    """Over `[B · T, N]`: with more axes it expects the classes second."""
     logits, labels = inputs["logits"], inputs["labels"].long()
     reduction = "mean" if options["reduction"] == "tokens" else "none"
     loss = F.cross_entropy(

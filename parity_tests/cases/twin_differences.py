@@ -1,4 +1,4 @@
-"""Where PyTorch's, JAX's, Flax's and Optax's own things do not mean the same as ours, each held by a test."""
+"""Where PyTorch, JAX, Flax and Optax differ from ours; a test shows each difference."""
 
 NOT_THE_SAME: dict[str, str] = {
     # PyTorch
@@ -12,7 +12,7 @@ NOT_THE_SAME: dict[str, str] = {
         "between the layers, as ours, but the mask is drawn inside and cannot be given, so dropout is compared with "
         "torch_ref, which writes the layers out"
     ),
-    "F.scaled_dot_product_attention: NaN where nobody attends": (
+    "F.scaled_dot_product_attention: NaN where nothing attends": (
         "a masked value that is NaN makes the context NaN, for its weight of 0 is multiplied; ours does not read it"
     ),
     "F.scaled_dot_product_attention: a floating mask": "is added to the scores; our masks are boolean",
@@ -63,4 +63,4 @@ NOT_THE_SAME: dict[str, str] = {
     ),
     "optax: bfloat16": "the loss is bfloat16; ours is float32",
 }
-"""Whose, and of what -> how it differs. `twin_differences_test` shows each, so that none can outlive its truth."""
+"""Which function, and in what -> how it differs. `twin_differences_test` shows each, and fails once one is gone."""

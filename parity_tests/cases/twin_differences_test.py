@@ -100,7 +100,7 @@ def our_context(values: np.ndarray = VALUES, mask: np.ndarray = MASK, **options:
     return context
 
 
-@shows("F.scaled_dot_product_attention: NaN where nobody attends")
+@shows("F.scaled_dot_product_attention: NaN where nothing attends")
 def test_a_masked_nan_reaches_the_context_of_pytorch_alone() -> None:
     values = np.where(MASK[:, 0, :, None], VALUES, np.nan).astype(np.float32)
     assert F.scaled_dot_product_attention(*tensors(QUERIES, KEYS, values, MASK)).isnan().all()
@@ -174,12 +174,12 @@ def test_an_empty_row_is_nan_in_multi_head_attention() -> None:
 @shows("nn.MultiheadAttention: weights returned")
 def test_the_weights_of_multi_head_attention_are_a_mean_and_after_dropout() -> None:
     inputs = tensors(QUERIES, KEYS, VALUES)
-    of_heads, mean = (multi_head()(*inputs, average_attn_weights=average)[1] for average in (False, True))
-    torch.testing.assert_close(of_heads.mean(1), mean)
+    by_head, mean = (multi_head()(*inputs, average_attn_weights=average)[1] for average in (False, True))
+    torch.testing.assert_close(by_head.mean(1), mean)
     dropped = multi_head(dropout=0.5)(*inputs, average_attn_weights=False)[1]
     kept = dropped != 0
     assert not kept.all()
-    torch.testing.assert_close(dropped[kept], 2 * of_heads[kept])
+    torch.testing.assert_close(dropped[kept], 2 * by_head[kept])
     ours = jax_attn.MultiHeadAttention(4, 2, dropout=0.5)
     params, nothing = random_params(ours, QUERIES, KEYS, VALUES), np.zeros((1, 2, 2, 3), bool)
     _, weights = run(ours, QUERIES, KEYS, VALUES, keep_mask=nothing, params=params)

@@ -1,6 +1,5 @@
-"""When two programs differ: where they part, what the difference looks like, and the mistake that explains it.
+"""Explain a difference between two programs.
 
-taps       what lies between inputs and outputs, recorded
 bisect     the first tensor that differs, in the forward or in the backward pass
 updates    the first parameter in which two optimisers differ
 symptoms   what a wrong tensor looks like

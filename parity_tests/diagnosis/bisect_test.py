@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
-from jax_attn.modules import recurrent
 from parity_tests import Case, JaxSide, Variant, find_divergence, linen_module, tap, torch_function, torch_module
-from parity_tests.cases import CASES
-from parity_tests.diagnosis.taps import recording
+from parity_tests.cases import find_case
+from parity_tests.faults import Fault
 from parity_tests.faults.in_jax import gates_swapped
 from parity_tests.jax_side import forget_programs
+from parity_tests.taps import recording
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 X = np.random.default_rng(0).normal(size=(3, 4))
 
@@ -108,11 +110,11 @@ def test_submodules_are_followed_call_by_call(module: type[nn.Module], tensor: s
     assert (found.phase, found.tensor, found.agreed) == ("forward", tensor, agreed)
 
 
-def test_swapped_gates_of_the_encoder_are_found_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = next(case for case in CASES if case.name == "Seq2SeqEncoder")
+def test_swapped_gates_of_the_encoder_are_found_and_named() -> None:
+    case = find_case("Seq2SeqEncoder")
     forget_programs()
-    monkeypatch.setattr(recurrent, "gru_step", gates_swapped(0, 1, 3)(recurrent.gru_step))
-    found = find_divergence(case, case.variants[-1])
+    with Fault("", case.name, "modules.recurrent:gru_step", gates_swapped(0, 1, 3)).planted():
+        found = find_divergence(case, case.variants[-1])
     forget_programs()
     assert found is not None
     assert found.tensor.startswith("rnn")

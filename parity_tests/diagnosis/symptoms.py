@@ -1,4 +1,4 @@
-"""What a wrong tensor looks like beside the right one: often enough to name the mistake."""
+"""Describe what a wrong tensor looks like beside the right one: often enough to name the mistake."""
 
 from collections.abc import Iterator
 
@@ -9,27 +9,24 @@ _CLOSE = 1e-6
 
 
 def describe(ours: np.ndarray | None, truth: np.ndarray | None) -> tuple[str, ...]:
-    """Each symptom in words; `ours` is JAX's tensor, `truth` PyTorch's."""
-    if ours is None or truth is None:
+    """Describe each symptom in words; `ours` is JAX's tensor, `truth` PyTorch's."""
+    if ours is None or truth is None or ours.size == 0:
         return ()
     if ours.shape != truth.shape:
-        return tuple(_of_shape(ours, truth))
+        return tuple(_in_shape(ours, truth))
     ours, truth = ours.astype(np.float64), truth.astype(np.float64)
-    if ours.size == 0:
-        return ()
-    if not np.isfinite(ours).all() or not np.isfinite(truth).all():
-        return tuple(_of_extremes(ours, truth))
-    return tuple(_of_values(ours, truth))
+    finite = np.isfinite(ours).all() and np.isfinite(truth).all()
+    return tuple(_in_values(ours, truth) if finite else _in_extremes(ours, truth))
 
 
-def _of_shape(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+def _in_shape(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     if sorted(ours.shape) == sorted(truth.shape):
         yield "axes in another order"
     if tuple(s for s in ours.shape if s != 1) == tuple(s for s in truth.shape if s != 1):
         yield "an axis of size 1 too many or too few"
 
 
-def _of_extremes(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+def _in_extremes(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     wrong = np.isnan(ours) & ~np.isnan(truth)
     if wrong.any():
         yield f"NaN in {_where(wrong)}: 0 · NaN, or a where whose other branch is NaN"
@@ -38,21 +35,17 @@ def _of_extremes(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
         yield f"infinite in {_where(wrong)}: an overflow, or a mask of −inf left in"
 
 
-def _of_values(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    scale = np.abs(truth).max()
-    wrong = np.abs(ours - truth) > _CLOSE * scale
+def _in_values(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    wrong = np.abs(ours - truth) > _CLOSE * np.abs(truth).max()
+    rows = np.atleast_2d(ours - truth).reshape(-1, np.atleast_1d(ours).shape[-1])
+    ratio = float((ours * truth).sum() / ((truth * truth).sum() or 1.0))
     if not wrong.any():
         yield "rounding: the two are equal to 6 digits; a precision, an epsilon or an order of summation"
-        return
-    if not ours.any():
+    elif not ours.any():
         yield "JAX's is zero everywhere: not used, or its gradient is stopped"
-        return
-    if not truth.any():
+    elif not truth.any():
         yield "PyTorch's is zero everywhere: not used there, or its gradient is stopped"
-        return
-    rows = np.atleast_2d(ours - truth).reshape(-1, np.atleast_1d(ours).shape[-1])
-    ratio = float((ours * truth).sum() / (truth * truth).sum())
-    if _equal(ours, ratio * truth):
+    elif _equal(ours, ratio * truth):
         yield f"JAX's is {ratio:.6g} times PyTorch's: a scale, a sum for a mean, or a sign"
     elif len(rows) > 1 and _equal(rows, np.broadcast_to(rows[0], rows.shape)):
         yield "the difference is the same in every row: a bias"
@@ -67,7 +60,7 @@ def _equal(x: np.ndarray, y: np.ndarray) -> bool:
 
 
 def _where(wrong: np.ndarray) -> str:
-    """How many entries are wrong, and the smallest block of indices that holds them all."""
+    """Count the wrong entries, and give the smallest block of indices that holds them all."""
     places = np.argwhere(wrong)
     block = ", ".join(f"{first}:{last + 1}" for first, last in zip(places.min(0), places.max(0), strict=True))
     return f"{wrong.sum()} of {wrong.size} entries, all within [{block}]"

@@ -1,7 +1,7 @@
-"""The known mistakes of moving a model, each tried out: made on one side on purpose, does it make the two agree?
+"""Try out the known mistakes of moving a model: does a mistake, made on one side on purpose, make the two agree?
 
-A hypothesis changes numbers (a weight, an input), a setting of a PyTorch module or the precision of products, and runs
-both sides again. The outputs are held to the same bounds as ever, so an explanation that fits is rarely a chance.
+A hypothesis changes numbers (a weight, an input), a setting of a PyTorch module or the precision of products, and both
+sides run again. The outputs must meet the same bounds as ever, so a mistake that fits is rarely a coincidence.
 """
 
 import time
@@ -17,37 +17,35 @@ import numpy as np
 import torch
 
 from parity_tests.case import Case, TorchSide, Variant
-from parity_tests.compare import compare_runs
-from parity_tests.jax_side import forget_programs, run_jax
+from parity_tests.compare import compare_runs, run_both
+from parity_tests.jax_side import forget_programs
 from parity_tests.numbers import Numbers, is_floating
-from parity_tests.torch_side import run_torch
 
 Arrays = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A mistake, and what would make the two sides agree if it was made."""
+    """A mistake, and the change that would make the two sides agree if it was made. None changes nothing."""
 
     mistake: str
     jax_weights: Arrays | None = None
-    """What JAX is given instead, to undo the mistake there; None: the same."""
+    """Given to JAX, to undo the mistake there; these replace the weights of the same names."""
     jax_inputs: Arrays | None = None
     torch_weights: Arrays | None = None
-    """What PyTorch is given instead, to make the mistake there as well."""
+    """Given to PyTorch, to make the mistake there as well."""
     torch_setting: Callable[[torch.nn.Module], object] | None = None
-    """What is set in the PyTorch module."""
+    """Changes the PyTorch module."""
     context: Callable[[], AbstractContextManager[Any]] | None = None
-    """In what the JAX side runs."""
+    """In which the sides run."""
 
 
 def find_traps(case: Case, variant: Variant, numbers: Numbers, dtype: str, seconds: float = 60.0) -> tuple[str, ...]:
-    """The mistakes that explain why a variant's outputs disagree, in words.
+    """Find the mistakes that explain why a variant's outputs disagree, in words.
 
-    A large model has many; after `seconds` the rest is not tried, and the last line says so.
+    A large model has many candidates; after `seconds` the rest is skipped, and the last line says so.
     """
-    start = time.monotonic()
-    found: list[str] = []
+    start, found = time.monotonic(), list[str]()
     candidates = list(hypotheses(case, variant, numbers))
     for tried, hypothesis in enumerate(candidates):
         if time.monotonic() - start > seconds:
@@ -58,33 +56,34 @@ def find_traps(case: Case, variant: Variant, numbers: Numbers, dtype: str, secon
 
 
 def hypotheses(case: Case, variant: Variant, numbers: Numbers) -> Iterator[Hypothesis]:
-    """All that can be tried on these numbers."""
+    """Yield every mistake that can be tried on these numbers."""
     weights = numbers.weights
     yield from _biases(weights)
     yield from _gates(weights)
-    yield from _exchanges(weights)
-    yield from _transposes(weights)
+    yield from _exchanges(weights, "jax_weights")
+    for name, weight in weights.items():
+        if weight.ndim == 2 and weight.shape[0] == weight.shape[1]:
+            yield Hypothesis(f"{name} is not transposed, or twice", jax_weights={name: weight.T})
     yield from _scales(numbers)
     yield from _inputs(numbers.inputs)
     yield from _settings(case, variant)
-    yield Hypothesis(
-        "products in less than full precision: set jax_default_matmul_precision to highest",
-        context=lambda: jax.default_matmul_precision("highest"),
-    )
+    precise = partial(jax.default_matmul_precision, "highest")
+    words = "products in less than full precision: set jax_default_matmul_precision to highest"
+    yield Hypothesis(words, context=precise)
 
 
 def _biases(weights: Arrays) -> Iterator[Hypothesis]:
     names = [name for name in weights if "bias" in name.rpartition(".")[2]]
+    none = {name: 0 * weights[name] for name in names}
     for name in names:
-        yield Hypothesis(f"{name} is missing in JAX", torch_weights={**weights, name: 0 * weights[name]})
+        yield Hypothesis(f"{name} is missing in JAX", torch_weights={name: none[name]})
     for name in names:
         other = name.replace("bias_hh", "bias_ih")
         if other != name and other in weights:
-            merged = {**weights, other: weights[other] + weights[name], name: 0 * weights[name]}
+            merged = {other: weights[other] + weights[name], name: none[name]}
             yield Hypothesis(f"{name} is merged into {other}", torch_weights=merged)
     if len(names) > 1:
-        none = {name: 0 * weights[name] for name in names}
-        yield Hypothesis("all biases are missing in JAX", torch_weights={**weights, **none})
+        yield Hypothesis("all biases are missing in JAX", torch_weights=none)
 
 
 GATES = {3: ("r", "z", "n"), 4: ("i", "f", "g", "o")}
@@ -97,41 +96,31 @@ def _gates(weights: Arrays) -> Iterator[Hypothesis]:
         if not packed or any(weights[name].shape[0] % count for name in packed):
             continue
         for order in permutations(range(count)):
-            if order == tuple(range(count)):
-                continue
-            reordered = {name: np.concatenate([np.split(weights[name], count)[i] for i in order]) for name in packed}
-            taken = ", ".join(gates[i] for i in np.argsort(order))
-            mistake = f"gates in another order: JAX takes PyTorch's {', '.join(gates)} as {taken}"
-            yield Hypothesis(mistake, jax_weights={**weights, **reordered})
+            if order != tuple(range(count)):
+                reordered = {n: np.concatenate([np.split(weights[n], count)[i] for i in order]) for n in packed}
+                taken = ", ".join(gates[i] for i in np.argsort(order))
+                mistake = f"gates in another order: JAX takes PyTorch's {', '.join(gates)} as {taken}"
+                yield Hypothesis(mistake, jax_weights=reordered)
 
 
-def _exchanges(weights: Arrays) -> Iterator[Hypothesis]:
-    for one, other in combinations(weights, 2):
-        if weights[one].shape == weights[other].shape:
-            exchanged = {**weights, one: weights[other], other: weights[one]}
-            yield Hypothesis(f"{one} and {other} are exchanged", jax_weights=exchanged)
-
-
-def _transposes(weights: Arrays) -> Iterator[Hypothesis]:
-    for name, weight in weights.items():
-        if weight.ndim == 2 and weight.shape[0] == weight.shape[1]:
-            yield Hypothesis(f"{name} is not transposed, or twice", jax_weights={**weights, name: weight.T})
+def _exchanges(arrays: Arrays, place: str) -> Iterator[Hypothesis]:
+    for (one, x), (other, y) in combinations(arrays.items(), 2):
+        if x is not None and y is not None and x.shape == y.shape and x.dtype == y.dtype:
+            exchanged: Any = {place: {one: y, other: x}}
+            yield Hypothesis(f"{one} and {other} are exchanged", **exchanged)
 
 
 def _scales(numbers: Numbers) -> Iterator[Hypothesis]:
-    """A factor that was forgotten or applied twice shows where a single tensor, multiplied, makes up for it."""
+    """Multiply a single tensor: that makes up for a factor that was forgotten or applied twice."""
     inputs = {name: x for name, x in numbers.inputs.items() if x is not None and is_floating(x)}
     sizes = {size for x in (*inputs.values(), *numbers.weights.values()) for size in x.shape if size > 1}
     factors = {size**0.5: f"√{size}" for size in sorted(sizes)}
     for sign, words in ((1, "divided"), (-1, "multiplied")):
         for name, x in (*inputs.items(), *numbers.weights.items()):
+            place = "jax_weights" if name in numbers.weights else "jax_inputs"
             for factor, text in (factors | {float(size): str(size) for size in x.shape if size > 1}).items():
-                scaled = {name: (x * factor**sign).astype(x.dtype)}
-                yield Hypothesis(
-                    f"{name}, or what it is multiplied with, is {words} by {text} in JAX",
-                    jax_weights={**numbers.weights, **scaled} if name in numbers.weights else None,
-                    jax_inputs={**numbers.inputs, **scaled} if name in inputs else None,
-                )
+                scaled: Any = {place: {name: (x * factor**sign).astype(x.dtype)}}
+                yield Hypothesis(f"{name}, or what it is multiplied with, is {words} by {text} in JAX", **scaled)
 
 
 def _inputs(inputs: Arrays) -> Iterator[Hypothesis]:
@@ -139,22 +128,18 @@ def _inputs(inputs: Arrays) -> Iterator[Hypothesis]:
         if x is None:
             continue
         if x.dtype == bool:
-            yield Hypothesis(f"{name} is read the other way round", jax_inputs={**inputs, name: ~x})
-        elif not is_floating(x):
+            yield Hypothesis(f"{name} is read the other way round", jax_inputs={name: ~x})
+        elif is_floating(x):
+            for axis in (axis for axis in range(x.ndim) if x.shape[axis] > 1):
+                yield Hypothesis(f"{name} is read in reverse along axis {axis}", jax_inputs={name: np.flip(x, axis)})
+        else:
             for offset in (-1, 1):
-                moved = {**inputs, name: x - offset}
-                yield Hypothesis(f"{name} is taken as {offset:+d} in JAX: off by one", jax_inputs=moved)
+                words = f"{name} is taken as {offset:+d} in JAX: off by one"
+                yield Hypothesis(words, jax_inputs={name: x - offset})
                 if x.ndim > 1:
-                    shifted = {**inputs, name: np.roll(x, -offset, axis=-1)}
-                    yield Hypothesis(f"{name} is shifted by {offset:+d} along its last axis", jax_inputs=shifted)
-        for axis in range(x.ndim if is_floating(x) else 0):
-            if x.shape[axis] > 1:
-                flipped = {**inputs, name: np.flip(x, axis)}
-                yield Hypothesis(f"{name} is read in reverse along axis {axis}", jax_inputs=flipped)
-    for one, other in combinations([name for name, x in inputs.items() if x is not None], 2):
-        if inputs[one].shape == inputs[other].shape and inputs[one].dtype == inputs[other].dtype:
-            exchanged = {**inputs, one: inputs[other], other: inputs[one]}
-            yield Hypothesis(f"{one} and {other} are exchanged", jax_inputs=exchanged)
+                    words = f"{name} is shifted by {offset:+d} along its last axis"
+                    yield Hypothesis(words, jax_inputs={name: np.roll(x, -offset, axis=-1)})
+    yield from _exchanges(inputs, "jax_inputs")
 
 
 EPSILONS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12)
@@ -164,17 +149,16 @@ EPSILONS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12)
 def _settings(case: Case, variant: Variant) -> Iterator[Hypothesis]:
     if case.torch.build is None:
         return
-    module = case.torch.build(variant.options, variant.inputs)
-    if any(hasattr(part, "eps") for part in module.modules()):
+    parts = list(case.torch.build(variant.options, variant.inputs).modules())
+    if any(hasattr(part, "eps") for part in parts):
         for epsilon in EPSILONS:
-            yield Hypothesis(
-                f"epsilon is {epsilon:g} in JAX", torch_setting=partial(_set_all, name="eps", value=epsilon)
-            )
-    if any(isinstance(part, torch.nn.GELU) for part in module.modules()):
+            setting = partial(_set_all, name="eps", value=epsilon)
+            yield Hypothesis(f"epsilon is {epsilon:g} in JAX", torch_setting=setting)
+    if any(isinstance(part, torch.nn.GELU) for part in parts):
         for approximate in ("none", "tanh"):
-            mistake = f"GELU is that of approximate={approximate!r} in JAX"
-            yield Hypothesis(mistake, torch_setting=partial(_set_all, name="approximate", value=approximate))
-    if any(isinstance(part, torch.nn.modules.batchnorm._BatchNorm) for part in module.modules()):
+            setting = partial(_set_all, name="approximate", value=approximate)
+            yield Hypothesis(f"GELU is that of approximate={approximate!r} in JAX", torch_setting=setting)
+    if any(isinstance(part, torch.nn.modules.batchnorm._BatchNorm) for part in parts):
         yield Hypothesis("JAX normalises by the batch, as in training", torch_setting=lambda module: module.train())
 
 
@@ -185,30 +169,27 @@ def _set_all(module: torch.nn.Module, name: str, value: Any) -> None:
 
 
 def _explains(hypothesis: Hypothesis, case: Case, variant: Variant, numbers: Numbers, dtype: str) -> bool:
-    """Whether all outputs agree once the hypothesis is followed; one that cannot be run explains nothing."""
-    torch_numbers = replace(numbers, weights=dict(hypothesis.torch_weights or numbers.weights))
+    """Whether all outputs agree under the hypothesis; one that cannot run explains nothing."""
+    torch_numbers = replace(numbers, weights={**numbers.weights, **(hypothesis.torch_weights or {})})
     jax_numbers = replace(
         numbers,
-        weights=dict(hypothesis.jax_weights or numbers.weights),
-        inputs=dict(hypothesis.jax_inputs or numbers.inputs),
+        weights={**numbers.weights, **(hypothesis.jax_weights or {})},
+        inputs={**numbers.inputs, **(hypothesis.jax_inputs or {})},
     )
     if hypothesis.torch_setting is not None:
         case = replace(case, torch=_with_setting(case.torch, hypothesis.torch_setting))
     context = hypothesis.context or nullcontext
+    if hypothesis.context is not None:
+        forget_programs()
     try:
-        with torch.no_grad():  # the outputs alone: a gradient of a changed weight is another gradient
-            twin = run_torch(case, variant, torch_numbers, dtype, dtype)
-            truth = twin if dtype == "float64" else run_torch(case, variant, torch_numbers, "float64", dtype)
-        with context():
-            if hypothesis.context is not None:
-                forget_programs()
-            ours = run_jax(case, variant, jax_numbers, dtype, twin)
+        with torch.no_grad(), context():  # the outputs alone: a changed weight has another gradient
+            runs = run_both(case, variant, torch_numbers, dtype, jax_numbers=jax_numbers)
     except (TypeError, ValueError, RuntimeError, IndexError):
         return False
     finally:
         if hypothesis.context is not None:
             forget_programs()
-    return not any(measurement.failed for measurement in compare_runs(case, variant, dtype, ours, twin, truth))
+    return not any(measurement.failed for measurement in compare_runs(case, variant, dtype, runs))
 
 
 def _with_setting(side: TorchSide, setting: Callable[[torch.nn.Module], object]) -> TorchSide:

@@ -1,25 +1,25 @@
-"""The third place where two programs can part, after the forward and the backward pass: the optimiser.
+"""Find the third place where two programs can part, after the forward and the backward pass: the optimiser.
 
-PyTorch's optimiser and Optax's transformation are given the same weights and the same gradients, step after step. The
-first parameter that differs is named, with the settings that explain it: defaults of the same name differ between the
-two (AdamW's decay is 1e-2 in PyTorch and 1e-4 in Optax), and so do places of epsilons.
+PyTorch's optimiser and Optax's transformation get the same weights and the same gradients, step after step. The first
+parameter that differs is named, with the settings that explain it: defaults of the same name differ between the two
+(AdamW's decay is 1e-2 in PyTorch and 1e-4 in Optax), and so do the places of epsilons.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 import optax
 import torch
 
 from parity_tests.compare import relative_error
 from parity_tests.diagnosis.symptoms import describe
+from parity_tests.optimizers import Arrays, JaxOptimizer, MakeOptimizer, TorchOptimizer
 
-MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 BOUND = 1e-11
-"""In float64, of max|a − b| / max|b|: each step adds a few units of roundoff to what the steps before left."""
+"""In float64, of max|a − b| / max|b|: each step adds a few units of roundoff to the error of the steps before."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class UpdateDivergence:
     parameter: str
     error: float
     symptoms: tuple[str, ...]
-    """What the difference between the two parameters looks like."""
+    """What the difference between the two updates looks like."""
     traps: tuple[str, ...]
     """Settings of PyTorch's optimiser with which the two agree."""
 
@@ -47,10 +47,10 @@ class UpdateDivergence:
 
 @dataclass(frozen=True)
 class _Variation:
-    """PyTorch's side with one thing changed, or none."""
+    """PyTorch's side with at most one thing changed."""
 
-    name: str
-    settings: Mapping[str, Any]
+    name: str = ""
+    settings: tuple[tuple[str, Any], ...] = ()
     """Of every parameter group."""
     clip_epsilon: float = 1e-6
     """That of `torch.nn.utils.clip_grad_norm_`."""
@@ -67,108 +67,80 @@ def find_update_divergence(
     steps: int = 20,
     seed: int = 0,
 ) -> UpdateDivergence | None:
-    """The first parameter in which an optimiser of PyTorch's and one of Optax's differ; None if they agree.
+    """Find the first parameter in which an optimiser of PyTorch and one of Optax differ; None if they agree.
 
         find_update_divergence(lambda parameters: torch.optim.AdamW(parameters, 1e-3), optax.adamw(1e-3))
 
     Args:
         make_optimizer: parameters -> PyTorch's optimiser.
-        transformation: Optax's, clipping included if there is any.
+        transformation: Optax's, including clipping if there is any.
         clip_norm: PyTorch's gradients are clipped by `torch.nn.utils.clip_grad_norm_` to this norm.
         shapes: of the parameters, by name; by default a matrix and a vector.
-        steps: how many are taken, in float64, with gradients of very different sizes and some zeros.
+        steps: how many to take, in float64, with gradients of very different sizes and some zeros.
         seed: of parameters and gradients.
     """
     shapes = {"weight": (4, 3), "bias": (4,)} if shapes is None else shapes
     rng = np.random.default_rng(seed)
     start = {name: rng.normal(size=shape) for name, shape in shapes.items()}
     gradients = [_draw_gradients(rng, shapes) for _ in range(steps)]
-    ours = _run_optax(transformation, start, gradients)
+    jax_side = JaxOptimizer(transformation, start)
+    ours = [jax_side.step(gradient).parameters for gradient in gradients]
 
-    def first(variation: _Variation) -> tuple[int, str] | None:
-        twin = _run_torch(make_optimizer, start, gradients, clip_norm, variation)
-        for step, (a, b) in enumerate(zip(ours, twin, strict=True)):
-            for name in shapes:
-                if not relative_error(a[name], b[name]) <= BOUND:
-                    return step, name
-        return None
+    def run(variation: _Variation) -> list[Arrays]:
+        torch_side = _vary(make_optimizer, start, clip_norm, variation)
+        return [torch_side.step(gradient).parameters for gradient in gradients]
 
-    found = first(_Variation("as it is", {}))
+    twin = run(_Variation())
+    found = _first_difference(ours, twin)
     if found is None:
         return None
     step, name = found
-    twin = _run_torch(make_optimizer, start, gradients, clip_norm, _Variation("as it is", {}))
     settings = make_optimizer([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]
-    traps = tuple(v.name for v in _variations(settings, clip_norm is not None) if first(v) is None)
+    variations = _variations(settings, clip_norm is not None)
+    traps = tuple(variation.name for variation in variations if _first_difference(ours, run(variation)) is None)
     before = ours[step - 1][name] if step else start[name]
     symptoms = describe(ours[step][name] - before, twin[step][name] - before)
     return UpdateDivergence(step + 1, name, relative_error(ours[step][name], twin[step][name]), symptoms, traps)
 
 
+def _first_difference(ours: list[Arrays], twin: list[Arrays]) -> tuple[int, str] | None:
+    for step, (a, b) in enumerate(zip(ours, twin, strict=True)):
+        for name in b:
+            if not relative_error(a[name], b[name]) <= BOUND:
+                return step, name
+    return None
+
+
 def _draw_gradients(rng: np.random.Generator, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """From 1e-6 to 10, so that an epsilon shows; one entry in eight is 0, as of a word that does not occur."""
+    """From 1e-6 to 10, so that an epsilon shows; one entry in eight is 0, like that of a word that does not occur."""
     return {
         name: np.asarray(rng.normal(size=shape) * 10.0 ** rng.uniform(-6, 1, shape) * (rng.random(shape) > 1 / 8))
         for name, shape in shapes.items()
     }
 
 
-def _run_optax(
-    transformation: optax.GradientTransformation,
-    start: Mapping[str, np.ndarray],
-    gradients: list[dict[str, np.ndarray]],
-) -> list[dict[str, np.ndarray]]:
-    """The parameters after each step."""
-    with jax.enable_x64(True):
-        parameters: Any = {name: jax.numpy.asarray(x) for name, x in start.items()}
-        state = transformation.init(parameters)
-
-        @jax.jit
-        def take(parameters: Any, state: Any, gradient: Any) -> Any:
-            updates, state = transformation.update(gradient, state, parameters)
-            return optax.apply_updates(parameters, updates), state
-
-        after = []
-        for gradient in gradients:
-            parameters, state = take(parameters, state, gradient)
-            after.append({name: np.asarray(x) for name, x in parameters.items()})
-        return after
-
-
-def _run_torch(
-    make_optimizer: MakeOptimizer,
-    start: Mapping[str, np.ndarray],
-    gradients: list[dict[str, np.ndarray]],
-    clip_norm: float | None,
-    variation: _Variation,
-) -> list[dict[str, np.ndarray]]:
-    """The parameters after each step."""
-    parameters = {name: torch.nn.Parameter(torch.tensor(x)) for name, x in start.items()}
-    optimizer = make_optimizer(parameters.values())
-    for group in optimizer.param_groups:
+def _vary(
+    make_optimizer: MakeOptimizer, start: Arrays, clip_norm: float | None, variation: _Variation
+) -> TorchOptimizer:
+    clip = None if clip_norm is None else partial(_clip, clip_norm=clip_norm, epsilon=variation.clip_epsilon)
+    side = TorchOptimizer(make_optimizer, start, clip)
+    for group in side.optimizer.param_groups:
         epsilon = group.get("eps", 0.0)
         group.update(variation.settings)
         if variation.epsilon_inside:
             group["eps"] = 0.0
             for parameter in group["params"]:
-                optimizer.state[parameter]["sum"] += epsilon
-    after = []
-    for gradient in gradients:
-        for name, parameter in parameters.items():
-            parameter.grad = torch.tensor(gradient[name])
-        if clip_norm is not None:
-            _clip(parameters.values(), clip_norm, variation.clip_epsilon)
-        optimizer.step()
-        after.append({name: parameter.detach().numpy().copy() for name, parameter in parameters.items()})
-    return after
+                side.optimizer.state[parameter]["sum"] += epsilon
+    return side
 
 
-def _clip(parameters: Iterable[torch.nn.Parameter], clip_norm: float, epsilon: float) -> None:
-    """`torch.nn.utils.clip_grad_norm_`, its epsilon at choice."""
+def _clip(parameters: list[torch.nn.Parameter], clip_norm: float, epsilon: float) -> torch.Tensor:
+    """`torch.nn.utils.clip_grad_norm_` with a given epsilon."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     for gradient in gradients:
         gradient.mul_((clip_norm / (norm + epsilon)).clamp(max=1.0))
+    return norm
 
 
 ALTERNATIVES: dict[str, tuple[Any, ...]] = {
@@ -179,28 +151,25 @@ ALTERNATIVES: dict[str, tuple[Any, ...]] = {
     "dampening": (0.0, 0.1, 0.5, 0.9),
     "alpha": (0.9, 0.95, 0.99, 0.999),
     "lr_decay": (0.0,),
-    "nesterov": (False, True),
-    "centered": (False, True),
-    "amsgrad": (False, True),
-    "decoupled_weight_decay": (False, True),
-    "maximize": (False, True),
+    **dict.fromkeys(("nesterov", "centered", "amsgrad", "decoupled_weight_decay", "maximize"), (False, True)),
 }
-"""Settings that the two frameworks, papers and older versions have as defaults."""
+"""Defaults of the two frameworks, of papers and of older versions."""
 
 
 def _variations(settings: Mapping[str, Any], clipped: bool) -> Iterator[_Variation]:
     for name, values in ALTERNATIVES.items():
         for value in values:
             if name in settings and settings[name] != value:
-                yield _Variation(f"{name} is {value} in JAX, and {settings[name]} in PyTorch", {name: value})
+                words = f"{name} is {value} in JAX, and {settings[name]} in PyTorch"
+                yield _Variation(words, ((name, value),))
     decay, decoupled = settings.get("weight_decay"), settings.get("decoupled_weight_decay")
     if decay is not None and decoupled is not None:
+        how = "added to the gradient" if decoupled else "decoupled"
         for value in ALTERNATIVES["weight_decay"]:
             if value not in (0.0, decay):
-                changed = {"weight_decay": value, "decoupled_weight_decay": not decoupled}
-                how = "added to the gradient" if decoupled else "decoupled"
+                changed = (("weight_decay", value), ("decoupled_weight_decay", not decoupled))
                 yield _Variation(f"weight_decay is {value} and {how} in JAX", changed)
     if "initial_accumulator_value" in settings:
-        yield _Variation("epsilon is inside the root in JAX", {}, epsilon_inside=True)
+        yield _Variation("epsilon is inside the root in JAX", epsilon_inside=True)
     if clipped:
-        yield _Variation("the norm is clipped without PyTorch's epsilon of 1e-6 in JAX", {}, clip_epsilon=0.0)
+        yield _Variation("the norm is clipped without PyTorch's epsilon of 1e-6 in JAX", clip_epsilon=0.0)

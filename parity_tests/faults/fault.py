@@ -1,77 +1,116 @@
-"""A fault planted on purpose: a comparison that misses it proves nothing."""
+"""A fault planted on purpose: a comparison that does not notice it proves nothing."""
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, Literal
 
+import jax
 import pytest
 
-from parity_tests.cases import CASES
+from parity_tests.cases import find_case
 from parity_tests.compare import compare_variant
-from parity_tests.jax_side import forget_programs
+from parity_tests.jax_side import forget_programs, without_jit
+from parity_tests.training.training import TRAININGS, free_running
+
+PACKAGES = {"JAX": "jax_attn", "PyTorch": "torch_ref"}
+Make = Callable[[Any], Any]
+"""What is there -> what takes its place."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`make(what was there)` in the place of `target.attribute`, and the case that has to notice."""
+    """A mistake in the place of an attribute, and the case that must notice it."""
 
     name: str
     case: str
-    target: Any
-    attribute: str
-    make: Callable[[Any], Any]
+    """A case of the registry, or `training`."""
+    target: str
+    """`module:attribute` in the package of the side; an empty module is the package itself."""
+    make: Make
+    variant: str = ""
+    """The variant that shows it, where the first does not."""
     dtype: str = "float64"
     """The dtype in which it shows."""
     side: Literal["JAX", "PyTorch"] = "JAX"
-    """Which framework's code it is planted in."""
-    variant: str = ""
-    """The variant that shows it, where those before it do not and would all be compiled in vain; by default any."""
+    """The framework in whose code it is planted."""
+    jit: bool = False
+    """Whether it shows only in a compiled program. The others run operation by operation, which is quicker."""
 
-    def plant(self, patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(self.target, self.attribute, self.make(getattr(self.target, self.attribute)))
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Plant it, and take it out again."""
+        module, _, path = self.target.partition(":")
+        *owners, attribute = path.split(".")
+        package = ".".join(filter(None, (PACKAGES[self.side], module)))
+        owner = reduce(getattr, owners, importlib.import_module(package))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(owner, attribute, self.make(getattr(owner, attribute)))
+            yield
 
     def is_caught(self) -> bool:
-        """Whether the case fails while the fault is there: one variant after the other, until one sees it."""
-        case = next(case for case in CASES if case.name == self.case)
-        variants = [
-            variant for variant in case.variants if self.dtype in variant.dtypes and self.variant in ("", variant.name)
-        ]
-        if self.side == "JAX":
-            forget_programs()  # what was compiled before is without the fault
+        """Whether the case fails while the fault is there."""
+        if self.case == "training":
+            with self.planted():
+                return any(free_running(training, 4).failed for training in TRAININGS)
+        if self.jit:
+            forget_programs()  # they were compiled without the fault
         try:
-            with pytest.MonkeyPatch.context() as patch:
-                self.plant(patch)
-                runs = (compare_variant(case, variant, self.dtype) for variant in variants)
-                return any(measurement.failed for run in runs for measurement in run)
+            with self.planted():
+                return self.fails()
         finally:
-            if self.side == "JAX":
+            if self.jit:
                 forget_programs()
 
+    def fails(self) -> bool:
+        """Whether the comparison fails."""
+        case = find_case(self.case)
+        run = compare_variant(case, case.find_variant(self.variant), self.dtype, jax.jit if self.jit else without_jit)
+        return any(measurement.failed for measurement in run)
 
-# Mistakes that are the same in either framework
+
+# Ways to change a function, the same in either framework
 
 
-def inverted(attention_mask: Any) -> Any:
-    def wrong(*arguments: Any) -> Any:
-        mask = attention_mask(*arguments)
-        return None if mask is None else ~mask
+def instead(function: Any) -> Make:
+    """Put another function in its place."""
+    return lambda _: function
+
+
+def before(change: Callable[[Any], Any]) -> Make:
+    """Change the first argument."""
+    return lambda function: lambda first, *rest, **options: function(change(first), *rest, **options)
+
+
+def after(change: Callable[[Any], Any]) -> Make:
+    """Change the result."""
+    return lambda function: lambda *arguments, **options: change(function(*arguments, **options))
+
+
+def last_argument(change: Callable[[Any], Any]) -> Make:
+    """Change the last argument."""
+    return lambda function: lambda *arguments: function(*arguments[:-1], change(arguments[-1]))
+
+
+def with_options(**wrong: Any) -> Make:
+    """Use these keywords in the place of those given."""
+    return lambda function: lambda *arguments, **options: function(*arguments, **{**options, **wrong})
+
+
+inverted = after(lambda mask: None if mask is None else ~mask)
+
+
+def bias_dropped(step: Any) -> Any:
+    """A recurrent step without its hidden bias."""
+    return lambda carry, projected, weight, bias=None: step(carry, projected, weight, None)
+
+
+def bias_outside_reset(step: Any) -> Any:
+    """A GRU's b_hn added to the input's part: right for every gate but this one."""
+
+    def wrong(h: Any, projected: Any, weight: Any, bias: Any = None) -> Any:
+        return step(h, projected if bias is None else projected + bias, weight, None)
 
     return wrong
-
-
-def after(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function whose result is changed."""
-
-    def make(function: Any) -> Any:
-        return lambda *arguments, **options: change(function(*arguments, **options))
-
-    return make
-
-
-def with_options(**wrong: Any) -> Callable[[Any], Any]:
-    """A function that is called with options other than those given."""
-
-    def make(function: Any) -> Any:
-        return lambda *arguments, **options: function(*arguments, **{**options, **wrong})
-
-    return make

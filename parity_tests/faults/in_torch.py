@@ -1,44 +1,27 @@
-"""Mistakes planted on the PyTorch side: the reference is held by the comparison just as the port is."""
+"""Mistakes planted in torch_ref: the comparison must notice a wrong reference as well as a wrong port."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 
 import torch_ref
-from parity_tests.faults.fault import Fault as AnyFault
-from parity_tests.faults.fault import after, inverted, with_options
-from torch_ref.functional import masks
-from torch_ref.models import rnn_decoder, rnn_encoder
-from torch_ref.modules import attention, embeddings, recurrent
-from torch_ref.search import result as search_result
+from parity_tests.faults.fault import (
+    Fault,
+    after,
+    before,
+    bias_outside_reset,
+    instead,
+    inverted,
+    with_options,
+)
 
-Fault = partial(AnyFault, side="PyTorch")
-
-
-def module(name: str) -> Any:
-    """A module of torch_ref.functional that shares its name with a function."""
-    return __import__(f"torch_ref.functional.{name}", fromlist=[name])
+_fault = partial(Fault, side="PyTorch")
 
 
-def before(change: Callable[..., Any]) -> Callable[[Any], Any]:
-    """A function whose first argument is changed."""
-
-    def make(function: Any) -> Any:
-        return lambda first, *arguments, **options: function(change(first), *arguments, **options)
-
-    return make
-
-
-def masked_to_zero(_: Any) -> Any:
-    """A masked score of 0, which is a score like any other."""
-    return lambda scores, allowed: torch.where(allowed, scores, 0)
-
-
-def heads_in_turn(_: Any) -> Any:
+def heads_in_turn(self: Any, x: Any) -> Any:
     """Features dealt out to the heads in turn, not in blocks."""
-    return lambda self, x: x.unflatten(-1, (-1, self.num_heads)).movedim(-1, -3)
+    return x.unflatten(-1, (-1, self.num_heads)).movedim(-1, -3)
 
 
 def labels_shifted(loss: Any) -> Any:
@@ -55,14 +38,6 @@ def features_in_reverse(call: Any) -> Any:
     return wrong
 
 
-def lengths_ignored(packed: Any) -> Any:
-    return lambda self, X, lens, initial: self._library(X, initial)
-
-
-def other_features_ask(context: Any) -> Any:
-    return lambda self, query, *rest: context(self, query.roll(1, -1), *rest)
-
-
 def input_gate_open(step: Any) -> Any:
     def wrong(carry: Any, projected: Any, weight: Any, bias: Any = None) -> Any:
         i, f, g, o = projected.chunk(4, dim=-1)
@@ -71,73 +46,52 @@ def input_gate_open(step: Any) -> Any:
     return wrong
 
 
-def bias_outside_reset(step: Any) -> Any:
-    def wrong(carry: Any, projected: Any, weight: Any, bias: Any = None) -> Any:
-        return step(carry, projected if bias is None else projected + bias, weight, None)
-
-    return wrong
+def other_features_ask(context: Any) -> Any:
+    return lambda self, query, *rest: context(self, query.roll(1, -1), *rest)
 
 
 def end_not_seen(extended: Any) -> Any:
-    """A finished hypothesis that counts as unfinished."""
-
-    def wrong(self: Any, *arguments: Any) -> Any:
-        return extended(self, *arguments[:-1], -1)
-
-    return wrong
+    """A finished hypothesis counts as unfinished."""
+    return lambda self, *arguments: extended(self, *arguments[:-1], -1)
 
 
-DECODER = rnn_decoder.Seq2SeqAttentionDecoder
-LOSS = "masked_cross_entropy"
+def run_unpacked(self: Any, X: Any, lens: Any, initial: Any) -> Any:
+    return self._library(X, initial)
+
+
+def zero_in_place(scores: Any, allowed: Any) -> Any:
+    return torch.where(allowed, scores, 0)
+
+
+unchanged = instead(lambda x, *rest: x)
+shorter = before(lambda lens: (lens - 1).clamp(min=0))
+no_penalty, no_tanh = with_options(length_penalty=0.0), with_options(use_tanh=False)
+detached, doubled = after(lambda x: x.detach()), after(lambda x: 2 * x)
+ATTEND, ATTENTION, EMBEDDINGS = "functional.attend", "modules.attention", "modules.embeddings"
+DECODER, HEADS, LOSS = "Seq2SeqAttentionDecoder", "MultiHeadAttention", "masked_cross_entropy"
+RAGGED, NAN, LUONG = "ragged lengths", "NaN where nothing attends", "Luong: lstm, dot, new, fed"
+PENALTY = "a table, {'beam_size': 4, 'length_penalty': 0.75}"
 
 TORCH_FAULTS = (
-    Fault("mask polarity", "masked_softmax", module("softmax"), "attention_mask", inverted),
-    Fault("masked scores of 0", "masked_softmax", module("softmax"), "_fill", masked_to_zero),
-    Fault("lengths one too short", "attend", masks, "length_mask", before(lambda lens: (lens - 1).clamp(min=0))),
-    Fault(
-        "keys not zeroed",
-        "AdditiveAttention",
-        attention,
-        "zero_unattended",
-        lambda _: lambda x, *rest: x,
-        variant="NaN where nobody attends",
-    ),
-    Fault("scale forgotten", "DotProductAttention", attention, "scaled_dot_score", lambda _: torch_ref.dot_score),
-    Fault("tanh left out", "AdditiveAttention", attention, "additive_score", with_options(use_tanh=False)),
-    Fault(
-        "no dropout on the weights",
-        "attend",
-        module("attend"),
-        "keep_or_drop",
-        lambda _: lambda x, *rest: x,
-        variant="dropout",
-    ),
-    Fault("the weights detached", "attention", module("attend"), "masked_softmax", after(lambda x: x.detach())),
-    Fault("heads dealt out in turn", "MultiHeadAttention", attention.MultiHeadAttention, "_split_heads", heads_in_turn),
-    Fault("embeddings not scaled", "Embeddings", embeddings.math, "sqrt", lambda _: lambda x: 1.0),
-    Fault("positions doubled", "PositionalEncoding", embeddings, "sinusoidal_positions", after(lambda x: 2 * x)),
-    Fault("lengths ignored", "LSTM", recurrent.LSTM, "_packed", lengths_ignored, variant="two layers, ragged"),
-    Fault("features in reverse", "Seq2SeqEncoder", rnn_encoder.CELLS["gru"], "forward", features_in_reverse),
-    Fault("the input gate always open", "lstm_step", torch_ref, "lstm_step", input_gate_open),
-    Fault("the hidden bias outside the reset", "gru_step", torch_ref, "gru_step", bias_outside_reset),
-    Fault("other features ask", "Seq2SeqAttentionDecoder", DECODER, "_context", other_features_ask),
-    Fault(
-        "no tanh",
-        "Seq2SeqAttentionDecoder",
-        rnn_decoder.torch,
-        "tanh",
-        lambda _: lambda x: x,
-        variant="Luong: lstm, dot, new, fed",
-    ),
-    Fault("labels shifted", LOSS, torch_ref, LOSS, labels_shifted),
-    Fault("the smoothing forgotten", LOSS, torch_ref, LOSS, with_options(label_smoothing=0.0), variant="smoothed"),
-    Fault(
-        "length penalty forgotten",
-        "beam_search",
-        torch_ref,
-        "beam_search",
-        with_options(length_penalty=0.0),
-        variant="a table, {'beam_size': 4, 'length_penalty': 0.75}",
-    ),
-    Fault("the end not seen", "greedy_search", search_result.Hypothesis, "extended", end_not_seen),
+    _fault("mask polarity", "masked_softmax", "functional.softmax:attention_mask", inverted, RAGGED),
+    _fault("masked scores of 0", "masked_softmax", "functional.softmax:_fill", instead(zero_in_place), RAGGED),
+    _fault("lengths one too short", "attend", "functional.masks:length_mask", shorter, RAGGED),
+    _fault("keys not zeroed", "AdditiveAttention", f"{ATTENTION}:zero_unattended", unchanged, NAN),
+    _fault("scale forgotten", "DotProductAttention", f"{ATTENTION}:scaled_dot_score", instead(torch_ref.dot_score)),
+    _fault("tanh left out", "AdditiveAttention", f"{ATTENTION}:additive_score", no_tanh),
+    _fault("no dropout on the weights", "attend", f"{ATTEND}:keep_or_drop", unchanged, "dropout"),
+    _fault("the weights detached", "attention", f"{ATTEND}:masked_softmax", detached),
+    _fault("heads dealt out in turn", HEADS, f"{ATTENTION}:{HEADS}._split_heads", instead(heads_in_turn)),
+    _fault("embeddings not scaled", "Embeddings", f"{EMBEDDINGS}:math.sqrt", instead(lambda x: 1.0)),
+    _fault("positions doubled", "PositionalEncoding", f"{EMBEDDINGS}:sinusoidal_positions", doubled),
+    _fault("lengths ignored", "LSTM", "modules.recurrent:LSTM._packed", instead(run_unpacked), "two layers, ragged"),
+    _fault("features in reverse", "Seq2SeqEncoder", "modules.recurrent:GRU.forward", features_in_reverse),
+    _fault("the input gate always open", "lstm_step", ":lstm_step", input_gate_open),
+    _fault("the hidden bias outside the reset", "gru_step", ":gru_step", bias_outside_reset),
+    _fault("other features ask", DECODER, f"models.rnn_decoder:{DECODER}._context", other_features_ask),
+    _fault("no tanh", DECODER, "models.rnn_decoder:torch.tanh", unchanged, LUONG),
+    _fault("labels shifted", LOSS, f":{LOSS}", labels_shifted),
+    _fault("the smoothing forgotten", LOSS, f":{LOSS}", with_options(label_smoothing=0.0), "smoothed"),
+    _fault("length penalty forgotten", "beam_search", ":beam_search", no_penalty, PENALTY),
+    _fault("the end not seen", "greedy_search", "search.result:Hypothesis.extended", end_not_seen),
 )

@@ -1,7 +1,7 @@
-"""What holds whatever the numbers: asked of many drawn cases, in both frameworks.
+"""Statements that hold for any numbers, checked on many drawn cases in both frameworks.
 
-subjects     what is asked: functions, modules and models, and the shapes they are asked at
-answers      a subject run in either framework
-properties   what has to hold: masking equals deleting, a batch equals its rows, NaN in padding reaches nothing, …
+subjects     the functions, modules and models that are checked, and the letters of their axes
+answers      the outputs and gradients of a subject in either framework
+properties   the statements: masking equals deleting, a batch equals its rows, NaN in padding reaches nothing, …
 trials       the properties on many cases, counted; `python -m parity_tests.properties`
 """

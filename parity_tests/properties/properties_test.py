@@ -8,12 +8,14 @@ import pytest
 from parity_tests.properties import trials
 from parity_tests.properties.properties import PROPERTIES, Property
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 EXAMPLES = 4
 
 
 def _quick() -> Iterator[object]:
     for chosen in PROPERTIES:
-        # Another dtype is another program to compile, and what has no parameters is compiled in no time.
+        # Another dtype is another program to compile; softmaxes compile in no time.
         quick = replace(chosen, dtypes=chosen.dtypes if "float16" in chosen.dtypes else chosen.dtypes[:1])
         for subject in chosen.subjects if chosen.quick is None else chosen.quick:
             yield pytest.param(quick, subject, id=f"{chosen.name}: {subject}")

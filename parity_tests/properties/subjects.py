@@ -1,23 +1,31 @@
-"""What the properties are asked of: functions and modules of both libraries, each behind one form.
+"""The functions, modules and models of both libraries whose properties are checked.
 
-Every axis of an array has its letter (those of `jax_attn`'s glossary), so that a property may say "delete these keys"
-and mean every array that has a K, gradients and the directions of the differentiation included.
+Every axis of an array has its letter (those of `jax_attn`'s glossary), so that a property can say "delete these keys"
+and mean every array that has a K, including gradients and the directions of the differentiation.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 import jax_attn
 import torch_ref
+from parity_tests.case import Case
+from parity_tests.jax_side import jax_function, linen_module
+from parity_tests.torch_side import torch_function, torch_module
 
 SIZES = {"B": 3, "Q": 2, "D": 4, "E": 6, "V": 3, "H": 4, "N": 6, "h": 2}
 VOCAB = 9
-"""Ids of tokens; the last of them stands in padding alone."""
+"""Ids of tokens; the last stands in padding alone."""
 
-Call = Callable[[Any, Any, Mapping[str, Any]], Any]
+Call = Callable[[Any, Any, Any], Any]
+"""(library, module or None, inputs) -> results."""
+Letters = Mapping[str, str]
+Edit = Callable[[str, np.ndarray, int], np.ndarray]
+"""(name, array, position of an axis) -> array."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +33,11 @@ class Subject:
     """A function or a module, and the letters of its arrays' axes."""
 
     name: str
-    inputs: Mapping[str, str]
+    inputs: Letters
     """Argument -> letters of its axes. `valid_lens` and `mask` say what counts; without them everything does."""
-    results: Mapping[str, str]
+    results: Letters
     """Result -> letters of its axes, in the order in which `call` returns them."""
     call: Call
-    """(library, module or None, inputs) -> results."""
     positions: str = "K"
     """The letter of the axis that has padding."""
     jax_module: Callable[[Any], Any] | None = None
@@ -39,28 +46,54 @@ class Subject:
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Of letters that are not in SIZES, or differ."""
     masked: float = 0.0
-    """What a result that has an axis of positions holds where nothing counts."""
+    """The value of a result that has an axis of positions where nothing counts."""
     uniform: bool = False
     """Whether an empty row weighs every value."""
     wants_batch: tuple[str, ...] = ()
-    """The sides that cannot do without the batch axis."""
+    """The libraries that need the batch axis."""
+
+    @cached_property
+    def case(self) -> Case:
+        """The two sides, for the harness."""
+        if self.jax_module is None or self.torch_module is None:
+            torch_side = torch_function(lambda inputs, _: self.call(torch_ref, None, inputs))
+            jax_side = jax_function(lambda inputs, _: self.call(jax_attn, None, inputs))
+        else:
+            build_jax, build_torch = self.jax_module, self.torch_module
+            torch_side = torch_module(lambda *_: build_torch(), lambda m, inputs: self.call(torch_ref, m, inputs))
+            jax_side = linen_module(lambda _, dtype: build_jax(dtype), lambda m, inputs: self.call(jax_attn, m, inputs))
+        return Case(self.name, (), torch_side, jax_side, tuple(self.results))
+
+    @cached_property
+    def weight_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The parameters' shapes, by PyTorch name."""
+        if self.torch_module is None:
+            return {}
+        return {name: tuple(x.shape) for name, x in self.torch_module().named_parameters()}
 
     @property
     def hides(self) -> bool:
         """Whether some positions may not count."""
         return "valid_lens" in self.inputs
 
-    def letters_of(self, name: str) -> str:
+    def letters(self, name: str) -> str:
         return self.inputs[name] if name in self.inputs else self.results[name]
 
     def shape(self, letters: str, length: int) -> tuple[int, ...]:
         sizes = {**SIZES, **self.sizes, self.positions: length}
         return tuple(sizes[letter] for letter in letters)
 
+    def edit(self, arrays: Mapping[str, np.ndarray], letter: str, edit: Edit) -> dict[str, np.ndarray]:
+        """Replace every array that has the axis `letter` by edit(name, array, position of that axis)."""
+        return {
+            name: edit(name, array, self.letters(name).index(letter)) if letter in self.letters(name) else array
+            for name, array in arrays.items()
+        }
+
 
 @dataclass(frozen=True)
 class Question:
-    """The numbers of one case: floating ones in float64, to be rounded to `dtype` by either side."""
+    """The numbers of one case: floats in float64, which each side rounds to `dtype`."""
 
     subject: Subject
     inputs: Mapping[str, np.ndarray]
@@ -70,17 +103,10 @@ class Question:
     """Parameters by PyTorch name."""
     dtype: str = "float64"
 
-    def change(self, letter: str, edit: Callable[[str, np.ndarray, int], np.ndarray]) -> "Question":
-        """Every array that has the axis `letter` replaced by edit(name, array, position of that axis)."""
-
-        def changed(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-            letters = {name: self.subject.letters_of(name) for name in arrays}
-            return {
-                name: edit(name, array, letters[name].index(letter)) if letter in letters[name] else array
-                for name, array in arrays.items()
-            }
-
-        return replace(self, inputs=changed(self.inputs), directions=changed(self.directions))
+    def change(self, letter: str, edit: Edit) -> "Question":
+        """Edit every array that has the axis `letter`."""
+        inputs, directions = (self.subject.edit(arrays, letter, edit) for arrays in (self.inputs, self.directions))
+        return replace(self, inputs=inputs, directions=directions)
 
     def with_inputs(self, **inputs: np.ndarray) -> "Question":
         return replace(self, inputs={**self.inputs, **inputs})
@@ -88,21 +114,21 @@ class Question:
     @property
     def length(self) -> int:
         """How many positions there are."""
-        name = next(name for name, letters in self.subject.inputs.items() if self.subject.positions in letters)
-        return self.inputs[name].shape[self.subject.inputs[name].index(self.subject.positions)]
+        letter = self.subject.positions
+        name = next(name for name, letters in self.subject.inputs.items() if letter in letters)
+        return self.inputs[name].shape[self.subject.inputs[name].index(letter)]
 
     @property
     def counts(self) -> np.ndarray:
         """What lengths and mask allow, `[B, Q, K]` or `[B, T]`: written independently of both libraries."""
-        lens = self.inputs["valid_lens"]
-        allowed = np.arange(self.length) < lens[:, None]
+        allowed: np.ndarray = np.arange(self.length) < self.inputs["valid_lens"][:, None]
         mask = self.inputs.get("mask")
         if mask is None:
             return allowed
         return mask & (allowed[:, None] if mask.ndim == 3 else allowed)
 
     def hidden(self, name: str) -> np.ndarray | None:
-        """Where an input can be seen by nothing, in its shape; None if it has no such places."""
+        """The places of an input that nothing may read, in its shape; None if it has no such places."""
         letters, counts = self.subject.inputs[name], self.counts
         if self.subject.positions not in letters or name in ("valid_lens", "mask"):
             return None
@@ -114,190 +140,148 @@ class Question:
         return np.broadcast_to(unseen.reshape(unseen.shape + (1,) * (len(letters) - 2)), self.inputs[name].shape)
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What one side made of a question, in float64 (which holds every number of the other dtypes)."""
-
-    outputs: dict[str, np.ndarray]
-    gradients: dict[str, np.ndarray]
-    """Of the floating inputs."""
-    weight_gradients: dict[str, np.ndarray]
-
-
 # The subjects
 
 
-def _function(name: str, *results: str, **options: Any) -> Call:
-    def call(library: Any, module: Any, inputs: Mapping[str, Any]) -> Any:
-        return getattr(library, name)(**inputs, **options)
+def _function(name: str, inputs: Letters, results: Letters, title: str = "", **more: Any) -> Subject:
+    """A function of both libraries; `options` are its keywords."""
+    options = more.pop("options", {})
+    title = title or name
+    return Subject(
+        title, inputs, results, lambda library, _, inputs: getattr(library, name)(**inputs, **options), **more
+    )
 
-    return call
 
-
-def _softmaxes() -> list[Subject]:
-    inputs = {"scores": "BQK", "valid_lens": "B", "mask": "BQK"}
-    weights = {"weights": "BQK"}
-    attend = {**inputs, "values": "BKV"}, {"context": "BQV", "weights": "BQK"}
-    attention = {"query": "BQD", "key": "BKD", "value": "BKV", "valid_lens": "B", "mask": "BQK"}
-    uniform: dict[str, Any] = {"empty_row": "uniform"}
+def _functions() -> list[Subject]:
+    weights, context = {"weights": "BQK"}, {"context": "BQV", "weights": "BQK"}
+    masks = {"valid_lens": "B", "mask": "BQK"}
+    scores, attend = {"scores": "BQK", **masks}, {"scores": "BQK", "values": "BKV", **masks}
+    attention = {"query": "BQD", "key": "BKD", "value": "BKV", **masks}
+    uniform: dict[str, Any] = {"options": {"empty_row": "uniform"}, "uniform": True}
+    pair, pairs = {"queries": "BQD", "keys": "BKD"}, {"scores": "BQK"}
     return [
-        Subject("masked_softmax", inputs, weights, _function("masked_softmax")),
-        Subject("masked_log_softmax", inputs, weights, _function("masked_log_softmax"), masked=-np.inf),
-        Subject("masked_softmax, uniform", inputs, weights, _function("masked_softmax", **uniform), uniform=True),
-        Subject("attend", *attend, _function("attend")),
-        Subject("attend, uniform", *attend, _function("attend", **uniform), uniform=True),
-        Subject("attention", attention, attend[1], _function("attention")),
+        _function("masked_softmax", scores, weights),
+        _function("masked_log_softmax", scores, weights, masked=-np.inf),
+        _function("masked_softmax", scores, weights, "masked_softmax, uniform", **uniform),
+        _function("attend", attend, context),
+        _function("attend", attend, context, "attend, uniform", **uniform),
+        _function("attention", attention, context),
+        *(_function(name, pair, pairs) for name in ("dot_score", "scaled_dot_score", "gaussian_score")),
+        _function("additive_score", {**pair, "w_v": "D"}, pairs),
+        _function("bilinear_score", {"queries": "BQD", "keys": "BKE", "weight": "DE"}, pairs),
     ]
 
 
-def _scores() -> list[Subject]:
-    pair, scores = {"queries": "BQD", "keys": "BKD"}, {"scores": "BQK"}
-    return [
-        Subject("dot_score", pair, scores, _function("dot_score")),
-        Subject("scaled_dot_score", pair, scores, _function("scaled_dot_score")),
-        Subject("gaussian_score", pair, scores, _function("gaussian_score")),
-        Subject("additive_score", {**pair, "w_v": "D"}, scores, _function("additive_score")),
-        Subject(
-            "bilinear_score", {"queries": "BQD", "keys": "BKE", "weight": "DE"}, scores, _function("bilinear_score")
-        ),
-    ]
-
-
-def _call_module(library: Any, module: Any, inputs: Mapping[str, Any]) -> Any:
-    return module(**inputs)
+def _attention(name: str, title: str = "", key: str = "D", weights: str = "BQK", **options: Any) -> Subject:
+    sizes = {"query_size": SIZES["D"], "key_size": SIZES["E"], "value_size": SIZES["V"]}
+    taken = {"BilinearAttention": 2, "AdditiveAttention": 2, "MultiHeadAttention": 3}.get(name, 0)
+    sizes = dict(list(sizes.items())[:taken])
+    return Subject(
+        title or name,
+        {"queries": "BQD", "keys": f"BK{key}", "values": "BKV", "valid_lens": "B", "mask": "BQK"},
+        {"context": "BQH" if name == "MultiHeadAttention" else "BQV", "weights": weights},
+        lambda library, module, inputs: module(**inputs),
+        jax_module=lambda dtype: getattr(jax_attn, name)(**options, param_dtype=dtype),
+        torch_module=lambda: getattr(torch_ref, name)(**options, **sizes),
+        uniform=options.get("empty_row") == "uniform",
+    )
 
 
 def _attentions() -> list[Subject]:
-    queries, keys = SIZES["D"], SIZES["E"]
-    sizes = {"query_size": queries, "key_size": keys}
-    heads: dict[str, Any] = {"num_hiddens": 4, "num_heads": SIZES["h"]}
-
-    def subject(name: str, title: str = "", key: str = "D", weights: str = "BQK", **options: Any) -> Subject:
-        known = sizes if name in ("BilinearAttention", "AdditiveAttention") else {}
-        if name == "MultiHeadAttention":
-            known = {**sizes, "value_size": SIZES["V"]}
-        return Subject(
-            title or name,
-            {"queries": "BQD", "keys": f"BK{key}", "values": "BKV", "valid_lens": "B", "mask": "BQK"},
-            {"context": "BQH" if name == "MultiHeadAttention" else "BQV", "weights": weights},
-            _call_module,
-            jax_module=lambda dtype: getattr(jax_attn, name)(**options, param_dtype=dtype),
-            torch_module=lambda: getattr(torch_ref, name)(**options, **known),
-            uniform=options.get("empty_row") == "uniform",
-        )
-
     return [
-        subject("DotProductAttention"),
-        subject("GaussianAttention"),
-        subject("BilinearAttention", key="E"),
-        subject("AdditiveAttention", key="E", num_hiddens=5),
-        subject("MultiHeadAttention", key="E", weights="BhQK", **heads),
-        subject("AdditiveAttention", "AdditiveAttention, uniform", "E", num_hiddens=5, empty_row="uniform"),
+        _attention("DotProductAttention"),
+        _attention("GaussianAttention"),
+        _attention("BilinearAttention", key="E"),
+        _attention("AdditiveAttention", key="E", num_hiddens=5),
+        _attention("MultiHeadAttention", key="E", weights="BhQK", num_hiddens=4, num_heads=SIZES["h"]),
+        _attention("AdditiveAttention", "AdditiveAttention, uniform", "E", num_hiddens=5, empty_row="uniform"),
     ]
 
 
-def _recurrences() -> list[Subject]:
-    def call(library: Any, module: Any, inputs: Mapping[str, Any]) -> Any:
+def _flat(outputs: Any, state: Any) -> tuple[Any, ...]:
+    return outputs, *(state if isinstance(state, tuple) else (state,))
+
+
+def _recurrent(name: str, title: str, layers: int, bidirectional: bool) -> Subject:
+    def call(library: Any, module: Any, inputs: Any) -> Any:
         state = (inputs["h"], inputs["c"]) if "c" in inputs else inputs["h"]
-        outputs, final = module(inputs["inputs"], inputs["valid_lens"], state)
-        return outputs, *(final if isinstance(final, tuple) else (final,))
+        return _flat(*module(inputs["inputs"], inputs["valid_lens"], state))
 
-    def subject(name: str, title: str, layers: int, bidirectional: bool) -> Subject:
-        directions = 2 if bidirectional else 1
-        parts = ("h", "c") if name == "LSTM" else ("h",)
-        options = {"num_layers": layers, "bidirectional": bidirectional}
-        return Subject(
-            title,
-            {"inputs": "BTD", "valid_lens": "B", **dict.fromkeys(parts, "LBH")},
-            {"outputs": "BTO", **{f"final {part}": "LBH" for part in parts}},
-            call,
-            positions="T",
-            jax_module=lambda dtype: getattr(jax_attn, name)(SIZES["H"], **options, param_dtype=dtype),
-            torch_module=lambda: getattr(torch_ref, name)(SIZES["D"], SIZES["H"], **options),
-            sizes={"L": layers * directions, "O": directions * SIZES["H"]},
-        )
-
-    return [
-        subject("LSTM", "LSTM, both directions", 1, True),
-        subject("GRU", "GRU, two layers", 2, False),
-    ]
+    parts = ("h", "c") if name == "LSTM" else ("h",)
+    directions, options = 2 if bidirectional else 1, {"num_layers": layers, "bidirectional": bidirectional}
+    return Subject(
+        title,
+        {"inputs": "BTD", "valid_lens": "B", **dict.fromkeys(parts, "LBH")},
+        {"outputs": "BTO", **{f"final {part}": "LBH" for part in parts}},
+        call,
+        positions="T",
+        jax_module=lambda dtype: getattr(jax_attn, name)(SIZES["H"], **options, param_dtype=dtype),
+        torch_module=lambda: getattr(torch_ref, name)(SIZES["D"], SIZES["H"], **options),
+        sizes={"L": layers * directions, "O": directions * SIZES["H"]},
+    )
 
 
-def _encoders() -> list[Subject]:
-    def call(library: Any, module: Any, inputs: Mapping[str, Any]) -> Any:
-        outputs, state = module(inputs["tokens"], inputs["valid_lens"])
-        return outputs, *(state if isinstance(state, tuple) else (state,))
-
+def _encoder() -> Subject:
     options: dict[str, Any] = {"cell": "gru", "bidirectional": True}
-    return [
-        Subject(
-            "Seq2SeqEncoder",
-            {"tokens": "BT", "valid_lens": "B"},
-            {"outputs": "BTO", "final h": "LBH"},
-            call,
-            positions="T",
-            jax_module=lambda dtype: jax_attn.Seq2SeqEncoder(VOCAB, 3, SIZES["H"], **options, param_dtype=dtype),
-            torch_module=lambda: torch_ref.Seq2SeqEncoder(VOCAB, 3, SIZES["H"], **options),
-            sizes={"L": 2, "O": 2 * SIZES["H"]},
-            wants_batch=("torch_ref",),
-        )
-    ]
+    return Subject(
+        "Seq2SeqEncoder",
+        {"tokens": "BT", "valid_lens": "B"},
+        {"outputs": "BTO", "final h": "LBH"},
+        lambda library, module, inputs: _flat(*module(inputs["tokens"], inputs["valid_lens"])),
+        positions="T",
+        jax_module=lambda dtype: jax_attn.Seq2SeqEncoder(VOCAB, 3, SIZES["H"], **options, param_dtype=dtype),
+        torch_module=lambda: torch_ref.Seq2SeqEncoder(VOCAB, 3, SIZES["H"], **options),
+        sizes={"L": 2, "O": 2 * SIZES["H"]},
+        wants_batch=("torch_ref",),
+    )
 
 
 def _losses() -> list[Subject]:
-    inputs = {"logits": "BTN", "labels": "BT", "valid_lens": "B", "mask": "BT"}
+    inputs, name = {"logits": "BTN", "labels": "BT", "valid_lens": "B", "mask": "BT"}, "masked_cross_entropy"
     return [
-        Subject(
-            f"masked_cross_entropy, {reduction}",
-            inputs,
-            {"loss": letters},
-            _function("masked_cross_entropy", reduction=reduction, label_smoothing=0.1),
-            positions="T",
-        )
+        _function(name, inputs, {"loss": letters}, f"{name}, {reduction}", positions="T", options=options)
         for reduction, letters in (("tokens", ""), ("sentences", "B"), ("none", "BT"))
+        for options in [{"reduction": reduction, "label_smoothing": 0.1}]
     ]
 
 
 def _translators() -> list[Subject]:
     """A whole model: its logits over sources with padding, and its loss over targets with padding."""
 
-    def logits(library: Any, module: Any, inputs: Mapping[str, Any]) -> Any:
+    def logits(library: Any, module: Any, inputs: Any) -> Any:
         return module(inputs["tokens"], inputs["targets"], inputs["valid_lens"])
 
-    def loss(library: Any, module: Any, inputs: Mapping[str, Any]) -> Any:
+    def loss(library: Any, module: Any, inputs: Any) -> Any:
         found, _ = module(inputs["tokens"], inputs["targets"], inputs["source_lens"])
         return library.masked_cross_entropy(found, inputs["labels"], inputs["valid_lens"])
 
-    size = SIZES["H"]
-    modules: dict[str, Any] = {
-        "jax_module": lambda dtype: jax_attn.EncoderDecoder(
-            jax_attn.Seq2SeqEncoder(VOCAB, 3, size, param_dtype=dtype),
-            jax_attn.Seq2SeqAttentionDecoder(VOCAB, 3, size, param_dtype=dtype),
-        ),
-        "torch_module": lambda: torch_ref.EncoderDecoder(
-            torch_ref.Seq2SeqEncoder(VOCAB, 3, size), torch_ref.Seq2SeqAttentionDecoder(VOCAB, 3, size)
-        ),
+    def build(library: Any, **options: Any) -> Any:
+        sizes = (VOCAB, 3, SIZES["H"])
+        parts = library.Seq2SeqEncoder(*sizes, **options), library.Seq2SeqAttentionDecoder(*sizes, **options)
+        return library.EncoderDecoder(*parts)
+
+    more: dict[str, Any] = {
+        "positions": "T",
+        "jax_module": lambda dtype: build(jax_attn, param_dtype=dtype),
+        "torch_module": lambda: build(torch_ref),
         "wants_batch": ("jax_attn", "torch_ref"),
+        "sizes": {"U": 5, "n": VOCAB},
     }
-    results = {"logits": "BUn", "weights": "BUT"}
     sources = {"tokens": "BT", "valid_lens": "B", "targets": "BU"}
     targets = {"tokens": "BU", "source_lens": "B", "targets": "BT", "labels": "BT", "valid_lens": "B"}
-    sizes = {"U": 5, "n": VOCAB}
     return [
-        Subject("EncoderDecoder", sources, results, logits, positions="T", sizes=sizes, **modules),
-        Subject("EncoderDecoder, loss", targets, {"loss": ""}, loss, positions="T", sizes=sizes, **modules),
+        Subject("EncoderDecoder", sources, {"logits": "BUn", "weights": "BUT"}, logits, **more),
+        Subject("EncoderDecoder, loss", targets, {"loss": ""}, loss, **more),
     ]
 
 
-SUBJECTS = {
-    subject.name: subject
-    for subject in (
-        *_softmaxes(),
-        *_scores(),
-        *_attentions(),
-        *_recurrences(),
-        *_encoders(),
-        *_losses(),
-        *_translators(),
-    )
-}
+_RECURRENT = (("LSTM", "LSTM, both directions", 1, True), ("GRU", "GRU, two layers", 2, False))
+_ALL = [
+    *_functions(),
+    *_attentions(),
+    *(_recurrent(*row) for row in _RECURRENT),
+    _encoder(),
+    *_losses(),
+    *_translators(),
+]
+SUBJECTS = {subject.name: subject for subject in _ALL}

@@ -1,9 +1,9 @@
-"""Try the properties on cases drawn at random, and count them: `python -m parity_tests.properties`.
+"""Check the properties on cases drawn at random, and count them: `python -m parity_tests.properties`.
 
     python -m parity_tests.properties                              100,000 cases of a new seed
-    python -m parity_tests.properties --seed 7 --subject attend    those of a seed, of the subjects with such a name
+    python -m parity_tests.properties --seed 7 --subject attend    the cases of a seed, of the subjects with such a name
 
-Prints the seed, and a table of how many cases each property was tried on. The exit status is 1 if one does not hold;
+Prints the seed, and a table of how many cases each property was checked on. The exit status is 1 if one does not hold;
 the smallest case against it is printed, as hypothesis found it.
 """
 
@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.table import Table
 
-from parity_tests.properties.answers import TORCH, forget_programs
+from parity_tests.jax_side import forget_programs
 from parity_tests.properties.properties import MANY, POISONS, PROPERTIES, Drawn, Property
 from parity_tests.properties.subjects import SIZES, SUBJECTS
 
@@ -33,7 +33,7 @@ CONSOLE = Console(highlight=False)
 
 @dataclass(frozen=True)
 class Options:
-    """What to try."""
+    """What to check."""
 
     cases: int = 100_000
     """How many cases at least, over all properties and subjects."""
@@ -47,19 +47,19 @@ class Options:
 
 @dataclass(frozen=True)
 class Tried:
-    """A property of a subject, tried."""
+    """A property of a subject, and on how many cases it was checked."""
 
     property_name: str
     subject: str
     cases: int
     seconds: float
-    on_both: bool
-    """Whether PyTorch's side was asked as well."""
+    both: bool
+    """Whether PyTorch's side was checked as well."""
     failure: str = ""
 
 
 def cases(dtypes: tuple[str, ...]) -> st.SearchStrategy[Drawn]:
-    """What a case may be."""
+    """Draw a case."""
     return st.builds(
         Drawn,
         seed=st.integers(0, 2**32 - 1),
@@ -73,17 +73,12 @@ def cases(dtypes: tuple[str, ...]) -> st.SearchStrategy[Drawn]:
 
 
 def try_property(chosen: Property, subject: str, examples: int, seed: int = 0) -> int:
-    """Ask every side about so many cases, the same ones for the same seed; returns how many they were."""
+    """Check this many cases on every side, the same ones for the same seed; return how many they were."""
     tried = 0
+    quiet = settings(deadline=None, database=None, print_blob=False, suppress_health_check=list(HealthCheck))
 
     @with_seed(zlib.crc32(f"{seed}/{chosen.name}/{subject}".encode()))
-    @settings(
-        max_examples=examples,
-        deadline=None,
-        database=None,
-        print_blob=False,
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(quiet, max_examples=examples)
     @given(drawn=cases(chosen.dtypes))
     def check(drawn: Drawn) -> None:
         nonlocal tried
@@ -92,66 +87,64 @@ def try_property(chosen: Property, subject: str, examples: int, seed: int = 0) -
             try:
                 chosen.check(side, SUBJECTS[subject], drawn)
             except AssertionError as error:
-                raise AssertionError(f"{chosen.name}, {subject}, {side.name}: {error}") from None
+                raise AssertionError(f"{chosen.name}, {subject}, {side}: {error}") from None
 
     check()
     return tried
 
 
 def run(options: Options, seed: int) -> Iterator[list[Tried]]:
-    """Subject by subject, each in one of a few processes."""
+    """Check subject by subject, each in one of a few processes."""
     subjects = [name for name in SUBJECTS if options.subject in name]
-    asked = [(chosen, name) for chosen in PROPERTIES for name in chosen.subjects if name in subjects]
-    per_share = options.cases / sum(chosen.share for chosen, _ in asked)
+    chosen = [(property_, name) for property_ in PROPERTIES for name in property_.subjects if name in subjects]
+    per_share = options.cases / sum(property_.share for property_, _ in chosen)
     plans = [(name, per_share, seed) for name in reversed(subjects)]  # the largest ones first
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         yield from pool.imap_unordered(try_subject, plans)
 
 
 def try_subject(plan: tuple[str, float, int]) -> list[Tried]:
-    """All properties of one subject."""
+    """Check all properties of one subject."""
     torch.set_num_threads(1)
     subject, per_share, seed = plan
     rows = []
-    for chosen in PROPERTIES:
-        if subject not in chosen.subjects:
-            continue
-        start, failure, count, examples = time.process_time(), "", 0, math.ceil(chosen.share * per_share)
+    for chosen in (chosen for chosen in PROPERTIES if subject in chosen.subjects):
+        start, failure, count = time.process_time(), "", 0
         try:
-            count = try_property(chosen, subject, examples, seed)
+            count = try_property(chosen, subject, math.ceil(chosen.share * per_share), seed)
         except Exception:
             failure = traceback.format_exc(limit=-3)
         seconds = time.process_time() - start
-        rows.append(Tried(chosen.name, subject, count, seconds, TORCH in chosen.sides, failure))
+        rows.append(Tried(chosen.name, subject, count, seconds, "torch_ref" in chosen.sides, failure))
     forget_programs()
     return rows
 
 
 def as_table(rows: list[Tried]) -> Table:
-    """A line for each property, and their sum."""
+    """Lay out a line for each property, and their sum."""
     table = Table("property", "subjects", "cases", "also of PyTorch", "CPU seconds", "failures")
-    groups = [[row for row in rows if row.property_name == chosen.name] for chosen in PROPERTIES]
-    for name, group in [*((g[0].property_name, g) for g in groups if g), ("all", rows)]:
-        both = sum(row.cases for row in group if row.on_both)
-        counts = (sum(row.cases for row in group), both, sum(row.seconds for row in group))
-        failed = sum(bool(row.failure) for row in group)
-        subjects = len({row.subject for row in group})
-        table.add_row(name, str(subjects), f"{counts[0]:,}", f"{counts[1]:,}", f"{counts[2]:.0f}", str(failed))
+    groups = {chosen.name: [row for row in rows if row.property_name == chosen.name] for chosen in PROPERTIES}
+    for name, group in [*groups.items(), ("all", rows)]:
+        if group:
+            both = sum(row.cases for row in group if row.both)
+            seconds = f"{sum(row.seconds for row in group):.0f}"
+            failed = str(sum(bool(row.failure) for row in group))
+            subjects = str(len({row.subject for row in group}))
+            table.add_row(name, subjects, f"{sum(row.cases for row in group):,}", f"{both:,}", seconds, failed)
     return table
 
 
 def try_all(options: Options) -> list[Tried]:
-    """Try, and print what was tried."""
+    """Check, and print what was checked."""
     seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     again = f"python -m parity_tests.properties --cases {options.cases} --seed {seed}"
     CONSOLE.print(f"seed {seed}; the same cases again: {again}", soft_wrap=True)
-    start, rows = time.perf_counter(), []
+    start, rows = time.perf_counter(), list[Tried]()
     for found in run(options, seed):
         rows += found
         CONSOLE.print(f"{found[0].subject}: {sum(row.cases for row in found):,}")
-        for row in found:
-            if row.failure:
-                CONSOLE.print(row.failure, markup=False)
+        for failure in (row.failure for row in found if row.failure):
+            CONSOLE.print(failure, markup=False)
     CONSOLE.print(as_table(rows))
     CONSOLE.print(f"{sum(row.cases for row in rows):,} cases in {time.perf_counter() - start:.0f} s")
     return rows

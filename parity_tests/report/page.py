@@ -10,13 +10,13 @@ import jinja2
 import numpy as np
 
 from parity_tests.cases.twin_differences import NOT_THE_SAME
+from parity_tests.report.drift_plot import draw_drift
 from parity_tests.report.tables import FaultRow, Row, TrainingRow
-from parity_tests.training.drift_plot import draw_drift
 from parity_tests.training.training import Drift
 
 
 def as_page(rows: Sequence[Row], trainings: Sequence[TrainingRow], faults: Sequence[FaultRow]) -> str:
-    """The whole page as HTML."""
+    """Render the whole page as HTML."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("parity_tests.report", "."),
         autoescape=True,
@@ -25,23 +25,24 @@ def as_page(rows: Sequence[Row], trainings: Sequence[TrainingRow], faults: Seque
         lstrip_blocks=True,
     )
     environment.filters["power"] = power
-    packages = {name: version(name) for name in ("jax", "flax", "optax", "torch", "numpy")}
     return environment.get_template("page.html").render(
         rows=rows,
         faults=faults,
         trainings=trainings,
         drift=_draw(trainings),
         differences=NOT_THE_SAME,
-        packages=packages,
+        packages={name: version(name) for name in ("jax", "flax", "optax", "torch", "numpy")},
         machine=f"Python {platform.python_version()}, {platform.system()} {platform.machine()}",
         time=datetime.now(UTC),
     )
 
 
 def _draw(trainings: Sequence[TrainingRow]) -> str:
-    """The drifts as one SVG; nothing if there are none."""
+    """The drifts as one SVG; empty if there are none."""
     drifts = [
-        Drift(row.training, row.steps, {q: {k: np.array(x) for k, x in of.items()} for q, of in row.curves.items()}, 0)
+        Drift(
+            row.training, row.steps, {q: {k: np.array(x) for k, x in sides.items()} for q, sides in row.curves.items()}
+        )
         for row in trainings
         if row.curves is not None
     ]

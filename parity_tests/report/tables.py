@@ -1,6 +1,6 @@
-"""What was compared and how far apart it was, as rows that a person reads and a program can check."""
+"""The results of the comparisons as rows, to print and for programs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
@@ -22,7 +22,7 @@ class Row(NamedTuple):
     gradients: float
     """The largest error of a gradient."""
     torch: float
-    """PyTorch's own largest error; 0 in float64, where PyTorch is what is compared with."""
+    """PyTorch's own largest error; 0 in float64, where PyTorch is the reference."""
     ulps: float
     """The largest error in units of the last place of the tensor's largest entry."""
     share: float
@@ -38,13 +38,13 @@ class TrainingRow(NamedTuple):
     dtype: str
     steps: int
     error: float
-    """The largest of all steps and tensors; of a drift, the median over the steps of the parameters' error."""
+    """The largest of all steps and tensors; for a drift, the median over the steps of the parameters' error."""
     bound: float
     where: str
-    """The tensor and the step with the largest error; of a drift, what it is measured against."""
+    """The tensor and the step with the largest error; for a drift, what it is measured against."""
     failed: bool
     curves: dict[str, dict[str, list[float]]] | None
-    """Of a drift: the errors of either framework at each step."""
+    """For a drift: the errors of either framework at each step."""
 
 
 class FaultRow(NamedTuple):
@@ -54,30 +54,43 @@ class FaultRow(NamedTuple):
     side: str
     """The framework whose code it was planted in."""
     case: str
-    """What had to notice."""
+    """The case that must notice."""
     caught: bool
 
 
 def summarize(measurements: Sequence[Measurement]) -> Row:
-    """The row of one case in one dtype."""
+    """Make the row of one case in one dtype."""
     first = measurements[0]
-    errors = [m.error for m in measurements]
     return Row(
         first.case,
         first.dtype,
         len({m.variant for m in measurements}),
         len(measurements),
-        max((m.error for m in measurements if not m.of_gradient), default=0.0),
-        max((m.error for m in measurements if m.of_gradient), default=0.0),
+        max((m.error for m in measurements if not m.is_gradient), default=0.0),
+        max((m.error for m in measurements if m.is_gradient), default=0.0),
         max(m.twin_error for m in measurements),
-        max(errors) / (2 * unit_roundoff(first.dtype)),
-        max((m.error / m.bound if m.bound else float(m.error > 0) for m in measurements), default=0.0),
+        max(m.error for m in measurements) / (2 * unit_roundoff(first.dtype)),
+        max(m.error / m.bound if m.bound else float(m.error > 0) for m in measurements),
         tuple(str(m) for m in measurements if m.failed),
     )
 
 
+def summarize_training(name: str, result: TrainingComparison | Drift) -> TrainingRow:
+    """Make the row of one training."""
+    if isinstance(result, TrainingComparison):
+        worst = result.worst
+        where = f"{worst.quantity} of {worst.tensor}, step {worst.step}"
+        return TrainingRow(name, result.dtype, result.steps, worst.error, result.bound, where, result.failed, None)
+    ours, twin = (result.median("parameters", framework) for framework in ("JAX", "PyTorch"))
+    curves = {
+        q: {side: list(map(float, errors)) for side, errors in sides.items()} for q, sides in result.curves.items()
+    }
+    where = f"parameters; PyTorch's own {twin:.1e}"
+    return TrainingRow(name, "float32", result.steps, ours, result.bound("parameters"), where, result.failed, curves)
+
+
 def as_table(rows: Sequence[Row]) -> Table:
-    """The rows as they are printed; 80 columns are enough."""
+    """Lay out the cases for a terminal of 80 columns."""
     table = Table(title="JAX against PyTorch", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("case", overflow="fold")
     table.add_column("dtype", no_wrap=True)
@@ -87,46 +100,40 @@ def as_table(rows: Sequence[Row]) -> Table:
     for row in rows:
         errors = (f"{row.forward:.1e}", f"{row.gradients:.1e}", f"{row.ulps:.2g}", f"{row.torch:.1e}")
         share = f"{row.share:.0%}" if row.share < 100 else "> 100"
-        table.add_row(row.case, row.dtype, *errors, share, "[red]FAILED[/red]" if row.failures else "agrees")
+        table.add_row(row.case, row.dtype, *errors, share, _verdict(bool(row.failures)))
     return table
-
-
-def summarize_training(name: str, result: TrainingComparison | Drift) -> TrainingRow:
-    """The row of one training."""
-    if isinstance(result, TrainingComparison):
-        where = f"{result.worst.quantity} of {result.worst.tensor}, step {result.worst.step}"
-        return TrainingRow(
-            name, result.dtype, result.steps, result.worst.error, result.bound, where, result.failed, None
-        )
-    ours, twin = (result.median("parameters", framework) for framework in ("JAX", "PyTorch"))
-    curves = {q: {side: list(map(float, errors)) for side, errors in of.items()} for q, of in result.curves.items()}
-    where = f"parameters; PyTorch's own {twin:.1e}"
-    return TrainingRow(name, "float32", result.steps, ours, result.bound("parameters"), where, result.failed, curves)
 
 
 def as_training_table(rows: Sequence[TrainingRow]) -> Table:
-    """The trainings as they are printed."""
-    table = Table(title="training", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for heading in ("training", "dtype", "steps", "error", "bound", "where", "verdict"):
-        table.add_column(heading, justify="right" if heading in ("steps", "error", "bound") else "left")
-    for row in rows:
-        numbers = (str(row.steps), f"{row.error:.1e}", f"{row.bound:.1e}")
-        table.add_row(row.training, row.dtype, *numbers, row.where, "[red]FAILED[/red]" if row.failed else "agrees")
-    return table
+    """Lay out the trainings."""
+    cells = (
+        (r.training, r.dtype, str(r.steps), f"{r.error:.1e}", f"{r.bound:.1e}", r.where, _verdict(r.failed))
+        for r in rows
+    )
+    return _table("training", ("training", "dtype", "steps", "error", "bound", "where", "verdict"), cells)
 
 
 def as_fault_table(faults: Sequence[FaultRow]) -> Table:
-    """The planted faults as they are printed."""
-    table = Table(title="planted faults", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for heading in ("fault", "planted in", "looked for by", "caught"):
-        table.add_column(heading)
-    for fault in faults:
-        table.add_row(fault.name, fault.side, fault.case, "yes" if fault.caught else "[red]NO[/red]")
+    """Lay out the planted faults."""
+    cells = ((f.name, f.side, f.case, "yes" if f.caught else "[red]NO[/red]") for f in faults)
+    return _table("planted faults", ("fault", "planted in", "checked by", "caught"), cells)
+
+
+def _table(title: str, headings: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in ("steps", "error", "bound") else "left")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
+def _verdict(failed: bool) -> str:
+    return "[red]FAILED[/red]" if failed else "agrees"
+
+
 def as_json(rows: Sequence[Row], trainings: Sequence[TrainingRow], faults: Sequence[FaultRow]) -> dict[str, Any]:
-    """The same for programs."""
+    """Make the same for programs."""
     return {
         "cases": [row._asdict() for row in rows],
         "training": [row._asdict() for row in trainings],

@@ -1,6 +1,7 @@
-"""What a report is made of, as tasks that know nothing of each other: so that every core has something to do."""
+"""The tasks of a report. They are independent, so that every core has something to do."""
 
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -8,13 +9,12 @@ from typing import Any
 
 import torch
 
-from parity_tests.cases import CASES
+from parity_tests.cases import find_case
 from parity_tests.compare import compare_case
 from parity_tests.faults import FAULTS
 from parity_tests.jax_side import forget_programs
 from parity_tests.report.tables import FaultRow, Row, TrainingRow, summarize, summarize_training
 from parity_tests.training.training import RUNS
-from train.devices import usable_cores
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,8 @@ class Comparison:
         return f"{self.case}, {self.dtype}"
 
     def run(self) -> Row | None:
-        """None: the case has no inputs for that dtype."""
-        case = next(case for case in CASES if case.name == self.case)
-        measurements = compare_case(case, self.dtype)
+        """Compare; None if the case has no inputs for that dtype."""
+        measurements = compare_case(find_case(self.case), self.dtype)
         forget_programs()
         return summarize(measurements) if measurements else None
 
@@ -51,7 +50,7 @@ class Planting:
 
 @dataclass(frozen=True)
 class Training:
-    """The runs of one model, which share what PyTorch does in float64."""
+    """The runs of one model, which share PyTorch's training in float64."""
 
     model: str
 
@@ -66,26 +65,21 @@ Task = Comparison | Training | Planting
 
 
 def default_jobs() -> int:
-    """A process for each core, and never more than 8: each holds both frameworks."""
-    return max(1, min(8, usable_cores()))
+    """One process for each core, at most 8: each holds both frameworks."""
+    return min(8, os.cpu_count() or 1)
 
 
 def run_all(tasks: Sequence[Task], jobs: int, done: Callable[[Task], None]) -> dict[Task, Any]:
-    """Every task's result, in the order of the tasks; `done` is called as they end.
+    """Run every task; return the results in the order of the tasks, and call `done` as they end.
 
     Raises:
-        RuntimeError: a task that could not be run, with its name and the reason.
+        RuntimeError: a task could not run; with its name and the reason.
     """
-    run = _in_processes if jobs > 1 else _one_by_one
     results = {}
-    for task, result in run(tasks, jobs):
+    for task, result in _in_processes(tasks, jobs) if jobs > 1 else ((task, task.run()) for task in tasks):
         results[task] = result
         done(task)
     return {task: results[task] for task in tasks}
-
-
-def _one_by_one(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Any]]:
-    yield from ((task, task.run()) for task in tasks)
 
 
 def _in_processes(tasks: Sequence[Task], jobs: int) -> Iterator[tuple[Task, Any]]:

@@ -1,1 +1,1 @@
-"""Whole trainings in both frameworks, compared at every step (`training`), and the picture of float32 drift."""
+"""Whole trainings in both frameworks, compared at every step."""

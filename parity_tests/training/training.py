@@ -1,8 +1,8 @@
 """Training parity: from the same weights, batches and dropout, N steps in both frameworks, compared at every step.
 
 A step is what the program does: the loss of teacher forcing, its gradients, the clipping of their global norm, Adam.
-On the JAX side that is `jax_attn` and `jax_attn.optim`, on the other `torch_ref` and `torch.optim.Adam`. Compared are
-the loss, each gradient before and after clipping, the norm, both moments and each parameter, under PyTorch's names, by
+The JAX side is `jax_attn` and `jax_attn.optim`, the other is `torch_ref` and `torch.optim.Adam`. The loss, each
+gradient before and after clipping, the norm, both moments and each parameter are compared under PyTorch's names, by
 tensor: max|a − b| / max|b|.
 
     free-running     both go their own way from the same start; float64, within 1e-9
@@ -10,46 +10,42 @@ tensor: max|a − b| / max|b|.
     drift            both run in float32, each measured against PyTorch in float64; JAX's drift is of PyTorch's size
 
 No tensor is an exception. Adam divides by the gradient's own size and so amplifies rounding where the true gradient is
-nearly 0, and W_q is such a tensor: a query's gradient is a difference over the keys that the softmax makes cancel. At
-the start it is 1e-8, good to 3e-13 in float64 and to 1e-4 in float32, in either framework, and W_q is what is furthest
-in nearly every step. It stays far below the bounds because Adam's ε is of its size: what is less than 1e-8 moves by
-less than the learning rate, and its rounding by as much less. Where the true gradient is 0, for words that do not
-occur, it is 0 to the bit in both, and so are the moments and the step.
+nearly 0. W_q is such a tensor: its gradient is 1e-8 at the start, good to 3e-13 in float64 and to 1e-4 in float32, and
+it has the largest error in nearly every step. It stays far below the bounds because Adam's ε is of its size. Where the
+true gradient is 0, for words that do not occur, it is 0 to the bit in both, and so are the moments and the step.
 
-The learning rates are such that training is not chaotic. The GRU's at 0.005, rather than 0.002, lets float32's rounding
-grow from 1e-5 to 1e-1 within 200 steps, in one framework as in the other, and nothing could be told from it.
+The learning rates keep training from being chaotic. With 0.005 instead of 0.002 the GRU lets float32's rounding grow
+from 1e-5 to 1e-1 within 200 steps, in either framework, and the comparison would say nothing.
 """
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import torch
-from torch import nn
 
 import jax_attn
 import torch_ref
-from jax_attn import optim as optimizers
-from jax_attn.weights import from_torch, to_numpy, to_torch
-from parity_tests.case import random_for
+from jax_attn import optim
+from parity_tests.case import Case, Variant, random_for
+from parity_tests.jax_side import linen_module, run_jax
+from parity_tests.numbers import given_numbers
+from parity_tests.optimizers import Arrays, JaxOptimizer, TorchOptimizer, Update
+from parity_tests.torch_side import run_torch, torch_module
 from torch_ref.recipe import clip_gradients
 
-Progress = Callable[[int, int], None]
-"""Called with (steps done, steps in all)."""
+Framework = Literal["JAX", "PyTorch"]
 
 PAD, BOS, EOS, FIRST_WORD = 0, 1, 2, 3
 VOCAB, EMBED, HIDDEN, LAYERS, DROPOUT = 13, 8, 12, 2, 0.2
 ROWS, SOURCE_STEPS, TARGET_STEPS = 8, 5, 6
 EPOCH = 8
 """Batches, after which they come again, with other dropout."""
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +55,8 @@ class Training:
     name: str
     encoder: Mapping[str, Any]
     decoder: Mapping[str, Any]
-    encoder_size: int
-    """Features of the encoder's outputs, which PyTorch wants to be told."""
     loss: Literal["tokens", "sentences"]
-    """The mean over the tokens, or the book's: the sum of the sentences' means over all positions."""
+    """The mean over the tokens, or the book's loss: the sum of the sentences' means over all positions."""
     clip_norm: float
     clip_epsilon: float
     """0: the book's clipping; 1e-6: that of `torch.nn.utils.clip_grad_norm_`."""
@@ -77,7 +71,6 @@ BOOK = Training(
     "lstm, the book's",
     encoder={**_SIZES, "num_hiddens": HIDDEN, "cell": "lstm"},
     decoder={**_SIZES, "num_hiddens": HIDDEN, "cell": "lstm", "attention": "additive", "query": "previous"},
-    encoder_size=HIDDEN,
     loss="sentences",
     clip_norm=1.0,
     clip_epsilon=0.0,
@@ -87,7 +80,6 @@ LUONG = Training(
     "gru, both directions, bridged, fed",
     encoder={**_SIZES, "num_hiddens": HIDDEN // 2, "cell": "gru", "bidirectional": True},
     decoder={**_SIZES, "num_hiddens": HIDDEN, "cell": "gru", "query": "new", "input_feeding": True, "bridge": True},
-    encoder_size=HIDDEN,
     loss="tokens",
     clip_norm=0.5,
     clip_epsilon=1e-6,
@@ -96,26 +88,11 @@ LUONG = Training(
 TRAININGS = (BOOK, LUONG)
 
 
-# What both frameworks are given
+# The numbers that both frameworks are given
 
 
-class Batch(NamedTuple):
-    """Sentences to be written backwards, of ragged lengths, the last row nobody's; and what dropout keeps."""
-
-    sources: np.ndarray
-    source_lens: np.ndarray
-    targets: np.ndarray
-    target_lens: np.ndarray
-    keep_encoder: np.ndarray
-    """`[layers − 1, B, S, features]`."""
-    keep_layers: np.ndarray
-    """`[T, layers − 1, B, H]`."""
-    keep_attention: np.ndarray
-    """`[T, B, S]`."""
-
-
-def draw_batch(training: Training, step: int) -> Batch:
-    """The batch of a step: the same for every run of this training."""
+def draw_batch(training: Training, step: int) -> dict[str, np.ndarray]:
+    """Draw the batch of a step: sentences to be written backwards, the last row empty, and the masks of dropout."""
     rng = random_for("batch", training.name, str(training.seed), str(step % EPOCH))
     sources = np.full((ROWS, SOURCE_STEPS), PAD, np.int32)
     targets = np.full((ROWS, TARGET_STEPS + 1), PAD, np.int32)
@@ -124,211 +101,162 @@ def draw_batch(training: Training, step: int) -> Batch:
         words = rng.integers(FIRST_WORD, VOCAB, length)
         sources[row, :length] = words
         targets[row, : length + 2] = [BOS, *words[::-1], EOS]
-    target_lens = np.where(lengths > 0, lengths + 2, 0).astype(np.int32)
-
-    of_dropout = random_for("dropout", training.name, str(training.seed), str(step))
-
-    def keep(*shape: int) -> np.ndarray:
-        return of_dropout.random(shape) >= DROPOUT
-
-    return Batch(
-        sources,
-        lengths,
-        targets,
-        target_lens,
-        keep(LAYERS - 1, ROWS, SOURCE_STEPS, training.encoder_size),
-        keep(TARGET_STEPS, LAYERS - 1, ROWS, HIDDEN),
-        keep(TARGET_STEPS, ROWS, SOURCE_STEPS),
-    )
-
-
-def initial_weights(training: Training) -> dict[str, np.ndarray]:
-    """Parameters by PyTorch's names, uniform within ±1/√(last axis), numbers that float32 holds."""
-    shapes = {name: tuple(p.shape) for name, p in _torch_model(training).named_parameters()}
+    dropout = random_for("dropout", training.name, str(training.seed), str(step))
+    keep_shapes = {
+        "keep_encoder": (LAYERS - 1, ROWS, SOURCE_STEPS, HIDDEN),
+        "keep_layers": (TARGET_STEPS, LAYERS - 1, ROWS, HIDDEN),
+        "keep_attention": (TARGET_STEPS, ROWS, SOURCE_STEPS),
+    }
     return {
-        name: (
-            random_for("weights", training.name, str(training.seed), name).uniform(-1, 1, shape) / shape[-1] ** 0.5
-        ).astype(np.float32)
-        for name, shape in shapes.items()
+        "sources": sources,
+        "source_lens": lengths,
+        "targets": targets,
+        "label_lens": np.where(lengths > 0, lengths + 1, 0).astype(np.int32),
+        **{name: dropout.random(shape) >= DROPOUT for name, shape in keep_shapes.items()},
     }
 
 
-def _read(model: Any, batch: Any, method: str) -> Any:
-    """Teacher forcing with the given dropout: the same calls in both frameworks, but for the decoder's method."""
-    encoded = model.encoder(batch.sources, batch.source_lens, keep_masks=batch.keep_encoder)
-    memory = model.decoder.prepare(encoded, batch.source_lens)
-    keep_masks = jax_attn.DecoderKeepMasks(batch.keep_layers, batch.keep_attention)
-    return getattr(model.decoder, method)(batch.targets[:, :-1], memory, keep_masks=keep_masks)[0]
+def initial_weights(training: Training, dtype: str) -> dict[str, np.ndarray]:
+    """Draw parameters by PyTorch's names, uniform within ±1/√(last axis), numbers that float32 holds."""
+
+    def draw(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        rng = random_for("weights", training.name, str(training.seed), name)
+        return (rng.uniform(-1, 1, shape) / shape[-1] ** 0.5).astype(np.float32).astype(dtype)
+
+    return {name: draw(name, tuple(p.shape)) for name, p in _torch_model(training).named_parameters()}
 
 
-# A step in either framework
-
-Tensors = dict[str, np.ndarray]
+# The loss of a batch: a case like any other
 
 
-class Step(NamedTuple):
-    """Everything that a step brought forth, by PyTorch's names; the parameters are those after it."""
+@cache
+def loss_case(training: Training) -> Case:
+    """The loss of teacher forcing with given dropout, in both frameworks."""
 
-    loss: Tensors
-    gradients: Tensors
-    norm: Tensors
-    """Of all gradients together, before they are clipped."""
-    clipped: Tensors
-    exp_avg: Tensors
-    exp_avg_sq: Tensors
-    parameters: Tensors
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """PyTorch on one thread: for tensors this small a second one is all waiting, tenfold where cores are shared."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-class TorchSide:
-    """`torch_ref`, trained by `torch.optim.Adam`."""
-
-    def __init__(self, training: Training, dtype: str) -> None:
-        self.training = training
-        self.model = _torch_model(training).to(DTYPES[dtype])
-        weights = {name: torch.tensor(array).to(DTYPES[dtype]) for name, array in initial_weights(training).items()}
-        self.model.load_state_dict(weights)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=training.learning_rate)
-
-    @_one_thread()
-    def step(self, batch: Batch) -> Step:
-        tensors: Any = Batch(*map(torch.tensor, batch))
-        label_lens = (tensors.target_lens - 1).clamp(min=0)
-        self.optimizer.zero_grad()
-        logits, reduction = _read(self.model, tensors, "forward"), self.training.loss
-        loss = torch_ref.masked_cross_entropy(logits, tensors.targets[:, 1:], label_lens, reduction=reduction).sum()
-        loss.backward()
-        gradients = self._named(lambda p: p.grad)
-        norm = self._clip()
-        clipped = self._named(lambda p: p.grad)
-        self.optimizer.step()
-        return Step(
-            {"loss": to_numpy(loss)},
-            gradients,
-            {"norm": to_numpy(norm)},
-            clipped,
-            self._named(lambda p: self.optimizer.state[p]["exp_avg"]),
-            self._named(lambda p: self.optimizer.state[p]["exp_avg_sq"]),
-            self._named(lambda p: p),
+    def build(options: Any, dtype: Any) -> jax_attn.EncoderDecoder:
+        return jax_attn.EncoderDecoder(
+            jax_attn.Seq2SeqEncoder(**training.encoder, param_dtype=dtype),
+            jax_attn.Seq2SeqAttentionDecoder(**training.decoder, param_dtype=dtype),
         )
 
-    def _clip(self) -> torch.Tensor:
-        if self.training.clip_epsilon == 0:
-            return clip_gradients(self.model, self.training.clip_norm)
-        return nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip_norm)  # with its 1e-6
+    def init(model: Any, batch: Any) -> Any:
+        return model.init(jax.random.key(0), batch["sources"], batch["targets"])
 
-    def _named(self, of: Callable[[Any], torch.Tensor]) -> Tensors:
-        """Copies, as PyTorch goes on to write into its own."""
-        return {name: to_numpy(of(parameter)).copy() for name, parameter in self.model.named_parameters()}
-
-
-class Reference:
-    """PyTorch's training in float64, as far as anyone has asked: three comparisons are with the same one."""
-
-    def __init__(self, training: Training) -> None:
-        self.training = training
-        self.side = TorchSide(training, "float64")
-        self.steps: list[Step] = []
-
-    def __getitem__(self, number: int) -> Step:
-        while len(self.steps) <= number:
-            self.steps.append(self.side.step(draw_batch(self.training, len(self.steps))))
-        return self.steps[number]
-
-
-@lru_cache(maxsize=1)
-def reference(training: Training) -> Reference:
-    """The last training's is kept: 100 MB for 500 steps."""
-    return Reference(training)
-
-
-class JaxSide:
-    """`jax_attn`, trained by `jax_attn.optim`."""
-
-    def __init__(self, training: Training, dtype: str) -> None:
-        self.dtype = dtype
-        with jax.enable_x64(dtype == "float64"):
-            self.template, self.differentiate = _program(training, dtype)
-            # what makes them is an argument of the cache, so that a planted one is another
-            adam, self.update = _optimizer(training, optimizers.clip_by_global_norm, optimizers.scale_by_adam)
-            weights = {name: array.astype(dtype) for name, array in initial_weights(training).items()}
-            self.params = from_torch(weights, self.template)
-            self.state = adam.init(self.params)
-
-    def step(self, batch: Batch) -> Step:
-        with jax.enable_x64(self.dtype == "float64"):
-            loss, gradients = self.differentiate(self.params, batch)
-            norm, clipped, self.state, self.params = self.update(gradients, self.state, self.params)
-            moments = (optax.tree.get(self.state, name) for name in ("mu", "nu"))
-            trees = jax.device_get((gradients, clipped, *moments, self.params))
-            gradients, clipped, mu, nu, params = map(to_torch, trees)
-            return Step({"loss": np.asarray(loss)}, gradients, {"norm": np.asarray(norm)}, clipped, mu, nu, params)
-
-    def take_over(self, step: Step) -> None:
-        """Go on from PyTorch's parameters and moments; the number of steps is the same on both sides."""
-        with jax.enable_x64(self.dtype == "float64"):
-            self.params = from_torch(step.parameters, self.template)
-            mu, nu = (from_torch(moment, self.template) for moment in (step.exp_avg, step.exp_avg_sq))
-            self.state = optax.tree.set(self.state, mu=mu, nu=nu)
+    torch_side = torch_module(lambda options, inputs: _torch_model(training), partial(_torch_loss, training))
+    return Case(training.name, (Variant("", {}),), torch_side, linen_module(build, partial(_jax_loss, training), init))
 
 
 def _torch_model(training: Training) -> torch_ref.EncoderDecoder:
     return torch_ref.EncoderDecoder(
         torch_ref.Seq2SeqEncoder(**training.encoder),
-        torch_ref.Seq2SeqAttentionDecoder(**training.decoder, encoder_size=training.encoder_size),
-    ).train()
-
-
-@cache
-def _program(training: Training, dtype: str) -> tuple[Any, Callable[..., tuple[jax.Array, Any]]]:
-    """The parameters' shapes, and a compiled function (parameters, batch) -> (loss, gradients)."""
-    model = jax_attn.EncoderDecoder(
-        jax_attn.Seq2SeqEncoder(**training.encoder, param_dtype=jnp.dtype(dtype)),
-        jax_attn.Seq2SeqAttentionDecoder(**training.decoder, param_dtype=jnp.dtype(dtype)),
+        torch_ref.Seq2SeqAttentionDecoder(**training.decoder, encoder_size=HIDDEN),
     )
 
-    def objective(params: Any, batch: Any) -> jax.Array:
-        features: Any = model.apply(params, batch, "features", method=_read)
-        output_layer: Any = model.apply(params, method=lambda model: model.decoder.output_layer())
-        kernel, bias = output_layer
-        labels = batch.targets[:, 1:]
-        counts = jax_attn.length_mask(jnp.maximum(batch.target_lens - 1, 0), labels.shape[1])
-        weight = 1 / labels.shape[1] if training.loss == "sentences" else 1 / jnp.maximum(counts.sum(), 1)
-        weights = jnp.where(counts, weight, 0).astype(dtype)
-        return jax_attn.projected_cross_entropy(features, kernel, bias, labels, weights)[0]
 
-    tokens = np.zeros((1, 1), np.int32)
-    return jax.eval_shape(model.init, jax.random.key(0), tokens, tokens), jax.jit(jax.value_and_grad(objective))
+def _decode(model: Any, batch: Any, method: str) -> Any:
+    """Teacher forcing: the same calls in both frameworks, except for the decoder's method."""
+    encoded = model.encoder(batch["sources"], batch["source_lens"], keep_masks=batch["keep_encoder"])
+    memory = model.decoder.prepare(encoded, batch["source_lens"])
+    keep_masks = jax_attn.DecoderKeepMasks(batch["keep_layers"], batch["keep_attention"])
+    return getattr(model.decoder, method)(batch["targets"][:, :-1], memory, keep_masks=keep_masks)[0]
+
+
+def _torch_loss(training: Training, model: Any, batch: Any) -> torch.Tensor:
+    logits, labels = _decode(model, batch, "forward"), batch["targets"][:, 1:]
+    return torch_ref.masked_cross_entropy(logits, labels, batch["label_lens"], reduction=training.loss).sum()
+
+
+def _jax_loss(training: Training, model: Any, batch: Any) -> jax.Array:
+    features = model(batch, "features", method=_decode)
+    kernel, bias = model(method=lambda model: model.decoder.output_layer())
+    labels = batch["targets"][:, 1:]
+    counts = jax_attn.length_mask(batch["label_lens"], labels.shape[1])
+    weight = 1 / labels.shape[1] if training.loss == "sentences" else 1 / jnp.maximum(counts.sum(), 1)
+    weights = jnp.where(counts, weight, 0).astype(features.dtype)
+    return jax_attn.projected_cross_entropy(features, kernel, bias, labels, weights)[0]
+
+
+# A step in either framework
+
+
+class Step(NamedTuple):
+    """Everything that a step computes, by PyTorch's names; the parameters are those after it."""
+
+    loss: Arrays
+    gradients: Arrays
+    norm: Arrays
+    clipped: Arrays
+    exp_avg: Arrays
+    exp_avg_sq: Arrays
+    parameters: Arrays
+
+
+class Trainer:
+    """A model and its optimiser in one framework."""
+
+    def __init__(self, training: Training, framework: Framework, dtype: str) -> None:
+        self.training, self.framework, self.dtype = training, framework, dtype
+        self.weights: Arrays = initial_weights(training, dtype)
+        self.optimizer: Any = _optimizer(training, framework, self.weights)
+
+    def step(self, number: int) -> Step:
+        """Train on the batch of this step."""
+        case, batch = loss_case(self.training), draw_batch(self.training, number)
+        numbers = given_numbers(case, batch, self.weights, lambda name, shape: np.ones(shape), None)
+        if self.framework == "PyTorch":
+            run = run_torch(case, case.variants[0], numbers, self.dtype)
+        else:
+            run = run_jax(case, case.variants[0], numbers, self.dtype, {"result": np.ones(())})
+        gradients = run.gradients()
+        update = self.optimizer.step(gradients)
+        self.weights = update.parameters
+        return Step({"loss": run.tensors["result"]}, gradients, *update)  # type: ignore[dict-item]
+
+    def take_over(self, step: Step) -> None:
+        """Go on from PyTorch's parameters and moments; the number of steps is the same on both sides."""
+        self.optimizer.take_over(Update(*step[2:]))
+        self.weights = step.parameters
+
+
+def _optimizer(training: Training, framework: Framework, weights: Arrays) -> Any:
+    if framework == "PyTorch":
+        return TorchOptimizer(lambda p: torch.optim.Adam(p, training.learning_rate), weights, partial(_clip, training))
+    adam, clip = _transformations(training, optim.scale_by_adam, optim.clip_by_global_norm)
+    return JaxOptimizer(adam, weights, clip)
+
+
+def _clip(training: Training, parameters: list[torch.nn.Parameter]) -> torch.Tensor:
+    if training.clip_epsilon == 0:
+        return clip_gradients(SimpleNamespace(parameters=lambda: parameters), training.clip_norm)  # type: ignore[arg-type]
+    return torch.nn.utils.clip_grad_norm_(parameters, training.clip_norm)  # with its 1e-6
 
 
 @cache
-def _optimizer(
-    training: Training, make_clip: Callable[..., Any], _scale_by_adam: Callable[..., Any]
-) -> tuple[optax.GradientTransformation, Callable[..., tuple[Any, ...]]]:
-    """Adam, and a compiled function (gradients, state, parameters) -> (norm, clipped, state, parameters)."""
-    clip = make_clip(training.clip_norm, training.clip_epsilon)
-    adam = optimizers.Adam().build(training.learning_rate)
-
-    @jax.jit
-    def update(gradients: Any, state: Any, params: Any) -> tuple[Any, ...]:
-        clipped, _ = clip.update(gradients, clip.init(params))
-        updates, state = adam.update(clipped, state, params)
-        return optax.tree.norm(gradients), clipped, state, optax.apply_updates(params, updates)
-
-    return adam, update
+def _transformations(training: Training, scale: Callable[..., Any], clip: Callable[..., Any]) -> tuple[Any, Any]:
+    """Adam and the clipping, once for all runs; a planted `scale_by_adam` or `clip` is another key of the cache."""
+    del scale  # Adam calls it
+    return optim.Adam().build(training.learning_rate), clip(training.clip_norm, training.clip_epsilon)
 
 
-# The runs
+class Reference:
+    """PyTorch's training in float64, as far as it was asked for: three comparisons share it."""
+
+    def __init__(self, training: Training) -> None:
+        self.trainer, self.steps = Trainer(training, "PyTorch", "float64"), list[Step]()
+
+    def __getitem__(self, number: int) -> Step:
+        while len(self.steps) <= number:
+            self.steps.append(self.trainer.step(len(self.steps)))
+        return self.steps[number]
+
+
+@lru_cache(maxsize=1)
+def reference(training: Training) -> Reference:
+    """Keep the last training's reference: 100 MB for 500 steps."""
+    return Reference(training)
+
+
+# The comparisons
 
 
 class Worst(NamedTuple):
@@ -342,7 +270,7 @@ class Worst(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingComparison:
-    """Both frameworks side by side: how far apart they were at each step."""
+    """How far apart both frameworks were at each step."""
 
     model: str
     mode: Literal["free-running", "re-synchronised"]
@@ -350,13 +278,12 @@ class TrainingComparison:
     steps: int
     bound: float
     errors: dict[str, np.ndarray]
-    """Of each quantity of `Step`, the worst tensor's error at each step."""
+    """For each quantity of `Step`, the worst tensor's error at each step."""
     worst: Worst
     losses: np.ndarray
-    """PyTorch's, of each step."""
+    """PyTorch's, at each step."""
     clipped_steps: int
-    """How many steps had gradients beyond the norm that is allowed."""
-    seconds: float
+    """How many steps had gradients larger than the allowed norm."""
 
     @property
     def failed(self) -> bool:
@@ -370,13 +297,12 @@ class TrainingComparison:
 
 @dataclass(frozen=True)
 class Drift:
-    """Both frameworks in float32: how far each has come from PyTorch in float64."""
+    """How far each framework in float32 has come from PyTorch in float64."""
 
     model: str
     steps: int
     curves: dict[str, dict[str, np.ndarray]]
     """`curves[one of DRIFT_FACTORS]["JAX" or "PyTorch"]`: the error at each step."""
-    seconds: float
 
     def median(self, quantity: str, framework: str) -> float:
         return float(np.median(self.curves[quantity][framework]))
@@ -398,42 +324,59 @@ class Drift:
         return f"{self.model} | drift | float32 | {'; '.join(medians)}: {'exceeds' if self.failed else 'within'}"
 
 
-def free_running(training: Training, steps: int = 200, progress: Progress | None = None) -> TrainingComparison:
-    """From one start, each on its own, in float64: all within 1e-9.
+def free_running(training: Training, steps: int = 200) -> TrainingComparison:
+    """Compare both from one start, each on its own, in float64: all within 1e-9.
 
-    Every step adds a rounding error, and the steps after it carry that on: what is compared is whole trainings.
+    Every step adds a rounding error, which the steps after it carry on: whole trainings are compared.
     """
-    return _compare(training, "free-running", steps, 1e-9, progress)
+    return _compare(training, "free-running", steps, 1e-9)
 
 
-def resynchronised(training: Training, steps: int = 500, progress: Progress | None = None) -> TrainingComparison:
-    """Before each step JAX takes over PyTorch's parameters and moments; float64, all within 1e-11.
+def resynchronised(training: Training, steps: int = 500) -> TrainingComparison:
+    """Compare both where JAX takes over PyTorch's parameters and moments before each step; float64, within 1e-11.
 
-    Nothing adds up, so each of the steps is an independent proof, at the parameters where training has come to.
+    Nothing adds up, so each step is an independent proof, at the parameters that training has reached.
     """
-    return _compare(training, "re-synchronised", steps, 1e-11, progress)
+    return _compare(training, "re-synchronised", steps, 1e-11)
 
 
-def drift(training: Training, steps: int = 200, progress: Progress | None = None) -> Drift:
-    """Each framework in float32 against PyTorch in float64; JAX's drift has to be of PyTorch's own size.
+def _compare(
+    training: Training, mode: Literal["free-running", "re-synchronised"], steps: int, bound: float
+) -> TrainingComparison:
+    errors: dict[str, list[float]] = {quantity: [] for quantity in Step._fields}
+    worst, ours, twin = Worst("", "", 0, -1.0), Trainer(training, "JAX", "float64"), reference(training)
+    for number in range(steps):
+        if mode == "re-synchronised" and number > 0:
+            ours.take_over(twin[number - 1])
+        found, expected = ours.step(number), twin[number]
+        for quantity in Step._fields:
+            by_tensor = tensor_errors(getattr(found, quantity), getattr(expected, quantity))
+            tensor = max(by_tensor, key=by_tensor.__getitem__)
+            errors[quantity].append(by_tensor[tensor])
+            if by_tensor[tensor] > worst.error:
+                worst = Worst(quantity, tensor, number, by_tensor[tensor])
+    arrays = {quantity: np.array(at_steps) for quantity, at_steps in errors.items()}
+    losses = np.array([float(twin[number].loss["loss"]) for number in range(steps)])
+    clipped_steps = sum(bool(twin[number].norm["norm"] > training.clip_norm) for number in range(steps))
+    return TrainingComparison(training.name, mode, "float64", steps, bound, arrays, worst, losses, clipped_steps)
+
+
+def drift(training: Training, steps: int = 200) -> Drift:
+    """Compare each framework in float32 with PyTorch in float64; JAX's drift must be of PyTorch's own size.
 
     That is, median over the steps of e_jax ≤ factor · median of e_torch, with a factor for each of `DRIFT_FACTORS`.
     """
-    started = time.perf_counter()
-    curves: dict[str, dict[str, np.ndarray]] = {
-        quantity: {framework: np.zeros(steps) for framework in ("JAX", "PyTorch")} for quantity in DRIFT_FACTORS
-    }
-    sides: dict[str, Any] = {"JAX": JaxSide(training, "float32"), "PyTorch": TorchSide(training, "float32")}
+    trainers = {framework: Trainer(training, framework, "float32") for framework in ("JAX", "PyTorch")}
+    curves = {quantity: {framework: np.zeros(steps) for framework in trainers} for quantity in DRIFT_FACTORS}
     for number in range(steps):
         truth = reference(training)[number]
-        for framework, side in sides.items():
-            step = side.step(draw_batch(training, number))
-            errors = list(_errors(step.parameters, truth.parameters).values())
+        for framework, trainer in trainers.items():
+            step = trainer.step(number)
+            errors = list(tensor_errors(step.parameters, truth.parameters).values())
             curves["parameters"][framework][number] = np.median(errors)
             curves["worst parameter"][framework][number] = max(errors)
-            curves["loss"][framework][number] = _errors(step.loss, truth.loss)["loss"]
-        _tell(progress, number + 1, steps)
-    return Drift(training.name, steps, curves, time.perf_counter() - started)
+            curves["loss"][framework][number] = tensor_errors(step.loss, truth.loss)["loss"]
+    return Drift(training.name, steps, curves)
 
 
 DRIFT_FACTORS = {"parameters": 2.0, "worst parameter": 16.0, "loss": 4.0}
@@ -446,16 +389,15 @@ A drift is one draw from its rounding; other draws show how much that means. Six
     worst parameter: the largest, nearly always that of W_q 0.8 to 7.7    1.0 to 7.9        0.37 to 1.8
     loss: near the roundoff of the loss itself              1.1 to 2.4    12 to 36          0.82 to 1.21
 
-The last column is PyTorch against itself, the rows of each batch in another order. The factors lie beyond what JAX
-showed, and for two of the three quantities far below what steps 1e-5 too long do (Optax's Adam; see
-`jax_attn.optim.scale_by_adam`). JAX's loss is above 1 probably because XLA's tanh is good to 4 ULP and PyTorch's to
-half of one. The worst tensor's factor is wide, as a single tensor's drift is: it is there for a tensor that is wrong
-altogether.
+The last column is PyTorch against itself, the rows of each batch in another order. The factors lie above JAX's values,
+and for two of the three quantities far below the effect of steps that are 1e-5 too long (Optax's Adam; see
+`jax_attn.optim.scale_by_adam`). The worst tensor's factor is wide, since a single tensor's drift varies: it is there
+for a tensor that is wrong altogether.
 """
 
 
 class TrainingRun(NamedTuple):
-    """One of the comparisons: `run(progress=…)`, or `run(steps=…)` for a shorter one."""
+    """One of the comparisons: `run()`, or `run(steps=…)` for a shorter one."""
 
     name: str
     run: Callable[..., TrainingComparison | Drift]
@@ -468,58 +410,13 @@ RUNS = tuple(
 )
 
 
-def _compare(
-    training: Training,
-    mode: Literal["free-running", "re-synchronised"],
-    steps: int,
-    bound: float,
-    progress: Progress | None,
-) -> TrainingComparison:
-    started = time.perf_counter()
-    errors: dict[str, list[float]] = {quantity: [] for quantity in Step._fields}
-    worst = Worst("", "", 0, -1.0)
-    losses, clipped_steps = [], 0
-    ours, twin = JaxSide(training, "float64"), reference(training)
-    for number in range(steps):
-        if mode == "re-synchronised" and number > 0:
-            ours.take_over(twin[number - 1])
-        found, expected = ours.step(draw_batch(training, number)), twin[number]
-        for quantity in Step._fields:
-            tensor, error = _furthest(getattr(found, quantity), getattr(expected, quantity))
-            errors[quantity].append(error)
-            if error > worst.error:
-                worst = Worst(quantity, tensor, number, error)
-        losses.append(float(expected.loss["loss"]))
-        clipped_steps += bool(expected.norm["norm"] > training.clip_norm)
-        _tell(progress, number + 1, steps)
-    arrays = {quantity: np.array(of_steps) for quantity, of_steps in errors.items()}
-    seconds = time.perf_counter() - started
-    return TrainingComparison(
-        training.name, mode, "float64", steps, bound, arrays, worst, np.array(losses), clipped_steps, seconds
-    )
-
-
-def _furthest(ours: Tensors, twin: Tensors) -> tuple[str, float]:
-    """The tensor that is furthest from its twin, and by how much."""
-    errors = _errors(ours, twin)
-    tensor = max(errors, key=errors.__getitem__)
-    return tensor, errors[tensor]
-
-
-def _errors(ours: Tensors, twin: Tensors) -> dict[str, float]:
-    """By tensor; infinite where one side alone has it."""
+def tensor_errors(ours: Arrays, twin: Arrays) -> dict[str, float]:
+    """max|a − b| / max|b| by tensor, absolute where b is 0; infinite where one side lacks it or has NaN."""
     return {name: _error(ours.get(name), twin.get(name)) for name in sorted(ours.keys() | twin.keys())}
 
 
 def _error(ours: np.ndarray | None, twin: np.ndarray | None) -> float:
-    """max|a − b| / max|b|, absolute where b is 0, infinite where it is no number or the shapes differ."""
     if ours is None or twin is None or ours.shape != twin.shape:
         return np.inf
-    scale = float(np.abs(twin).max()) or 1.0
-    error = float(np.abs(ours.astype(np.float64) - twin).max()) / scale
+    error = float(np.abs(ours.astype(np.float64) - twin).max()) / (float(np.abs(twin).max()) or 1.0)
     return error if np.isfinite(error) else np.inf
-
-
-def _tell(progress: Progress | None, done: int, steps: int) -> None:
-    if progress is not None:
-        progress(done, steps)

@@ -1,4 +1,4 @@
-"""Training parity holds for whole trainings, and a fault in the optimiser or in the model is seen."""
+"""Both frameworks train alike, and a fault in the optimiser or in the model is seen."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -8,47 +8,46 @@ import jaxtyping
 import numpy as np
 import optax
 import pytest
-import torch
 
-from jax_attn import optim as optimizers
-from jax_attn.modules import recurrent
-from parity_tests.faults.in_jax import bias_dropped
-from parity_tests.faults.in_training import TRAINING_FAULTS, TrainingFault
-from parity_tests.training import training
-from parity_tests.training.drift_plot import draw_drift
+from jax_attn import optim
+from parity_tests.faults import TRAINING_FAULTS, Fault
+from parity_tests.faults.fault import bias_dropped
+from parity_tests.jax_side import forget_programs
+from parity_tests.report.drift_plot import draw_drift
 from parity_tests.training.training import (
     BOOK,
+    EPOCH,
     RUNS,
     TRAININGS,
-    JaxSide,
     Step,
-    TorchSide,
+    Trainer,
     draw_batch,
     drift,
     free_running,
+    reference,
     resynchronised,
+    tensor_errors,
 )
+
+MODEL_FAULT = Fault("one bias dropped", "training", "modules.recurrent:lstm_step", bias_dropped)
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _unchecked() -> Iterator[None]:
-    """Shapes are checked by every other test; here they would be the greater part of the compilation."""
+    """Shapes are checked by every other test; here that would be the greater part of the compilation."""
     checked = not jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", not checked)
-    training.reference.cache_clear()
-    training._program.cache_clear()
-    training._optimizer.cache_clear()
+    reference.cache_clear()
+    forget_programs()
 
 
 @pytest.mark.parametrize("which", TRAININGS, ids=lambda which: which.name)
 def test_both_frameworks_train_alike(which):
     """The beginning of each comparison, in one test, as they share PyTorch's run."""
-    calls = []
-    free = free_running(which, 80, progress=lambda *done: calls.append(done))
+    free = free_running(which, 80)
     assert not free.failed, str(free)
-    assert calls == [(step, 80) for step in range(1, 81)]
     together = resynchronised(which, 100)
     assert not together.failed, str(together)
     apart = drift(which, 60)
@@ -78,71 +77,61 @@ def test_both_frameworks_train_alike_to_the_end(run):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_what_is_exactly_0_in_pytorch_is_exactly_0_in_jax(which, dtype):
     """Rounding in its place would be as large as any step, once Adam has divided it by its own size."""
-    ours, twin = JaxSide(which, dtype), TorchSide(which, dtype)
-    for step in range(3):
-        batch = draw_batch(which, step)
-        found, expected = ours.step(batch), twin.step(batch)
+    ours, twin = (Trainer(which, framework, dtype) for framework in ("JAX", "PyTorch"))
+    for number in range(3):
+        found, expected = ours.step(number), twin.step(number)
         zeros = {name: gradient == 0 for name, gradient in expected.gradients.items()}
         assert any(zero.any() for zero in zeros.values())
         for name, zero in zeros.items():
             np.testing.assert_array_equal(found.gradients[name] == 0, zero, err_msg=name)
 
 
-def test_the_runs_are_all_of_them_and_can_be_cut_short():
+def test_every_training_has_its_three_runs_which_can_be_cut_short():
     assert len({run.name for run in RUNS}) == len(RUNS) == 3 * len(TRAININGS)
-    threads = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads + 1)
-        for run in RUNS[-3:]:
-            result = run.run(steps=2)
-            assert result.model == TRAININGS[-1].name
-            assert result.steps == 2
-        assert torch.get_num_threads() == threads + 1  # as they were
-    finally:
-        torch.set_num_threads(threads)
+    for run in RUNS[-3:]:
+        result = run.run(steps=2)
+        assert (result.model, result.steps) == (TRAININGS[-1].name, 2)
 
 
 @pytest.mark.parametrize("fault", TRAINING_FAULTS, ids=lambda fault: fault.name)
-def test_a_planted_fault_is_caught(fault: TrainingFault) -> None:
-    comparison = fault.run(BOOK, steps=40)
+def test_a_planted_fault_is_caught(fault: Fault) -> None:
+    with fault.planted():
+        comparison = free_running(BOOK, steps=40)
     assert comparison.failed
-    assert comparison.errors["loss"].max() > comparison.bound  # not only where the fault itself is: what is learnt
+    assert comparison.errors["loss"].max() > comparison.bound  # it changes what is learnt, not its own place alone
     assert comparison.errors["gradients"][0] < 1e-11  # and a comparison of one forward and backward pass passes
+
+
+def test_a_fault_of_the_model_is_caught():
+    forget_programs()
+    with MODEL_FAULT.planted():
+        assert resynchronised(BOOK, steps=2).failed
+    forget_programs()
 
 
 @pytest.mark.slow
 def test_optaxs_own_adam_drifts_further_than_pytorchs(monkeypatch):
     """The verdict on float32 can fail: Optax's bias correction, computed in float32, is enough."""
-    monkeypatch.setattr(optimizers, "scale_by_adam", lambda betas, eps: optax.scale_by_adam(*betas, eps))
+    monkeypatch.setattr(optim, "scale_by_adam", lambda betas, eps: optax.scale_by_adam(*betas, eps))
     assert drift(BOOK, 60).failed
 
 
 def test_a_missing_tensor_another_shape_and_nan_are_infinitely_far():
     one, nan = np.ones(2), np.array([1.0, np.nan])
     for ours, twin in (({}, {"a": one}), ({"a": one, "b": one}, {"a": one}), ({"a": one[:1]}, {"a": one})):
-        assert training._furthest(ours, twin)[1] == np.inf
-    assert training._furthest({"a": nan}, {"a": one}) == ("a", np.inf)
-    assert training._furthest({"a": one}, {"a": nan}) == ("a", np.inf)
-    assert training._furthest({"a": one, "b": 1.5 * one}, {"a": one, "b": one}) == ("b", 0.5)
-    assert training._furthest({"a": one}, {"a": 0 * one}) == ("a", 1.0)
+        assert max(tensor_errors(ours, twin).values()) == np.inf
+    assert tensor_errors({"a": nan}, {"a": one}) == tensor_errors({"a": one}, {"a": nan}) == {"a": np.inf}
+    assert tensor_errors({"a": one, "b": 1.5 * one}, {"a": one, "b": one}) == {"a": 0, "b": 0.5}
+    assert tensor_errors({"a": one}, {"a": 0 * one}) == {"a": 1.0}
 
 
-def test_batches_are_ragged_with_a_row_of_padding_and_the_same_whenever_asked():
+def test_batches_are_ragged_with_a_row_of_padding_and_reproducible():
     for which in TRAININGS:
-        first, again, next_epoch = (draw_batch(which, step) for step in (3, 3, 3 + training.EPOCH))
+        first, again, next_epoch = (draw_batch(which, step) for step in (3, 3, 3 + EPOCH))
         jax.tree.map(np.testing.assert_array_equal, first, again)
-        assert (first.sources == next_epoch.sources).all()
-        assert (first.keep_attention != next_epoch.keep_attention).any()
-        assert first.source_lens[-1] == first.target_lens[-1] == 0
-        assert len(set(first.source_lens)) > 2
+        assert (first["sources"] == next_epoch["sources"]).all()
+        assert (first["keep_attention"] != next_epoch["keep_attention"]).any()
+        assert first["source_lens"][-1] == first["label_lens"][-1] == 0
+        assert len(set(first["source_lens"])) > 2
         other = draw_batch(dataclasses.replace(which, seed=1), 3)
-        assert (first.sources != other.sources).any()
-
-
-def test_a_fault_of_the_model_is_caught(monkeypatch):
-    monkeypatch.setattr(recurrent, "lstm_step", bias_dropped(recurrent.lstm_step))
-    training._program.cache_clear()
-    try:
-        assert resynchronised(BOOK, steps=2).failed
-    finally:
-        training._program.cache_clear()
+        assert (first["sources"] != other["sources"]).any()

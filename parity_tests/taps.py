@@ -1,7 +1,7 @@
-"""What happens between inputs and outputs: intermediate tensors and their gradients, by name, in either framework.
+"""Intermediate tensors and their gradients by name, recorded in either framework.
 
 Every submodule of an `nn.Module` and of a Flax Linen module is recorded under its path (`decoder.attention.W_q`), one
-entry a call. What is no submodule is recorded where a program says so, in both frameworks alike:
+entry a call. Other tensors are recorded where a program asks for it, in both frameworks alike:
 
     gates = tap("gates", x @ kernel + bias)
 
@@ -27,20 +27,20 @@ from parity_tests.tree import flatten
 
 @dataclass
 class Trace:
-    """What one run computed under each name, call after call, in the order of the last call."""
+    """The tensors of one run under each name, call after call, in the order of the last call."""
 
     tensors: dict[str, list[np.ndarray]] = field(default_factory=dict)
     gradients: dict[str, list[np.ndarray]] = field(default_factory=dict)
     """In the order of the calls, as `tensors`."""
 
     def note(self, name: str, tensor: Any) -> int:
-        """Record a tensor; returns which call of that name it was."""
+        """Record a tensor; return which call of that name it was."""
         calls = self.tensors.pop(name, [])  # put back at the end
         self.tensors[name] = [*calls, to_numpy(tensor)]
         return len(calls)
 
     def note_gradient(self, name: str, call: int, gradient: Any) -> None:
-        """Record the gradient of the tensor of that call; zeros stand where none has come yet."""
+        """Record the gradient of that call's tensor; the gradient of a call without one stays zero."""
         like = self.tensors[name]
         calls = self.gradients.setdefault(name, [np.zeros_like(tensor) for tensor in like])
         calls[call] = to_numpy(gradient)
@@ -50,7 +50,7 @@ _trace: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
 def tap(name: str, tree: Any) -> Any:
-    """Record the floating tensors of a tree, and their gradients when they come; the tree itself is returned."""
+    """Record the floating tensors of a tree, and their gradients when they come; return the tree itself."""
     trace = _trace.get()
     if trace is None:
         return tree
@@ -72,7 +72,7 @@ def _tap(trace: Trace, name: str, x: Any) -> Any:
 
 
 def _identity(trace: Trace, name: str) -> Callable[[jax.Array], jax.Array]:
-    """x -> x, noted on the way forward and on the way back. While shapes alone are asked for, nothing is noted."""
+    """Make x -> x, recorded in the forward and in the backward pass; tracers, which have no values, are not."""
 
     def note(x: jax.Array) -> int:
         return -1 if isinstance(x, jax.core.Tracer) else trace.note(name, x)
@@ -96,12 +96,11 @@ def _identity(trace: Trace, name: str) -> Callable[[jax.Array], jax.Array]:
 
 @contextmanager
 def recording() -> Iterator[Trace]:
-    """Within it, taps and Linen modules are recorded. JAX runs op by op meanwhile, loops included."""
-    token = _trace.set(Trace())
+    """Record taps and Linen modules. JAX runs operation by operation meanwhile, loops included."""
+    trace = Trace()
+    token = _trace.set(trace)
     try:
         with jax.disable_jit(), nn.intercept_methods(_intercept):
-            trace = _trace.get()
-            assert trace is not None
             yield trace
     finally:
         _trace.reset(token)
@@ -115,7 +114,7 @@ def _intercept(next_function: Any, args: Any, kwargs: Any, context: nn.module.In
 
 
 def _path(module: nn.Module) -> tuple[str, ...]:
-    """Where a module stands; one that was taken out of its model, for a loop, has its old path as its root's name."""
+    """The module's path; a module that a loop took out of its model has its old path as its root's name."""
     root = module
     while isinstance(root.parent, nn.Module):
         root = root.parent
@@ -124,7 +123,7 @@ def _path(module: nn.Module) -> tuple[str, ...]:
 
 @contextmanager
 def hooked(module: torch.nn.Module | None) -> Iterator[None]:
-    """Within it, the submodules of a PyTorch module tap what they return."""
+    """Let the submodules of a PyTorch module tap their results."""
 
     def hook(name: str, _: Any, __: Any, result: Any) -> Any:
         return tap(name, result)
