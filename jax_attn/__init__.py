@@ -20,8 +20,10 @@ the same answer. Arrays are batch-first. Masks are boolean, True = may attend.
 
 from jax_attn import functional, models, modules, search
 from jax_attn.functional import *  # noqa: F403 (its __all__ says what)
+from jax_attn.functional.scores import *  # noqa: F403
 from jax_attn.models import *  # noqa: F403
 from jax_attn.modules import *  # noqa: F403
+from jax_attn.modules.attention import *  # noqa: F403
 from jax_attn.plots import show_alignments, show_heatmaps
 from jax_attn.search import *  # noqa: F403
 

@@ -11,8 +11,10 @@ would otherwise give a wrong result without an error.
 
 from torch_ref import functional, models, modules, search
 from torch_ref.functional import *  # noqa: F403 (limited by __all__)
+from torch_ref.functional.scores import *  # noqa: F403
 from torch_ref.models import *  # noqa: F403
 from torch_ref.modules import *  # noqa: F403
+from torch_ref.modules.attention import *  # noqa: F403
 from torch_ref.search import *  # noqa: F403
 
 __all__ = [*functional.__all__, *search.__all__, *modules.__all__, *models.__all__]

@@ -12,6 +12,7 @@ from jax_attn.functional.scores import *  # noqa: F403 (its __all__ says what)
 from jax_attn.functional.softmax import masked_log_softmax, masked_softmax
 
 __all__ = [
+    *scores.__all__,
     "attend",
     "attention",
     "attention_mask",
@@ -30,4 +31,3 @@ __all__ = [
     "sinusoidal_positions",
     "unroll",
 ]
-__all__ += scores.__all__

@@ -6,9 +6,9 @@ from jax_attn.modules.embeddings import Embeddings, PositionalEncoding
 from jax_attn.modules.recurrent import GRU, LSTM
 
 __all__ = [
+    *attention.__all__,
     "GRU",
     "LSTM",
     "Embeddings",
     "PositionalEncoding",
 ]
-__all__ += attention.__all__

@@ -6,9 +6,9 @@ from torch_ref.modules.embeddings import Embeddings, PositionalEncoding
 from torch_ref.modules.recurrent import GRU, LSTM
 
 __all__ = [
+    *attention.__all__,
     "GRU",
     "LSTM",
     "Embeddings",
     "PositionalEncoding",
 ]
-__all__ += attention.__all__
