@@ -127,20 +127,21 @@ def projected_cross_entropy(
     require_shape(features.shape[:-1], labels=labels, weights=weights)
     features = jnp.where(weights[..., None] != 0, features, 0)
 
-    time = labels.shape[-1]
+    batch, time = math.prod(labels.shape[:-1]), labels.shape[-1]
     num_blocks = max(1, min(time, -(-labels.size * bias.size // BLOCK)))
     steps = -(-time // num_blocks)  # of one block
 
     def in_blocks(x: Array) -> Array:
         """`[*batch, T, …]` as `[blocks, rows, …]`: a block holds a few time steps of the whole batch."""
-        x = x.reshape(math.prod(labels.shape[:-1]), *x.shape[labels.ndim - 1 :])  # [B, T, …]
+        features = x.shape[labels.ndim :]
+        x = x.reshape(batch, time, *features)
         x = jnp.pad(x, [(0, num_blocks * steps - time if axis == 1 else 0) for axis in range(x.ndim)])
-        x = jnp.moveaxis(x.reshape(x.shape[0], num_blocks, steps, *x.shape[2:]), 1, 0)
-        return x.reshape(num_blocks, -1, *x.shape[3:])
+        x = jnp.moveaxis(x.reshape(batch, num_blocks, steps, *features), 1, 0)
+        return x.reshape(num_blocks, batch * steps, *features)
 
     total, losses = _sum_of_blocks(label_smoothing, kernel, bias, Rows(*map(in_blocks, (features, labels, weights))))
-    losses = jnp.moveaxis(losses.reshape(num_blocks, -1, steps), 0, 1).reshape(*labels.shape[:-1], -1)[..., :time]
-    return total, jax.lax.stop_gradient(losses)
+    losses = jnp.moveaxis(losses.reshape(num_blocks, batch, steps), 0, 1).reshape(batch, num_blocks * steps)
+    return total, jax.lax.stop_gradient(losses[:, :time].reshape(labels.shape))
 
 
 class Rows(NamedTuple):
