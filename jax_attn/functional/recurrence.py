@@ -19,9 +19,6 @@ from jax_attn.functional.masks import length_mask, sequence_mask
 LSTMCarry = tuple[Float[Array, "*batch hidden"], Float[Array, "*batch hidden"]]
 Carry = TypeVar("Carry")
 
-KEEP_PRODUCTS = jax.checkpoint_policies.dots_saveable
-"""What a loop over time keeps for its backward pass. To compute activations again is cheaper than to store them."""
-
 
 def lstm_step(
     carry: LSTMCarry,
@@ -156,9 +153,20 @@ def unroll(
         carry = jax.tree.map(lambda new, old: jnp.where(_align(valid, new), new, old), new_carry, carry)
         return carry, jnp.where(_align(valid, output), output, 0)
 
-    advance = jax.checkpoint(advance, prevent_cse=False, policy=KEEP_PRODUCTS)
-    carry, outputs = jax.lax.scan(advance, carry, (jnp.moveaxis(inputs, -2, 0), valid), reverse=reverse)
+    carry, outputs = scan(advance, carry, (jnp.moveaxis(inputs, -2, 0), valid), reverse=reverse)
     return carry, jnp.moveaxis(outputs, 0, inputs.ndim - 2)
+
+
+def scan(
+    step: Callable[[Carry, Any], tuple[Carry, Any]], carry: Carry, inputs: Any, *, reverse: bool = False
+) -> tuple[Carry, Any]:
+    """Run `jax.lax.scan`, keeping only products for the backward pass: activations are cheaper to compute than to keep.
+
+    Under `jax.disable_jit` each step runs operation by operation, so that its values can be looked at.
+    """
+    if not jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+        step = jax.checkpoint(step, prevent_cse=False, policy=jax.checkpoint_policies.dots_saveable)
+    return jax.lax.scan(step, carry, inputs, reverse=reverse)
 
 
 def _align(valid: Array, array: Array) -> Array:

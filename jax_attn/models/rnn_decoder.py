@@ -20,7 +20,7 @@ from jax_attn.functional.checks import (
 )
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
-from jax_attn.functional.recurrence import KEEP_PRODUCTS
+from jax_attn.functional.recurrence import scan
 from jax_attn.models.rnn_encoder import EncoderOutput
 from jax_attn.modules.attention import Memory, make_attention
 from jax_attn.modules.recurrent import CellWeights, make_recurrent
@@ -310,15 +310,18 @@ class Seq2SeqAttentionDecoder(nn.Module):
                 require_bool(keep_masks=mask)
                 require_shape(shape, keep_masks=mask)
 
-        def advance(
-            decoder: "Seq2SeqAttentionDecoder", state: DecoderState, at_time: tuple[Array, DecoderKeepMasks]
-        ) -> tuple[DecoderState, tuple[Array, Array | None]]:
-            state, output, weights = decoder._advance(cells, at_time[0], state, memory, at_time[1])
+        state = self.initial_state(memory)
+        if self.is_initializing():  # parameters cannot be made within the loop
+            self._advance(cells, projected[0], state, memory, DecoderKeepMasks())
+        decoder, variables = self._unbound()
+
+        def advance(state: DecoderState, at_time: tuple[Array, DecoderKeepMasks]) -> tuple[DecoderState, Any]:
+            state, output, weights = decoder.apply(
+                variables, cells, at_time[0], state, memory, at_time[1], method="_advance"
+            )
             return state, (output, weights if return_weights else None)
 
-        advance = nn.remat(advance, prevent_cse=False, policy=KEEP_PRODUCTS)
-        loop = nn.scan(advance, variable_broadcast="params", split_rngs={"params": False})
-        _, (outputs, weights) = loop(self, self.initial_state(memory), (projected, keep_masks))
+        _, (outputs, weights) = scan(advance, state, (projected, keep_masks))
         return jnp.swapaxes(outputs, 0, 1), None if weights is None else jnp.swapaxes(weights, 0, 1)
 
     def output_layer(self) -> tuple[Float[Array, "hidden vocab"], Float[Array, "vocab"]]:
@@ -329,6 +332,11 @@ class Seq2SeqAttentionDecoder(nn.Module):
             parameters = self.dense.variables["params"]
             kernel, bias = parameters["kernel"], parameters["bias"]
         return (kernel, bias) if self.dtype is None else (kernel.astype(self.dtype), bias.astype(self.dtype))
+
+    def _unbound(self) -> tuple["Seq2SeqAttentionDecoder", Any]:
+        """Return this module without its parameters, and the parameters; its name is its path, for recordings."""
+        module, variables = self.unbind()
+        return module.clone(name=".".join(self.path) or None), variables
 
     def _cells(self, memory: DecoderMemory) -> tuple[CellWeights, tuple[CellWeights, ...]]:
         """Return the weights that project the embedding (with b_ih), and the layers' weights without that part.
