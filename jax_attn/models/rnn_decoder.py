@@ -316,9 +316,9 @@ class Seq2SeqAttentionDecoder(nn.Module):
         decoder, variables = self._unbound()
 
         def advance(state: DecoderState, at_time: tuple[Array, DecoderKeepMasks]) -> tuple[DecoderState, Any]:
-            state, output, weights = decoder.apply(
-                variables, cells, at_time[0], state, memory, at_time[1], method="_advance"
-            )
+            inputs, keep = at_time
+            result: Any = decoder.apply(variables, cells, inputs, state, memory, keep, method="_advance")
+            state, output, weights = result
             return state, (output, weights if return_weights else None)
 
         _, (outputs, weights) = scan(advance, state, (projected, keep_masks))
