@@ -1,6 +1,11 @@
-"""The implementations in JAX: ours, and what JAX and Flax offer instead."""
+"""The implementations in JAX: ours, what JAX and Flax offer instead, and the ceilings."""
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -14,7 +19,7 @@ from parity_tests.cases import find_case
 from parity_tests.cases.jax_twins import lstm_params
 from parity_tests.speed import inputs, jax_training
 from parity_tests.speed.jax_training import Training, make_model
-from parity_tests.speed.records import Program
+from parity_tests.speed.process import FOLDER, Program
 from train.config import SearchConfig
 from train.devices import start_jax
 from train.translation.search import make_search
@@ -39,11 +44,10 @@ def naive_softmax(scores: Any, valid_lens: Any) -> Any:
     return jax.nn.softmax(scores, axis=-1, where=jnp.arange(scores.shape[-1]) < valid_lens[:, None, None])
 
 
-def case_function(name: str) -> Callable[..., Any]:
-    """Return the JAX side of a parity case, so that what is timed is what is proved equal to PyTorch."""
-    case = find_case(name)
+def call_case(name: str, **arrays: Any) -> Any:
+    """Call the JAX side of a parity case, so that what is timed is what is proved equal to PyTorch."""
     options = {"causal": False, "scaled": True} if name.startswith("DotProduct") else {}
-    return lambda **arrays: case.jax.call({}, arrays, options)
+    return find_case(name).jax.call({}, arrays, options)
 
 
 def attention(device: str, *, function: Callable[..., Any], arguments: str, backward: bool = False) -> Program:
@@ -156,3 +160,76 @@ def search(device: str, *, beam_size: int) -> Program:
         return {"ids": np.asarray(found.ids[:, 0]), "scores": np.asarray(found.scores[:, 0])}
 
     return Program(run, best)
+
+
+FIRST_STEP = """
+import json, sys, time
+import flax, jax, optax
+start = time.perf_counter()
+import jax_training
+assert jax_training.take_first_step(json.loads(sys.argv[1])) == 1
+print(time.perf_counter() - start)
+"""
+
+
+def first_step(device: str, *, translator: inputs.Translator) -> Program:
+    """Take the first step of a translator in a fresh process, with everything compiled by an earlier one.
+
+    The process imports JAX, Flax and Optax. Then the clock starts: our own imports, the initialisation of the model,
+    and one step with one batch. JAX's compilation cache and Python's bytecode are in place.
+    """
+    folder, here = os.environ[FOLDER], Path(__file__).parent
+    group = inputs.draw_training(translator.name)[0]
+    shape = [*group.sources.shape[1:], group.targets.shape[2]]
+    settings = {"encoder": translator.encoder, "decoder": translator.decoder, "training": translator.training}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": f"{folder}/bytecode",
+        "JAX_ENABLE_COMPILATION_CACHE": "1",
+        "JAX_COMPILATION_CACHE_DIR": folder,
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        **({"JAX_PLATFORMS": "cpu"} if device == "cpu" else {}),
+    }
+
+    def run() -> float:
+        command = [sys.executable, "-c", FIRST_STEP, json.dumps({**settings, "shape": shape})]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"the process failed before the end of its first step:\n{done.stderr[-2000:]}")
+        return float(done.stdout)
+
+    def fill_cache() -> dict[str, np.ndarray]:
+        run()
+        return {}
+
+    return Program(run, fill_cache)
+
+
+def ceiling(device: str, *, operation: str, repeats: int, shape: tuple[int, ...]) -> Program:
+    """Repeat the operation in one program."""
+    use_device(device)
+
+    def gemm(carry: Any, _: Any, other: Any) -> Any:
+        return carry + (carry @ other).max(axis=1, keepdims=True) * 1e-9  # each product needs the one before
+
+    def tanh(total: Any, i: Any, x: Any) -> Any:
+        return total + jnp.tanh(x + i).sum()
+
+    def copy(x: Any, _: Any, __: Any) -> Any:
+        return x + 1
+
+    once, first, other = {
+        "gemm": lambda: (gemm, jnp.full(shape[:2], 1 / shape[1]), jnp.ones(shape[1:])),
+        "tanh": lambda: (tanh, jnp.zeros(()), jnp.linspace(-2, 2, shape[0])),
+        "copy": lambda: (copy, jnp.zeros(shape), None),
+    }[operation]()
+
+    @jax.jit
+    def run(first: Any, other: Any) -> Any:
+        steps = jnp.arange(repeats) * 1e-3
+        return jax.lax.scan(lambda carry, i: (once(carry, i, other), None), first, steps)[0]
+
+    return Program(lambda: jax.block_until_ready(run(first, other)), dict)

@@ -1,35 +1,18 @@
-"""The limit of a workload: the least time that this machine needs for it.
+"""What a workload needs at least: how much of each ceiling (`workloads.CEILINGS`) one unit of it takes.
 
-Ceilings are measured in the same run, in JAX and in PyTorch; the faster one counts:
+    gemm        floating point operations of large float32 products
+    small gemm  those of products as in one recurrent step, [64, 512] by [512, 2048]
+    tanh        calls of tanh
+    copy        bytes read and written in arrays far larger than the cache
 
-    gemm        float32 products of 1024 × 1024 matrices, in floating point operations a second
-    small gemm  the product of [64, 512] and [512, 2048], as in one recurrent step
-    tanh        tanh of numbers in the cache, in calls a second
-    copy        bytes read and written a second, in arrays far larger than the cache
-
-A workload says how much of each a unit needs at least. The limit is the sum of these times, and the share of the limit
-is the limit divided by the measured time. Nothing else is counted, neither softmax nor gates, so 100 % is out of reach
-for a whole model. Code that avoids the tanh by arithmetic can exceed 100 %.
+The ceilings are measured in the same run, in JAX and in PyTorch; the faster one counts. The limit is the sum of these
+times, and the share of the limit is the limit divided by the measured time. Nothing else is counted, neither softmax
+nor gates, so 100 % is out of reach for a whole model. Code that avoids the tanh by arithmetic can exceed 100 %.
 """
 
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
-
-import jax
-import jax.numpy as jnp
 import numpy as np
-import torch
 
-from parity_tests.speed import inputs, jax_side, torch_side
-from parity_tests.speed.records import Program
-
-
-def limit_seconds(needs: Mapping[str, float], rates: Mapping[str, float]) -> float | None:
-    """Return the least time of a unit at these rates (operations a second); None if a rate is missing."""
-    if not needs or any(name not in rates for name in needs):
-        return None
-    return sum(amount / rates[name] for name, amount in needs.items())
+from parity_tests.speed import inputs
 
 
 def recurrent_needs() -> dict[str, float]:
@@ -76,49 +59,3 @@ def search_needs(beam_size: int) -> dict[str, float]:
     E, H, N = (decoder[size] for size in ("embed_size", "num_hiddens", "vocab_size"))
     step = 4 * H * (E + H + H) + 4 * H * 2 * H + H * H + H * N
     return {"small gemm": 2.0 * rows * step, "tanh": 30.0 * rows * H}
-
-
-def jax_ceiling(device: str, *, operation: str, repeats: int, shape: tuple[int, ...]) -> Program:
-    """Repeat the operation in one JAX program."""
-    jax_side.use_device(device)
-
-    def gemm(carry: Any, _: Any, other: Any) -> Any:
-        return carry + (carry @ other).max(axis=1, keepdims=True) * 1e-9  # each product needs the one before
-
-    def tanh(total: Any, i: Any, x: Any) -> Any:
-        return total + jnp.tanh(x + i).sum()
-
-    def copy(x: Any, _: Any, __: Any) -> Any:
-        return x + 1
-
-    once, first, other = {
-        "gemm": lambda: (gemm, jnp.full(shape[:2], 1 / shape[1]), jnp.ones(shape[1:])),
-        "tanh": lambda: (tanh, jnp.zeros(()), jnp.linspace(-2, 2, shape[0])),
-        "copy": lambda: (copy, jnp.zeros(shape), None),
-    }[operation]()
-
-    @jax.jit
-    def run(first: Any, other: Any) -> Any:
-        steps = jnp.arange(repeats) * 1e-3
-        return jax.lax.scan(lambda carry, i: (once(carry, i, other), None), first, steps)[0]
-
-    return Program(lambda: jax.block_until_ready(run(first, other)), dict)
-
-
-def torch_ceiling(device: str, *, operation: str, repeats: int, shape: tuple[int, ...]) -> Program:
-    """Repeat the operation in PyTorch, with its result in memory that exists already."""
-    wait = torch_side.use_device(device)
-    ones = partial(torch.ones, device=device)
-    if operation == "gemm":
-        once = partial(torch.mm, ones(shape[:2]), ones(shape[1:]), out=ones(shape[0], shape[2]))
-    elif operation == "tanh":
-        once = partial(torch.tanh, torch.linspace(-2, 2, shape[0], device=device), out=ones(shape))
-    else:
-        once = partial(ones(shape).copy_, ones(shape))
-
-    def run() -> None:
-        for _ in range(repeats):
-            once()
-        wait()
-
-    return Program(run, dict)

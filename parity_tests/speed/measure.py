@@ -14,14 +14,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from parity_tests.speed import process
 from parity_tests.speed.process import RETURN_MEMORY, Worker, WorkerError
-from parity_tests.speed.records import OURS, Agreement, Implementation, Ratio, Workload
-from parity_tests.speed.start import measure_start
-from parity_tests.speed.workloads import ALL_RATIOS, CEILINGS, RATIOS, START_RATIOS, find_workload
+from parity_tests.speed.workloads import CEILINGS, OURS, RATIOS, Agreement, Implementation, Ratio, Workload
 
 TURN_SECONDS = 0.35
 MOST_CALLS = 200
@@ -52,17 +52,12 @@ class Spread(NamedTuple):
         return self.iqr / abs(self.median) if self.median else 0.0
 
 
-def calls_for(seconds: float) -> int:
-    """Return how many calls fill a turn."""
-    return max(1, min(MOST_CALLS, round(TURN_SECONDS / max(seconds, 1e-9))))
-
-
 def take_turns(
     runs: Mapping[str, Callable[[int], list[float]]], rounds: int, report: Callable[[int], None] = lambda done: None
 ) -> dict[str, list[float]]:
     """Return the seconds of a call for each implementation and round; `runs[name](k)` times k calls."""
     names = list(runs)
-    calls = {name: calls_for(runs[name](1)[0]) for name in names}
+    calls = {name: max(1, min(MOST_CALLS, round(TURN_SECONDS / max(runs[name](1)[0], 1e-9)))) for name in names}
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for done in range(rounds):
         first = done % len(names)
@@ -115,7 +110,7 @@ def compare(workload: Workload, running: Sequence[Implementation], outputs: Mapp
     """Return each implementation's error against the first one that is not ours."""
     comparable = [implementation for implementation in running if implementation.comparable]
     others = [implementation.name for implementation in comparable if implementation.name != OURS]
-    expected = outputs[(others or [OURS])[0]]
+    expected = outputs[(others or [OURS])[0]] if comparable else {}
     return {
         implementation.name: require_agreement(
             f"{workload.name}: {implementation.name}",
@@ -156,13 +151,28 @@ class Measured:
     def ratio(self, ratio: Ratio) -> Spread | None:
         """Compute a ratio; None if an implementation did not run."""
         above = [self.entries[name] for name in ratio.numerator if name in self.entries]
-        below = self.entries.get(ratio.denominator)
-        if below is None or not above:
+        if not above:
             return None
         best = min(above, key=lambda entry: entry.spread.median)
+        if ratio.denominator is None:
+            return best.spread
+        below = self.entries.get(ratio.denominator)
+        if below is None:
+            return None
         if ratio.memory:
             return Spread(best.peak_bytes / below.peak_bytes) if best.peak_bytes and below.peak_bytes else None
         return Spread.of([a / b for a, b in zip(best.seconds, below.seconds, strict=True)])
+
+    def share_of_limit(self, name: str, rates: Mapping[str, Mapping[str, float]]) -> float | None:
+        """Return the workload's least time at these rates, divided by the measured time; None if a rate is missing."""
+        needs = self.workload.limit
+        comparable = {
+            implementation.name: implementation.comparable for implementation in self.workload.implementations
+        }
+        if not needs or not needs.keys() <= rates.keys() or not comparable[name]:
+            return None
+        least = sum(amount / max(rates[ceiling].values()) for ceiling, amount in needs.items())
+        return least / self.entries[name].spread.median
 
 
 def measure(workload: Workload, device: str, compiler: str | None, report: Report) -> Measured:
@@ -172,12 +182,12 @@ def measure(workload: Workload, device: str, compiler: str | None, report: Repor
         WorkerError: an implementation failed.
         DisagreementError: the implementations do not compute the same.
     """
-    running, left_out = [], {}
-    for implementation in workload.implementations:
-        if implementation.needs_compiler and compiler is None:
-            left_out[implementation.name] = "torch.compile needs a C++ compiler, and none was found"
-        else:
-            running.append(implementation)
+    left_out = {
+        implementation.name: "torch.compile needs a C++ compiler, and none was found"
+        for implementation in workload.implementations
+        if implementation.needs_compiler and compiler is None
+    }
+    running = [implementation for implementation in workload.implementations if implementation.name not in left_out]
     first: dict[str, float] = {}
     outputs: dict[str, Outputs] = {}
     runs: dict[str, Callable[[int], list[float]]] = {}
@@ -185,32 +195,24 @@ def measure(workload: Workload, device: str, compiler: str | None, report: Repor
         for implementation in running:
             name = implementation.name
             report(f"{workload.name}: {name} starts")
-            worker = stack.enter_context(Worker(workload.name, name, device, implementation.environment))
-            runs[name] = worker.run
-            first[name], outputs[name] = worker.prepare()
+            worker = stack.enter_context(Worker(f"{workload.name}: {name}", implementation.environment))
+            runs[name] = partial(worker.ask, process.run)
+            first[name], outputs[name] = worker.ask(process.prepare, implementation.build, device)
         errors = compare(workload, running, outputs)
         seconds = take_turns(
             runs, workload.rounds, lambda done: report(f"{workload.name}: round {done} of {workload.rounds}")
         )
     entries = {}
     for implementation in running:
-        name = implementation.name
-        entries[name] = Entry(
-            tuple(s / implementation.units for s in seconds[name]),
-            max(0.0, first[name] - statistics.median(seconds[name])),
-            _peak_bytes(workload, implementation, device, report),
-            errors.get(name, 0.0),
-        )
+        name, peak = implementation.name, None
+        if workload.has_memory:
+            report(f"{workload.name}: memory of {name}")
+            with Worker(f"{workload.name}: {name}", {**implementation.environment, **RETURN_MEMORY}) as worker:
+                peak = worker.ask(process.measure_memory, implementation.build, device)
+        compile_seconds = max(0.0, first[name] - statistics.median(seconds[name]))
+        per_unit = tuple(s / implementation.units for s in seconds[name])
+        entries[name] = Entry(per_unit, compile_seconds, peak, errors.get(name, 0.0))
     return Measured(workload, entries, left_out)
-
-
-def _peak_bytes(workload: Workload, implementation: Implementation, device: str, report: Report) -> int | None:
-    if not workload.has_memory:
-        return None
-    report(f"{workload.name}: memory of {implementation.name}")
-    environment = {**implementation.environment, **RETURN_MEMORY}
-    with Worker(workload.name, implementation.name, device, environment) as worker:
-        return worker.measure_memory()
 
 
 @dataclass
@@ -221,48 +223,34 @@ class Run:
     results: list[Measured] = field(default_factory=list)
     rates: dict[str, dict[str, float]] = field(default_factory=dict)
     """Ceiling -> framework -> operations a second."""
-    start: dict[str, Spread] = field(default_factory=dict)
-    """Translator -> seconds to the first step."""
     failures: list[str] = field(default_factory=list)
     """What could not be measured, and why."""
 
     def ratios(self) -> dict[Ratio, Spread | None]:
         """Compute every ratio; None if it was not measured."""
         results = {result.workload.name: result for result in self.results}
-        start = {ratio: self.start.get(name) for name, ratio in START_RATIOS.items()}
-        return {
-            ratio: results[ratio.workload].ratio(ratio) if ratio.workload in results else start.get(ratio)
-            for ratio in ALL_RATIOS
-        }
+        return {ratio: results[ratio.workload].ratio(ratio) if ratio.workload in results else None for ratio in RATIOS}
 
 
-def measure_all(names: Sequence[str], quick: bool, with_ceilings: bool, report: Report) -> Run:
-    """Measure these workloads, "start" among them. A failure is noted, and the others are measured all the same."""
+def measure_all(workloads: Sequence[Workload], quick: bool, report: Report) -> Run:
+    """Measure these workloads, and the ceilings of their limits. A failure is noted, and the others are measured."""
     report("looking at the machine")
     run, compiler = Run(find_device()), find_compiler()
-
-    def attempt(workload: Workload) -> Measured | None:
+    needed = {ceiling for workload in workloads for ceiling in workload.limit}
+    for workload in (*workloads, *(CEILINGS[name] for name in CEILINGS if name in needed)):
+        if quick:
+            has_memory = any(ratio.memory and ratio.workload == workload.name for ratio in RATIOS)
+            workload = replace(workload, rounds=max(3, workload.rounds // 2), has_memory=has_memory)
         try:
-            return measure(workload, run.device, compiler, report)
+            result = measure(workload, run.device, compiler, report)
         except (WorkerError, DisagreementError) as error:
             run.failures.append(str(error))
-            return None
-
-    for workload in (find_workload(name) for name in names if name != "start"):
-        has_memory = not quick or any(ratio.memory and ratio.workload == workload.name for ratio in RATIOS)
-        rounds = max(3, workload.rounds // 2) if quick else workload.rounds
-        if result := attempt(replace(workload, rounds=rounds, has_memory=has_memory)):
+            continue
+        if workload.name in CEILINGS:
+            rates = {framework: 1 / entry.spread.median for framework, entry in result.entries.items()}
+            run.rates[workload.name] = rates
+        else:
             run.results.append(result)
-    for name, workload in CEILINGS.items():
-        needed = with_ceilings and any(name in result.workload.limit for result in run.results)
-        if needed and (result := attempt(workload)):
-            run.rates[name] = {framework: 1 / entry.spread.median for framework, entry in result.entries.items()}
-    if "start" in names:
-        try:
-            seconds = measure_start(run.device, 3 if quick else 7, report)
-            run.start = {name: Spread.of(taken) for name, taken in seconds.items()}
-        except WorkerError as error:
-            run.failures.append(str(error))
     return run
 
 

@@ -15,28 +15,37 @@ import os
 import sys
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-
-from parity_tests.speed.records import Program
-from parity_tests.speed.workloads import find_workload
 
 Result = TypeVar("Result")
 
 RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 """Make glibc unmap arrays when they are freed."""
 
+FOLDER = "SPEED_FOLDER"
+"""The environment variable that names a worker's folder, which is deleted with the worker."""
+
 SETTLING_SECONDS = 0.3
 """JAX frees memory in another thread, a short time after the last reference is gone."""
+
+
+class Program(NamedTuple):
+    """An implementation, built and ready to run."""
+
+    run: Callable[[], Any]
+    """Run once and wait for the result. This call is timed, unless it returns its own seconds as a float."""
+    outputs: Callable[[], Mapping[str, np.ndarray]]
+    """Compute what is compared between implementations. It is called once, before `run`, and usually compiles."""
+
+
+Build = Callable[[str], Program]
+"""build("cpu" or "cuda") makes the program; it can be pickled."""
 
 
 class WorkerError(RuntimeError):
@@ -44,28 +53,20 @@ class WorkerError(RuntimeError):
 
 
 class Worker:
-    """An implementation in a process of its own."""
+    """A process that starts with these environment variables and runs one implementation."""
 
-    def __init__(self, workload: str, implementation: str, device: str, environment: Mapping[str, str]) -> None:
-        self.name = f"{workload}: {implementation}"
-        self._program = workload, implementation, device
-        self._log = tempfile.NamedTemporaryFile(prefix="speed-")  # noqa: SIM115 (closed below)
-        context = get_context("spawn")
-        self._pool = ProcessPoolExecutor(1, context, initializer=_write_to, initargs=(self._log.name,))
-        with _environment({"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **environment}):  # several share a GPU
+    def __init__(self, name: str, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self._folder = tempfile.TemporaryDirectory(prefix="speed-")
+        self._log = Path(self._folder.name, "log")
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_write_to, initargs=(str(self._log),))
+        before, shared_gpu = dict(os.environ), {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        os.environ.update({**shared_gpu, FOLDER: self._folder.name, **environment})
+        try:
             self.ask(os.getpid)  # starts the process
-
-    def prepare(self) -> tuple[float, dict[str, np.ndarray]]:
-        """Build the program, compute its outputs, and run it once. Return the outputs' seconds and the outputs."""
-        return self.ask(_prepare, *self._program)
-
-    def run(self, times: int) -> list[float]:
-        """Run the program and return the seconds of each call."""
-        return self.ask(_run, *self._program, times)
-
-    def measure_memory(self) -> int | None:
-        """Return the bytes that one call needs at its peak; None if they cannot be measured."""
-        return self.ask(_measure_memory, *self._program)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
 
     def ask(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Call a function in the process.
@@ -74,61 +75,29 @@ class Worker:
             WorkerError: the function raised an error, or the process died.
         """
         try:
-            result, error = self._pool.submit(_guard, function, *arguments).result()
-        except BrokenProcessPool:
-            lines = Path(self._log.name).read_text(encoding="utf-8", errors="replace").splitlines()
-            result, error = None, "\n".join(["its process died; it wrote last:", *lines[-15:]])
-        if error:
-            raise WorkerError(f"{self.name} failed: {error}")
-        return result  # type: ignore[no-any-return]
+            return self._pool.submit(function, *arguments).result()
+        except Exception as error:
+            wrote = self._log.read_text(encoding="utf-8", errors="replace")[-2000:] if self._log.exists() else ""
+            raise WorkerError(f"{self.name} failed: {error.__cause__ or error}\n{wrote}".rstrip()) from error
 
     def __enter__(self) -> "Worker":
         return self
 
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown()
-        self._log.close()
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the processes that start meanwhile."""
-    before = dict(os.environ)
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
+        self._folder.cleanup()
 
 
 # In the worker's process:
 
-
-def _write_to(log: str) -> None:
-    """Send what libraries print to a file."""
-    file = os.open(log, os.O_WRONLY | os.O_APPEND)
-    for stream in (1, 2):
-        os.dup2(file, stream)
+_programs: list[Program] = []
+"""The program of this process, once it is built."""
 
 
-def _guard(function: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
-    """Return the result and no error, or the error as text, since not every error can be sent to another process."""
-    try:
-        return function(*arguments), ""
-    except Exception:
-        return None, traceback.format_exc(limit=-3)
-
-
-@cache
-def _load(workload: str, implementation: str, device: str) -> Program:
-    """Build the program; every further call returns the same one."""
-    found = find_workload(workload).implementation(implementation)
-    return found.build(device, **found.settings)
-
-
-def _prepare(*names: str) -> tuple[float, dict[str, np.ndarray]]:
-    program = _load(*names)
+def prepare(build: Build, device: str) -> tuple[float, dict[str, np.ndarray]]:
+    """Build the program, compute its outputs, and run it once. Return the outputs' seconds and the outputs."""
+    program = build(device)
+    _programs.append(program)
     start = time.perf_counter()
     outputs = dict(program.outputs())
     seconds = time.perf_counter() - start
@@ -136,21 +105,30 @@ def _prepare(*names: str) -> tuple[float, dict[str, np.ndarray]]:
     return seconds, outputs
 
 
-def _run(workload: str, implementation: str, device: str, times: int) -> list[float]:
-    program, seconds = _load(workload, implementation, device), []
+def run(times: int) -> list[float]:
+    """Run the program and return the seconds of each call."""
+    seconds = []
     for _ in range(times):
         start = time.perf_counter()
-        program.run()
-        seconds.append(time.perf_counter() - start)
+        result = _programs[0].run()
+        seconds.append(result if isinstance(result, float) else time.perf_counter() - start)
     return seconds
 
 
-def _measure_memory(workload: str, implementation: str, device: str) -> int | None:
-    run = _load(workload, implementation, device).run
-    run()
+def measure_memory(build: Build, device: str) -> int | None:
+    """Return the bytes that one call needs at its peak; None if they cannot be measured."""
+    program = build(device)
+    program.run()
     if device != "cpu":
-        return _gpu_peak(run)
-    return max(_linux_peak(run) for _ in range(2)) if sys.platform == "linux" else None
+        return _gpu_peak(program.run)
+    return max(_linux_peak(program.run) for _ in range(2)) if sys.platform == "linux" else None
+
+
+def _write_to(log: str) -> None:
+    """Send what libraries print to a file."""
+    file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for stream in (1, 2):
+        os.dup2(file, stream)
 
 
 def _linux_peak(run: Callable[[], Any]) -> int:

@@ -1,7 +1,7 @@
-"""The implementations in PyTorch: torch_ref, which is the reference, and tuned PyTorch (see `tuned`)."""
+"""The implementations in PyTorch: torch_ref, which is the reference, tuned PyTorch (see `tuned`), and the ceilings."""
 
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 import torch_ref
 from parity_tests.cases import find_case
 from parity_tests.speed import inputs, tuned
-from parity_tests.speed.records import Program
+from parity_tests.speed.process import Program
 from torch_ref.recipe import clip_gradients, sentence_losses
 
 Batch = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -31,11 +31,11 @@ def use_device(device: str) -> Callable[[], Any]:
     return torch.cuda.synchronize
 
 
-def case_function(name: str) -> Callable[..., Tensor]:
-    """Return the PyTorch side of a parity case."""
-    case = find_case(name)
+def call_case(name: str, **arrays: Any) -> Tensor:
+    """Call the PyTorch side of a parity case."""
     options = {"causal": False, "scaled": True} if name.startswith("DotProduct") else {}
-    return lambda **arrays: case.torch.call(None, arrays, options)
+    result: Tensor = find_case(name).torch.call(None, arrays, options)
+    return result
 
 
 def _program(compute: Callable[[], dict[str, Tensor]]) -> Program:
@@ -98,7 +98,8 @@ def reference_model(translator: inputs.Translator) -> torch_ref.EncoderDecoder:
 
 def tuned_model(translator: inputs.Translator) -> tuned.Seq2Seq:
     """Build the tuned model, which has the same parameters."""
-    return tuned.Seq2Seq(translator.encoder, translator.decoder, translator.encoder_size)
+    decoder = tuned.Decoder(**translator.decoder, encoder_size=translator.encoder_size)
+    return tuned.Seq2Seq(tuned.Encoder(**translator.encoder), decoder)
 
 
 def load_weights(model: nn.Module, seed: str, scales: Any = None) -> None:
@@ -140,7 +141,7 @@ def make_tuned_step(translator: inputs.Translator, label_positions: int, device:
     def step(batch: Batch) -> Tensor:
         sources, source_lens, targets, target_lens = batch
         counts = torch.arange(1, targets.shape[1], device=targets.device) < target_lens[:, None]
-        logits, labels = model(sources, source_lens, targets[:, :-1], counts), targets[:, 1:][counts]
+        logits, labels = model.logits(sources, source_lens, targets[:, :-1], counts), targets[:, 1:][counts]
         nats = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=training["label_smoothing"])
         optimizer.zero_grad()
         (nats / (len(logits) if training["loss"] == "tokens" else label_positions)).backward()
@@ -229,3 +230,22 @@ def search_reference(device: str, *, num_sentences: int) -> Program:
         return {"ids": found.ids[:, 0], "scores": found.scores[:, 0]}
 
     return _program(compute)
+
+
+def ceiling(device: str, *, operation: str, repeats: int, shape: tuple[int, ...]) -> Program:
+    """Repeat the operation, with its result in memory that exists already."""
+    wait = use_device(device)
+    ones = partial(torch.ones, device=device)
+    if operation == "gemm":
+        once = partial(torch.mm, ones(shape[:2]), ones(shape[1:]), out=ones(shape[0], shape[2]))
+    elif operation == "tanh":
+        once = partial(torch.tanh, torch.linspace(-2, 2, shape[0], device=device), out=ones(shape))
+    else:
+        once = partial(ones(shape).copy_, ones(shape))
+
+    def run() -> None:
+        for _ in range(repeats):
+            once()
+        wait()
+
+    return Program(run, dict)

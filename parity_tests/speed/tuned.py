@@ -3,9 +3,9 @@
 Everything that does not depend on the recurrence is computed outside the loop: the keys are projected once, the
 embeddings' share of the gates is one product for all steps, and so is the output layer, which computes only the tokens
 that count. A step has one product for each layer, the attention and the gates. Search runs over the whole batch.
+The models inherit only their parameters.
 """
 
-from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+import torch_ref
+
 State = tuple[tuple[Tensor, ...], Tensor]
 """The layers' carries (h, or h and c of each layer), and the last attentional vector; each `[rows, H]`."""
-
-RNNS: dict[str, Any] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 LayerWeights = tuple[tuple[Tensor, ...], ...]
 
@@ -45,87 +45,58 @@ def masked_softmax(scores: Tensor, valid_lens: Tensor) -> Tensor:
     return scores.masked_fill(~within, -torch.inf).softmax(-1)
 
 
-class AdditiveAttention(nn.Module):
-    """Hold the weights; `Decoder.attend` computes."""
-
-    def __init__(self, num_hiddens: int, key_size: int) -> None:
-        super().__init__()
-        self.W_q = nn.Linear(num_hiddens, num_hiddens, bias=False)
-        self.W_k = nn.Linear(key_size, num_hiddens, bias=False)
-        self.w_v = nn.Linear(num_hiddens, 1, bias=False)
-
-
-class Encoder(nn.Module):
+class Encoder(torch_ref.Seq2SeqEncoder):
     """Embedding, then nn.LSTM or nn.GRU. Sentences are packed only if their lengths differ."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        super().__init__()
-        E, H, layers = (settings[size] for size in ("embed_size", "num_hiddens", "num_layers"))
-        self.embedding = nn.Embedding(settings["vocab_size"], E)
-        self.rnn = RNNS[settings["cell"]](
-            E, H, layers, batch_first=True, bidirectional=settings.get("bidirectional", False)
-        )
-
-    def forward(self, sources: Tensor, source_lens: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def encode(self, sources: Tensor, source_lens: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Ids `[B, S]` -> outputs `[B, S, V]`, and h (and c) of the last step, `[layers, B, V]`."""
         embedded, time = self.embedding(sources), sources.shape[1]
+        library: Any = nn.LSTM.forward if isinstance(self.rnn, nn.LSTM) else nn.GRU.forward
         if bool((source_lens == time).all()):
-            outputs, final = self.rnn(embedded)
+            outputs, final = library(self.rnn, embedded)
         else:
             packed = pack_padded_sequence(embedded, source_lens.cpu(), batch_first=True, enforce_sorted=False)
-            packed, final = self.rnn(packed)
+            packed, final = library(self.rnn, packed)
             outputs, _ = pad_packed_sequence(packed, batch_first=True, total_length=time)
         parts = final if isinstance(final, tuple) else (final,)
         directions = 2 if self.rnn.bidirectional else 1
         return outputs, tuple(part.unflatten(0, (-1, directions)).transpose(1, 2).flatten(2) for part in parts)
 
 
-class Decoder(nn.Module):
+class Decoder(torch_ref.Seq2SeqAttentionDecoder):
     """An LSTM whose query is the previous state, or an LSTM or GRU whose query is the new one; additive attention."""
 
-    def __init__(self, settings: Mapping[str, Any], encoder_size: int) -> None:
-        super().__init__()
-        self.score: Callable[..., Tensor] = additive_score
-        self.step: Callable[..., tuple[Tensor, State]] = self.advance
-        E, H, N = (settings[size] for size in ("embed_size", "num_hiddens", "vocab_size"))
-        self.num_hiddens, self.num_layers, self.cell = H, settings["num_layers"], settings["cell"]
-        self.query, self.input_feeding = settings["query"], settings.get("input_feeding", False)
-        self.dropout = settings.get("dropout", 0.0)
-        self.embedding = nn.Embedding(N, E)
-        self.attention = AdditiveAttention(H, encoder_size)
-        joined = encoder_size if self.query == "previous" else H if self.input_feeding else 0
-        self.rnn = RNNS[self.cell](joined + E, H, self.num_layers)  # only its weights are used
-        if self.query == "new":
-            self.attentional = nn.Linear(encoder_size + H, H, bias=False)
-        if settings.get("bridge"):
-            self.bridge_h = nn.Linear(encoder_size, H)
-        self.dense = nn.Linear(H, N)
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.lstm = isinstance(self.rnn, nn.LSTM)
+        self.score = additive_score
+        self.take_step = self.advance
 
     def compile_step(self) -> None:
         """Compile one step. (All steps as one program take minutes to compile and are hardly faster.)"""
         self.score = additive_score_to_compile
-        self.step = torch.compile(self.advance, dynamic=False)
+        self.take_step = torch.compile(self.advance, dynamic=False)
 
-    def prepare(self, outputs: Tensor, parts: tuple[Tensor, ...], source_lens: Tensor) -> tuple[Memory, State]:
+    def start(self, outputs: Tensor, parts: tuple[Tensor, ...], source_lens: Tensor) -> tuple[Memory, State]:
         """Project the keys once, and make the state before the first step."""
         padding = torch.arange(outputs.shape[1], device=outputs.device) >= source_lens[:, None]
         memory = Memory(self.attention.W_k(outputs), outputs, padding[:, None])
-        if hasattr(self, "bridge_h"):
+        if self.bridge_h is not None:  # of a GRU
             parts = tuple(torch.tanh(self.bridge_h(part)) for part in parts)
-        carries = tuple(part[layer] for layer in range(self.num_layers) for part in parts)
+        carries = tuple(part[layer] for layer in range(self.rnn.num_layers) for part in parts)
         return memory, (carries, torch.zeros_like(carries[0]))
 
     def layer_weights(self) -> LayerWeights:
         """Arrange each layer's weights as its step needs them, once for all steps."""
         layers: list[tuple[Tensor, ...]] = []
-        for layer in range(self.num_layers):
+        for layer in range(self.rnn.num_layers):
             w_ih, w_hh, b_ih, b_hh = (
                 getattr(self.rnn, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
             )
             if layer == 0:  # `project` has computed the embedding's columns, which are the last ones, and the bias
                 w_ih, b_ih = w_ih[:, : w_ih.shape[1] - self.embedding.embedding_dim], torch.zeros_like(b_ih)
-                b_hh = torch.zeros_like(b_hh) if self.cell == "lstm" else b_hh
-            if self.cell == "lstm":
+                b_hh = torch.zeros_like(b_hh) if self.lstm else b_hh
+            if self.lstm:
                 layers.append((torch.cat([w_ih, w_hh], dim=1).T, b_ih + b_hh))
             else:
                 layers.append((w_ih.T, b_ih, w_hh.T, b_hh))
@@ -134,22 +105,21 @@ class Decoder(nn.Module):
     def project(self, targets: Tensor) -> Tensor:
         """Compute the embeddings' share of the first layer's gates, `[..., G]`, with the biases that can be added."""
         w_ih = self.rnn.weight_ih_l0[:, -self.embedding.embedding_dim :]
-        bias = self.rnn.bias_ih_l0 + (self.rnn.bias_hh_l0 if self.cell == "lstm" else 0)
+        bias = self.rnn.bias_ih_l0 + (self.rnn.bias_hh_l0 if self.lstm else 0)
         return F.linear(self.embedding(targets), w_ih, bias)
 
     def unroll(self, projected: Tensor, memory: Memory, state: State) -> Tensor:
         """Take all steps: projected embeddings `[T, B, G]` -> outputs `[T, B, H]`."""
         weights, outputs = self.layer_weights(), []
         for at_time in projected.unbind(0):
-            output, state = self.step(at_time, memory, state, weights)
+            output, state = self.take_step(at_time, memory, state, weights)
             outputs.append(output)
         return torch.stack(outputs)
 
     def advance(self, projected: Tensor, memory: Memory, state: State, weights: LayerWeights) -> tuple[Tensor, State]:
         """Take one step: projected embeddings `[rows, G]` -> the output `[rows, H]` and the new state."""
         carries, feed = list(state[0]), state[1]
-        parts = 2 if self.cell == "lstm" else 1
-        cell_step = _lstm_step if self.cell == "lstm" else _gru_step
+        parts, cell_step = (2, _lstm_step) if self.lstm else (1, _gru_step)
         if self.query == "previous":
             hidden = self.attend(carries[-parts], memory)
         else:
@@ -168,7 +138,7 @@ class Decoder(nn.Module):
         projected = self.attention.W_q(queries).reshape(len(memory.keys), -1, self.num_hiddens)
         scores = self.score(projected, memory.keys, self.attention.w_v.weight[0])
         weights = torch.softmax(scores.masked_fill(memory.padding, -torch.inf), dim=-1)
-        return (F.dropout(weights, self.dropout, self.training) @ memory.values).flatten(0, 1)
+        return (F.dropout(weights, self.attention.dropout, self.training) @ memory.values).flatten(0, 1)
 
 
 def _lstm_step(hidden: Tensor, carry: list[Tensor], weights: tuple[Tensor, ...], extra: Tensor | None) -> list[Tensor]:
@@ -193,22 +163,19 @@ def _gru_step(hidden: Tensor, carry: list[Tensor], weights: tuple[Tensor, ...], 
     return [n + z * (h - n)]
 
 
-class Seq2Seq(nn.Module):
-    """Encoder and decoder, with torch_ref's state dict."""
+class Seq2Seq(torch_ref.EncoderDecoder):
+    """Encoder and decoder."""
 
-    def __init__(self, encoder: Mapping[str, Any], decoder: Mapping[str, Any], encoder_size: int) -> None:
-        super().__init__()
-        self.encoder = Encoder(encoder)
-        self.decoder = Decoder(decoder, encoder_size)
+    encoder: Encoder
+    decoder: Decoder
 
-    def encode(self, sources: Tensor, source_lens: Tensor) -> tuple[Memory, State]:
+    def start(self, sources: Tensor, source_lens: Tensor) -> tuple[Memory, State]:
         """Encode the sources: the memory, and the state before the first step."""
-        outputs, parts = self.encoder(sources, source_lens)
-        return self.decoder.prepare(outputs, parts, source_lens)
+        return self.decoder.start(*self.encoder.encode(sources, source_lens), source_lens)
 
-    def forward(self, sources: Tensor, source_lens: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
+    def logits(self, sources: Tensor, source_lens: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
         """Read the targets; return logits `[tokens, N]` where `counts` `[B, T]` is True, sentence by sentence."""
-        memory, state = self.encode(sources, source_lens)
+        memory, state = self.start(sources, source_lens)
         outputs = self.decoder.unroll(self.decoder.project(targets.T), memory, state)
         return self.decoder.dense(outputs.transpose(0, 1)[counts])
 
@@ -221,7 +188,7 @@ def search(
 
     After the end ids are eos. A finished hypothesis keeps its score and competes with the others.
     """
-    memory, state = model.encode(sources, source_lens)
+    memory, state = model.start(sources, source_lens)
     decoder, weights = model.decoder, model.decoder.layer_weights()
     batch, device = len(sources), sources.device
     first = torch.arange(batch, device=device)[:, None] * beam_size  # the row of each sentence's first hypothesis
@@ -234,7 +201,7 @@ def search(
     end = torch.full((beam_size,), -torch.inf, device=device)
     end[0] = 0  # a finished hypothesis has one continuation, with log p = 0
     for t in range(max_len):
-        output, state = decoder.step(decoder.project(tokens), memory, state, weights)
+        output, state = decoder.take_step(decoder.project(tokens), memory, state, weights)
         gained, tokens = _top_k(decoder.dense(output), beam_size, eos if t + 1 < min_len else None)
         ended = finished.flatten()[:, None]
         gained, tokens = torch.where(ended, end, gained), torch.where(ended, eos, tokens)
