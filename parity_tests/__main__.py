@@ -11,7 +11,9 @@ The exit status is 1 if anything disagrees or a planted fault goes unnoticed, an
 
 import json
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -19,12 +21,24 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from parity_tests.case import Case
 from parity_tests.cases import CASES
-from parity_tests.faults import FAULTS
+from parity_tests.compare import compare_case
+from parity_tests.faults import FAULTS, Fault
+from parity_tests.jax_side import forget_programs
 from parity_tests.report.page import as_page
-from parity_tests.report.tables import FaultRow, Row, TrainingRow, as_fault_table, as_json, as_table, as_training_table
-from parity_tests.report.work import Comparison, Planting, Task, Training, default_jobs, run_all
-from parity_tests.training.training import TRAININGS
+from parity_tests.report.tables import (
+    FaultRow,
+    Row,
+    TrainingRow,
+    as_fault_table,
+    as_json,
+    as_table,
+    as_training_table,
+    summarize,
+    summarize_training,
+)
+from parity_tests.training.training import COMPARISONS, TRAININGS, Training
 
 CONSOLE = Console(highlight=False)
 
@@ -45,8 +59,6 @@ class Options:
     """A file to write the rows to; it must not exist."""
     html: Path | None = None
     """A file to write the page to; it must not exist."""
-    jobs: int = field(default_factory=default_jobs)
-    """How many processes share the work; by default one for each core."""
 
 
 def main() -> int:
@@ -59,9 +71,9 @@ def main() -> int:
     for path in (options.json, options.html):
         if path is not None and (path.exists() or not path.absolute().parent.is_dir()):
             return complain(f"{path} exists already, or its folder does not")
-    results = list(show_progress(list_tasks(options, names), options.jobs).values())
-    rows = sorted((row for row in results if isinstance(row, Row)), key=lambda row: names.index(row.case))
-    trainings = [row for rows_of_model in results if isinstance(rows_of_model, list) for row in rows_of_model]
+    results = run_all(list_tasks(options, names))
+    rows = [row for row in results if isinstance(row, Row)]
+    trainings = [row for row in results if isinstance(row, TrainingRow)]
     faults = [row for row in results if isinstance(row, FaultRow)]
     print_report(rows, trainings, faults)
     if options.json is not None:
@@ -72,26 +84,54 @@ def main() -> int:
     return int(failed or not all(fault.caught for fault in faults))
 
 
+AnyRow = Row | TrainingRow | FaultRow
+Task = tuple[str, Callable[[], list[AnyRow]]]
+"""What the progress bar shows, and the work."""
+
+
 def list_tasks(options: Options, names: list[str]) -> list[Task]:
-    """List the trainings first, since they take longest, and the largest cases before the small ones."""
-    tasks: list[Task] = [Training(training.name) for training in TRAININGS if "training" in names]
-    tasks += [
-        Comparison(case.name, dtype)
+    """List what is to be compared."""
+    tasks: list[Task] = [
+        (f"{case.name}, {dtype}", partial(compare, case, dtype))
+        for case in CASES
         for dtype in options.dtype
-        for case in reversed(CASES)
         if case.name in names and (options.slow or dtype not in case.slow_dtypes)
     ]
+    if "training" in names:
+        tasks += [(f"training: {training.name}", partial(train, training)) for training in TRAININGS]
     if options.faults:
-        tasks += [Planting(index) for index, fault in enumerate(FAULTS) if fault.case in names]
+        tasks += [(f"fault: {fault.name}", partial(plant, fault)) for fault in FAULTS if fault.case in names]
     return tasks
 
 
-def show_progress(tasks: list[Task], jobs: int) -> dict[Task, Row | list[TrainingRow] | FaultRow | None]:
-    """Run the tasks under a bar that names the one that ended last."""
+def compare(case: Case, dtype: str) -> list[AnyRow]:
+    """Compare a case in one dtype; no row if the case has no inputs for that dtype."""
+    measurements = compare_case(case, dtype)
+    forget_programs()
+    return [summarize(measurements)] if measurements else []
+
+
+def train(training: Training) -> list[AnyRow]:
+    """Compare the trainings of one model."""
+    return [summarize_training(compare_training(training)) for compare_training in COMPARISONS]
+
+
+def plant(fault: Fault) -> list[AnyRow]:
+    """Plant a fault, and see whether it is noticed."""
+    return [FaultRow(fault.name, fault.side, fault.case, fault.is_caught())]
+
+
+def run_all(tasks: list[Task]) -> list[AnyRow]:
+    """Run the tasks under a bar that names the present one."""
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    rows: list[AnyRow] = []
     with Progress(*columns, console=CONSOLE, transient=True) as progress:
-        bar = progress.add_task("starting", total=len(tasks))
-        return run_all(tasks, jobs, lambda task: progress.update(bar, advance=1, description=str(task)))
+        bar = progress.add_task("", total=len(tasks))
+        for name, run in tasks:
+            progress.update(bar, description=name)
+            rows += run()
+            progress.advance(bar)
+    return rows
 
 
 def print_report(rows: list[Row], trainings: list[TrainingRow], faults: list[FaultRow]) -> None:

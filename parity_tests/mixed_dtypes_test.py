@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jax_attn
 from parity_tests.case import Variant
 from parity_tests.jax_side import run_jax
 from parity_tests.numbers import given_numbers
@@ -90,8 +91,8 @@ def test_modules(name: str) -> None:
 def test_a_prepared_memory_gives_the_dtypes_of_the_call(name: str) -> None:
     subject = SUBJECTS[name]
     inputs = draw_inputs(subject, {"queries": "bfloat16", "keys": "float32", "values": "bfloat16"})
-    assert subject.jax_module is not None
-    module = subject.jax_module(jnp.float32)
+    assert subject.build is not None
+    module = subject.build(jax_attn, param_dtype=jnp.float32)
     arguments = [jnp.asarray(x) for x in inputs.values()]
     parameters = jax.eval_shape(module.init, jax.random.key(0), *arguments)
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from parity_tests.case import Case, Variant
 from parity_tests.compare import Judge, Runs, compare_runs, run_both
-from parity_tests.diagnosis.symptoms import describe
+from parity_tests.diagnosis.symptoms import describe, report
 from parity_tests.diagnosis.traps import find_traps
 from parity_tests.numbers import is_floating, make_numbers
 
@@ -41,13 +41,8 @@ class Divergence:
 
     def __str__(self) -> str:
         last = f"the last that agrees is {self.agreed[-1]}" if self.agreed else "nothing before it could be compared"
-        lines = [
-            f"{self.case} | {self.variant} | {self.dtype}: the {self.phase} pass parts at {self.tensor}: "
-            f"{self.difference}; {last}",
-            *(f"  looks like: {symptom}" for symptom in self.symptoms),
-            *(f"  explained by: {trap}" for trap in self.traps),
-        ]
-        return "\n".join(lines)
+        where = f"{self.case} | {self.variant} | {self.dtype}: the {self.phase} pass parts at {self.tensor}"
+        return report(f"{where}: {self.difference}; {last}", self.symptoms, self.traps)
 
 
 Tensor = tuple[Phase, str, list[Any]]
@@ -62,12 +57,9 @@ def find_divergence(case: Case, variant: Variant | None = None, dtype: str = "fl
         variant: one of the case's; by default the first that disagrees.
         dtype: float64, unless the two agree there and differ in a narrower one.
     """
-    for candidate in case.variants if variant is None else (variant,):
-        if dtype in candidate.dtypes:
-            found = _find_in_variant(case, candidate, dtype)
-            if found is not None:
-                return found
-    return None
+    variants = case.variants if variant is None else (variant,)
+    found = (_find_in_variant(case, candidate, dtype) for candidate in variants if dtype in candidate.dtypes)
+    return next((divergence for divergence in found if divergence is not None), None)
 
 
 def _find_in_variant(case: Case, variant: Variant, dtype: str) -> Divergence | None:

@@ -64,3 +64,12 @@ def _where(wrong: np.ndarray) -> str:
     places = np.argwhere(wrong)
     block = ", ".join(f"{first}:{last + 1}" for first, last in zip(places.min(0), places.max(0), strict=True))
     return f"{wrong.sum()} of {wrong.size} entries, all within [{block}]"
+
+
+def report(where: str, symptoms: tuple[str, ...], traps: tuple[str, ...]) -> str:
+    """Say where two programs part, what the difference looks like, and what explains it."""
+    looks, explained = (
+        (f"  looks like: {symptom}" for symptom in symptoms),
+        (f"  explained by: {trap}" for trap in traps),
+    )
+    return "\n".join([where, *looks, *explained])

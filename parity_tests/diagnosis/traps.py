@@ -6,8 +6,8 @@ sides run again. The outputs must meet the same bounds as ever, so a mistake tha
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations, permutations
 from typing import Any
@@ -16,9 +16,8 @@ import jax
 import numpy as np
 import torch
 
-from parity_tests.case import Case, TorchSide, Variant
+from parity_tests.case import Case, Variant
 from parity_tests.compare import compare_runs, run_both
-from parity_tests.jax_side import forget_programs
 from parity_tests.numbers import Numbers, is_floating
 
 Arrays = Mapping[str, Any]
@@ -26,18 +25,17 @@ Arrays = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A mistake, and the change that would make the two sides agree if it was made. None changes nothing."""
+    """A mistake, and the change that would make the two sides agree if it was made."""
 
     mistake: str
-    jax_weights: Arrays | None = None
-    """Given to JAX, to undo the mistake there; these replace the weights of the same names."""
-    jax_inputs: Arrays | None = None
-    torch_weights: Arrays | None = None
-    """Given to PyTorch, to make the mistake there as well."""
+    jax_numbers: Arrays = field(default_factory=dict)
+    """Weights and inputs given to JAX in the place of those of the same names, to undo the mistake there."""
+    torch_weights: Arrays = field(default_factory=dict)
+    """Weights given to PyTorch, to make the mistake there as well."""
     torch_setting: Callable[[torch.nn.Module], object] | None = None
     """Changes the PyTorch module."""
-    context: Callable[[], AbstractContextManager[Any]] | None = None
-    """In which the sides run."""
+    precise: bool = False
+    """Whether JAX computes products in full precision."""
 
 
 def find_traps(case: Case, variant: Variant, numbers: Numbers, dtype: str, seconds: float = 60.0) -> tuple[str, ...]:
@@ -60,16 +58,15 @@ def hypotheses(case: Case, variant: Variant, numbers: Numbers) -> Iterator[Hypot
     weights = numbers.weights
     yield from _biases(weights)
     yield from _gates(weights)
-    yield from _exchanges(weights, "jax_weights")
+    yield from _exchanges(weights)
     for name, weight in weights.items():
         if weight.ndim == 2 and weight.shape[0] == weight.shape[1]:
-            yield Hypothesis(f"{name} is not transposed, or twice", jax_weights={name: weight.T})
+            yield Hypothesis(f"{name} is not transposed, or twice", {name: weight.T})
     yield from _scales(numbers)
     yield from _inputs(numbers.inputs)
     yield from _settings(case, variant)
-    precise = partial(jax.default_matmul_precision, "highest")
     words = "products in less than full precision: set jax_default_matmul_precision to highest"
-    yield Hypothesis(words, context=precise)
+    yield Hypothesis(words, precise=True)
 
 
 def _biases(weights: Arrays) -> Iterator[Hypothesis]:
@@ -100,27 +97,26 @@ def _gates(weights: Arrays) -> Iterator[Hypothesis]:
                 reordered = {n: np.concatenate([np.split(weights[n], count)[i] for i in order]) for n in packed}
                 taken = ", ".join(gates[i] for i in np.argsort(order))
                 mistake = f"gates in another order: JAX takes PyTorch's {', '.join(gates)} as {taken}"
-                yield Hypothesis(mistake, jax_weights=reordered)
+                yield Hypothesis(mistake, reordered)
 
 
-def _exchanges(arrays: Arrays, place: str) -> Iterator[Hypothesis]:
+def _exchanges(arrays: Arrays) -> Iterator[Hypothesis]:
     for (one, x), (other, y) in combinations(arrays.items(), 2):
         if x is not None and y is not None and x.shape == y.shape and x.dtype == y.dtype:
-            exchanged: Any = {place: {one: y, other: x}}
-            yield Hypothesis(f"{one} and {other} are exchanged", **exchanged)
+            yield Hypothesis(f"{one} and {other} are exchanged", {one: y, other: x})
 
 
 def _scales(numbers: Numbers) -> Iterator[Hypothesis]:
     """Multiply a single tensor: that makes up for a factor that was forgotten or applied twice."""
     inputs = {name: x for name, x in numbers.inputs.items() if x is not None and is_floating(x)}
-    sizes = {size for x in (*inputs.values(), *numbers.weights.values()) for size in x.shape if size > 1}
-    factors = {size**0.5: f"√{size}" for size in sorted(sizes)}
+    tensors = (*inputs.items(), *numbers.weights.items())
+    sizes = {size for _, x in tensors for size in x.shape if size > 1}
     for sign, words in ((1, "divided"), (-1, "multiplied")):
-        for name, x in (*inputs.items(), *numbers.weights.items()):
-            place = "jax_weights" if name in numbers.weights else "jax_inputs"
-            for factor, text in (factors | {float(size): str(size) for size in x.shape if size > 1}).items():
-                scaled: Any = {place: {name: (x * factor**sign).astype(x.dtype)}}
-                yield Hypothesis(f"{name}, or what it is multiplied with, is {words} by {text} in JAX", **scaled)
+        for name, x in tensors:
+            factors = {f"√{size}": size**0.5 for size in sorted(sizes)} | {str(n): n for n in x.shape if n > 1}
+            for text, factor in factors.items():
+                scaled = (x * float(factor) ** sign).astype(x.dtype)
+                yield Hypothesis(f"{name}, or what it is multiplied with, is {words} by {text} in JAX", {name: scaled})
 
 
 def _inputs(inputs: Arrays) -> Iterator[Hypothesis]:
@@ -128,18 +124,17 @@ def _inputs(inputs: Arrays) -> Iterator[Hypothesis]:
         if x is None:
             continue
         if x.dtype == bool:
-            yield Hypothesis(f"{name} is read the other way round", jax_inputs={name: ~x})
+            yield Hypothesis(f"{name} is read the other way round", {name: ~x})
         elif is_floating(x):
             for axis in (axis for axis in range(x.ndim) if x.shape[axis] > 1):
-                yield Hypothesis(f"{name} is read in reverse along axis {axis}", jax_inputs={name: np.flip(x, axis)})
+                yield Hypothesis(f"{name} is read in reverse along axis {axis}", {name: np.flip(x, axis)})
         else:
             for offset in (-1, 1):
-                words = f"{name} is taken as {offset:+d} in JAX: off by one"
-                yield Hypothesis(words, jax_inputs={name: x - offset})
+                yield Hypothesis(f"{name} is taken as {offset:+d} in JAX: off by one", {name: x - offset})
                 if x.ndim > 1:
                     words = f"{name} is shifted by {offset:+d} along its last axis"
-                    yield Hypothesis(words, jax_inputs={name: np.roll(x, -offset, axis=-1)})
-    yield from _exchanges(inputs, "jax_inputs")
+                    yield Hypothesis(words, {name: np.roll(x, -offset, axis=-1)})
+    yield from _exchanges(inputs)
 
 
 EPSILONS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12)
@@ -150,19 +145,16 @@ def _settings(case: Case, variant: Variant) -> Iterator[Hypothesis]:
     if case.torch.build is None:
         return
     parts = list(case.torch.build(variant.options, variant.inputs).modules())
-    if any(hasattr(part, "eps") for part in parts):
-        for epsilon in EPSILONS:
-            setting = partial(_set_all, name="eps", value=epsilon)
-            yield Hypothesis(f"epsilon is {epsilon:g} in JAX", torch_setting=setting)
-    if any(isinstance(part, torch.nn.GELU) for part in parts):
-        for approximate in ("none", "tanh"):
-            setting = partial(_set_all, name="approximate", value=approximate)
-            yield Hypothesis(f"GELU is that of approximate={approximate!r} in JAX", torch_setting=setting)
+    values = {"eps": EPSILONS, "approximate": ("none", "tanh")}
+    words = {"eps": "epsilon is {:g} in JAX", "approximate": "GELU is that of approximate={!r} in JAX"}
+    for name in (name for name in values if any(hasattr(part, name) for part in parts)):
+        for value in values[name]:
+            yield Hypothesis(words[name].format(value), torch_setting=partial(_set_all, name, value))
     if any(isinstance(part, torch.nn.modules.batchnorm._BatchNorm) for part in parts):
         yield Hypothesis("JAX normalises by the batch, as in training", torch_setting=lambda module: module.train())
 
 
-def _set_all(module: torch.nn.Module, name: str, value: Any) -> None:
+def _set_all(name: str, value: Any, module: torch.nn.Module) -> None:
     for part in module.modules():
         if hasattr(part, name):
             setattr(part, name, value)
@@ -170,31 +162,24 @@ def _set_all(module: torch.nn.Module, name: str, value: Any) -> None:
 
 def _explains(hypothesis: Hypothesis, case: Case, variant: Variant, numbers: Numbers, dtype: str) -> bool:
     """Whether all outputs agree under the hypothesis; one that cannot run explains nothing."""
-    torch_numbers = replace(numbers, weights={**numbers.weights, **(hypothesis.torch_weights or {})})
-    jax_numbers = replace(
-        numbers,
-        weights={**numbers.weights, **(hypothesis.jax_weights or {})},
-        inputs={**numbers.inputs, **(hypothesis.jax_inputs or {})},
+    torch_numbers = replace(numbers, weights={**numbers.weights, **hypothesis.torch_weights})
+    weights, inputs = (
+        {name: hypothesis.jax_numbers.get(name, x) for name, x in arrays.items()}
+        for arrays in (numbers.weights, numbers.inputs)
     )
-    if hypothesis.torch_setting is not None:
-        case = replace(case, torch=_with_setting(case.torch, hypothesis.torch_setting))
-    context = hypothesis.context or nullcontext
-    if hypothesis.context is not None:
-        forget_programs()
+    jax_numbers = replace(numbers, weights=weights, inputs=inputs)
+    setting, side = hypothesis.torch_setting, case.torch
+    if setting is not None:
+
+        def call(module: Any, *rest: Any) -> Any:
+            setting(module)
+            return side.call(module, *rest)
+
+        case = replace(case, torch=replace(side, call=call))
+    precision = jax.default_matmul_precision("highest") if hypothesis.precise else nullcontext()
     try:
-        with torch.no_grad(), context():  # the outputs alone: a changed weight has another gradient
+        with torch.no_grad(), precision:  # the outputs alone: a changed weight has another gradient
             runs = run_both(case, variant, torch_numbers, dtype, jax_numbers=jax_numbers)
     except (TypeError, ValueError, RuntimeError, IndexError):
         return False
-    finally:
-        if hypothesis.context is not None:
-            forget_programs()
     return not any(measurement.failed for measurement in compare_runs(case, variant, dtype, runs))
-
-
-def _with_setting(side: TorchSide, setting: Callable[[torch.nn.Module], object]) -> TorchSide:
-    def call(module: Any, inputs: Any, options: Any) -> Any:
-        setting(module)
-        return side.call(module, inputs, options)
-
-    return replace(side, call=call)

@@ -5,7 +5,7 @@ parameter that differs is named, with the settings that explain it: defaults of 
 (AdamW's decay is 1e-2 in PyTorch and 1e-4 in Optax), and so do the places of epsilons.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +15,7 @@ import optax
 import torch
 
 from parity_tests.compare import relative_error
-from parity_tests.diagnosis.symptoms import describe
+from parity_tests.diagnosis.symptoms import describe, report
 from parity_tests.optimizers import Arrays, JaxOptimizer, MakeOptimizer, TorchOptimizer
 
 BOUND = 1e-11
@@ -36,26 +36,8 @@ class UpdateDivergence:
     """Settings of PyTorch's optimiser with which the two agree."""
 
     def __str__(self) -> str:
-        return "\n".join(
-            [
-                f"the optimisers part in step {self.step} at {self.parameter}: error {self.error:.3g}, bound {BOUND:g}",
-                *(f"  looks like: {symptom}" for symptom in self.symptoms),
-                *(f"  explained by: {trap}" for trap in self.traps),
-            ]
-        )
-
-
-@dataclass(frozen=True)
-class _Variation:
-    """PyTorch's side with at most one thing changed."""
-
-    name: str = ""
-    settings: tuple[tuple[str, Any], ...] = ()
-    """Of every parameter group."""
-    clip_epsilon: float = 1e-6
-    """That of `torch.nn.utils.clip_grad_norm_`."""
-    epsilon_inside: bool = False
-    """√(v + ε) in place of √v + ε, of a sum of squares."""
+        where = f"the optimisers part in step {self.step} at {self.parameter}: error {self.error:.3g}, bound {BOUND:g}"
+        return report(where, self.symptoms, self.traps)
 
 
 def find_update_divergence(
@@ -86,21 +68,25 @@ def find_update_divergence(
     jax_side = JaxOptimizer(transformation, start)
     ours = [jax_side.step(gradient).parameters for gradient in gradients]
 
-    def run(variation: _Variation) -> list[Arrays]:
-        torch_side = _vary(make_optimizer, start, clip_norm, variation)
-        return [torch_side.step(gradient).parameters for gradient in gradients]
+    def run(change: Change = lambda optimizer: None, clip_epsilon: float = 1e-6) -> list[Arrays]:
+        clip = None if clip_norm is None else partial(_clip, clip_norm=clip_norm, epsilon=clip_epsilon)
+        side = TorchOptimizer(make_optimizer, start, clip)
+        change(side.optimizer)
+        return [side.step(gradient).parameters for gradient in gradients]
 
-    twin = run(_Variation())
+    twin = run()
     found = _first_difference(ours, twin)
     if found is None:
         return None
     step, name = found
     settings = make_optimizer([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]
-    variations = _variations(settings, clip_norm is not None)
-    traps = tuple(variation.name for variation in variations if _first_difference(ours, run(variation)) is None)
+    traps = [words for words, change in _changes(settings) if _first_difference(ours, run(change)) is None]
+    if clip_norm is not None and _first_difference(ours, run(clip_epsilon=0.0)) is None:
+        traps.append("the norm is clipped without PyTorch's epsilon of 1e-6 in JAX")
     before = ours[step - 1][name] if step else start[name]
     symptoms = describe(ours[step][name] - before, twin[step][name] - before)
-    return UpdateDivergence(step + 1, name, relative_error(ours[step][name], twin[step][name]), symptoms, traps)
+    error = relative_error(ours[step][name], twin[step][name])
+    return UpdateDivergence(step + 1, name, error, symptoms, tuple(traps))
 
 
 def _first_difference(ours: list[Arrays], twin: list[Arrays]) -> tuple[int, str] | None:
@@ -117,21 +103,6 @@ def _draw_gradients(rng: np.random.Generator, shapes: Mapping[str, tuple[int, ..
         name: np.asarray(rng.normal(size=shape) * 10.0 ** rng.uniform(-6, 1, shape) * (rng.random(shape) > 1 / 8))
         for name, shape in shapes.items()
     }
-
-
-def _vary(
-    make_optimizer: MakeOptimizer, start: Arrays, clip_norm: float | None, variation: _Variation
-) -> TorchOptimizer:
-    clip = None if clip_norm is None else partial(_clip, clip_norm=clip_norm, epsilon=variation.clip_epsilon)
-    side = TorchOptimizer(make_optimizer, start, clip)
-    for group in side.optimizer.param_groups:
-        epsilon = group.get("eps", 0.0)
-        group.update(variation.settings)
-        if variation.epsilon_inside:
-            group["eps"] = 0.0
-            for parameter in group["params"]:
-                side.optimizer.state[parameter]["sum"] += epsilon
-    return side
 
 
 def _clip(parameters: list[torch.nn.Parameter], clip_norm: float, epsilon: float) -> torch.Tensor:
@@ -156,20 +127,36 @@ ALTERNATIVES: dict[str, tuple[Any, ...]] = {
 """Defaults of the two frameworks, of papers and of older versions."""
 
 
-def _variations(settings: Mapping[str, Any], clipped: bool) -> Iterator[_Variation]:
+Change = Callable[[torch.optim.Optimizer], None]
+"""Changes PyTorch's optimiser in place."""
+
+
+def _changes(settings: Mapping[str, Any]) -> Iterator[tuple[str, Change]]:
+    """Yield what may be otherwise in JAX, in words, and the change that does the same to PyTorch's optimiser."""
     for name, values in ALTERNATIVES.items():
         for value in values:
             if name in settings and settings[name] != value:
                 words = f"{name} is {value} in JAX, and {settings[name]} in PyTorch"
-                yield _Variation(words, ((name, value),))
-    decay, decoupled = settings.get("weight_decay"), settings.get("decoupled_weight_decay")
-    if decay is not None and decoupled is not None:
+                yield words, partial(_set, **{name: value})
+    if "decoupled_weight_decay" in settings:
+        decoupled = settings["decoupled_weight_decay"]
         how = "added to the gradient" if decoupled else "decoupled"
         for value in ALTERNATIVES["weight_decay"]:
-            if value not in (0.0, decay):
-                changed = (("weight_decay", value), ("decoupled_weight_decay", not decoupled))
-                yield _Variation(f"weight_decay is {value} and {how} in JAX", changed)
+            if value not in (0.0, settings["weight_decay"]):
+                change = partial(_set, weight_decay=value, decoupled_weight_decay=not decoupled)
+                yield f"weight_decay is {value} and {how} in JAX", change
     if "initial_accumulator_value" in settings:
-        yield _Variation("epsilon is inside the root in JAX", epsilon_inside=True)
-    if clipped:
-        yield _Variation("the norm is clipped without PyTorch's epsilon of 1e-6 in JAX", clip_epsilon=0.0)
+        yield "epsilon is inside the root in JAX", _move_epsilon_inside
+
+
+def _set(optimizer: torch.optim.Optimizer, **settings: Any) -> None:
+    for group in optimizer.param_groups:
+        group.update(settings)
+
+
+def _move_epsilon_inside(optimizer: torch.optim.Optimizer) -> None:
+    """√(s + ε) in place of √s + ε, of Adagrad's sum of squares."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter]["sum"] += group["eps"]
+        group["eps"] = 0.0

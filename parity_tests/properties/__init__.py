@@ -1,7 +1,7 @@
-"""Statements that hold for any numbers, checked on many drawn cases in both frameworks.
+"""Properties that hold for any numbers, checked on many drawn cases in both frameworks.
 
-subjects     the functions, modules and models that are checked, and the letters of their axes
-answers      the outputs and gradients of a subject in either framework
-properties   the statements: masking equals deleting, a batch equals its rows, NaN in padding reaches nothing, …
-trials       the properties on many cases, counted; `python -m parity_tests.properties`
+subjects     the functions, modules and models that are checked, and numbers drawn for them
+properties   the properties: masking equals deleting, a batch equals its rows, NaN in padding reaches nothing, …
+
+`python -m parity_tests.properties` checks them on 100,000 new cases.
 """

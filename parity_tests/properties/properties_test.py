@@ -1,34 +1,32 @@
-"""The properties on a few cases each, always the same ones; and, slowly, on a hundred thousand new ones."""
+"""The properties on a few cases each, always the same ones. (`python -m parity_tests.properties` draws new ones.)"""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from parity_tests.properties import trials
-from parity_tests.properties.properties import PROPERTIES, Property
+from parity_tests.properties.__main__ import Options, main
+from parity_tests.properties.properties import PROPERTIES, Property, check_property
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-EXAMPLES = 4
+# Another dtype is another program to compile; softmaxes compile in no time.
+QUICK = [
+    pytest.param(
+        replace(chosen, dtypes=chosen.dtypes if "float16" in chosen.dtypes else chosen.dtypes[:1]),
+        subject,
+        id=f"{chosen.name}: {subject}",
+    )
+    for chosen in PROPERTIES
+    for subject in chosen.subjects
+    if subject not in chosen.slow
+]
 
 
-def _quick() -> Iterator[object]:
-    for chosen in PROPERTIES:
-        # Another dtype is another program to compile; softmaxes compile in no time.
-        quick = replace(chosen, dtypes=chosen.dtypes if "float16" in chosen.dtypes else chosen.dtypes[:1])
-        for subject in chosen.subjects if chosen.quick is None else chosen.quick:
-            yield pytest.param(quick, subject, id=f"{chosen.name}: {subject}")
-
-
-@pytest.mark.parametrize(("chosen", "subject"), list(_quick()))
+@pytest.mark.parametrize(("chosen", "subject"), QUICK)
 def test_holds(chosen: Property, subject: str) -> None:
-    assert trials.try_property(chosen, subject, EXAMPLES) == EXAMPLES
+    check_property(chosen, subject, cases=4)
 
 
 @pytest.mark.slow
-def test_a_hundred_thousand_cases(capsys: pytest.CaptureFixture[str]) -> None:
-    with capsys.disabled():
-        rows = trials.try_all(trials.Options())
-    assert not [row.failure for row in rows if row.failure]
-    assert sum(row.cases for row in rows) >= 100_000
+def test_holds_on_a_hundred_thousand_cases() -> None:
+    assert main(Options()) >= 100_000

@@ -7,12 +7,10 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 
 import jinja2
-import numpy as np
 
 from parity_tests.cases.twin_differences import NOT_THE_SAME
 from parity_tests.report.drift_plot import draw_drift
-from parity_tests.report.tables import FaultRow, Row, TrainingRow
-from parity_tests.training.training import Drift
+from parity_tests.report.tables import FaultRow, Row, TrainingRow, share
 
 
 def as_page(rows: Sequence[Row], trainings: Sequence[TrainingRow], faults: Sequence[FaultRow]) -> str:
@@ -24,12 +22,12 @@ def as_page(rows: Sequence[Row], trainings: Sequence[TrainingRow], faults: Seque
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["power"] = power
+    environment.filters |= {"power": power, "share": share}
     return environment.get_template("page.html").render(
         rows=rows,
         faults=faults,
         trainings=trainings,
-        drift=_draw(trainings),
+        drift=_as_svg([row for row in trainings if row.curves is not None]),
         differences=NOT_THE_SAME,
         packages={name: version(name) for name in ("jax", "flax", "optax", "torch", "numpy")},
         machine=f"Python {platform.python_version()}, {platform.system()} {platform.machine()}",
@@ -37,15 +35,8 @@ def as_page(rows: Sequence[Row], trainings: Sequence[TrainingRow], faults: Seque
     )
 
 
-def _draw(trainings: Sequence[TrainingRow]) -> str:
-    """The drifts as one SVG; empty if there are none."""
-    drifts = [
-        Drift(
-            row.training, row.steps, {q: {k: np.array(x) for k, x in sides.items()} for q, sides in row.curves.items()}
-        )
-        for row in trainings
-        if row.curves is not None
-    ]
+def _as_svg(drifts: Sequence[TrainingRow]) -> str:
+    """Draw the drifts; empty if there are none."""
     if not drifts:
         return ""
     file = io.StringIO()

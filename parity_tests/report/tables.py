@@ -75,42 +75,43 @@ def summarize(measurements: Sequence[Measurement]) -> Row:
     )
 
 
-def summarize_training(name: str, result: TrainingComparison | Drift) -> TrainingRow:
+def summarize_training(result: TrainingComparison | Drift) -> TrainingRow:
     """Make the row of one training."""
     if isinstance(result, TrainingComparison):
-        worst = result.worst
-        where = f"{worst.quantity} of {worst.tensor}, step {worst.step}"
-        return TrainingRow(name, result.dtype, result.steps, worst.error, result.bound, where, result.failed, None)
+        quantity, tensor, step, error = result.worst
+        where = f"{quantity} of {tensor}, step {step}"
+        return TrainingRow(result.name, "float64", result.steps, error, result.bound, where, result.failed, None)
     ours, twin = (result.median("parameters", framework) for framework in ("JAX", "PyTorch"))
-    curves = {
-        q: {side: list(map(float, errors)) for side, errors in sides.items()} for q, sides in result.curves.items()
-    }
+    curves = {q: {side: errors.tolist() for side, errors in sides.items()} for q, sides in result.curves.items()}
     where = f"parameters; PyTorch's own {twin:.1e}"
-    return TrainingRow(name, "float32", result.steps, ours, result.bound("parameters"), where, result.failed, curves)
+    bound = result.bound("parameters")
+    return TrainingRow(result.name, "float32", result.steps, ours, bound, where, result.failed, curves)
 
 
 def as_table(rows: Sequence[Row]) -> Table:
     """Lay out the cases for a terminal of 80 columns."""
-    table = Table(title="JAX against PyTorch", title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
-    table.add_column("case", overflow="fold")
-    table.add_column("dtype", no_wrap=True)
-    for heading in ("forward", "gradients", "worst\nULP", "PyTorch's\nown", "of its\nbound"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
-    for row in rows:
-        errors = (f"{row.forward:.1e}", f"{row.gradients:.1e}", f"{row.ulps:.2g}", f"{row.torch:.1e}")
-        share = f"{row.share:.0%}" if row.share < 100 else "> 100"
-        table.add_row(row.case, row.dtype, *errors, share, _verdict(bool(row.failures)))
-    return table
+    headings = ("case", "dtype", "forward", "gradients", "worst\nULP", "PyTorch's\nown", "of its\nbound", "verdict")
+    cells = (
+        (r.case, r.dtype, *errors, share(r), _verdict(bool(r.failures)))
+        for r in rows
+        for errors in [(f"{r.forward:.1e}", f"{r.gradients:.1e}", f"{r.ulps:.2g}", f"{r.torch:.1e}")]
+    )
+    return _table("JAX against PyTorch", headings, cells, numbers=range(2, 7))
+
+
+def share(row: Row) -> str:
+    """A row's share of its bound, in words."""
+    return f"{row.share:.0%}" if row.share < 100 else "> 100"
 
 
 def as_training_table(rows: Sequence[TrainingRow]) -> Table:
     """Lay out the trainings."""
+    headings = ("training", "dtype", "steps", "error", "bound", "where", "verdict")
     cells = (
         (r.training, r.dtype, str(r.steps), f"{r.error:.1e}", f"{r.bound:.1e}", r.where, _verdict(r.failed))
         for r in rows
     )
-    return _table("training", ("training", "dtype", "steps", "error", "bound", "where", "verdict"), cells)
+    return _table("training", headings, cells, numbers=range(2, 5))
 
 
 def as_fault_table(faults: Sequence[FaultRow]) -> Table:
@@ -119,10 +120,11 @@ def as_fault_table(faults: Sequence[FaultRow]) -> Table:
     return _table("planted faults", ("fault", "planted in", "checked by", "caught"), cells)
 
 
-def _table(title: str, headings: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Table:
+def _table(title: str, headings: Sequence[str], rows: Iterable[tuple[str, ...]], numbers: Sequence[int] = ()) -> Table:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in ("steps", "error", "bound") else "left")
+    for column, heading in enumerate(headings):
+        fixed = column in numbers or heading in ("dtype", "verdict")
+        table.add_column(heading, justify="right" if column in numbers else "left", no_wrap=fixed, overflow="fold")
     for row in rows:
         table.add_row(*row)
     return table

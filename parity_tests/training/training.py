@@ -1,18 +1,18 @@
 """Training parity: from the same weights, batches and dropout, N steps in both frameworks, compared at every step.
 
-A step is what the program does: the loss of teacher forcing, its gradients, the clipping of their global norm, Adam.
-The JAX side is `jax_attn` and `jax_attn.optim`, the other is `torch_ref` and `torch.optim.Adam`. The loss, each
-gradient before and after clipping, the norm, both moments and each parameter are compared under PyTorch's names, by
-tensor: max|a − b| / max|b|.
+A step is that of the trainer: the loss of teacher forcing, its gradients, the clipping of their global norm, Adam. The
+JAX side is `jax_attn` and `jax_attn.optim`, the other is `torch_ref` and `torch.optim.Adam`. The loss, each gradient
+before and after clipping, the norm, both moments and each parameter are compared under PyTorch's names, by tensor:
+max|a − b| / max|b|.
 
-    free-running     both go their own way from the same start; float64, within 1e-9
+    free-running     each goes its own way from the same start; float64, within 1e-9
     re-synchronised  before each step JAX takes over PyTorch's parameters and moments; float64, within 1e-11
     drift            both run in float32, each measured against PyTorch in float64; JAX's drift is of PyTorch's size
 
-No tensor is an exception. Adam divides by the gradient's own size and so amplifies rounding where the true gradient is
-nearly 0. W_q is such a tensor: its gradient is 1e-8 at the start, good to 3e-13 in float64 and to 1e-4 in float32, and
-it has the largest error in nearly every step. It stays far below the bounds because Adam's ε is of its size. Where the
-true gradient is 0, for words that do not occur, it is 0 to the bit in both, and so are the moments and the step.
+No tensor is an exception. Adam divides by the gradient's own size, and so amplifies rounding where the true gradient is
+nearly 0. W_q is such a tensor (its gradient is 1e-8 at the start), and has the largest error in nearly every step; it
+stays far below the bounds because Adam's ε is of its size. Where the true gradient is 0, for words that do not occur,
+it is 0 to the bit in both, and so are the moments and the step.
 
 The learning rates keep training from being chaotic. With 0.005 instead of 0.002 the GRU lets float32's rounding grow
 from 1e-5 to 1e-1 within 200 steps, in either framework, and the comparison would say nothing.
@@ -65,7 +65,7 @@ class Training:
     """Of weights, batches and dropout."""
 
 
-_SIZES = {"vocab_size": VOCAB, "embed_size": EMBED, "num_layers": LAYERS, "dropout": DROPOUT}
+_SIZES: dict[str, Any] = {"vocab_size": VOCAB, "embed_size": EMBED, "num_layers": LAYERS, "dropout": DROPOUT}
 
 BOOK = Training(
     "lstm, the book's",
@@ -86,9 +86,6 @@ LUONG = Training(
     learning_rate=0.002,
 )
 TRAININGS = (BOOK, LUONG)
-
-
-# The numbers that both frameworks are given
 
 
 def draw_batch(training: Training, step: int) -> dict[str, np.ndarray]:
@@ -197,7 +194,14 @@ class Trainer:
     def __init__(self, training: Training, framework: Framework, dtype: str) -> None:
         self.training, self.framework, self.dtype = training, framework, dtype
         self.weights: Arrays = initial_weights(training, dtype)
-        self.optimizer: Any = _optimizer(training, framework, self.weights)
+        self.optimizer: Any
+        if framework == "PyTorch":
+            clip, make = partial(_clip, training), partial(torch.optim.Adam, lr=training.learning_rate)
+            self.optimizer = TorchOptimizer(make, self.weights, clip)
+        else:
+            adam = optim.Adam().build(training.learning_rate)
+            clipping = optim.clip_by_global_norm(training.clip_norm, training.clip_epsilon)
+            self.optimizer = JaxOptimizer(adam, self.weights, clipping)
 
     def step(self, number: int) -> Step:
         """Train on the batch of this step."""
@@ -218,28 +222,14 @@ class Trainer:
         self.weights = step.parameters
 
 
-def _optimizer(training: Training, framework: Framework, weights: Arrays) -> Any:
-    if framework == "PyTorch":
-        return TorchOptimizer(lambda p: torch.optim.Adam(p, training.learning_rate), weights, partial(_clip, training))
-    adam, clip = _transformations(training, optim.scale_by_adam, optim.clip_by_global_norm)
-    return JaxOptimizer(adam, weights, clip)
-
-
 def _clip(training: Training, parameters: list[torch.nn.Parameter]) -> torch.Tensor:
     if training.clip_epsilon == 0:
         return clip_gradients(SimpleNamespace(parameters=lambda: parameters), training.clip_norm)  # type: ignore[arg-type]
     return torch.nn.utils.clip_grad_norm_(parameters, training.clip_norm)  # with its 1e-6
 
 
-@cache
-def _transformations(training: Training, scale: Callable[..., Any], clip: Callable[..., Any]) -> tuple[Any, Any]:
-    """Adam and the clipping, once for all runs; a planted `scale_by_adam` or `clip` is another key of the cache."""
-    del scale  # Adam calls it
-    return optim.Adam().build(training.learning_rate), clip(training.clip_norm, training.clip_epsilon)
-
-
 class Reference:
-    """PyTorch's training in float64, as far as it was asked for: three comparisons share it."""
+    """PyTorch's training in float64, computed as far as it is read: three comparisons share it."""
 
     def __init__(self, training: Training) -> None:
         self.trainer, self.steps = Trainer(training, "PyTorch", "float64"), list[Step]()
@@ -250,10 +240,8 @@ class Reference:
         return self.steps[number]
 
 
-@lru_cache(maxsize=1)
-def reference(training: Training) -> Reference:
-    """Keep the last training's reference: 100 MB for 500 steps."""
-    return Reference(training)
+reference = lru_cache(maxsize=1)(Reference)
+"""Keeps the last training: 100 MB for 500 steps."""
 
 
 # The comparisons
@@ -270,36 +258,29 @@ class Worst(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingComparison:
-    """How far apart both frameworks were at each step."""
+    """How far apart both frameworks were at each step, in float64."""
 
-    model: str
-    mode: Literal["free-running", "re-synchronised"]
-    dtype: str
+    name: str
     steps: int
     bound: float
     errors: dict[str, np.ndarray]
     """For each quantity of `Step`, the worst tensor's error at each step."""
     worst: Worst
-    losses: np.ndarray
-    """PyTorch's, at each step."""
-    clipped_steps: int
-    """How many steps had gradients larger than the allowed norm."""
 
     @property
     def failed(self) -> bool:
         return not all((errors <= self.bound).all() for errors in self.errors.values())
 
     def __str__(self) -> str:
-        at = f"{self.worst.quantity} of {self.worst.tensor} at step {self.worst.step}"
-        verdict = "exceeds" if self.failed else "within"
-        return f"{self.model} | {self.mode} | {self.dtype} | {at}: {self.worst.error:.2e} {verdict} {self.bound:.0e}"
+        quantity, tensor, step, error = self.worst
+        return f"{self.name}: {quantity} of {tensor} at step {step}: error {error:.2e}, bound {self.bound:.0e}"
 
 
 @dataclass(frozen=True)
 class Drift:
     """How far each framework in float32 has come from PyTorch in float64."""
 
-    model: str
+    name: str
     steps: int
     curves: dict[str, dict[str, np.ndarray]]
     """`curves[one of DRIFT_FACTORS]["JAX" or "PyTorch"]`: the error at each step."""
@@ -316,12 +297,8 @@ class Drift:
         return not all(self.median(quantity, "JAX") <= self.bound(quantity) for quantity in self.curves)
 
     def __str__(self) -> str:
-        medians = (
-            f"{quantity} JAX {self.median(quantity, 'JAX'):.2e}, PyTorch {self.median(quantity, 'PyTorch'):.2e}, "
-            f"allowed {self.bound(quantity):.2e}"
-            for quantity in self.curves
-        )
-        return f"{self.model} | drift | float32 | {'; '.join(medians)}: {'exceeds' if self.failed else 'within'}"
+        medians = (f"{x} JAX {self.median(x, 'JAX'):.2e}, bound {self.bound(x):.2e}" for x in self.curves)
+        return f"{self.name}: {'; '.join(medians)}"
 
 
 def free_running(training: Training, steps: int = 200) -> TrainingComparison:
@@ -329,7 +306,7 @@ def free_running(training: Training, steps: int = 200) -> TrainingComparison:
 
     Every step adds a rounding error, which the steps after it carry on: whole trainings are compared.
     """
-    return _compare(training, "free-running", steps, 1e-9)
+    return _compare(training, steps, 1e-9, synchronise=False)
 
 
 def resynchronised(training: Training, steps: int = 500) -> TrainingComparison:
@@ -337,28 +314,22 @@ def resynchronised(training: Training, steps: int = 500) -> TrainingComparison:
 
     Nothing adds up, so each step is an independent proof, at the parameters that training has reached.
     """
-    return _compare(training, "re-synchronised", steps, 1e-11)
+    return _compare(training, steps, 1e-11, synchronise=True)
 
 
-def _compare(
-    training: Training, mode: Literal["free-running", "re-synchronised"], steps: int, bound: float
-) -> TrainingComparison:
-    errors: dict[str, list[float]] = {quantity: [] for quantity in Step._fields}
+def _compare(training: Training, steps: int, bound: float, synchronise: bool) -> TrainingComparison:
+    errors = {quantity: np.zeros(steps) for quantity in Step._fields}
     worst, ours, twin = Worst("", "", 0, -1.0), Trainer(training, "JAX", "float64"), reference(training)
     for number in range(steps):
-        if mode == "re-synchronised" and number > 0:
+        if synchronise and number > 0:
             ours.take_over(twin[number - 1])
-        found, expected = ours.step(number), twin[number]
-        for quantity in Step._fields:
-            by_tensor = tensor_errors(getattr(found, quantity), getattr(expected, quantity))
+        for quantity, found, expected in zip(Step._fields, ours.step(number), twin[number], strict=True):
+            by_tensor = tensor_errors(found, expected)
             tensor = max(by_tensor, key=by_tensor.__getitem__)
-            errors[quantity].append(by_tensor[tensor])
-            if by_tensor[tensor] > worst.error:
-                worst = Worst(quantity, tensor, number, by_tensor[tensor])
-    arrays = {quantity: np.array(at_steps) for quantity, at_steps in errors.items()}
-    losses = np.array([float(twin[number].loss["loss"]) for number in range(steps)])
-    clipped_steps = sum(bool(twin[number].norm["norm"] > training.clip_norm) for number in range(steps))
-    return TrainingComparison(training.name, mode, "float64", steps, bound, arrays, worst, losses, clipped_steps)
+            errors[quantity][number] = by_tensor[tensor]
+            worst = max(worst, Worst(quantity, tensor, number, by_tensor[tensor]), key=lambda place: place.error)
+    name = f"{training.name}: {'re-synchronised' if synchronise else 'free-running'}"
+    return TrainingComparison(name, steps, bound, errors, worst)
 
 
 def drift(training: Training, steps: int = 200) -> Drift:
@@ -376,8 +347,10 @@ def drift(training: Training, steps: int = 200) -> Drift:
             curves["parameters"][framework][number] = np.median(errors)
             curves["worst parameter"][framework][number] = max(errors)
             curves["loss"][framework][number] = tensor_errors(step.loss, truth.loss)["loss"]
-    return Drift(training.name, steps, curves)
+    return Drift(f"{training.name}: drift", steps, curves)
 
+
+COMPARISONS: tuple[Callable[..., TrainingComparison | Drift], ...] = (free_running, resynchronised, drift)
 
 DRIFT_FACTORS = {"parameters": 2.0, "worst parameter": 16.0, "loss": 4.0}
 """How many times PyTorch's drift JAX's may be, by the medians over the steps.
@@ -394,20 +367,6 @@ and for two of the three quantities far below the effect of steps that are 1e-5 
 `jax_attn.optim.scale_by_adam`). The worst tensor's factor is wide, since a single tensor's drift varies: it is there
 for a tensor that is wrong altogether.
 """
-
-
-class TrainingRun(NamedTuple):
-    """One of the comparisons: `run()`, or `run(steps=…)` for a shorter one."""
-
-    name: str
-    run: Callable[..., TrainingComparison | Drift]
-
-
-RUNS = tuple(
-    TrainingRun(f"{training.name}: {name}", partial(function, training))
-    for training in TRAININGS
-    for name, function in (("free-running", free_running), ("re-synchronised", resynchronised), ("drift", drift))
-)
 
 
 def tensor_errors(ours: Arrays, twin: Arrays) -> dict[str, float]:

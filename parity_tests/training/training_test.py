@@ -11,13 +11,13 @@ import pytest
 
 from jax_attn import optim
 from parity_tests.faults import TRAINING_FAULTS, Fault
-from parity_tests.faults.fault import bias_dropped
 from parity_tests.jax_side import forget_programs
 from parity_tests.report.drift_plot import draw_drift
+from parity_tests.report.tables import summarize_training
 from parity_tests.training.training import (
     BOOK,
+    COMPARISONS,
     EPOCH,
-    RUNS,
     TRAININGS,
     Step,
     Trainer,
@@ -28,8 +28,6 @@ from parity_tests.training.training import (
     resynchronised,
     tensor_errors,
 )
-
-MODEL_FAULT = Fault("one bias dropped", "training", "modules.recurrent:lstm_step", bias_dropped)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -54,23 +52,26 @@ def test_both_frameworks_train_alike(which):
     assert not apart.failed, str(apart)
 
     # It was a training worth comparing: it learnt, clipped, and nothing was compared with itself.
-    assert free.losses[-8:].mean() < 0.9 * free.losses[:8].mean()
-    assert together.clipped_steps > 0
-    assert which is BOOK or together.clipped_steps < together.steps
+    twin = [reference(which)[number] for number in range(100)]
+    losses = [float(step.loss["loss"]) for step in twin]
+    assert np.mean(losses[72:80]) < 0.9 * np.mean(losses[:8])
+    clipped = [bool(step.norm["norm"] > which.clip_norm) for step in twin]
+    assert any(clipped)
+    assert which is BOOK or not all(clipped)
     for comparison in (free, together):
         assert comparison.errors.keys() == set(Step._fields)
         assert comparison.worst.error == max(errors.max() for errors in comparison.errors.values()) > 0
     for quantity in ("parameters", "worst parameter"):
         assert all((errors > 0).mean() > 0.9 for errors in apart.curves[quantity].values())
-    assert draw_drift([apart]).axes
+    assert draw_drift([summarize_training(apart)]).axes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.name)
-def test_both_frameworks_train_alike_to_the_end(run):
-    result = run.run()
-    assert result.steps == (500 if "re-synchronised" in run.name else 200)
-    assert not result.failed, str(result)
+@pytest.mark.parametrize("which", TRAININGS, ids=lambda which: which.name)
+def test_both_frameworks_train_alike_to_the_end(which):
+    results = [compare(which) for compare in COMPARISONS]
+    assert [result.steps for result in results] == [200, 500, 200]
+    assert not any(result.failed for result in results), "\n".join(map(str, results))
 
 
 @pytest.mark.parametrize("which", TRAININGS, ids=lambda which: which.name)
@@ -86,13 +87,6 @@ def test_what_is_exactly_0_in_pytorch_is_exactly_0_in_jax(which, dtype):
             np.testing.assert_array_equal(found.gradients[name] == 0, zero, err_msg=name)
 
 
-def test_every_training_has_its_three_runs_which_can_be_cut_short():
-    assert len({run.name for run in RUNS}) == len(RUNS) == 3 * len(TRAININGS)
-    for run in RUNS[-3:]:
-        result = run.run(steps=2)
-        assert (result.model, result.steps) == (TRAININGS[-1].name, 2)
-
-
 @pytest.mark.parametrize("fault", TRAINING_FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_caught(fault: Fault) -> None:
     with fault.planted():
@@ -100,13 +94,6 @@ def test_a_planted_fault_is_caught(fault: Fault) -> None:
     assert comparison.failed
     assert comparison.errors["loss"].max() > comparison.bound  # it changes what is learnt, not its own place alone
     assert comparison.errors["gradients"][0] < 1e-11  # and a comparison of one forward and backward pass passes
-
-
-def test_a_fault_of_the_model_is_caught():
-    forget_programs()
-    with MODEL_FAULT.planted():
-        assert resynchronised(BOOK, steps=2).failed
-    forget_programs()
 
 
 @pytest.mark.slow
