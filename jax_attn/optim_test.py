@@ -1,4 +1,4 @@
-"""Compare each optimiser with torch.optim: the parameters and the whole state at each of 50 steps."""
+"""Compare each optimiser with torch.optim: the parameters and the whole state at each of 30 steps."""
 
 import inspect
 import math
@@ -15,7 +15,7 @@ import torch
 
 from jax_attn.optim import OPTIMIZERS, SGD, Adagrad, Adam, AdamW, RMSprop, clip_by_global_norm, scale_by_adam
 
-STEPS = 50
+STEPS = 30
 SHAPES = {"scalar": (), "bias": (5,), "weight": (3, 4), "embedding": (6, 2, 3), "one": (1,)}
 ADAM_STATE = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 RMS_STATE = {"square_avg": "nu"}
@@ -28,7 +28,6 @@ CASES: list[tuple[type, Settings, dict[str, str]]] = [
     (AdamW, {}, ADAM_STATE),
     (AdamW, {"betas": (0.7, 0.99), "eps": 1e-3, "weight_decay": 0.3}, ADAM_STATE),
     (SGD, {}, {}),
-    (SGD, {"weight_decay": 0.2}, {}),
     (SGD, {"momentum": 0.9}, {"momentum_buffer": "trace"}),
     (SGD, {"momentum": 0.8, "dampening": 0.4, "weight_decay": 0.1}, {"momentum_buffer": "trace"}),
     (SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1}, {"momentum_buffer": "trace"}),
@@ -201,11 +200,10 @@ def test_settings_that_torch_refuses_are_refused(kind, settings):
         kind(**settings)
 
 
-def test_settings_that_could_only_diverge_are_refused():
-    for kind, settings in (
-        (RMSprop, {"alpha": 1.5}),
-        (Adam, {"weight_decay": math.nan}),
-        (SGD, {"dampening": math.inf}),
-    ):
-        with pytest.raises(ValueError, match=next(iter(settings))):
-            kind(**settings)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(RMSprop, {"alpha": 1.5}), (Adam, {"weight_decay": math.nan}), (SGD, {"dampening": math.inf})],
+)
+def test_settings_that_could_only_diverge_are_refused(kind, settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        kind(**settings)

@@ -4,7 +4,6 @@
 # imported when the run comes to it.
 from __future__ import annotations
 
-import io
 import math
 import platform
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.checkpoint import RunFolder, next_free
-from train.command_line import parse
+from train.command_line import parse, set_encodings
 from train.config import Config, ConfigError
 from train.data import dataset
 from train.data.corpus import CorpusError
@@ -33,9 +32,7 @@ class DivergenceError(ArithmeticError):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train one model, and return the exit status; an error is one line on stderr."""
     started = time.perf_counter()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without é must not end a run
+    set_encodings()
     try:
         preset, config = parse(sys.argv[1:] if arguments is None else list(arguments))
         run(preset, config, started)

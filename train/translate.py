@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import os
 import sys
 import warnings
@@ -19,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from train.command_line import set_encodings
 from train.config import ConfigError
 from train.translation.lines import InputError, batched, read_lines
 from train.translation.options import Options, Output, Picture, given, option_name, parse
@@ -53,13 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             return 130
     return 0
-
-
-def set_encodings() -> None:
-    """Write UTF-8 to files and pipes, and the terminal's own encoding to a terminal."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
 
 
 def run(options: Options) -> None:

@@ -14,25 +14,22 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from train import nmt, translate
-from train.config import ConfigError
+from train import translate
+from train.config import ConfigError, SearchConfig, search_settings
 from train.data.embedded import grammar
 from train.translate import Translator
 from train.translation.alignments import replace_unknown
 
 SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (120, 1, 1))[0]]
 
+CONSTRAINED = {"beam_size": 4, "min_len": 12, "max_len": 14, "no_repeat_ngram": 1}
+CONSTRAINED |= {"coverage_penalty": 5.0, "length_norm": "gnmt"}
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    """Train a model for a short time: its hypotheses are close, and their lengths differ."""
-    folder = tmp_path_factory.mktemp("translate") / "run"
-    small = (
-        "--corpus.train 600 --corpus.valid 0 --corpus.test 0 --epochs 3 --model.num-hiddens 32 --model.embed-size 16"
-    )
-    small += " --corpus.min-freq 3 --search.batch-size 16"
-    assert nmt.main([*small.split(), "--out", str(folder)]) == 0
-    return folder
+
+@pytest.fixture
+def folder(run) -> Path:
+    """The folder of a small run: its hypotheses are close, and their lengths differ."""
+    return run[0]
 
 
 @pytest.fixture
@@ -50,15 +47,15 @@ def call(capsys, monkeypatch):
 
 
 @pytest.fixture
-def copy(run, tmp_path) -> Path:
+def copy(folder, tmp_path) -> Path:
     """Copy the run, to damage it."""
-    return shutil.copytree(run, tmp_path / "copy")
+    return shutil.copytree(folder, tmp_path / "copy")
 
 
 @pytest.mark.parametrize("options", [["--beam", "1"], ["--beam", "3"], ["--sample", "--nbest", "2"]])
-def test_neither_the_batch_nor_the_order_changes_a_bit(run, options):
+def test_neither_the_batch_nor_the_order_changes_a_bit(folder, options):
     search = {"sample": True, "num_samples": 2} if "--sample" in options else {"beam_size": int(options[1])}
-    translator = Translator.load(run, **search)
+    translator = Translator.load(folder, **search)
     together = {text: [t] for text, t in zip(SENTENCES, translator(SENTENCES), strict=True)}
     lengths = {len(t[0].best.ids) for t in together.values()}
     assert len(lengths) > 3
@@ -80,20 +77,20 @@ def test_neither_the_batch_nor_the_order_changes_a_bit(run, options):
                 assert one.weights.tobytes() == another.weights.tobytes()
 
 
-def test_batch_changes_nothing_that_is_written(run, call):
+def test_batch_changes_nothing_that_is_written(folder, call):
     text = "\n".join(SENTENCES[:30]).encode()
     wanted = ("--beam", "3", "--nbest", "3", "--scores", "--alignments", "json")
-    status, output, _ = call(run, *wanted, stdin=text)
+    status, output, _ = call(folder, *wanted, stdin=text)
     assert status == 0
     assert len(output.splitlines()) == 90
     for batch in ("1", "7"):
-        assert call(run, *wanted, "--batch", batch, stdin=text)[1] == output
+        assert call(folder, *wanted, "--batch", batch, stdin=text)[1] == output
 
 
-def test_each_line_gives_one_line_whatever_it_holds(run, call):
+def test_each_line_gives_one_line_whatever_it_holds(folder, call):
     lines = ["the cat sleeps .", "", "  ", "龍 \U0001f98a \u2028 \x00 <eos> \\n", "the cat sleeps ."]
     source = "\ufeff" + "\r\n".join(lines)  # a byte order mark, and no end to the last line
-    status, output, errors = call(run, stdin=source.encode())
+    status, output, errors = call(folder, stdin=source.encode())
     written = output.split("\n")
     assert (status, errors) == (0, "")
     assert len(written) == 6  # the last line has its end
@@ -101,51 +98,57 @@ def test_each_line_gives_one_line_whatever_it_holds(run, call):
     assert written[0] == written[4] != ""
 
 
-def test_sentences_come_from_arguments_a_file_or_standard_input(run, call, tmp_path):
+def test_sentences_come_from_arguments_a_file_or_standard_input(folder, call, tmp_path):
     two = SENTENCES[:2]
     (tmp_path / "two.txt").write_text("\n".join(two), encoding="utf-8")
-    ways = [call(run, *two), call(run, "--file", tmp_path / "two.txt"), call(run, stdin="\n".join(two).encode())]
+    ways = [
+        call(folder, *two),
+        call(folder, "--file", tmp_path / "two.txt"),
+        call(folder, stdin="\n".join(two).encode()),
+    ]
     assert ways[0] == ways[1] == ways[2]
     assert ways[0][1].count("\n") == 2
-    assert call(run, stdin=b"") == (0, "", "")
+    assert call(folder, stdin=b"") == (0, "", "")
 
 
-def test_a_long_line_is_translated_in_part_and_a_warning_says_so(run, call):
-    longest = Translator.load(run).max_words
+def test_a_long_line_is_translated_in_part_and_a_warning_says_so(folder, call):
+    longest = Translator.load(folder).max_words
     words = ("the cat sleeps and " * 50).split()
-    status, output, errors = call(run, "--batch", "1", stdin=" ".join(["a .\n", *words]).encode())
+    status, output, errors = call(folder, "--batch", "1", stdin=" ".join(["a .\n", *words]).encode())
     assert status == 0
     assert errors == (
         f"warning: sentence 2 has 200 words and is translated in part: the model reads {longest}, as many as its "
         "longest in training\n"
     )
-    assert output.splitlines()[1] == call(run, " ".join(words[:longest]))[1].rstrip("\n")
+    assert output.splitlines()[1] == call(folder, " ".join(words[:longest]))[1].rstrip("\n")
 
 
-def test_columns(run, call):
-    status, output, _ = call(run, "--beam", "3", "--nbest", "2", "--scores", "--alignments", "pharaoh", *SENTENCES[:2])
+def test_columns(folder, call):
+    status, output, _ = call(
+        folder, "--beam", "3", "--nbest", "2", "--scores", "--alignments", "pharaoh", *SENTENCES[:2]
+    )
     rows = [line.split("\t") for line in output.splitlines()]
     assert status == 0
     assert [row[0] for row in rows] == ["1", "1", "2", "2"]
     assert float(rows[0][1]) >= float(rows[1][1])
-    expected = Translator.load(run, beam_size=3)(SENTENCES[0])
+    expected = Translator.load(folder, beam_size=3)(SENTENCES[0])
     assert rows[0][2] == expected.text
     links = [tuple(map(int, link.split("-"))) for link in rows[0][3].split()]
     best = expected.weights[: len(expected.target), : len(expected.source)].argmax(-1)
     assert links == [(int(i), j) for j, i in enumerate(best)]
 
 
-def test_soft_alignments_are_json(run, call):
-    _, output, _ = call(run, "--alignments", "json", SENTENCES[0])
+def test_soft_alignments_are_json(folder, call):
+    _, output, _ = call(folder, "--alignments", "json", SENTENCES[0])
     written = json.loads(output.split("\t")[1])
-    expected = Translator.load(run)(SENTENCES[0])
+    expected = Translator.load(folder)(SENTENCES[0])
     assert written["source"] == [*expected.source, "<eos>"]
     assert written["target"] == list(expected.best.tokens)
     np.testing.assert_allclose(written["weights"], expected.weights, atol=1e-6)
 
 
-def test_unknown_words_are_replaced_by_the_source_word_attended_to(run):
-    translation = Translator.load(run)(SENTENCES[0])
+def test_unknown_words_are_replaced_by_the_source_word_attended_to(folder):
+    translation = Translator.load(folder)(SENTENCES[0])
     best = translation.best
     unknown = best.__class__((3, *best.ids[1:]), ("<unk>", *best.target[1:]), 0.0, best.token_scores, best.weights)
     copied = replace_unknown(translation.__class__(translation.source, (unknown,)))
@@ -154,43 +157,50 @@ def test_unknown_words_are_replaced_by_the_source_word_attended_to(run):
         assert word == (translation.source[peaks[j]] if unknown.target[j] == "<unk>" else best.target[j])
 
 
-def test_a_string_gives_one_translation_and_a_list_several(run):
-    translator = Translator.load(run)
+def test_a_string_gives_one_translation_and_a_list_several(folder):
+    translator = Translator.load(folder)
     assert translator(SENTENCES[0]).text == translator([SENTENCES[0]])[0].text
     assert translator("").text == ""
     assert translator([]) == []
 
 
-def test_options_of_the_search_change_what_is_found(run):
-    plain = Translator.load(run, beam_size=4, length_penalty=0.0)(SENTENCES[:40])
+def test_options_of_the_search_change_what_is_found(folder):
+    plain = Translator.load(folder, beam_size=4, length_penalty=0.0)(SENTENCES[:40])
     assert all(np.isclose(t.score, t.best.token_scores.sum(), atol=1e-5) for t in plain)
     assert min(len(t.best.ids) for t in plain) < 12
-    longer = Translator.load(run, beam_size=4, min_len=12, max_len=14, no_repeat_ngram=1)(SENTENCES[:40])
-    assert {len(t.best.ids) for t in longer} <= {12, 13, 14}
-    assert all(len(set(t.best.ids)) == len(t.best.ids) for t in longer)
-    covering = Translator.load(run, beam_size=4, coverage_penalty=5.0, length_norm="gnmt")(SENTENCES[:40])
-    assert [t.text for t in covering] != [t.text for t in plain]
+    for t in Translator.load(folder, **CONSTRAINED)(SENTENCES[:40]):
+        length = len(t.best.ids)
+        assert length in (12, 13, 14)
+        assert len(set(t.best.ids)) == length
+        coverage = np.log(np.minimum(t.weights.sum(axis=0), 1)).sum()
+        assert t.score == pytest.approx(t.best.token_scores.sum() * 6 / (5 + length) + 5 * coverage, abs=1e-3)
 
 
-def test_a_seed_draws_the_same_and_another_seed_other_translations(run, call):
-    drawn = [call(run, "--sample", "--seed", seed, "--top-k", "50", *SENTENCES[:9])[1] for seed in ("1", "1", "2")]
+def test_a_seed_draws_the_same_and_another_seed_other_translations(folder, call):
+    drawn = [call(folder, "--sample", "--seed", seed, "--top-k", "50", *SENTENCES[:9])[1] for seed in ("1", "1", "2")]
     assert drawn[0] == drawn[1] != drawn[2]
-    cold = call(run, "--sample", "--temperature", "0.001", "--top-p", "0.000001", *SENTENCES[:9])[1]
-    assert cold == call(run, *SENTENCES[:9])[1]
+    cold = call(folder, "--sample", "--temperature", "0.001", *SENTENCES[:9])[1]
+    assert cold == call(folder, *SENTENCES[:9])[1]
 
 
-def test_an_ensemble_of_a_run_with_itself_is_the_run(run):
-    alone, twice = Translator.load(run, beam_size=3), Translator.load(run, run, beam_size=3)
+def test_sampling_gets_its_options():
+    options = {"num_samples": 3, "temperature": 0.5, "top_k": 2, "top_p": 0.9}
+    name, settings = search_settings(SearchConfig(sample=True, min_len=4, **options))
+    assert (name, settings) == ("sample_search", options | {"min_len": 4, "no_repeat_ngram": None})
+
+
+def test_an_ensemble_of_a_run_with_itself_is_the_run(folder):
+    alone, twice = Translator.load(folder, beam_size=3), Translator.load(folder, folder, beam_size=3)
     for one, two in zip(alone(SENTENCES[:20]), twice(SENTENCES[:20]), strict=True):
         assert one.text == two.text
         assert one.score == pytest.approx(two.score, abs=1e-5)
 
 
-@pytest.mark.parametrize("search", [{}, {"beam_size": 3, "coverage_penalty": 0.1}])
-def test_both_frameworks_translate_alike(run, search):
+@pytest.mark.parametrize("search", [{}, CONSTRAINED])
+def test_both_frameworks_translate_alike(folder, search):
     pytest.importorskip("torch")
-    ours = Translator.load(run, **search)
-    theirs = Translator.load(run, framework="torch", **search)
+    ours = Translator.load(folder, **search)
+    theirs = Translator.load(folder, framework="torch", **search)
     one, two = ours(SENTENCES[:3]), theirs(SENTENCES[:3])
     for a, b in zip(one, two, strict=True):
         assert a.text == b.text
@@ -200,8 +210,8 @@ def test_both_frameworks_translate_alike(run, search):
         assert [[word for word, _ in step] for step in a[0]] == [[word for word, _ in step] for step in b[0]]
 
 
-def test_explain_lists_the_probabilities_that_the_search_saw(run):
-    translator = Translator.load(run, beam_size=3)
+def test_explain_lists_the_probabilities_that_the_search_saw(folder):
+    translator = Translator.load(folder, beam_size=3)
     translations = translator(["", *SENTENCES[:4]])
     for translation, explained in zip(translations, translator.explain(translations), strict=True):
         for hypothesis, steps in zip(translation.hypotheses, explained, strict=True):
@@ -222,16 +232,11 @@ def test_explain_lists_the_probabilities_that_the_search_saw(run):
         ("config.json", lambda b: b"[]", "config.json is damaged: it must hold a JSON dict"),
         ("config.json", lambda b: b.replace(b'"format": 1', b'"format": 9'), "it has format 9, and this"),
         ("config.json", lambda b: b.replace(b'"cell"', b'"flux"'), "which had model.flux"),
-        ("config.json", lambda b: b.replace(b'"gru"', b'"gro"'), "config.json is damaged: model.cell is 'gro'"),
-        ("config.json", lambda b: b.replace(b'"num_hiddens": 32', b'"num_hiddens": "32"'), "num_hiddens is '32'"),
         ("config.json", lambda b: b.replace(b'"max_source_words": ', b'"max_source_words": -'), "a length; got -"),
         ("config.json", lambda b: b.replace(b'"num_hiddens": 32', b'"num_hiddens": 64'), "does not fit config.json: "),
-        ("source.json", lambda b: b[:-3], "source.json is damaged, it is not JSON"),
         ("source.json", lambda b: b'{"a": 1}', "source.json is damaged: it must hold a JSON list"),
         ("target.json", lambda b: b'["a"]', "a vocabulary must begin with"),
-        ("target.json", lambda b: b"\xff\xfe", "target.json is damaged, it is not JSON"),
         ("model.safetensors", lambda b: b[:-100], "damaged or cut short"),
-        ("model.safetensors", lambda b: b[:3], "damaged or cut short"),
         ("model.safetensors", lambda b: None, "it has no model.safetensors"),
         ("config.json", lambda b: None, "it has no config.json; name the run folder that"),
     ],
@@ -250,16 +255,7 @@ def test_a_damaged_run_gives_one_line_of_error(copy, call, name, change, message
     assert errors.count("\n") == 1
 
 
-def test_nan_weights_are_an_error(copy, call):
-    weights = load_file(copy / "model.safetensors")
-    weights["decoder.dense.bias"][5] = np.nan
-    save_file(weights, copy / "model.safetensors")
-    status, _, errors = call(copy, "the cat sleeps .")
-    assert status == 2
-    assert "decoder.dense.bias holds NaN or infinite numbers" in errors
-
-
-def test_nan_scores_are_an_error(copy, call):
+def test_nan_weights_and_nan_scores_are_errors(copy, call):
     weights = load_file(copy / "model.safetensors")
     weights["decoder.dense.weight"][:] = 3e38  # finite, and their sums are not
     weights["decoder.dense.weight"][1::2] = -3e38
@@ -267,6 +263,11 @@ def test_nan_scores_are_an_error(copy, call):
     status, output, errors = call(copy, "", "the cat sleeps .")
     assert (status, output) == (2, "")
     assert "the model's scores of sentence 2 are NaN" in errors
+    weights["decoder.dense.bias"][5] = np.nan
+    save_file(weights, copy / "model.safetensors")
+    status, _, errors = call(copy, "the cat sleeps .")
+    assert status == 2
+    assert "decoder.dense.bias holds NaN or infinite numbers" in errors
 
 
 @pytest.mark.parametrize(
@@ -274,17 +275,13 @@ def test_nan_scores_are_an_error(copy, call):
     [
         (["--beam", "0"], "--beam-size must be in [1, 10000]; got 0"),
         (["--beam", "9999"], "--beam-size must be at most"),
-        (["--max-len", "0"], "--max-len must be in [1, 65536]; got 0"),
         (["--min-len", "5", "--max-len", "3"], "--min-len must be at most 3, the most tokens; got 5"),
         (["--min-len", "500"], "unless --max-len is given; got 500"),
-        (["--batch", "0"], "--batch must be in [1, 1000000]; got 0"),
         (["--nbest", "0"], "--nbest must be in [1, 10000]; got 0"),
         (["--nbest", "3"], "--nbest must be at most --beam-size, which is 1; got 3"),
         (["--length-penalty", "nan"], "--length-penalty must be in [0, 10]; got nan"),
-        (["--no-repeat-ngram", "0"], "--no-repeat-ngram must be in [1, 65536]; got 0"),
         (["--temperature", "0.5"], "--temperature needs --sample"),
         (["--sample", "--temperature", "0"], "--temperature must be in [0.001, 1000.0]; got 0.0"),
-        (["--sample", "--top-p", "1.5"], "--top-p must be in [1e-09, 1]; got 1.5"),
         (["--sample", "--beam", "2"], "--beam-size must be 1 where translations are drawn; got 2"),
         (["--heatmap", "a.gif"], "--heatmap must end in .png, .svg or .pdf; got a.gif"),
         (["--heatmap", "nowhere/a.png"], "nowhere/a.png cannot be written: it must be a file in a folder that exists"),
@@ -295,8 +292,8 @@ def test_nan_scores_are_an_error(copy, call):
         (["--ensemble", "nowhere"], "there is no folder nowhere"),
     ],
 )
-def test_bad_options_give_one_line_of_error(run, call, options, message):
-    status, output, errors = call(run, *options)
+def test_bad_options_give_one_line_of_error(folder, call, options, message):
+    status, output, errors = call(folder, *options)
     assert (status, output) == (2, "")
     assert message in errors
     assert errors.count("\n") == 1
@@ -310,36 +307,36 @@ def test_a_missing_folder_is_an_error(call, tmp_path):
         assert errors == f"error: there is no folder {path}; name the run folder that `python -m train.nmt` wrote\n"
 
 
-def test_a_line_that_is_not_utf8_is_an_error_after_the_lines_before_it(run, call):
-    status, output, errors = call(run, stdin=b"the cat sleeps .\nthe \xe9l\xe9phant .\nthe cat sleeps .\n")
+def test_a_line_that_is_not_utf8_is_an_error_after_the_lines_before_it(folder, call):
+    status, output, errors = call(folder, stdin=b"the cat sleeps .\nthe \xe9l\xe9phant .\nthe cat sleeps .\n")
     assert status == 2
-    assert output == call(run, "the cat sleeps .")[1]
+    assert output == call(folder, "the cat sleeps .")[1]
     assert "line 2 of standard input is not UTF-8: byte 5 of it is 0xe9" in errors
 
 
-def test_runs_with_different_vocabularies_are_no_ensemble(run, copy):
+def test_runs_with_different_vocabularies_are_no_ensemble(folder, copy):
     words = json.loads((copy / "target.json").read_text(encoding="utf-8"))
     (copy / "target.json").write_text(json.dumps([*words[:-1], "zut"]), encoding="utf-8")
     with pytest.raises(ConfigError, match="have different vocabularies, and cannot translate together"):
-        Translator.load(run, copy)
+        Translator.load(folder, copy)
 
 
-def test_an_unknown_option_of_the_search_is_an_error(run):
+def test_an_unknown_option_of_the_search_is_an_error(folder):
     with pytest.raises(ConfigError, match="a search has no option beam; it has beam_size"):
-        Translator.load(run, beam=3)
+        Translator.load(folder, beam=3)
     with pytest.raises(ConfigError, match=r"^beam_size must be in \[1, 10000\]; got 0"):
-        Translator.load(run, beam_size=0)
+        Translator.load(folder, beam_size=0)
 
 
-def test_pictures_and_the_page_are_written(run, call, tmp_path):
+def test_pictures_and_the_page_are_written(folder, call, tmp_path):
     picture, page = tmp_path / "a.svg", tmp_path / "a.html"
-    options = ("--beam", "3", "--heatmap", picture, "--page", page, "--compare", "torch", "--compare", run)
-    status, output, errors = call(run, *options, *SENTENCES[:2], "", "zebra \u9f8d")
+    options = ("--beam", "3", "--heatmap", picture, "--page", page, "--compare", "torch", "--compare", folder)
+    status, output, errors = call(folder, *options, *SENTENCES[:2], "", "zebra \u9f8d")
     assert (status, errors) == (0, "")
     assert output.count("\n") == 4
     assert "龍" in picture.read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
-    assert [side["name"] for side in data] == [str(run), f"{run} in PyTorch", str(run)]
+    assert [side["name"] for side in data] == [str(folder), f"{folder} in PyTorch", str(folder)]
     for side in data:
         assert [len(sentence["hypotheses"]) for sentence in side["sentences"]] == [3, 3, 3]
     assert data[2]["sentences"][0]["against"].endswith("at most 0.0e+00, attention weights by at most 0.0e+00")
@@ -347,8 +344,8 @@ def test_pictures_and_the_page_are_written(run, call, tmp_path):
     assert texts == [line for line in output.splitlines() if line]
 
 
-def test_nothing_to_show_gives_warnings_and_no_files(run, call, tmp_path):
-    status, _, errors = call(run, "--heatmap", tmp_path / "a.png", "--page", tmp_path / "a.html", "")
+def test_nothing_to_show_gives_warnings_and_no_files(folder, call, tmp_path):
+    status, _, errors = call(folder, "--heatmap", tmp_path / "a.png", "--page", tmp_path / "a.html", "")
     assert status == 0
     assert errors.count("is not written: there is no") == 2
     assert list(tmp_path.iterdir()) == []
@@ -364,9 +361,9 @@ def test_options_that_need_attention_are_errors_without_it(copy, call):
         assert f"{options[0]} needs attention, and the model of {copy} has none" in errors
 
 
-def test_a_terminal_is_answered_line_by_line(run):
+def test_a_terminal_is_answered_line_by_line(folder):
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "train.translate", str(run)]
+    command = [sys.executable, "-m", "train.translate", str(folder)]
     with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         for _ in range(2):
             os.write(ours, b"the cat sleeps .\n")
@@ -378,8 +375,8 @@ def test_a_terminal_is_answered_line_by_line(run):
     os.close(theirs)
 
 
-def test_a_closed_pipe_ends_the_program_quietly(run):
-    command = [sys.executable, "-m", "train.translate", str(run), "--batch", "1"]
+def test_a_closed_pipe_ends_the_program_quietly(folder):
+    command = [sys.executable, "-m", "train.translate", str(folder), "--batch", "1"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as program:
         program.stdin.write(b"the cat sleeps .\n")
         program.stdin.flush()

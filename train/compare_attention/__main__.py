@@ -9,21 +9,20 @@ Each run is one `python -m train.nmt`. You can also give a preset, and all optio
 If you stop the comparison, start it again with the same command: complete runs are kept, the others are trained.
 
 The result is a table. BLEU and alignment error are means over the seeds, with 95 % intervals of a bootstrap over
-seeds and test sentences. Speed and memory are medians; for a fair speed use an idle machine and --jobs 1.
+seeds and test sentences. Speed and memory are medians; for a fair speed use an idle machine.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from train.command_line import set_encodings
 from train.compare_attention import runs
 from train.config import AttentionName, ConfigError
 
@@ -40,8 +39,6 @@ class Options:
     """Each attention is trained once with each seed."""
     out: Path = Path("runs/compare-attention")
     """The folder for the runs, comparison.json and the pictures. Complete runs in it are used again."""
-    jobs: int = 1
-    """How many runs train at the same time."""
     json: Path | None = None
     """Also write the results into this JSON file. Its other entries stay."""
     page: Path | None = None
@@ -52,10 +49,7 @@ class Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program, report errors on one line, and return the exit status."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-    previous = signal.signal(signal.SIGTERM, _interrupt)  # otherwise `kill` would leave the trainings running
+    set_encodings()
     try:
         options, rest = parse(sys.argv[1:] if arguments is None else list(arguments))
         if options.exercises is None:
@@ -68,13 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; the same command goes on with the missing runs", file=sys.stderr)
         return 130
-    finally:
-        signal.signal(signal.SIGTERM, previous)
     return 0
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def parse(arguments: list[str]) -> tuple[Options, list[str]]:
@@ -93,8 +81,6 @@ def parse(arguments: list[str]) -> tuple[Options, list[str]]:
     for name, values in (("--attentions", options.attentions), ("--seeds", options.seeds)):
         if not values or len(set(values)) < len(values):
             wrong.append(f"{name} must be one or more, each once; got {' '.join(map(str, values)) or 'none'}")
-    if options.jobs < 1:
-        wrong.append(f"--jobs must be at least 1; got {options.jobs}")
     for option, instead in (("--seed", "--seeds"), ("--model.attention", "--attentions")):
         if any(argument.split("=")[0] == option for argument in rest):
             wrong.append(f"{option} is for a single run; use {instead}")
@@ -119,7 +105,7 @@ def compare(options: Options, arguments: Sequence[str]) -> None:
     planned = runs.plan(options.out, options.attentions, options.seeds, arguments)
     if planned[0].config.corpus.test < 1:
         raise ConfigError("corpus.test must be at least 1: the test sentences are what is compared; got 0")
-    runs.train_missing(planned, options.jobs)
+    runs.train_missing(planned)
 
     from train.compare_attention import exercises, pictures, results
 
@@ -152,8 +138,7 @@ def publish(options: Options, name: str, content: dict[str, Any]) -> None:
     numbers = read_numbers(options.json) | {name: content}
     write_json(options.json, numbers)
     if options.page is not None:
-        page = options.page.read_text(encoding="utf-8")
-        options.page.write_text(update_tables(page, numbers), encoding="utf-8")
+        options.page.write_text(update_tables(options.page.read_text(encoding="utf-8"), numbers), encoding="utf-8")
 
 
 def read_numbers(path: Path) -> dict[str, Any]:

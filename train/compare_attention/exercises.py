@@ -10,7 +10,8 @@ Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-s
 import dataclasses
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from jax_attn import AdditiveAttention, DotProductAttention, MultiHeadAttention, show_heatmaps
+from jax_attn import AdditiveAttention, DotProductAttention, show_heatmaps
 from jax_attn.functional import bilinear_score, dot_score
 from jax_attn.modules.attention import Attention, make_attention
 from jax_attn.plots import save
@@ -48,18 +49,6 @@ def answer(folder: Path) -> dict[str, Any]:
     }
 
 
-def make_module(name: str, size: int) -> Attention:
-    """Build the attention module of this name, with `size` features."""
-    if name == "sum":
-        return AdditiveAttention(size, use_tanh=False)
-    if name == "multi_head":
-        return MultiHeadAttention(size, 4)
-    return make_attention(name, size)
-
-
-# --- 1. Other keys ----------------------------------------------------------------------------------------------------
-
-
 def example_keys() -> dict[str, Float[Array, "2 10 2"]]:
     """Return the keys of the book's example, which are all equal, and random ones."""
     random = jax.random.normal(jax.random.key(2), (2, 10, 2))
@@ -75,10 +64,16 @@ def example_weights(keys: Float[Array, "2 10 2"]) -> tuple[dict[str, Float[np.nd
     additive, dot = AdditiveAttention(num_hiddens=8), DotProductAttention()
     long, short = (jax.random.normal(jax.random.key(seed), (2, 1, size)) for seed, size in ((0, 20), (3, 2)))
     params = additive.init(jax.random.key(1), long, keys, values, lens)
-    _, by_sum = jax.jit(additive.apply)(params, long, keys, values, lens)
-    _, by_product = jax.jit(dot.apply)({}, short, keys, values, lens)
+    _, by_sum = _forward(additive)(params, long, keys, values, lens)
+    _, by_product = _forward(dot)({}, short, keys, values, lens)
     weights = (np.asarray(found, np.float64)[:, 0] for found in (by_sum, by_product))
     return dict(zip(KINDS, weights, strict=True)), math.exp(2 * float(jnp.abs(params["params"]["w_v"]["kernel"]).sum()))
+
+
+@cache
+def _forward(module: Attention) -> Callable[..., Any]:
+    """Compile an attention module once for all kinds of keys."""
+    return jax.jit(module.apply)
 
 
 def changed_keys(picture: Path) -> dict[str, Any]:
@@ -106,9 +101,6 @@ def changed_keys(picture: Path) -> dict[str, Any]:
     figure.axes[-1].set_ylabel("attention weight")
     save(figure, picture)
     return answers
-
-
-# --- 2. Queries and keys of different length --------------------------------------------------------------------------
 
 
 def different_lengths(query_size: int = 20, key_size: int = 2) -> dict[str, Any]:
@@ -167,9 +159,6 @@ def _ranks(run: Run, kernel: str = "decoder.attention.W.weight") -> list[dict[st
     return found
 
 
-# --- 3. A sum or a product --------------------------------------------------------------------------------------------
-
-
 def vector_sum(picture: Path, size: int = 16) -> dict[str, Any]:
     """Compare how much the weights of five queries differ, and the largest gradient that reaches a query."""
     q_key, k_key, v_key = jax.random.split(jax.random.key(0), 3)
@@ -177,7 +166,7 @@ def vector_sum(picture: Path, size: int = 16) -> dict[str, Any]:
     values = jax.random.normal(v_key, (1, 8, size))
     answers, shown = {}, []
     for name in ("sum", *KINDS):
-        module = make_module(name, size)
+        module = make_attention(name, size)
         params = module.init(jax.random.key(1), queries, keys, values)
         _, weights = jax.jit(module.apply)(params, queries, keys, values)
         d_queries = jax.jit(jax.grad(_loss(module), argnums=1))(params, queries, keys, values)
@@ -202,18 +191,12 @@ def _loss(module: Attention, **options: Any) -> Any:
 
 def cost(size: int = 96, shapes: Mapping[str, tuple[int, int, int]] = SHAPES, seconds: float = 1.0) -> dict[str, Any]:
     """Measure the milliseconds for the gradients of each attention; on a busy machine they mean little."""
-    milliseconds = {
-        name: {
-            shape: round(_milliseconds(make_module(name, size), *axes, size, seconds), 4)
-            for shape, axes in shapes.items()
-        }
-        for name in COSTS
-    }
-    return {
-        "features": size,
-        "shapes": {name: list(axes) for name, axes in shapes.items()},
-        "milliseconds": milliseconds,
-    }
+    milliseconds = {}
+    for name in COSTS:
+        attention = make_attention(name, size)
+        times = {shape: _milliseconds(attention, *axes, size, seconds) for shape, axes in shapes.items()}
+        milliseconds[name] = {shape: round(time, 4) for shape, time in times.items()}
+    return {"features": size, "shapes": {k: list(axes) for k, axes in shapes.items()}, "milliseconds": milliseconds}
 
 
 def _milliseconds(module: Attention, batch: int, num_queries: int, num_keys: int, size: int, seconds: float) -> float:
@@ -231,9 +214,6 @@ def _milliseconds(module: Attention, batch: int, num_queries: int, num_keys: int
         jax.block_until_ready(gradients(*inputs))
         shortest = min(shortest, time.perf_counter() - start)
     return shortest * 1e3
-
-
-# --- Tables -----------------------------------------------------------------------------------------------------------
 
 
 def tables(answers: Mapping[str, Any]) -> dict[str, Table]:

@@ -1,8 +1,6 @@
 """The program as a user meets it: one small run, the exercises, bad options, and the pictures."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -81,7 +79,6 @@ def test_only_tables_between_their_marks_are_replaced():
         (["--attentions"], "--attentions must be one or more, each once; got none"),
         (["--seeds", "1", "2", "1"], "--seeds must be one or more, each once; got 1 2 1"),
         (["--seeds", "-1"], "seed must be in [0, 4294967295]; got -1"),
-        (["--jobs", "0"], "--jobs must be at least 1; got 0"),
         (["--seed", "1"], "--seed is for a single run; use --seeds"),
         (["--model.attention=dot"], "--model.attention is for a single run; use --attentions"),
         (["bok"], "there is no preset 'bok'"),
@@ -116,11 +113,11 @@ def test_an_error_of_a_run_is_reported(tmp_path, capsys):
     assert "additive-0 ended with status 2: error: there is no file" in capsys.readouterr().err
 
 
-def test_an_unknown_option_ends_the_program_with_a_message():
-    command = [sys.executable, "-m", "train.compare_attention", "--no-such-option"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "no-such-option" in done.stderr + done.stdout
+def test_an_unknown_option_ends_the_program_with_a_message(capsys):
+    with pytest.raises(SystemExit) as ended:
+        program.main(["--no-such-option"])
+    assert ended.value.code == 2
+    assert "no-such-option" in "".join(capsys.readouterr())
 
 
 def pair(length, *sure):

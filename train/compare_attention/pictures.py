@@ -44,6 +44,7 @@ def draw(comparison: Mapping[str, Any], runs: Sequence[Run], folder: Path) -> No
         columns=4,
         titles=[run.attention for run in shown],
         links={name: [cells] * len(shown) for name, cells in links.items() if cells},
+        ylabel="reference",
     )
     save(figure, folder / "attention.png")
 
@@ -90,13 +91,9 @@ def draw_scores(comparison: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(4.2 * len(names) + 0.8, 0.36 * len(rows) + 1.2), layout="constrained")
     for axis, name in zip(figure.subplots(1, len(names), sharey=True, squeeze=False)[0], names, strict=True):
         _draw_score(axis, rows, name)
+        axis.set(xlabel=labels[name], ylim=(-0.6, len(rows) - 0.4))
         axis.set_yticks(range(len(rows)), [row["attention"] for row in rows])
-        axis.set_ylim(-0.6, len(rows) - 0.4)
-        axis.set_xlabel(labels[name])
         axis.grid(axis="x", color="0.9")
-        axis.set_axisbelow(True)
-        axis.spines[["top", "right", "left"]].set_visible(False)
-        axis.tick_params(axis="y", length=0)
     figure.supxlabel("dot: mean over the seeds; bar: 95 % interval; ticks: single seeds", fontsize="small")
     save(figure, path)
 

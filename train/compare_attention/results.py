@@ -113,15 +113,10 @@ def compare(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     draws = draw(len(seeds), first["test_pairs"])
     for name in SCORES:
         _add_score(name, rows, list(groups.values()), draws)
-    return {
-        "preset": first["preset"],
-        "epochs": first["epochs"],
+    return {name: first[name] for name in ("preset", "epochs", "test_pairs", "bleu_signature", "versions")} | {
         "seeds": seeds,
-        "test_pairs": first["test_pairs"],
-        "bleu_signature": first["bleu_signature"],
         "bootstrap_samples": SAMPLES,
         "diagonal_alignment_error": first.get("alignment_error_rate_of_diagonal"),
-        "versions": first["versions"],
         "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         "attentions": rows,
     }
@@ -129,20 +124,13 @@ def compare(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 def _summarize(runs: Sequence[Outcome]) -> dict[str, Any]:
     """Build the part of a row that needs no bootstrap."""
-
-    def median(name: str) -> float | None:
+    names = {"bleu_by_seed": "bleu", "alignment_error_by_seed": "alignment_error_rate"}
+    row: dict[str, Any] = {"attention": runs[0].attention}
+    row |= {ours: [run.summary[name] for run in runs] for ours, name in names.items()}
+    for name in ("tokens_per_second", "seconds", "peak_memory_bytes", "peak_device_memory_bytes"):
         values = [run.summary[name] for run in runs]
-        return None if None in values else statistics.median(values)
-
-    measured = ("tokens_per_second", "seconds", "peak_memory_bytes", "peak_device_memory_bytes")
-    return {
-        "attention": runs[0].attention,
-        "bleu_by_seed": [run.summary["bleu"] for run in runs],
-        "alignment_error_by_seed": [run.summary["alignment_error_rate"] for run in runs],
-        **{name: median(name) for name in measured},
-        "parameters": runs[0].summary["parameters"],
-        "attention_parameters": runs[0].summary["attention_parameters"],
-    }
+        row[name] = None if None in values else statistics.median(values)
+    return row | {name: runs[0].summary[name] for name in ("parameters", "attention_parameters")}
 
 
 def _add_score(name: str, rows: list[dict[str, Any]], groups: Sequence[Sequence[Outcome]], draws: Draws) -> None:

@@ -5,7 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,48 +82,29 @@ def _read(path: Path) -> Any:
         return None
 
 
-def train_missing(runs: Sequence[Run], jobs: int) -> None:
-    """Train the runs that are not complete, `jobs` at a time, each from the start and in its own process.
+def train_missing(runs: Sequence[Run]) -> None:
+    """Train the runs that are not complete, one after another, each from the start and in its own process.
 
     Raises:
         ConfigError: see `is_complete`; no training was started.
-        RunError: a training failed; the others were stopped.
+        RunError: a training failed.
     """
     missing = [run for run in runs if not is_complete(run)]
     done = len(runs) - len(missing)
     if done:
-        _say(f"{done} of {len(runs)} runs are already complete")
-    running: list[tuple[Run, subprocess.Popen[bytes]]] = []
-    try:
-        while missing or running:
-            while missing and len(running) < jobs:
-                run = missing.pop(0)
-                running.append((run, _start(run)))
-            for run, process in list(running):
-                if process.poll() is not None:
-                    running.remove((run, process))
-                    done += 1
-                    _say(f"[{done}/{len(runs)}] {_describe(run, process.returncode)}")
-            time.sleep(0.1)
-    finally:
-        for _, process in running:
-            process.terminate()
-        for _, process in running:
-            process.wait()
+        print(f"{done} of {len(runs)} runs are already complete", file=sys.stderr)
+    for number, run in enumerate(missing, done + 1):
+        if run.folder.exists():
+            shutil.rmtree(run.folder)  # what a stopped training left behind
+        run.folder.parent.mkdir(parents=True, exist_ok=True)
+        with run.log.open("wb") as log:
+            ended = subprocess.run(command(run), stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
+        print(f"[{number}/{len(runs)}] {_describe(run, ended.returncode)}", file=sys.stderr, flush=True)
 
 
 def command(run: Run) -> list[str]:
-    """The command that trains a run."""
+    """Return the command that trains a run."""
     return [sys.executable, "-m", "train.nmt", *run.arguments]
-
-
-def _start(run: Run) -> subprocess.Popen[bytes]:
-    """Start a training. What a stopped one left behind is removed."""
-    if run.folder.exists():
-        shutil.rmtree(run.folder)
-    run.folder.parent.mkdir(parents=True, exist_ok=True)
-    with run.log.open("wb") as log:
-        return subprocess.Popen(command(run), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
 
 def _describe(run: Run, status: int) -> str:
@@ -138,7 +118,3 @@ def _describe(run: Run, status: int) -> str:
     if summary["alignment_error_rate"] is not None:
         parts.append(f"alignment error {summary['alignment_error_rate']:.3f}")
     return "   ".join([*parts, f"{summary['seconds']:.0f} s"])
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -1,9 +1,7 @@
 """The plan of the runs, and which of them are trained. A small program stands in for the training."""
 
 import json
-import subprocess
 import sys
-import time
 
 import pytest
 
@@ -34,9 +32,9 @@ def command(program, run):
     return [sys.executable, "-c", program, str(run.folder), json.dumps(settings, default=str)]
 
 
-def train(planned, capsys, jobs=1):
+def train(planned, capsys):
     """Train and return the printed lines."""
-    runs.train_missing(planned, jobs)
+    runs.train_missing(planned)
     return capsys.readouterr().err.splitlines()
 
 
@@ -51,15 +49,14 @@ def test_the_plan_takes_one_seed_after_another_and_passes_the_arguments_on(tmp_p
     assert runs.command(planned[3]) == [sys.executable, "-m", "train.nmt", *arguments]
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_each_run_is_trained_once_and_may_be_moved(planned, tmp_path, capsys, jobs):
-    lines = train(planned, capsys, jobs)
+def test_each_run_is_trained_once_and_may_be_moved(planned, tmp_path, capsys):
+    lines = train(planned, capsys)
     assert [line.split("]")[0] for line in lines] == ["[1/4", "[2/4", "[3/4", "[4/4"]
     assert "BLEU 50.0" in lines[0]
     planned[0].folder.parent.rename(tmp_path / "moved")
     moved = runs.plan(tmp_path / "moved", ["additive", "none"], [0, 7], ARGUMENTS)
     before = [run.folder.stat().st_mtime_ns for run in moved]
-    assert train(moved, capsys, jobs) == ["4 of 4 runs are already complete"]
+    assert train(moved, capsys) == ["4 of 4 runs are already complete"]
     assert [run.folder.stat().st_mtime_ns for run in moved] == before
 
 
@@ -109,25 +106,3 @@ def test_a_failed_training_ends_the_comparison_with_its_last_line(planned, monke
     monkeypatch.setattr(runs, "command", lambda run: command("", run))
     with pytest.raises(runs.RunError, match="ended with status 0: there is no output"):
         train(planned, capsys)
-
-
-def test_an_interruption_stops_the_running_trainings(planned, monkeypatch, capsys):
-    started = []
-    start, sleep = subprocess.Popen, time.sleep
-
-    def popen(*args, **kwargs):
-        started.append(start(*args, **kwargs))
-        return started[-1]
-
-    def interrupt(seconds):
-        sleep(seconds)
-        raise KeyboardInterrupt  # Ctrl-C
-
-    monkeypatch.setattr(runs.subprocess, "Popen", popen)
-    monkeypatch.setattr(runs.time, "sleep", interrupt)
-    monkeypatch.setattr(runs, "command", lambda run: command("import time; time.sleep(60)", run))
-    begin = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        train(planned, capsys, jobs=2)
-    assert time.monotonic() - begin < 30
-    assert [process.poll() is not None for process in started] == [True, True]

@@ -9,7 +9,7 @@ translated where French has one of its own ("did ... eat", "a mangé").  A possi
 that French expresses within another word: the article in "au", the "does" of "does not eat".
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from random import Random
@@ -40,11 +40,12 @@ TENSES = 7 * (PRESENT,) + 4 * (PAST,) + (GOING, GOING, *lex.MODALS, *(verb.base 
 
 
 def declare(subject: Nominal, predicate: Predicate) -> Phrase:
+    """Put the predicate after its subject."""
     return subject.phrase + predicate.phrase()
 
 
 def ask(subject: Nominal, predicate: Predicate, interrogative: Phrase | None = None) -> Phrase:
-    """English inverts the auxiliary, which "est-ce que" renders in French."""
+    """Invert the English auxiliary, which "est-ce que" renders in French."""
     marker = tuple(French(form, predicate.operator) for form in ("est-ce", "que"))
     inverted = Phrase(
         predicate.operator + subject.phrase.source + predicate.english(),
@@ -53,7 +54,7 @@ def ask(subject: Nominal, predicate: Predicate, interrogative: Phrase | None = N
     return interrogative + inverted if interrogative else inverted
 
 
-# What may determine a noun, each in proportion: anywhere, in a place, in what is described, after "there is".
+# The determiners to draw from: anywhere, of a place, of what is described, after "there is".
 DETERMINERS = 4 * ("the",) + 2 * ("indefinite",) + 2 * ("possessive",) + ("this", "quantity")
 LOCATING = 6 * ("the",) + 2 * ("possessive",) + ("this", "indefinite")
 KNOWN = 3 * ("the",) + ("possessive", "this")
@@ -64,19 +65,13 @@ THIRD_PERSONS = tuple(entry for entry in lex.SUBJECTS if entry[2] in (IL, ILS))
 ALL_PERSONS = 4 * tuple(entry for entry in lex.SUBJECTS if entry not in THIRD_PERSONS) + THIRD_PERSONS
 
 PEOPLE = ("person", "child")
-PERSONS = (*PEOPLE, "kin")
+PERSONS = {*PEOPLE, "kin"}
 MOVABLE = ("animal", "thing", "clothing", "text", "fruit")
 
 
 @cache
 def nouns_of(kinds: tuple[str, ...]) -> tuple[Noun, ...]:
     return tuple(noun for kind in kinds for noun in lex.NOUNS_OF_KIND[kind])
-
-
-@cache
-def suits_persons(verb: Verb) -> bool:
-    """Whether the object of the verb may be somebody, hence a pronoun."""
-    return verb in lex.TRANSITIVE and not set(PERSONS).isdisjoint(verb.complements)
 
 
 class Grammar:
@@ -97,7 +92,7 @@ class Grammar:
     def noun_phrase(
         self, noun: Noun, determiners: Sequence[str] = DETERMINERS, negated: bool = False, plain: bool = False
     ) -> Nominal:
-        """A determiner, adjectives unless `plain`, and the noun; `negated` if it is the object of a negated verb."""
+        """Draw a determiner, adjectives unless `plain`, and the noun, the object of a negated verb if `negated`."""
         plural = bool(noun.english_plural) and self.chance(0.45)
         agreement = Agreement(ILS if plural else IL, noun.feminine, plural)
         classes = ((), ()) if plain else self.adjectives(noun)
@@ -108,7 +103,7 @@ class Grammar:
         return Nominal(determiner + preposed + group, agreement)
 
     def adjectives(self, noun: Noun) -> tuple[Sequence[Adjective], Sequence[Adjective]]:
-        """The adjectives to choose from before the French noun and after it."""
+        """Return the adjectives to choose from before the French noun and after it."""
         draw = self.random()
         if draw < 0.12:
             return lex.PREPOSED_FOR[noun.kind], lex.COLOURS_FOR[noun.kind]
@@ -125,7 +120,7 @@ class Grammar:
         return gloss(adjective.english, adjective.agreeing(feminine, plural), prevocalic)
 
     def determiner(self, noun: Noun, role: str, plural: bool, negated: bool, preposed: bool) -> Phrase:
-        """The determiner in its role; kinship terms are somebody's, and mass nouns are not counted."""
+        """Draw a determiner of a role.  Kinship terms take a possessive, and mass nouns are not counted."""
         if noun.kind == "kin" or role == "possessive":
             chosen = self.pick(lex.POSSESSIVES)
         elif role == "indefinite":
@@ -137,14 +132,14 @@ class Grammar:
         return gloss(chosen.english(plural), chosen.french(noun.feminine, plural))
 
     def indefinite(self, noun: Noun, plural: bool, negated: bool, preposed: bool) -> Phrase:
-        """ "a" and "some": "de" under negation ("pas de pain") and before a plural adjective ("de petits chats")."""
+        """Return "a" or "some"; "de" under negation ("pas de pain") or before a plural adjective ("de petits lits")."""
         mass = noun.kind in lex.MASS
         chosen: Determiner = lex.PARTITIVE if mass else lex.A
         english = "any" if negated and (plural or mass) else chosen.english(plural)
         return gloss(english, "de" if negated or (plural and preposed) else chosen.french(noun.feminine, plural))
 
     def person(self) -> Nominal:
-        """Somebody: "anna", "my brother", "the son of the king", "the old sailor"."""
+        """Draw a person: "anna", "my brother", "the son of the king", "the old sailor"."""
         draw = self.random()
         if draw < 0.15:
             name, feminine = self.pick(lex.NAMES)
@@ -153,9 +148,7 @@ class Grammar:
             return self.noun_phrase(self.pick(nouns_of(("kin",))))
         if draw < 0.5:
             relative = self.pick(nouns_of(("kin",)))
-            head = gloss(lex.THE.singular, lex.THE.french(relative.feminine, False)) + gloss(
-                relative.english, relative.french
-            )
+            head = gloss("the", "la" if relative.feminine else "le") + gloss(relative.english, relative.french)
             owner = self.noun_phrase(self.pick(nouns_of(PEOPLE)), ("the", "this"))
             return Nominal(head + gloss("of", "de") + owner.phrase, Agreement(IL, relative.feminine))
         return self.noun_phrase(self.pick(nouns_of(PEOPLE)))
@@ -165,7 +158,7 @@ class Grammar:
         return Nominal(gloss(english, french), Agreement(person, english == "she", person in (NOUS, ILS)))
 
     def subject(self, animals: bool, third: bool = False) -> Nominal:
-        """Who does it: `animals` if they can, `third` if the verb must not agree with the speaker."""
+        """Draw a subject: also `animals`, or only the `third` person."""
         draw = self.random()
         if draw < (0.2 if third else 0.6):
             return self.pronoun(third)
@@ -180,7 +173,7 @@ class Grammar:
     # Predicates
 
     def modifier(self, asked: bool, frequency: bool = True) -> Modifier:
-        """A negation, unless in a question, or an adverb of frequency where one makes sense."""
+        """Draw a negation, unless in a question, or an adverb of frequency where one makes sense."""
         draw = self.random()
         if not asked and draw < 0.2:
             return negation("not", "pas")
@@ -189,17 +182,18 @@ class Grammar:
         return adverb(*self.pick(lex.FREQUENCY)) if frequency and draw > 0.9 else Modifier()
 
     def action(self, asked: bool) -> tuple[Nominal, Predicate]:
-        """Somebody does something: a verb of any class with its complements."""
+        """Draw somebody and an action: a verb of any class with its complements."""
         verb = self.pick(VERBS)
         tense = self.pick(TENSES if verb.past else TENSES_BUT_PAST)
-        subject = self.subject(verb.of_animals, third=verb.etre and tense == PAST)
+        subject = self.subject(verb.animate, third=verb.etre and tense == PAST)
         return subject, self.act(verb, tense, subject.agreement, asked)
 
     def act(self, verb: Verb, tense: str, who: Agreement, asked: bool = False) -> Predicate:
         modifier = self.modifier(asked, frequency=tense in (PRESENT, PAST))
         negative = bool(modifier.before)
         supported = asked or (negative and modifier.source[0].form == "not")
-        if suits_persons(verb) and self.chance(0.55):
+        takes_person = verb in lex.TRANSITIVE and not PERSONS.isdisjoint(verb.complements)
+        if takes_person and self.chance(0.55):
             pronoun = self.object_pronoun(tense, who)
             predicate, complement = conjugate(verb, tense, who, supported, pronoun), Phrase()
         else:
@@ -207,15 +201,13 @@ class Grammar:
         return replace(predicate, modifier=modifier, complement=complement + self.adjunct(verb, tense, modifier))
 
     def object_pronoun(self, tense: str, who: Agreement) -> Nominal:
-        """One that is not reflexive, and whose gender is known if a participle is to agree with it."""
-        suitable = [
-            entry for entry in lex.OBJECTS if who.person not in entry.not_with and (entry.third or tense != PAST)
-        ]
-        entry = self.pick(suitable)
+        """Draw an object pronoun that is not reflexive, and whose gender is known where a participle agrees with it."""
+        unreflexive = [entry for entry in lex.OBJECTS if who.person not in entry.not_with]
+        entry = self.pick([entry for entry in unreflexive if entry.third or tense != PAST])
         return Nominal(gloss(entry.english, entry.french), Agreement(IL, entry.feminine, entry.plural))
 
     def complement(self, verb: Verb, negated: bool) -> Phrase:
-        """What the verb asks for: its object, a recipient, the place of a movement."""
+        """Draw the object of the verb and a recipient, or the place of a movement."""
         if verb in lex.INTRANSITIVE or not verb.complements:
             return Phrase()
         if verb in lex.MOTION:
@@ -229,7 +221,7 @@ class Grammar:
         return gloss(preposition, lex.PREPOSITIONS[preposition]) + where.phrase
 
     def adjunct(self, verb: Verb, tense: str, modifier: Modifier) -> Phrase:
-        """Manner, place, time (unless the verb has its adverb) or company, or nothing."""
+        """Draw a manner, a place, a time (unless the verb has an adverb) or company, or nothing."""
         draw = self.random()
         if verb in lex.INTRANSITIVE and draw < 0.4:
             manner = gloss(*self.pick(lex.MANNER))
@@ -245,7 +237,7 @@ class Grammar:
     # States
 
     def be(self, who: Agreement) -> Predicate:
-        """ "is", "was" and "will be"."""
+        """Draw "is", "was" or "will be"."""
         draw = self.random()
         if draw < 0.75:
             forms, paradigm = (lex.AM, lex.ETRE) if draw < 0.5 else (lex.WAS, lex.ETAIT)
@@ -255,7 +247,7 @@ class Grammar:
         return Predicate((will,), (main,), French(lex.SERA[who.person], (main,), (will,)))
 
     def quality(self, asked: bool) -> tuple[Nominal, Predicate]:
-        """Somebody or something is this or that."""
+        """Describe a person or a thing by adjectives."""
         noun = self.pick(lex.ALL_NOUNS)
         subject = self.noun_phrase(noun, KNOWN, plain=True)
         if noun.kind in PEOPLE and self.chance(0.6):
@@ -263,7 +255,7 @@ class Grammar:
         return subject, self.qualified(noun.kind, subject.agreement, asked)
 
     def qualified(self, kind: str, who: Agreement, asked: bool = False) -> Predicate:
-        """ "is very old", "was not yellow", "will be tired and sad"."""
+        """Draw "is very old", "was not yellow", "will be tired and sad"."""
         degree = gloss(*self.pick(lex.DEGREES)) if self.chance(0.35) else Phrase()
         first, second = (self.pick(lex.ADJECTIVES_FOR[kind]) for _ in "12")
         complement = degree + gloss(first.english, first.agreeing(who.feminine, who.plural))
@@ -272,14 +264,14 @@ class Grammar:
         return replace(self.be(who), modifier=self.modifier(asked, frequency=False), complement=complement)
 
     def location(self, asked: bool) -> tuple[Nominal, Predicate]:
-        """Somebody or something is somewhere."""
+        """Say where a person or a thing is."""
         thing = self.chance(0.4)
         subject = self.noun_phrase(self.pick(nouns_of(MOVABLE)), KNOWN) if thing else self.subject(animals=True)
         predicate = replace(self.be(subject.agreement), modifier=self.modifier(asked))
         return subject, replace(predicate, complement=self.place(lex.WHEREABOUTS))
 
     def sensation(self, asked: bool) -> tuple[Nominal, Predicate]:
-        """One is hungry or afraid in English; in French, one has hunger or fear."""
+        """Say "is hungry" or "is afraid": in French, one has hunger or fear."""
         subject = self.subject(animals=True)
         english, french = self.pick(lex.AVOIR_IDIOMS)
         forms, paradigm = (lex.AM, lex.AVOIR) if self.chance(0.6) else (lex.WAS, lex.AVAIT)
@@ -291,7 +283,7 @@ class Grammar:
         return subject, Predicate((operator,), (), finite, (), (), self.modifier(asked), complement)
 
     def existence(self, asked: bool) -> tuple[Nominal, Predicate]:
-        """ "there is a cat": "il y a un chat"."""
+        """Say "there is a cat": "il y a un chat"."""
         found = self.noun_phrase(self.pick(nouns_of((*PEOPLE, *MOVABLE))), INTRODUCING)
         there = English("there")
         present_tense = self.chance(0.6)
@@ -310,18 +302,18 @@ class Grammar:
         return declare(*self.clause()) + gloss(".", ".")
 
     def compound(self) -> Phrase:
-        """Two clauses and what joins them."""
+        """Join two clauses by a conjunction."""
         first, second = declare(*self.clause()), declare(*self.clause())
         return first + gloss(*self.pick(lex.CONJUNCTIONS)) + second + gloss(".", ".")
 
     def report(self) -> Phrase:
-        """ "she says that ..."."""
+        """Report a clause: "she says that ..."."""
         subject = self.subject(animals=False)
         reporting = present(self.pick(lex.REPORTING), subject.agreement, supported=False)
         return declare(subject, reporting) + gloss("that", "que") + declare(*self.clause()) + gloss(".", ".")
 
     def description(self) -> Phrase:
-        """A relative clause: "the queen who sings has a dog", "the book that he writes is long"."""
+        """Draw a relative clause: "the queen who sings has a dog", "the book that he writes is long"."""
         if self.chance(0.5):
             head = self.noun_phrase(self.pick(nouns_of(PEOPLE)), ("the", "this"))
             relative = gloss("who", "qui") + self.act(self.pick(VERBS), PRESENT, head.agreement).phrase()
@@ -331,19 +323,19 @@ class Grammar:
             verb = self.pick(lex.TRANSITIVE)
             noun = self.pick(nouns_of(verb.complements))
             head = self.noun_phrase(noun, ("the", "this"), plain=True)
-            subject = self.subject(verb.of_animals)
+            subject = self.subject(verb.animate)
             relative = gloss("that", "que") + declare(subject, present(verb, subject.agreement, supported=False))
             main = self.qualified(noun.kind, head.agreement)
         return head.phrase + relative + main.phrase() + gloss(".", ".")
 
     def question(self) -> Phrase:
-        """A question to be answered by yes or no, or by why or how."""
+        """Ask with or without "why" or "how"."""
         if self.chance(0.3):
             return ask(*self.action(asked=True), gloss(*self.pick(lex.INTERROGATIVES))) + gloss("?", "?")
         return ask(*self.clause(asked=True)) + gloss("?", "?")
 
     def identity(self) -> Phrase:
-        """ "who sings ?"."""
+        """Ask "who sings ?"."""
         verb = self.pick(VERBS)
         tense = self.pick(TENSES if verb.past else TENSES_BUT_PAST)
         return gloss("who", "qui") + self.act(verb, tense, Agreement(IL)).phrase() + gloss("?", "?")
@@ -357,21 +349,14 @@ VERBS = lex.TRANSITIVE + 2 * lex.DITRANSITIVE + lex.INTRANSITIVE + 2 * lex.MOTIO
 
 # Repeated in proportion to their share of the corpus.
 CLAUSES = 10 * (Grammar.action,) + 2 * (Grammar.quality,) + (Grammar.location, Grammar.sensation, Grammar.existence)
-SENTENCES = (
-    9 * (Grammar.statement,)
-    + 4 * (Grammar.compound,)
-    + 3 * (Grammar.report,)
-    + 2 * (Grammar.description,)
-    + 4 * (Grammar.question,)
-    + (Grammar.identity,)
+SENTENCES: tuple[Callable[[Grammar], Phrase], ...] = (
+    9 * (Grammar.statement,) + 4 * (Grammar.compound,) + 3 * (Grammar.report,)
 )
-
-
-# --- The corpus ------------------------------------------------------------------------------------------------------
+SENTENCES += 2 * (Grammar.description,) + 4 * (Grammar.question,) + (Grammar.identity,)
 
 
 def sentences(seed: int) -> Iterator[AlignedPair]:
-    """An endless stream of pairs of moderate length, with repetitions."""
+    """Yield pairs of moderate length without end, with repetitions."""
     grammar = Grammar(seed)
     while True:
         pair = grammar.sentence()
@@ -380,7 +365,7 @@ def sentences(seed: int) -> Iterator[AlignedPair]:
 
 
 def generate(seed: int = 0, sizes: tuple[int, ...] = (20_000, 500, 500)) -> tuple[tuple[AlignedPair, ...], ...]:
-    """Splits of the given sizes; no English and no French sentence occurs twice, within a split or across splits."""
+    """Return splits of the given sizes.  No English and no French sentence occurs twice, in one split or in two."""
     seen: set[tuple[str, ...]] = set()
     fresh: list[AlignedPair] = []
     for pair in sentences(seed):

@@ -22,11 +22,8 @@ class AlignedPair:
 
 
 def join(tokens: Sequence[str]) -> str:
-    """The tokens as text: a space between words, none after an apostrophe."""
+    """Join tokens to a text: a space between words, none after an apostrophe."""
     return " ".join(tokens).replace("' ", "'")
-
-
-# --- Words and phrases -----------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, slots=True)
@@ -58,16 +55,13 @@ class Phrase:
 
 
 def gloss(english: str, french: str, prevocalic: str = "") -> Phrase:
-    """Words that translate each other: one to one, or all the French words rendering the single English one."""
+    """Pair words that translate each other: one to one, or several French words with a single English one."""
     source = tuple(English(form) for form in english.split())
     forms = french.split()
     renders = source if len(source) == len(forms) else source * len(forms)
-    return Phrase(
-        source, tuple(French(form, (word,), (), prevocalic) for form, word in zip(forms, renders, strict=True))
-    )
+    target = tuple(French(form, (word,), (), prevocalic) for form, word in zip(forms, renders, strict=True))
+    return Phrase(source, target)
 
-
-# --- Spelling --------------------------------------------------------------------------------------------------------
 
 ELIDED = {word: word[:-1] + "'" for word in ("le", "la", "je", "me", "te", "ne", "de", "que")}
 PREVOCALIC = ELIDED | {"ma": "mon", "ta": "ton", "sa": "son", "ce": "cet"}
@@ -75,7 +69,7 @@ CONTRACTED = {("de", "le"): "du", ("de", "les"): "des", ("à", "le"): "au", ("à
 
 
 def opens_with_vowel(word: str) -> bool:
-    """Whether the sound that a French word begins with calls for elision: "eau", "homme", but not "hibou"."""
+    """Return whether the first sound of a French word calls for elision: "eau", "homme", but not "hibou"."""
     return word[0] in "aeiouyéêèâîôœ" or (word[0] == "h" and word not in lex.ASPIRATED)
 
 
@@ -96,7 +90,7 @@ def spell_french(words: Sequence[French]) -> list[French]:
 
 
 def spell_english(words: Sequence[English]) -> tuple[list[str], dict[English, int]]:
-    """Write "an" before a vowel and "cannot" in one; returns the tokens and the position of each word among them."""
+    """Write "an" before a vowel and "cannot" in one; return the tokens and the position of each word among them."""
     forms: list[str] = []
     position = {}
     for word, following in zip(words, (*words[1:], None), strict=True):
@@ -109,7 +103,7 @@ def spell_english(words: Sequence[English]) -> tuple[list[str], dict[English, in
 
 
 def spell(phrase: Phrase) -> AlignedPair:
-    """The sentence as tokens, its links as positions."""
+    """Write a sentence as tokens, and its links as positions."""
     source, position = spell_english(phrase.source)
     target = spell_french(phrase.target)
     sure = {(position[word], j): None for j, french in enumerate(target) for word in french.sure}

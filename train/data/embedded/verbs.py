@@ -1,4 +1,4 @@
-"""Verbs with what agrees with them and what goes around them: negation, adverbs, pronouns, complements."""
+"""Conjugate verbs, and join them with negation, adverbs, pronouns and complements."""
 
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -11,7 +11,7 @@ PRESENT, PAST, GOING = "present", "past", "going"
 
 
 class Agreement(NamedTuple):
-    """What a verb and its participle agree with; the person indexes the paradigms of the lexicon."""
+    """The features that a verb and its participle agree with; `person` indexes the paradigms of the lexicon."""
 
     person: int
     feminine: bool = False
@@ -52,7 +52,7 @@ class Predicate:
     complement: Phrase = field(default_factory=Phrase)
 
     def phrase(self) -> Phrase:
-        """The predicate as it follows a subject."""
+        """Return the predicate as it follows a subject."""
         return Phrase(self.operator + self.english(), self.french())
 
     def english(self) -> tuple[English, ...]:
@@ -64,18 +64,19 @@ class Predicate:
 
 
 def negation(english: str, french: str) -> Modifier:
-    """ "not" is "ne ... pas", "never" is "ne ... jamais": one English word, two French ones."""
+    """Render "not" as "ne ... pas", "never" as "ne ... jamais": one English word, two French ones."""
     word = English(english)
     return Modifier((word,), (French("ne", (word,)),), (French(french, (word,)),))
 
 
 def adverb(english: str, french: str) -> Modifier:
+    """Return an adverb, which follows the finite verb in French."""
     word = gloss(english, french)
     return Modifier(word.source, (), word.target)
 
 
 def present(verb: Verb, who: Agreement, supported: bool) -> Predicate:
-    """ "eats", "does ... eat": "mange"."""
+    """Conjugate "eats", "does ... eat": "mange"."""
     form = verb.third if who.person == IL else verb.base
     support = (English("does" if who.person == IL else "do"),) if supported else ()
     main = English(verb.base if supported else form)
@@ -84,7 +85,10 @@ def present(verb: Verb, who: Agreement, supported: bool) -> Predicate:
 
 
 def past(verb: Verb, who: Agreement, supported: bool, with_participle: Agreement | None) -> Predicate:
-    """ "ate", "did ... eat": "a mangé"; the participle agrees with a preceding object, or with the subject of être."""
+    """Conjugate "ate", "did ... eat": "a mangé".
+
+    The participle agrees with a preceding object, or with the subject of être.
+    """
     main = English(verb.base if supported else verb.past)
     support = (English("did"),) if supported else ()
     particle = tuple(map(English, verb.particle.split()))
@@ -95,7 +99,7 @@ def past(verb: Verb, who: Agreement, supported: bool, with_participle: Agreement
 
 
 def auxiliary(tense: str, who: Agreement, supported: bool) -> Predicate:
-    """What governs an infinitive: "is going (to)", "can", "must", "wants (to)", "likes (to)"."""
+    """Conjugate what governs an infinitive: "is going (to)", "can", "must", "wants (to)", "likes (to)"."""
     if tense in lex.MODALS:
         modal = English(tense)
         return Predicate((modal,), (), French(lex.MODALS[tense][who.person], (modal,)))
@@ -106,7 +110,7 @@ def auxiliary(tense: str, who: Agreement, supported: bool) -> Predicate:
 
 
 def conjugate(verb: Verb, tense: str, who: Agreement, supported: bool, pronoun: Nominal | None = None) -> Predicate:
-    """The verb in its tense, do-support included; an object pronoun stands before the French verb that governs it."""
+    """Conjugate a verb, do-support included.  An object pronoun stands before the French verb that governs it."""
     object_ = pronoun.phrase if pronoun else Phrase()
     if tense in (PRESENT, PAST):
         if tense == PRESENT:
