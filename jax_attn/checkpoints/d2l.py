@@ -12,27 +12,16 @@
     tanh before the score        yes                    yes                    no
     decoder biases               yes                    yes                    if the file has them
 
-All generations also have `encoder.embedding`, `decoder.embedding`, `decoder.rnn` and `decoder.dense`. They differ as
-follows:
-
-- Release 1.0 wraps `nn.GRU` in a class of its own. Release 0.17 and the second Chinese edition do not.
-- The code of 2020 applies W_k to the query and W_q to the keys, and has no tanh. Its first form passes dropout in the
-  place of `bias`, so that a rate of 0 makes an LSTM without biases.
+All generations also have `encoder.embedding`, `decoder.embedding`, `decoder.rnn` and `decoder.dense`. Release 1.0 wraps
+`nn.GRU` in a class of its own. The code of 2020 applies W_k to the query and W_q to the keys; its first form passes
+dropout in the place of `bias`, so that a rate of 0 makes an LSTM without biases.
 
 In all generations the encoder reads the padding too, the decoder starts from the encoder's final state, and a source of
 length 0 gets uniform attention. The module returned does the same.
 
-Every key must be known. The models of the book have no buffers, so an extra key means another model.
-
-A file does not show everything:
-
-- A transposed square matrix has the same shape. W_q and W_k are square, and so are others if the embeddings are as wide
-  as the hidden state.
-- The code between the weights is not in the file. A file made by changed code loads and gives other logits.
-- The dropout rate is not in the file; here it is 0.
-
-The tests compare the logits with those of the book's code, so the loader itself transposes nothing wrongly. (In the
-code of 2020 the query's projection has no effect on the logits: without the tanh it cancels in the softmax.)
+Every key must be known: the models of the book have no buffers, so an extra key means another model. A file does not
+show everything. A transposed square matrix has the same shape, a file made by changed code loads and gives other
+logits, and the dropout rate is not in the file (here it is 0).
 
 Load a model of your own with `jax_attn.weights.from_torch` instead. `jax_attn.weights.to_torch` gives the names of
 release 0.17, so that this loader would take a GRU trained here for a model of the book and read the padding too.
@@ -121,27 +110,17 @@ class Checkpoint(NamedTuple):
         attention = AdditiveAttention(
             sizes.attention_hiddens, use_tanh=generation.use_tanh, empty_row="uniform", param_dtype=dtype
         )
-        return EncoderDecoder(
-            Seq2SeqEncoder(
-                sizes.source_vocab,
-                sizes.source_embed,
-                sizes.num_hiddens,
-                sizes.num_layers,
-                cell=generation.cell,
-                stop_at_length=False,
-                param_dtype=dtype,
-            ),
-            Seq2SeqAttentionDecoder(
-                sizes.target_vocab,
-                sizes.target_embed,
-                sizes.num_hiddens,
-                sizes.num_layers,
-                cell=generation.cell,
-                attention=attention,
-                use_bias=sizes.decoder_bias,
-                param_dtype=dtype,
-            ),
+        shared: Any = {
+            "num_hiddens": sizes.num_hiddens,
+            "num_layers": sizes.num_layers,
+            "cell": generation.cell,
+            "param_dtype": dtype,
+        }
+        encoder = Seq2SeqEncoder(sizes.source_vocab, sizes.source_embed, stop_at_length=False, **shared)
+        decoder = Seq2SeqAttentionDecoder(
+            sizes.target_vocab, sizes.target_embed, attention=attention, use_bias=sizes.decoder_bias, **shared
         )
+        return EncoderDecoder(encoder, decoder)
 
 
 def recognise(state_dict: Mapping[str, Any]) -> bool:
@@ -150,11 +129,7 @@ def recognise(state_dict: Mapping[str, Any]) -> bool:
 
 
 def describe(state_dict: Mapping[str, Any]) -> str:
-    """Return the generation and the sizes in words.
-
-    Raises:
-        KeyError, ValueError, TypeError: as `identify`.
-    """
+    """Return the generation and the sizes in words; it raises what `identify` raises."""
     generation, sizes, dtype = identify(state_dict)
     biases = "with" if sizes.decoder_bias else "without"
     tanh = "with" if generation.use_tanh else "without"
@@ -168,13 +143,10 @@ the decoder's {biases} biases
 
 
 def load(state_dict: Mapping[str, Any]) -> tuple[EncoderDecoder, dict[str, Any]]:
-    """Return the module and the parameters of a checkpoint.
+    """Return the module and `{"params": ...}` in the dtype of the checkpoint.
 
     Args:
         state_dict: names to arrays, or to CPU tensors, of the whole model (encoder and decoder).
-
-    Returns:
-        The module and `{"params": ...}`, in the dtype of the checkpoint.
 
     Raises:
         KeyError, ValueError, TypeError: as `identify`. TypeError also for float64 weights while JAX is in float32.
@@ -225,11 +197,11 @@ def layout(generation: Generation, sizes: Sizes) -> dict[str, tuple[int, ...]]:
     def recurrent(scope: str, input_size: int, bias: bool) -> dict[str, tuple[int, ...]]:
         gates = NUM_GATES[generation.cell] * hiddens
         shapes: dict[str, tuple[int, ...]] = {}
-        for layer in range(sizes.num_layers):
-            shapes[f"{scope}.weight_ih_l{layer}"] = (gates, hiddens if layer else input_size)
-            shapes[f"{scope}.weight_hh_l{layer}"] = (gates, hiddens)
+        for i in range(sizes.num_layers):
+            inputs = hiddens if i else input_size
+            shapes |= {f"{scope}.weight_ih_l{i}": (gates, inputs), f"{scope}.weight_hh_l{i}": (gates, hiddens)}
             if bias:
-                shapes |= {f"{scope}.bias_ih_l{layer}": (gates,), f"{scope}.bias_hh_l{layer}": (gates,)}
+                shapes |= {f"{scope}.bias_ih_l{i}": (gates,), f"{scope}.bias_hh_l{i}": (gates,)}
         return shapes
 
     return {
@@ -259,10 +231,8 @@ def _nearest(arrays: Mapping[str, np.ndarray]) -> Generation:
     """Return the generation that knows the most keys."""
     nearest = max(GENERATIONS, key=lambda generation: _num_known(generation, arrays))
     if not _num_known(nearest, arrays):
-        raise KeyError(
-            "no generation of the book's translator has any of these keys (they begin with encoder. or decoder.): "
-            f"{sorted(arrays)}"
-        )
+        known = "no generation of the book's translator has any of these keys (they begin with encoder. or decoder.)"
+        raise KeyError(f"{known}: {sorted(arrays)}")
     return nearest
 
 
@@ -283,15 +253,12 @@ def _require_keys(generation: Generation, arrays: Mapping[str, np.ndarray], expe
 
 def _read_sizes(generation: Generation, arrays: Mapping[str, np.ndarray], num_layers: int, bias: bool) -> Sizes:
     """Read each size from one key. `_require_shapes` checks the other keys."""
-    source, target, recurrent, score = (arrays[name] for name in _size_keys(generation))
+    source, target, recurrent, score = (arrays[name].shape for name in _size_keys(generation))
     for name in _size_keys(generation):
         if arrays[name].ndim != 2 or 0 in arrays[name].shape:
             raise ValueError(f"{name} must be a matrix that is not empty; got {shape_text(arrays[name].shape)}")
-    _require_cell(generation, recurrent.shape)
-    (source_vocab, source_embed), (target_vocab, target_embed) = source.shape, target.shape
-    return Sizes(
-        num_layers, bias, source_vocab, source_embed, target_vocab, target_embed, recurrent.shape[1], score.shape[1]
-    )
+    _require_cell(generation, recurrent)
+    return Sizes(num_layers, bias, *source, *target, recurrent[1], score[1])
 
 
 def _size_keys(generation: Generation) -> tuple[str, str, str, str]:

@@ -3,19 +3,16 @@
 from functools import cache, partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from jax_attn import AdditiveAttention, greedy_search
+from jax_attn import greedy_search
 from jax_attn.checkpoints.d2l import identify, load
 
 SIZES = {"source_vocab": 11, "target_vocab": 9, "source_embed": 5, "target_embed": 4, "hiddens": 6}
 SOURCE_LENS = np.array([7, 3, 1, 0])
-VISIBLE = 1e-4
-"""A difference of logits far above rounding errors: the original and the loaded model agree to 1e-12."""
 FORMS = ["1.0", "0.17", "2020", "2020 with biases"]
 
 
@@ -49,25 +46,19 @@ def masked_softmax(scores, valid_lens):
     return torch.softmax(scores.masked_fill(masked, -1e6), dim=-1)
 
 
-class PresentAttention(nn.Module):
-    def __init__(self, hiddens):
+class Attention(nn.Module):
+    def __init__(self, hiddens, score):
         super().__init__()
         self.W_k = nn.Linear(hiddens, hiddens, bias=False)
         self.W_q = nn.Linear(hiddens, hiddens, bias=False)
-        self.w_v = nn.Linear(hiddens, 1, bias=False)
+        self.add_module(score, nn.Linear(hiddens, 1, bias=False))
 
     def forward(self, query, memory, valid_lens):
         hidden = torch.tanh(self.W_q(query)[:, :, None] + self.W_k(memory)[:, None])
         return masked_softmax(self.w_v(hidden)[..., 0], valid_lens)
 
 
-class Attention2020(nn.Module):
-    def __init__(self, hiddens):
-        super().__init__()
-        self.W_k = nn.Linear(hiddens, hiddens, bias=False)
-        self.W_q = nn.Linear(hiddens, hiddens, bias=False)
-        self.v = nn.Linear(hiddens, 1, bias=False)
-
+class Attention2020(Attention):
     def forward(self, query, memory, valid_lens):
         query, memory = self.W_k(query), self.W_q(memory)  # exchanged, and no tanh
         return masked_softmax(self.v(query[:, :, None] + memory[:, None])[..., 0], valid_lens)
@@ -100,12 +91,12 @@ class Translator(nn.Module):
         vocabs, (source, target, hiddens) = list(SIZES.values())[:2], list(SIZES.values())[2:]
         in_encoder, in_decoder = (source, hiddens, num_layers), (hiddens + target, hiddens, num_layers)
         if form.startswith("2020"):
-            encoder_rnn, attention = nn.LSTM(*in_encoder), {"attention_cell": Attention2020(hiddens)}
+            encoder_rnn, attention = nn.LSTM(*in_encoder), {"attention_cell": Attention2020(hiddens, "v")}
             # A rate of dropout where the fourth argument of nn.LSTM is `bias`.
             decoder_rnn = nn.LSTM(*in_decoder, form == "2020 with biases")
         else:
             encoder_rnn = (WrappedGRU if form == "1.0" else nn.GRU)(*in_encoder)
-            decoder_rnn, attention = nn.GRU(*in_decoder), {"attention": PresentAttention(hiddens)}
+            decoder_rnn, attention = nn.GRU(*in_decoder), {"attention": Attention(hiddens, "w_v")}
         self.encoder = Encoder(vocabs[0], source, encoder_rnn)
         self.decoder = Decoder(vocabs[1], target, hiddens, decoder_rnn, **attention)
 
@@ -151,8 +142,7 @@ def arrays_of(form, num_layers=2, dtype=torch.float64):
 # The same model
 
 
-@pytest.mark.parametrize("num_layers", [2, 1])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("form", "num_layers"), [*((form, 2) for form in FORMS), ("1.0", 1)])
 def test_logits_and_attention_are_those_of_the_books_code(x64, form, num_layers):
     module, params = load(original(form, num_layers).state_dict())
     for ours, theirs in zip(jax_outputs(module, params), original_outputs(form, num_layers), strict=True):
@@ -160,7 +150,7 @@ def test_logits_and_attention_are_those_of_the_books_code(x64, form, num_layers)
         assert np.abs(ours - theirs).max() <= 1e-12 * max(np.abs(theirs).max(), 1)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["1.0", "2020"])
 def test_greedy_search_over_the_loaded_model_equals_the_books_code(x64, form):
     """Greedy search chooses the tokens that the book's code would choose, step by step."""
     model = original(form)
@@ -184,63 +174,6 @@ def test_greedy_search_over_the_loaded_model_equals_the_books_code(x64, form):
         np.testing.assert_array_equal(ids[:length], chosen[:length])
 
 
-def exchanged(params):
-    attention = params["params"]["decoder"]["attention"]
-    swapped = attention | {"W_q": attention["W_k"], "W_k": attention["W_q"]}
-    return {"params": params["params"] | {"decoder": params["params"]["decoder"] | {"attention": swapped}}}
-
-
-def with_tanh_as(module, use_tanh):
-    attention = AdditiveAttention(6, use_tanh=use_tanh, empty_row="uniform", param_dtype=jnp.float64)
-    return module.clone(decoder=module.decoder.clone(attention=attention))
-
-
-@pytest.mark.parametrize("form", ["1.0", "2020"])
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda module, params: (with_tanh_as(module, not module.decoder.attention.use_tanh), params),
-        lambda module, params: (module, exchanged(params)),
-        lambda module, params: (module.clone(encoder=module.encoder.clone(stop_at_length=True)), params),
-        lambda module, params: (
-            module.clone(decoder=module.decoder.clone(attention=module.decoder.attention.clone(empty_row="zero"))),
-            params,
-        ),
-    ],
-    ids=["tanh", "projections", "padding", "empty row"],
-)
-def test_each_peculiarity_of_the_books_code_changes_the_logits(x64, form, change):
-    """So the comparison above detects each of them."""
-    logits, _ = jax_outputs(*change(*load(arrays_of(form))))
-    assert np.abs(logits - original_outputs(form)[0]).max() > VISIBLE
-
-
-def test_biases_of_the_decoder_change_the_logits(x64):
-    """The module without biases equals one with zero biases, and differs from one with other biases."""
-    without, with_biases = original("2020"), original("2020 with biases")
-    assert "decoder.rnn.bias_ih_l0" not in without.state_dict()
-    with_biases.load_state_dict(without.state_dict(), strict=False)
-    difference = jax_outputs(*load(with_biases.state_dict()))[0] - jax_outputs(*load(without.state_dict()))[0]
-    assert np.abs(difference).max() > VISIBLE
-
-
-@pytest.mark.parametrize("form", ["1.0", "2020"])
-def test_a_transposed_square_matrix_fits_its_shape_and_shows_in_the_logits(x64, form):
-    """`load` cannot detect a transposed square matrix, but the comparison of logits does, with one exception.
-
-    Without the tanh, the query adds the same number to the scores of all keys, which cancels in the softmax. The next
-    test checks the query's projection.
-    """
-    expected = original_outputs(form)[0]
-    state_dict = arrays_of(form)
-    squares = [name for name, array in state_dict.items() if array.ndim == 2 and len(set(array.shape)) == 1]
-    assert len(squares) == 2
-    for name in squares:
-        logits = jax_outputs(*load(state_dict | {name: state_dict[name].T}))[0]
-        difference = np.abs(logits - expected).max()
-        assert difference < 1e-12 if name == "decoder.attention_cell.W_k.weight" else difference > VISIBLE
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_query_and_key_projections_are_not_exchanged(form):
     state_dict = arrays_of(form, dtype=torch.float32)
@@ -257,7 +190,7 @@ def test_query_and_key_projections_are_not_exchanged(form):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_generation_layers_and_sizes_are_found(form):
-    for num_layers in (1, 3, 11):
+    for num_layers in (1, 11):
         generation, sizes, dtype = identify(arrays_of(form, num_layers, torch.float32))
         assert generation.name == form[:4].strip()
         assert sizes._asdict() == {
@@ -292,7 +225,7 @@ def test_float64_is_not_silently_cut_to_float32():
 # Refusals
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["1.0", "2020"])
 def test_every_key_that_is_missing_or_unknown_is_an_error_that_names_it(form):
     state_dict = arrays_of(form, dtype=torch.float32)
     for name in state_dict:
@@ -306,7 +239,7 @@ def test_every_key_that_is_missing_or_unknown_is_an_error_that_names_it(form):
         assert f"missing: []; unknown: ['{name}']" in error.value.args[0]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["0.17", "2020 with biases"])
 def test_every_shape_that_does_not_fit_is_an_error_that_names_key_and_shapes(form):
     state_dict = arrays_of(form, dtype=torch.float32)
     for name, array in state_dict.items():
@@ -321,12 +254,6 @@ def test_every_shape_that_does_not_fit_is_an_error_that_names_key_and_shapes(for
             with pytest.raises(ValueError, match="must be") as error:
                 identify(state_dict | {name: array.T})
             assert f"{name} " in str(error.value)
-
-
-def test_nothing_is_broadcast():
-    state_dict = arrays_of("1.0", dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"^decoder\.dense\.bias must be \[9\]; got \[1\] \(the sizes are those of"):
-        load(state_dict | {"decoder.dense.bias": np.zeros(1, np.float32)})
 
 
 def test_a_mixture_of_generations_is_refused_and_names_them():

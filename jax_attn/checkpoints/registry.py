@@ -34,11 +34,7 @@ FORMATS = {
 
 
 def find_format(state_dict: StateDict) -> Format:
-    """Return the first format that recognises a checkpoint.
-
-    Raises:
-        KeyError: no format recognises it.
-    """
+    """Return the first format that recognises a checkpoint; KeyError if none does."""
     for format in FORMATS.values():
         if format.recognise(state_dict):
             return format
@@ -47,15 +43,9 @@ def find_format(state_dict: StateDict) -> Format:
 
 
 def load(state_dict: StateDict) -> tuple[nn.Module, dict[str, Any]]:
-    """Load a checkpoint of any format in `FORMATS`.
+    """Load a whole model of any format in `FORMATS`: the Flax module and `{"params": ...}` in the checkpoint's dtype.
 
         module, params = load(read_safetensors("translator.safetensors"))
-
-    Args:
-        state_dict: names to arrays, or to CPU tensors, of the whole model.
-
-    Returns:
-        The Flax module and `{"params": ...}`, in the dtype of the checkpoint.
 
     Raises:
         KeyError, ValueError, TypeError: keys that no format has, or what the `load` of the format refuses.

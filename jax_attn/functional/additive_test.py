@@ -1,5 +1,4 @@
 import re
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +9,8 @@ from jax_attn import additive_score
 from jax_attn.functional.additive import sum_of_tanh
 
 random = np.random.default_rng(0)
-QUERIES, KEYS, W_V = random.normal(size=(2, 18, 21)), random.normal(size=(2, 33, 21)), random.normal(size=21)
-GRADIENT = random.normal(size=(2, 18, 33))
+QUERIES, KEYS, W_V = random.normal(size=(2, 17, 9)), random.normal(size=(2, 19, 9)), random.normal(size=9)
+GRADIENT = random.normal(size=(2, 17, 19))
 
 
 def plain(queries, keys, w_v):
@@ -34,13 +33,13 @@ def relative(a, b):
 
 
 # With 1e-3 and 400 the sum is taken over tanh itself, with the others over exponentials.
-@pytest.mark.parametrize("scale", [1e-3, 0.3, 1, 20, 400])
+@pytest.mark.parametrize("scale", [1e-3, 1, 400])
 def test_scores_and_every_gradient_are_those_of_the_plain_form(x64, scale):
     inputs = [jnp.asarray(x) for x in (QUERIES * scale, KEYS * scale, W_V, GRADIENT)]
     assert max(relative(run(*inputs), run_plain(*inputs))) < 1e-13
 
 
-@pytest.mark.parametrize("scale", [1e-3, 0.3, 1, 10, 100])
+@pytest.mark.parametrize("scale", [1e-3, 1, 100])
 def test_in_float32_it_is_as_exact_as_the_plain_form(x64, scale):
     inputs = [jnp.asarray(x, jnp.float32) for x in (QUERIES * scale, KEYS * scale, W_V, GRADIENT)]
     exact = run_plain(*(x.astype(jnp.float64) for x in inputs))
@@ -95,7 +94,7 @@ def largest_array(function, *inputs):
     return max(int(np.prod([int(size) for size in shape.split(",")])) for shape in shapes)
 
 
-def test_no_array_of_queries_times_keys_times_hidden_is_made():
+def test_no_array_of_queries_times_keys_times_hidden_is_made(full_compilation):
     inputs = jnp.ones((2, 64, 48)), jnp.ones((2, 80, 48)), jnp.ones(48)
     pairs = 2 * 64 * 80
 
@@ -105,10 +104,3 @@ def test_no_array_of_queries_times_keys_times_hidden_is_made():
     assert largest_array(additive_score, *inputs) <= 2 * pairs
     assert largest_array(gradients(additive_score), *inputs) <= 2 * pairs
     assert largest_array(gradients(plain), *inputs) >= 48 * pairs
-
-
-def test_without_the_tanh_the_score_is_a_sum_of_two(x64):
-    queries, keys, w_v = (jnp.asarray(x) for x in (QUERIES, KEYS, W_V))
-    expected = (queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
-    scores = jax.jit(partial(additive_score, use_tanh=False))(queries, keys, w_v)
-    np.testing.assert_allclose(scores, expected, rtol=1e-12, atol=1e-13)

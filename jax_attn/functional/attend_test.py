@@ -50,9 +50,8 @@ def test_an_empty_row_has_no_context_or_the_plain_mean_of_all_values():
     np.testing.assert_allclose(context[0], np.broadcast_to(VALUES[0].mean(0), (3, 2)), rtol=1e-5)
 
 
-@pytest.mark.parametrize("poison", [jnp.nan, jnp.inf])
 @pytest.mark.parametrize("empty_row", ["zero", "uniform"])
-def test_keys_and_values_that_no_query_attends_to_reach_neither_result_nor_gradient(poison, empty_row):
+def test_keys_and_values_that_no_query_attends_to_reach_neither_result_nor_gradient(empty_row):
     lens = jnp.array([[2, 1, 0], [3, 4, 2]]) if empty_row == "zero" else LENS
     seen = (jnp.arange(5) < (jnp.array([2, 4]))[:, None])[..., None]
 
@@ -62,11 +61,12 @@ def test_keys_and_values_that_no_query_attends_to_reach_neither_result_nor_gradi
 
     run = jax.jit(jax.grad(total, argnums=(0, 1, 2), has_aux=True))
     clean = run(QUERIES, KEYS, VALUES)
-    poisoned = run(QUERIES, jnp.where(seen, KEYS, poison), jnp.where(seen, VALUES, poison))
-    jax.tree.map(np.testing.assert_array_equal, poisoned, clean)
+    for poison in (jnp.nan, jnp.inf):
+        poisoned = run(QUERIES, jnp.where(seen, KEYS, poison), jnp.where(seen, VALUES, poison))
+        jax.tree.map(np.testing.assert_array_equal, poisoned, clean)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float64])
 def test_dtypes_go_in_and_out(x64, dtype):
     scores, values, queries, keys = (x.astype(dtype) for x in (SCORES, VALUES, QUERIES, KEYS))
     results = (*jit_attend(scores, values, LENS), *jit_attention(queries, keys, values))
@@ -78,23 +78,3 @@ def test_half_precision_dot_products_above_the_largest_number_still_weigh():
     context, weights = jit_attention(large, jnp.concatenate([large, 0 * large]), jnp.array([[1.0], [2.0]], jnp.float16))
     np.testing.assert_array_equal(weights, [[1, 0]])
     np.testing.assert_array_equal(context, [[1]])
-
-
-@pytest.mark.parametrize("lens", [LENS, jnp.array([[0, 1, 2], [3, 4, 5]])])
-def test_vmap_over_the_batch_gives_the_same(lens):
-    mapped = jax.jit(jax.vmap(lambda *inputs, lens: attention(*inputs, valid_lens=lens)))
-    results = mapped(QUERIES, KEYS, VALUES, lens=lens), jit_attention(QUERIES, KEYS, VALUES, valid_lens=lens)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), *results)
-
-
-@pytest.mark.parametrize("jit", [False, True])
-def test_wrong_shapes_raise(own_checks, jit):
-    maybe_jit = jax.jit if jit else lambda function: function
-    with pytest.raises(ValueError, match=r"values must be \[2, 5, V\] for scores \[2, 3, 5\]; got \[2, 4, 2\]"):
-        maybe_jit(attend)(SCORES, VALUES[:, :4])
-    with pytest.raises(ValueError, match=r"valid_lens must be \[2\] or \[2, 3\]; got \[3\]"):
-        maybe_jit(attend)(SCORES, VALUES, jnp.array([1, 2, 3]))
-    with pytest.raises(ValueError, match="value must have as many positions as key, 5; got 4"):
-        maybe_jit(attention)(QUERIES, KEYS, VALUES[:, :4])
-    with pytest.raises(ValueError, match=r"keep_mask must be \[2, 3, 5\]; got \[2, 3, 4\]"):
-        maybe_jit(attend)(SCORES, VALUES, keep_mask=jnp.ones((2, 3, 4), bool))

@@ -18,15 +18,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Num
 
+from jax_attn.functional import checks
 from jax_attn.functional.attend import by_keep_mask
-from jax_attn.functional.checks import (
-    require_bool,
-    require_float,
-    require_same_batch,
-    require_same_length,
-    require_shape,
-    wide_dtype,
-)
 from jax_attn.functional.masks import checked_lens, checked_mask, zero_unattended
 from jax_attn.functional.scores import dot_score, scaled_dot_score
 from jax_attn.functional.softmax import EmptyRow, require_empty_row
@@ -58,8 +51,7 @@ def blockwise_attention(
 
     Args:
         score: a function of queries `[q, D]`, keys `[k, D′]` and the parameters that returns scores `[q, k]`, each
-            from one query and one key alone. It is called in float32 or wider, with blocks of any size, and
-            differentiated; dot products have a gradient of their own, see `inner_products`.
+            from one query and one key alone. It is called in float32 or wider, with blocks of any size.
         queries, keys, values: `[*batch, Q, D]`, `[*batch, K, D′]`, `[*batch, K, V]`.
         valid_lens: `[*batch]` or `[*batch, Q]`, see `attention_mask`.
         mask: boolean, broadcastable to `[*batch, Q, K]`.
@@ -75,20 +67,20 @@ def blockwise_attention(
         ValueError, TypeError: a shape, rank or dtype does not fit, as in `attend`; `block_size` is less than 1.
     """
     queries, keys, values, *parameters_ = map(jnp.asarray, (queries, keys, values, *parameters))
-    require_float(queries=queries, keys=keys, values=values)
-    require_float(**{f"parameters[{i}]": parameter for i, parameter in enumerate(parameters_)})
-    require_same_batch(queries=queries, keys=keys)
-    require_same_length(keys=keys, values=values)
+    checks.require_float(queries=queries, keys=keys, values=values)
+    checks.require_float(**{f"parameters[{i}]": parameter for i, parameter in enumerate(parameters_)})
+    checks.require_same_batch(queries=queries, keys=keys)
+    checks.require_same_length(keys=keys, values=values)
     require_empty_row(empty_row)
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1; got {block_size}")
     shape = (*queries.shape[:-1], keys.shape[-2])
     if keep_mask is not None:
-        require_bool(keep_mask=keep_mask)
-        require_shape(shape, keep_mask=keep_mask)
+        checks.require_bool(keep_mask=keep_mask)
+        checks.require_shape(shape, keep_mask=keep_mask)
 
     dtype = jnp.result_type(queries, keys, values, *parameters_)
-    wide = wide_dtype(queries, keys, values, *parameters_)
+    wide = checks.wide_dtype(queries, keys, values, *parameters_)
     queries, keys, values, *parameters_ = (x.astype(wide) for x in (queries, keys, values, *parameters_))
     lens = None if valid_lens is None else checked_lens(valid_lens, shape)
     mask = None if mask is None else checked_mask(mask, shape)
@@ -110,10 +102,8 @@ class Pairs(NamedTuple):
 
     lens: Num[Array, "*#batch #query 1"] | None
     mask: Bool[Array, "*#batch #query #key"] | None
-    uniform: Bool[Array, "*#batch #query 1"] | None
-    """Which queries weigh all keys alike, as they may attend to none; their `lens` are K."""
-    keep: Bool[Array, "*batch query key"] | None
-    """Which weights dropout keeps."""
+    uniform: Bool[Array, "*#batch #query 1"] | None  # the queries that may attend to no key: their `lens` are K
+    keep: Bool[Array, "*batch query key"] | None  # the weights that dropout keeps
 
 
 def _allowed(lens: Any, mask: Any, positions: Array) -> Any:
@@ -149,15 +139,19 @@ def _over_batch(one: Callable[..., Array], axes: int, inputs: tuple[Array, ...],
     return jax.lax.map(next_axis, (inputs, own))
 
 
+def _pick(array: Array, i: Array, axis: int) -> Array:
+    """Take number i of an axis, or the only one of an axis of size 1."""
+    return jax.lax.dynamic_index_in_dim(array, 0 if array.shape[axis] == 1 else i, axis, keepdims=False)
+
+
 def _blocks(array: Array, block_size: int, axis: int = 0, fill: float = 0) -> Array:
     """Cut an axis into blocks, `[…, blocks, size, …]`: as few as possible, of one size, the last one filled up."""
     length = array.shape[axis]
     count = max(1, -(-length // block_size))
     size = -(-length // count)
     padding = [(0, count * size - length if i == axis else 0) for i in range(array.ndim)]
-    return jnp.pad(array, padding, constant_values=fill).reshape(
-        *array.shape[:axis], count, size, *array.shape[axis + 1 :]
-    )
+    shape = (*array.shape[:axis], count, size, *array.shape[axis + 1 :])
+    return jnp.pad(array, padding, constant_values=fill).reshape(shape)
 
 
 def _joined(blocks: Array, length: int) -> Array:
@@ -173,13 +167,8 @@ def _blocks_of_pairs(pairs: Pairs, num_keys: int, block_size: int) -> Pairs:
 
 
 def _block(pairs: Pairs, i: Array, j: Array) -> Pairs:
-    """Return what is known of query block i and key block j, each `[#q, #k]`."""
-
-    def take(array: Array) -> Array:  # of [I, q, J, k]; an axis of size 1 is the same for all blocks
-        array = jax.lax.dynamic_index_in_dim(array, 0 if array.shape[0] == 1 else i, 0, keepdims=False)
-        return jax.lax.dynamic_index_in_dim(array, 0 if array.shape[1] == 1 else j, 1, keepdims=False)
-
-    return jax.tree.map(take, pairs)
+    """Return what is known of query block i and key block j, each `[#q, #k]` of `[I, q, J, k]`."""
+    return jax.tree.map(lambda x: _pick(_pick(x, i, 0), j, 1), pairs)
 
 
 def _masked(scores: Array, pairs: Pairs, first: Array) -> Array:
@@ -207,14 +196,7 @@ def _attend(
 
 
 def _forward(
-    score: Callable[..., Array],
-    rate: float,
-    block_size: int,
-    parameters: tuple[Array, ...],
-    queries: Array,
-    keys: Array,
-    values: Array,
-    pairs: Pairs,
+    score: Any, rate: float, block_size: int, parameters: Any, queries: Array, keys: Array, values: Array, pairs: Pairs
 ) -> tuple[Array, tuple[Any, ...]]:
     query_blocks, key_blocks, value_blocks = (_blocks(x, block_size) for x in (queries, keys, values))
     pair_blocks, size = _blocks_of_pairs(pairs, keys.shape[0], block_size), key_blocks.shape[1]
@@ -260,11 +242,10 @@ def _backward(
     parameters, queries, keys, values, pairs, context, highest, total = residuals
     d_context = d_context / total[:, None]  # d/l from here on
     along = (d_context * context).sum(axis=-1)
-    by_query = (
-        *(_blocks(x, block_size) for x in (queries, d_context, along)),
-        _blocks(highest, block_size, fill=jnp.inf),
+    query_blocks, d_blocks, along_blocks, key_blocks, value_blocks = (
+        _blocks(x, block_size) for x in (queries, d_context, along, keys, values)
     )
-    key_blocks, value_blocks = _blocks(keys, block_size), _blocks(values, block_size)
+    by_query = query_blocks, d_blocks, along_blocks, _blocks(highest, block_size, fill=jnp.inf)
     pair_blocks, size = _blocks_of_pairs(pairs, keys.shape[0], block_size), key_blocks.shape[1]
 
     def add_queries(so_far: Any, block: Any) -> tuple[Any, Array]:
@@ -283,20 +264,16 @@ def _backward(
             d_query, d_key, *d_parameters = pull_back(exponents * (d_weights - along[:, None]))
             return jax.tree.map(jnp.add, so_far, (tuple(d_parameters), d_query)), (d_key, d_value)
 
-        start, blocks = (
-            (d_parameters, jnp.zeros_like(query)),
-            (jnp.arange(key_blocks.shape[0]), key_blocks, value_blocks),
-        )
+        blocks = jnp.arange(key_blocks.shape[0]), key_blocks, value_blocks
+        start = d_parameters, jnp.zeros_like(query)
         (d_parameters, d_query), (more_keys, more_values) = jax.lax.scan(add_keys, start, blocks)
         return (d_parameters, d_keys + more_keys, d_values + more_values), d_query
 
     start = jax.tree.map(jnp.zeros_like, (parameters, key_blocks, value_blocks))
-    numbers = jnp.arange(by_query[0].shape[0])
+    numbers = jnp.arange(query_blocks.shape[0])
     (d_parameters, d_keys, d_values), d_queries = jax.lax.scan(add_queries, start, (numbers, *by_query))
-    d_queries, d_keys, d_values = (
-        _joined(d, len(x)) for d, x in ((d_queries, queries), (d_keys, keys), (d_values, values))
-    )
-    return d_parameters, d_queries, d_keys, d_values, None
+    d_keys, d_values = _joined(d_keys, len(keys)), _joined(d_values, len(keys))
+    return d_parameters, _joined(d_queries, len(queries)), d_keys, d_values, None
 
 
 _attend.defvjp(_forward, _backward)
@@ -310,10 +287,9 @@ def _drop(weights: Array, rate: float, pairs: Pairs) -> Array:
 def transposed_product(
     wide: Float[Array, "*batch n wide"], narrow: Float[Array, "*batch n narrow"]
 ) -> Float[Array, "*batch wide narrow"]:
-    """Compute wideᵀ · narrow as (narrowᵀ · wide)ᵀ, which XLA does several times faster on a CPU.
+    """Compute wideᵀ · narrow as (narrowᵀ · wide)ᵀ, which XLA does four times faster on a CPU for tall matrices.
 
-    For tall matrices (1024 × 64), XLA's product of the first form takes four times as long as that of the second. The
-    barrier keeps it from folding the last transpose into the product, which would be the first form again.
+    The barrier keeps it from folding the last transpose into the product, which would be the first form again.
     """
     product = jnp.einsum("...nb,...na->...ba", narrow, wide)
     return jnp.swapaxes(jax.lax.optimization_barrier(product), -1, -2)
@@ -335,15 +311,10 @@ def _inner_products_backward(residuals: tuple[Array, Array], gradient: Array) ->
 inner_products.defvjp(lambda queries, keys: (inner_products(queries, keys), (queries, keys)), _inner_products_backward)
 
 
-def scaled_inner_products(
-    queries: Float[Array, "*batch query feature"], keys: Float[Array, "*batch key feature"]
-) -> Float[Array, "*batch query key"]:
+def scaled_inner_products(queries: Array, keys: Array) -> Array:
     """Compute S = Q Kᵀ / √D. The queries are divided: they are fewer than the scores."""
     return inner_products(queries / math.sqrt(queries.shape[-1]), keys)
 
 
-_FAST: dict[Callable[..., Array], Callable[..., Array]] = {
-    dot_score: inner_products,
-    scaled_dot_score: scaled_inner_products,
-}
+_FAST: dict[Any, Callable[..., Array]] = {dot_score: inner_products, scaled_dot_score: scaled_inner_products}
 """The scores that are computed in a form of their own once the arguments are checked and wide."""

@@ -41,7 +41,6 @@ MASKINGS = {
     "lengths of each query": {"valid_lens": random.integers(0, K + 1, (B, Q))},
     "mask": {"mask": MASK},
     "mask of keys": {"mask": MASK[:, 1:2]},
-    "mask of one example": {"mask": MASK[0]},
     "mask of queries": {"mask": MASK[1, :, :1]},
     "mask of keys, lengths of each query": {"mask": MASK[0, 0], "valid_lens": random.integers(0, K + 1, (B, Q))},
     "mask and lengths": {"mask": MASK, "valid_lens": np.array([4, 10])},
@@ -89,43 +88,39 @@ def make_inputs(name="additive", dtype=jnp.float64):
 
 @pytest.mark.parametrize("name", SCORES)
 def test_every_score_gives_the_plain_form_s_context_and_gradients(x64, name):
-    close(*both(SCORES[name][0], make_inputs(name), **MASKINGS["lengths of each query"]))
+    block_size = {"bilinear": 1, "gaussian": 100}.get(name, BLOCK)
+    close(*both(SCORES[name][0], make_inputs(name), block_size, **MASKINGS["lengths of each query"]))
 
 
-@pytest.mark.parametrize("masking", MASKINGS)
-def test_every_masking_does_so_too(x64, masking):
-    close(*both(dot_score, make_inputs("dot"), **MASKINGS[masking]))
-
-
-@pytest.mark.parametrize("masking", ["lengths", "lengths of each query", "mask of keys", "mask and lengths"])
-def test_an_empty_row_may_be_uniform(x64, masking):
-    close(*both(dot_score, make_inputs("dot"), empty_row="uniform", **MASKINGS[masking]))
-
-
-@pytest.mark.parametrize("block_size", [1, 100])
-def test_whatever_the_block(x64, block_size):
-    close(*both(scaled_dot_score, make_inputs("scaled_dot"), block_size, mask=MASK))
+@pytest.mark.parametrize(
+    ("masking", "empty_row"),
+    [
+        *((masking, "zero") for masking in MASKINGS),
+        *((masking, "uniform") for masking in ("lengths", "mask of keys", "mask and lengths")),
+    ],
+)
+def test_every_masking_does_so_too(x64, masking, empty_row):
+    close(*both(dot_score, make_inputs("dot"), empty_row=empty_row, **MASKINGS[masking]))
 
 
 def test_blocks_large_enough_for_additive_scores_term_by_term(x64):
-    queries, keys, values = (random.normal(size=(length, 5)) for length in (37, 53, 53))
+    queries, keys, values = (random.normal(size=(length, 5)) for length in (17, 33, 33))
     inputs = jax.tree.map(jnp.asarray, (queries, keys, values, (random.normal(size=5),)))
-    close(*both(additive_score, inputs, 20, valid_lens=np.array(50)))
+    close(*both(additive_score, inputs, 18, valid_lens=np.array(30)))
 
 
 def test_dropout_keeps_what_the_mask_keeps(x64):
     keep = random.random((B, Q, K)) < 0.7
-    for empty_row in ("zero", "uniform"):
-        options = {"mask": MASK, "keep_mask": keep, "dropout_rate": 0.3, "empty_row": empty_row}
-        close(*both(dot_score, make_inputs("dot"), **options))
+    options = {"mask": MASK, "keep_mask": keep, "dropout_rate": 0.3, "empty_row": "uniform"}
+    close(*both(dot_score, make_inputs("dot"), **options))
 
 
 @pytest.mark.parametrize("batch", [(), (3, 1, 2)])
 def test_any_leading_axes_and_masks_that_broadcast_over_them(x64, batch):
     arrays = [random.normal(size=(*batch, *shape)) for shape in ((Q, D), (K, D), (K, 3))]
     inputs = *map(jnp.asarray, arrays), ()
-    close(*both(dot_score, inputs, mask=MASK[0]))
-    close(*both(dot_score, inputs, valid_lens=np.asarray(random.integers(0, K + 1, batch))))
+    lens = np.asarray(random.integers(0, K + 1, batch))
+    close(*both(dot_score, inputs, mask=MASK[0], valid_lens=lens))
     if len(batch) == 3:  # as with several heads
         close(*both(dot_score, inputs, mask=random.random((3, 1, 1, 1, K)) < 0.6))
 
@@ -138,9 +133,9 @@ def test_vmap_gives_the_same(x64):
             additive_score, queries, keys, values, lens, parameters=(jnp.asarray(W_V),), block_size=BLOCK
         )
 
-    grad = jax.grad(lambda *a: jnp.sum(jnp.sin(run(*a))), argnums=(0, 1, 2))
-    close(jax.jit(jax.vmap(run))(*inputs[:3], lens), jax.jit(run)(*inputs[:3], lens))
-    close(jax.jit(jax.vmap(grad))(*inputs[:3], lens), jax.jit(grad)(*inputs[:3], lens))
+    grad = jax.value_and_grad(lambda *a: jnp.sum(jnp.sin(run(*a))), argnums=(0, 1, 2))
+    mapped, plain = jax.jit(jax.vmap(grad))(*inputs[:3], lens), jax.jit(grad)(*inputs[:3], lens)
+    close((mapped[0].sum(), mapped[1]), plain)
 
 
 @pytest.mark.parametrize("empty_row", ["zero", "uniform"])
@@ -158,13 +153,12 @@ def test_keys_and_values_that_no_query_attends_to_reach_neither_result_nor_gradi
 
 
 def test_scores_of_1e4_overflow_nowhere_not_even_where_a_block_is_filled_up(x64):
-    queries, keys, values, (w_v,) = make_inputs()
-    close(*both(additive_score, (queries, keys, values, (1e4 * w_v,))), tolerance=1e-9)
+    queries, keys, values, _ = make_inputs()
     close(*both(dot_score, (1e4 * queries, keys, values, ())), tolerance=1e-9)
 
 
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_scores_and_softmax_are_computed_in_float32_and_rounded_once(x64, dtype):
+def test_scores_and_softmax_are_computed_in_float32_and_rounded_once(x64):
+    dtype = jnp.bfloat16
     inputs = make_inputs(dtype=dtype)
     result = jax.jit(partial(blockwise_attention, additive_score, block_size=BLOCK))(*inputs[:3], parameters=inputs[3])
     assert result.dtype == dtype
@@ -181,7 +175,7 @@ def largest_array(function, *shapes):
 
 
 @pytest.mark.parametrize("options", [{}, {"valid_lens": jnp.arange(512)}], ids=["nothing masked", "lengths"])
-def test_nothing_of_all_pairs_is_made_by_the_result_or_its_gradient(options):
+def test_nothing_of_all_pairs_is_made_by_the_result_or_its_gradient(full_compilation, options):
     shapes = (512, 8), (640, 8), (640, 8), (8,)
 
     def gradients(function, **more):
@@ -232,8 +226,8 @@ def test_the_second_derivative_of_products_is_right(x64):
     close(curvature(inner_products), curvature(einsum))
 
 
-@pytest.mark.parametrize("batch", [(), (1,), (3,)])
-def test_the_compiler_takes_the_keys_gradient_in_the_fast_form(batch):
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_the_compiler_takes_the_keys_gradient_in_the_fast_form(full_compilation, batch):
     def has_slow_product(function):
         """Whether the compiled program has a product of 640 rows of 64, those of the keys' gradient, row by row."""
         shapes = [jax.ShapeDtypeStruct((*batch, *shape), jnp.float32) for shape in ((512, 64), (640, 64), (512, 640))]
@@ -247,22 +241,3 @@ def test_the_compiler_takes_the_keys_gradient_in_the_fast_form(batch):
 def test_forward_mode_is_refused():
     with pytest.raises(TypeError, match="forward-mode"):
         jax.jvp(lambda keys: inner_products(jnp.asarray(QUERIES), keys), (jnp.asarray(KEYS),), (jnp.asarray(KEYS),))
-
-
-def test_wrong_arguments_raise(own_checks):
-    def refused(message, error=ValueError, inputs=(QUERIES, KEYS, VALUES), **options):
-        with pytest.raises(error, match=re.escape(message)):
-            jax.eval_shape(partial(blockwise_attention, dot_score, **options), *inputs)
-
-    refused("valid_lens must be [2] or [2, 7]; got [3]", valid_lens=np.array([1, 2, 3]))
-    refused("mask must be broadcastable to [2, 7, 10]; got [2, 7, 9]", mask=np.ones((2, 7, 9), bool))
-    refused("mask must be boolean", TypeError, mask=np.ones((2, 7, 10)))
-    refused("keep_mask must be [2, 7, 10]; got [2, 7, 9]", keep_mask=np.ones((2, 7, 9), bool))
-    refused("values must have as many positions as keys, 10; got 9", inputs=(QUERIES, KEYS, VALUES[:, :9]))
-    refused("keys must have the leading axes of queries, [2]; got [1]", inputs=(QUERIES, KEYS[:1], VALUES))
-    refused("queries must have a floating dtype", TypeError, inputs=(QUERIES.astype(int), KEYS, VALUES))
-    refused("parameters[0] must have a floating dtype", TypeError, parameters=(np.arange(4),))
-    refused("empty_row must be one of ('zero', 'uniform'); got 'mean'", empty_row="mean")
-    refused("block_size must be at least 1; got 0", block_size=0)
-    with pytest.raises(ValueError, match=re.escape("valid_lens must be in [0, 10]; got 11")):
-        blockwise_attention(dot_score, QUERIES, KEYS, VALUES, np.array([11, 1]))

@@ -32,8 +32,8 @@ def gradients(loss, *arguments, **options):
     return jax.jit(run)(*arguments[:3], arguments[4])
 
 
-@pytest.mark.parametrize("rows_of_a_block", [100, 6, 4, 1])  # blocks of 5 time steps, 3 (the last has 2), 2, 1
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.1])
+# Blocks of 5 time steps, of 3 (the last has 2), of 1.
+@pytest.mark.parametrize(("rows_of_a_block", "label_smoothing"), [(100, 0.0), (6, 0.1), (1, 0.0)])
 def test_blocks_make_no_difference(x64, monkeypatch, rows_of_a_block, label_smoothing):
     monkeypatch.setattr(losses, "BLOCK", rows_of_a_block * N)
     (features, kernel, bias), labels = inputs(jnp.float64)

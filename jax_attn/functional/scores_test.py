@@ -1,4 +1,3 @@
-import re
 from functools import partial
 
 import jax
@@ -41,7 +40,7 @@ def test_each_pair_is_scored_by_the_equation(x64, name):
 
 
 @each_score
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.float64])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 def test_scores_have_the_inputs_dtype_and_are_rounded_once(x64, name, dtype):
     function, inputs, _ = SCORES[name]
     rounded = [jnp.asarray(x, dtype) for x in inputs]
@@ -59,20 +58,6 @@ def test_half_precision_products_of_6e4_do_not_overflow_on_the_way():
     np.testing.assert_array_equal(dot_score(long, long, dtype=jnp.float32), [[4 * np.float32(long[0, 0]) ** 2]])
 
 
-@each_score
-def test_vmap_over_the_batch_gives_the_same(name):
-    function, (queries, keys, *weights), _ = SCORES[name]
-    queries, keys = jnp.asarray(queries, jnp.float32), jnp.asarray(keys, jnp.float32)
-    weights = [jnp.asarray(w, jnp.float32) for w in weights]
-
-    def score(queries, keys):
-        return function(queries, keys, *weights)
-
-    np.testing.assert_allclose(
-        jax.jit(jax.vmap(score))(queries, keys), jax.jit(score)(queries, keys), rtol=2e-6, atol=1e-6
-    )
-
-
 def test_only_the_tanh_lets_the_query_change_the_weights():
     queries, keys, w_v = (jnp.asarray(x) for x in (QUERIES, KEYS, W_V))
     with_tanh, without = (jax.nn.softmax(additive_score(queries, keys, w_v, use_tanh=t)) for t in (True, False))
@@ -83,36 +68,3 @@ def test_only_the_tanh_lets_the_query_change_the_weights():
 def test_the_gaussian_keeps_the_digits_of_close_pairs():
     close = gaussian_score(jnp.array([[1e4]]), jnp.array([[1e4 + 1]]))
     assert close.item() == -0.5
-
-
-def test_a_bilinear_form_with_the_identity_is_the_dot_product():
-    queries, keys = jnp.asarray(QUERIES), jnp.asarray(KEYS)
-    np.testing.assert_allclose(bilinear_score(queries, keys, jnp.eye(4)), dot_score(queries, keys), rtol=1e-5)
-
-
-@pytest.mark.parametrize("jit", [False, True])
-@pytest.mark.parametrize(
-    ("function", "shapes", "message"),
-    [
-        (dot_score, [(3, 4), (5, 2)], "keys must have as many features as queries, 4; got 2"),
-        (scaled_dot_score, [(2, 3, 4), (3, 5, 4)], "keys must have the leading axes of queries, [2]; got [3]"),
-        (gaussian_score, [(3, 4), (5, 2)], "keys must have as many features as queries, 4; got 2"),
-        (
-            gaussian_score,
-            [(4,), (5, 4)],
-            "queries must have at least 2 axes, [*batch, length, features]; got shape [4]",
-        ),
-        (bilinear_score, [(3, 4), (5, 2), (2, 4)], "weight must be [4, 2]; got [2, 4]"),
-        (additive_score, [(3, 4), (5, 4), (4, 1)], "w_v must be [4]; got [4, 1]"),
-    ],
-)
-def test_a_wrong_shape_raises_and_both_shapes_are_named(own_checks, jit, function, shapes, message):
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        (jax.jit(function) if jit else function)(*(jnp.ones(shape) for shape in shapes))
-
-
-@each_score
-def test_integers_are_refused(own_checks, name):
-    function, (queries, *others), _ = SCORES[name]
-    with pytest.raises(TypeError, match="queries must have a floating dtype; got int32"):
-        function(jnp.asarray(queries).astype(int), *map(jnp.asarray, others))

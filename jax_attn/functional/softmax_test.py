@@ -2,14 +2,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_attn import masked_log_softmax, masked_softmax
 
 softmax = jax.jit(masked_softmax, static_argnames="empty_row")
 log_softmax = jax.jit(masked_log_softmax, static_argnames="empty_row")
-few = settings(max_examples=25, derandomize=True, deadline=None)
 SCORES = jax.random.normal(jax.random.key(0), (2, 3, 5))
 
 
@@ -89,56 +87,10 @@ def test_half_precision_is_computed_in_float32():
     np.testing.assert_array_equal(softmax(scores), expected)
 
 
-def test_float64_is_computed_in_float64(x64):
-    scores = jax.random.normal(jax.random.key(0), (3, 5), jnp.float64)
-    expected = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    np.testing.assert_allclose(softmax(scores), expected, rtol=1e-14)
-
-
-def test_the_caller_s_scores_are_unchanged():
-    scores = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
-    before = scores.copy()
-    masked_softmax(jnp.asarray(scores), jnp.array([1, 2]))
-    np.testing.assert_array_equal(scores, before)
-
-
 def test_lengths_of_examples_are_repeated_for_each_query_not_for_each_example():
     # 2 examples and 3 queries: repeating by 2 cannot give 3 rows, by position it would mix the examples.
     weights = softmax(jnp.zeros((2, 3, 4)), jnp.array([1, 4]))
     np.testing.assert_array_equal(weights, [[[1, 0, 0, 0]] * 3, [[0.25] * 4] * 3])
 
 
-@pytest.mark.parametrize("lens", [jnp.array([2, 0]), jnp.array([[1, 2, 3], [0, 4, 5]])])
-def test_vmap_over_the_batch_and_no_jit_give_the_same(lens):
-    batch = softmax(SCORES, lens)
-    np.testing.assert_array_equal(jax.vmap(masked_softmax)(SCORES, lens), batch)
-    np.testing.assert_allclose(masked_softmax(SCORES, lens), batch, rtol=1e-6)
-
-
-def test_wrong_arguments_raise(own_checks):
-    with pytest.raises(ValueError, match=r"valid_lens must be \[2\] or \[2, 3\]; got \[3\]"):
-        softmax(SCORES, jnp.array([1, 2, 3]))
-    with pytest.raises(ValueError, match=r"empty_row must be one of \('zero', 'uniform'\); got 'mean'"):
-        softmax(SCORES, empty_row="mean")
-    with pytest.raises(TypeError, match="scores must have a floating dtype; got int32"):
-        softmax(SCORES.astype(int))
-    with pytest.raises(ValueError, match=r"scores must have at least 2 axes, \[\*batch, Q, K\]; got shape \[5\]"):
-        softmax(SCORES[0, 0])
-
-
 rows = st.lists(st.floats(-50, 50, width=32), min_size=6, max_size=6)
-
-
-@few
-@given(rows, st.integers(1, 6))
-def test_masking_equals_deleting(row, length):
-    weights = softmax(jnp.array([row], jnp.float32), mask=jnp.arange(6) < length)
-    np.testing.assert_allclose(weights[:, :length], jax.nn.softmax(np.array([row[:length]], np.float32)), atol=1e-6)
-
-
-@few
-@given(rows, st.permutations(range(6)), st.lists(st.booleans(), min_size=6, max_size=6))
-def test_permuting_the_keys_permutes_the_weights(row, order, mask):
-    order, scores, mask = np.array(order), np.array([row], np.float32), np.array([mask])
-    permuted = softmax(jnp.asarray(scores[:, order]), mask=jnp.asarray(mask[:, order]))
-    np.testing.assert_allclose(permuted, softmax(jnp.asarray(scores), mask=jnp.asarray(mask))[:, order], atol=1e-6)

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from jax_attn import (
     AdditiveAttention,
@@ -72,6 +71,8 @@ SETTINGS = {
     "several heads": {"attention": MultiHeadAttention(8, 2)},
 }
 each_setting = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+FEW = "the book", "input feeding, two layers", "no attention, new query", "several heads"
+few_settings = pytest.mark.parametrize("settings", [SETTINGS[name] for name in FEW], ids=FEW)
 
 
 def build(settings):
@@ -80,19 +81,6 @@ def build(settings):
 
 def close(a, b, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **({"rtol": 1e-5, "atol": 1e-6} | tolerance)), a, b)
-
-
-def test_the_book_s_decoder_gives_its_shapes():
-    module, zeros = Seq2SeqAttentionDecoder(10, 8, 16, 2, cell="lstm"), jnp.zeros((4, 7), int)
-    encoded = EncoderOutput(jnp.zeros((4, 7, 16)), (jnp.zeros((2, 4, 16)),) * 2)
-
-    def run(decoder):
-        memory = decoder.prepare(encoded)
-        return decoder(zeros, memory), memory, decoder.initial_state(memory)
-
-    (logits, weights), _, state = jax.eval_shape(lambda k: module.init_with_output(k, method=run)[0], jax.random.key(0))
-    assert (logits.shape, weights.shape) == ((4, 7, 10), (4, 7, 7))
-    assert jax.tree.map(jnp.shape, state.rnn) == (((4, 16), (4, 16)),) * 2
 
 
 @each_setting
@@ -110,7 +98,7 @@ def test_teacher_forcing_is_the_step_repeated(settings):
     assert (weights is None) == (settings.get("attention") == "none")
 
 
-@each_setting
+@few_settings
 def test_a_beam_is_its_rows_side_by_side_over_one_memory(settings):
     c = build(settings)
     tokens = jnp.array([[1, 2, 3], [4, 5, 6]])
@@ -123,7 +111,7 @@ def test_a_beam_is_its_rows_side_by_side_over_one_memory(settings):
         close(jax.tree.map(lambda leaf, i=i: leaf[i::3], together), alone)
 
 
-@each_setting
+@few_settings
 def test_padding_of_the_source_reaches_neither_result_nor_gradient(settings):
     c = build(settings)
 
@@ -231,16 +219,6 @@ def test_keep_masks_drop_the_attention_s_weights_and_what_goes_between_the_layer
     close((logits, weights), plain.decode(variables, TARGETS, c.memory))
 
 
-def test_drawn_dropout_needs_its_stream_differs_by_key_and_is_off_unless_asked():
-    c = case(num_layers=2, dropout=0.5)
-    drop = jax.jit(
-        lambda key: c.module.apply(c.variables, TARGETS, c.memory, deterministic=False, rngs={"dropout": key})[0]
-    )
-    np.testing.assert_array_equal(drop(jax.random.key(1)), drop(jax.random.key(1)))
-    assert np.abs(drop(jax.random.key(1)) - drop(jax.random.key(2))).max() > 0.01
-    close(c.decode(c.variables, TARGETS, c.memory), case(num_layers=2).decode(c.variables, TARGETS, c.memory))
-
-
 @pytest.mark.parametrize(("rate", "own"), [(0.0, 0.5), (0.5, 0.0)])
 def test_an_attention_module_drops_by_its_own_rate(rate, own):
     c = case(dropout=rate, attention=DotProductAttention(own))
@@ -257,69 +235,3 @@ def test_of_several_heads_the_weights_are_their_mean():
     attend = jax.jit(partial(c.module.attention.apply, method="attend"))
     _, heads = attend(variables, state.rnn[0][:, None], c.memory.attention)
     close(c.step(c.variables, TARGETS[:, 0], state, c.memory)[2], (heads[:, 0, 0] + heads[:, 1, 0]) / 2)
-
-
-def test_weights_that_are_not_wanted_are_none_and_the_logits_are_the_same():
-    c = case()
-    logits, weights = jax.jit(partial(c.module.apply, return_weights=False))(c.variables, TARGETS, c.memory)
-    assert weights is None
-    close(logits, c.decode(c.variables, TARGETS, c.memory)[0])
-
-
-def test_the_module_works_in_nnx_through_the_bridge():
-    module = Seq2SeqAttentionDecoder(N, E, H)
-    in_nnx = nnx.bridge.ToNNX(module, rngs=nnx.Rngs(0)).lazy_init(encoder_output(), LENS, method="prepare")
-    variables = {"params": nnx.to_pure_dict(nnx.state(in_nnx, nnx.Param))}
-    memory = module.apply(variables, encoder_output(), LENS, method="prepare")
-    jax.tree.map(np.testing.assert_array_equal, in_nnx(encoder_output(), LENS, method="prepare"), memory)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"query": "old"}, r"query must be one of \('previous', 'new'\); got 'old'"),
-        ({"input_feeding": True}, 'input_feeding needs query="new"'),
-        ({"tie_embeddings": True}, "tie_embeddings needs embed_size == num_hiddens; got 6 and 4"),
-        ({"attention": "cosine"}, "attention must be one of .* got 'cosine'"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(own_checks, settings, message):
-    with pytest.raises(ValueError, match=message):
-        Seq2SeqAttentionDecoder(N, E, H, **settings)
-
-
-@pytest.mark.parametrize(
-    ("settings", "encoded", "message"),
-    [
-        ({"num_layers": 2}, encoder_output(), "encoder and decoder must have as many layers; got 1 and 2"),
-        ({"cell": "lstm"}, encoder_output(), "a decoder with cell='lstm' needs an encoder of the same cell"),
-        ({}, EncoderOutput(jnp.ones((B, S, 8)), jnp.ones((2, B, 4))), "final state has 8 features.*set bridge=True"),
-        ({}, EncoderOutput(jnp.ones((S, 4)), jnp.ones((1, B, 4))), r"outputs must be \[B, K, V\]; got \[\d, 4\]"),
-        (
-            {},
-            EncoderOutput(jnp.ones((B, S, 5)), jnp.ones((1, B, 4))),
-            r"must be \[layers · directions, .* got \[1, \d, 4\]",
-        ),
-    ],
-)
-def test_an_encoder_that_does_not_fit_is_refused(settings, encoded, message):
-    module = Seq2SeqAttentionDecoder(N, E, H, attention="none", **settings)
-    with pytest.raises(ValueError, match=message):
-        module.apply({}, encoded, method="prepare")
-
-
-@pytest.mark.parametrize("jit", [False, True])
-def test_wrong_shapes_of_lengths_targets_and_tokens_are_told(own_checks, jit):
-    c = case()
-    maybe_jit = jax.jit if jit else lambda function: function
-    with pytest.raises(ValueError, match=r"valid_lens must be \[2\]; got \[3\]"):
-        maybe_jit(c.prepare)(encoder_output(), jnp.array([1, 2, 3]))
-    with pytest.raises(ValueError, match=r"targets must be \[2, T\]; got \[3, 3\]"):
-        maybe_jit(c.module.apply)(c.variables, jnp.ones((3, T), int), c.memory)
-    wrong = DecoderKeepMasks(attention=jnp.ones((T, B, S + 1), bool))
-    with pytest.raises(ValueError, match=rf"keep_masks must be \[{T}, {B}, {S}\]; got \[{T}, {B}, {S + 1}\]"):
-        maybe_jit(c.module.apply)(c.variables, jnp.ones((B, T), int), c.memory, keep_masks=wrong)
-    with pytest.raises(ValueError, match=r"tokens must be \[2 · beam\]; got \[3\]"):
-        c.step(c.variables, jnp.ones(3, int), c.initial_state(), c.memory)
-    with pytest.raises(TypeError, match="targets must have an integer dtype; got float32"):
-        maybe_jit(c.module.apply)(c.variables, jnp.ones((B, T)), c.memory)

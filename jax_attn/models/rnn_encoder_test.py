@@ -2,13 +2,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from jax_attn import GRU, LSTM, Seq2SeqEncoder
 
-few = settings(max_examples=25, derandomize=True, deadline=None)
 TOKENS, LENS = jnp.array([[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8]]), jnp.array([4, 2, 0])
 
 
@@ -22,13 +18,6 @@ def random_params(module, *inputs):
 encoder = Seq2SeqEncoder(10, 8, 4)
 params = random_params(encoder, TOKENS)
 encode = jax.jit(encoder.apply)
-
-
-def test_the_book_s_encoder_gives_its_shapes_batch_first():
-    module, tokens = Seq2SeqEncoder(10, 8, 16, 2, cell="lstm"), jnp.zeros((4, 7), int)
-    outputs, state = jax.eval_shape(lambda key: module.init_with_output(key, tokens)[0], jax.random.key(0))
-    assert outputs.shape == (4, 7, 16)
-    assert [part.shape for part in state] == [(2, 4, 16), (2, 4, 16)]
 
 
 @pytest.mark.parametrize(("cell", "rnn"), [("gru", GRU), ("lstm", LSTM)])
@@ -57,30 +46,3 @@ def test_dropout_is_that_of_the_recurrent_network():
     np.testing.assert_array_equal(nothing, jnp.broadcast_to(nothing[:1], nothing.shape))
     drop = jax.jit(lambda key: module.apply(params, TOKENS, deterministic=False, rngs={"dropout": key}).outputs)
     assert np.abs(drop(jax.random.key(1)) - drop(jax.random.key(2))).max() > 0.01
-
-
-def test_the_module_works_in_nnx_through_the_bridge():
-    module = nnx.bridge.ToNNX(Seq2SeqEncoder(10, 8, 4), rngs=nnx.Rngs(0)).lazy_init(TOKENS)
-    variables = {"params": nnx.to_pure_dict(nnx.state(module, nnx.Param))}
-    jax.tree.map(np.testing.assert_allclose, module(TOKENS, LENS), encode(variables, TOKENS, LENS))
-
-
-def test_wrong_arguments_are_told(own_checks):
-    with pytest.raises(ValueError, match=r"valid_lens must be \[3\]; got \[2\]"):
-        encode(params, TOKENS, LENS[:2])
-    with pytest.raises(TypeError, match="tokens must have an integer dtype; got float32"):
-        encode(params, TOKENS.astype(float))
-    with pytest.raises(ValueError, match=r"cell must be one of \('gru', 'lstm'\); got 'rnn'"):
-        Seq2SeqEncoder(10, 8, 4, cell="rnn").init(jax.random.key(0), TOKENS)
-    with pytest.raises(ValueError, match=r"valid_lens must be \[3\]; got \[2\]"):
-        Seq2SeqEncoder(10, 8, 4, stop_at_length=False).init(jax.random.key(0), TOKENS, LENS[:2])
-
-
-@few
-@given(st.lists(st.integers(0, 9), min_size=6, max_size=6))
-def test_more_padding_changes_nothing(padding):
-    more = jnp.concatenate([TOKENS, jnp.array(padding).reshape(3, 2)], axis=1)
-    longer, shorter = encode(params, more, LENS), encode(params, TOKENS, LENS)
-    np.testing.assert_allclose(longer.outputs[:, :4], shorter.outputs, rtol=1e-6)
-    np.testing.assert_allclose(longer.state, shorter.state, rtol=1e-6)
-    assert (longer.outputs[:, 4:] == 0).all()

@@ -73,23 +73,6 @@ def test_its_cross_entropy_is_that_of_its_logits(tie_embeddings, label_lens):
     close(*(jax.jit(jax.value_and_grad(loss))(params) for loss in (at_once, by_logits)))
 
 
-def test_the_book_s_model_has_the_book_s_shapes():
-    zeros, settings = jnp.zeros((4, 7), int), {"num_layers": 2, "cell": "lstm"}
-    book = EncoderDecoder(Seq2SeqEncoder(10, 8, 16, **settings), Seq2SeqAttentionDecoder(10, 8, 16, **settings))
-    logits, weights = jax.eval_shape(lambda key: book.init_with_output(key, zeros, zeros)[0], jax.random.key(0))
-    assert (logits.shape, weights.shape) == ((4, 7, 10), (4, 7, 7))
-
-
-def test_a_source_s_padding_and_neighbours_change_nothing():
-    logits, weights = apply(params, SOURCES, TARGETS, LENS)
-    other = jnp.pad(SOURCES.at[1, 2:].set(0).at[2].set(8), ((0, 0), (0, 2)))
-    longer_logits, longer_weights = apply(params, other, TARGETS, LENS)
-    close((longer_logits, longer_weights[..., :5]), (logits, weights))
-    for row in range(3):
-        one = slice(row, row + 1)
-        close(apply(params, SOURCES[one], TARGETS[one], LENS[one]), (logits[one], weights[one]))
-
-
 def test_a_token_changes_no_logits_before_it():
     logits, _ = apply(params, SOURCES, TARGETS, LENS)
     changed, _ = apply(params, SOURCES, TARGETS.at[:, 2].add(1) % 7, LENS)
@@ -158,11 +141,3 @@ def test_encoder_and_decoder_may_compute_in_different_dtypes(encoder_dtype, deco
     params = random_params(model, tokens, tokens)
     logits, _ = jax.eval_shape(model.apply, params, tokens, tokens)  # a loop whose state changed its dtype would raise
     assert logits.dtype == (decoder_dtype or jnp.float32)
-
-
-@pytest.mark.parametrize(("source", "target", "name"), [(5, 0, "tokens"), (0, 7, "targets"), (-1, 0, "tokens")])
-def test_ids_that_can_be_seen_to_be_out_of_range_are_refused(source, target, name):
-    model = EncoderDecoder(Seq2SeqEncoder(5, 4, 6), Seq2SeqAttentionDecoder(7, 4, 6))
-    params = random_params(model, jnp.zeros((1, 2), int), jnp.zeros((1, 2), int))
-    with pytest.raises(ValueError, match=rf"{name} must be in"):
-        model.apply(params, jnp.array([[0, source]]), jnp.array([[0, target]]))

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from flax import nnx
 from flax.errors import InvalidRngError
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from jax_attn import (
     AdditiveAttention,
@@ -25,17 +23,16 @@ from jax_attn import (
 )
 from jax_attn.modules.attention import ATTENTIONS, make_attention
 
-few = settings(max_examples=25, derandomize=True, deadline=None)
 random = np.random.default_rng(0)
 QUERIES, KEYS = (jnp.asarray(random.normal(size=(2, q, 4)), jnp.float32) for q in (3, 5))
 VALUES = jnp.asarray(random.normal(size=(2, 5, 6)), jnp.float32)
 INPUTS = QUERIES, KEYS, VALUES
-BY_EXAMPLE, BY_QUERY = jnp.array([2, 4]), jnp.array([[1, 2, 0], [3, 4, 4]])  # no query attends to keys 2… and 4…
-SEEN = (jnp.arange(5) < BY_EXAMPLE[:, None])[..., None]
+BY_EXAMPLE, BY_QUERY = jnp.array([2, 4]), jnp.array([[1, 2, 0], [3, 4, 4]])
 
 FIELDS = {"gaussian": {"sigma": 2.0}, "multi_head": {"use_bias": True}}
 MODULES = {name: partial(make_attention, name, 8, num_heads=2, **FIELDS.get(name, {})) for name in ATTENTIONS}
 each_module = pytest.mark.parametrize("name", MODULES)
+one_head_and_several = pytest.mark.parametrize("name", ["additive", "multi_head"])
 
 
 def random_params(module, *inputs):
@@ -120,15 +117,9 @@ def test_every_head_attends_by_itself_and_the_lengths_hold_for_each():
     close(weights, jnp.stack([weights for _, weights in heads], axis=1))
 
 
-def test_without_the_tanh_every_query_gets_the_same_weights():
-    for name, same in (("additive", False), ("sum", True)):
-        _, weights = applied(name)(get_params(name), *INPUTS)
-        assert np.allclose(weights, weights[:, :1], atol=1e-6) == same
-
-
 @each_module
-@pytest.mark.parametrize("lens", [BY_EXAMPLE, BY_QUERY])
-def test_prepare_and_attend_are_the_call(name, lens):
+def test_prepare_and_attend_are_the_call(name):
+    lens = BY_QUERY
     module = MODULES[name]()
     params = get_params(name)
 
@@ -139,33 +130,7 @@ def test_prepare_and_attend_are_the_call(name, lens):
     close(jax.jit(in_two_steps)(params, *INPUTS, lens), applied(name)(params, *INPUTS, lens))
 
 
-@each_module
-def test_vmap_over_the_batch_gives_the_same(name):
-    module = MODULES[name]()
-    params = get_params(name)
-    for lens in (BY_EXAMPLE, BY_QUERY):
-        mapped = jax.jit(jax.vmap(module.apply, in_axes=(None, 0, 0, 0, 0)))
-        close(mapped(params, *INPUTS, lens), applied(name)(params, *INPUTS, lens))
-
-
-@each_module
-def test_keys_and_values_that_no_query_attends_to_reach_no_result_and_no_gradient_of_inputs_or_parameters(name):
-    module = MODULES[name]()
-    params = get_params(name)
-
-    def total(params, *inputs):
-        context, weights = module.apply(params, *inputs, BY_QUERY)
-        return jnp.sum(jnp.sin(context)) + jnp.sum(weights**2), (context, weights)
-
-    run = jax.jit(jax.grad(total, argnums=(0, 1, 2, 3), has_aux=True))
-    clean = run(params, *INPUTS)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(clean))
-    for poison in (jnp.nan, jnp.inf):
-        poisoned = run(params, QUERIES, jnp.where(SEEN, KEYS, poison), jnp.where(SEEN, VALUES, poison))
-        jax.tree.map(np.testing.assert_array_equal, poisoned, clean)
-
-
-@each_module
+@one_head_and_several
 def test_an_empty_row_has_no_context_and_finite_gradients_or_is_uniform(name):
     module, lens = MODULES[name](), jnp.array([0, 5])
     params = get_params(name)
@@ -187,7 +152,7 @@ def test_an_empty_row_has_no_context_and_finite_gradients_or_is_uniform(name):
         close(context[0], jnp.broadcast_to(VALUES[0].mean(0), (3, 6)))
 
 
-@each_module
+@one_head_and_several
 def test_dropout_needs_its_stream_drops_by_the_rate_and_leaves_the_weights_returned(name):
     module = MODULES[name](dropout=0.5)
     params = get_params(name)
@@ -202,7 +167,7 @@ def test_dropout_needs_its_stream_drops_by_the_rate_and_leaves_the_weights_retur
         module.apply(params, *INPUTS, deterministic=False)
 
 
-@each_module
+@one_head_and_several
 def test_a_keep_mask_is_used_instead_of_a_drawn_one(name):
     module = MODULES[name](dropout=0.5)
     params = get_params(name)
@@ -219,16 +184,7 @@ def test_a_keep_mask_is_used_instead_of_a_drawn_one(name):
 
 
 @each_module
-def test_weights_that_are_not_wanted_are_none_and_the_context_is_the_same(name):
-    module = MODULES[name]()
-    params = get_params(name)
-    context, weights = jax.jit(partial(module.apply, return_weights=False))(params, *INPUTS, BY_QUERY)
-    assert weights is None
-    close(context, applied(name)(params, *INPUTS, BY_QUERY)[0])
-
-
-@each_module
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float64])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float64])
 def test_dtypes_go_in_and_out(x64, name, dtype):
     module, inputs = MODULES[name](param_dtype=dtype), [x.astype(dtype) for x in INPUTS]
     params = random_params(module, *inputs)
@@ -239,38 +195,12 @@ def test_dtypes_go_in_and_out(x64, name, dtype):
     close(jax.tree.map(lambda x: x.astype(jnp.float64), results), exact, rtol=0, atol=8 * float(jnp.finfo(dtype).eps))
 
 
-@each_module
+@one_head_and_several
 def test_the_module_works_in_nnx_through_the_bridge(name):
     module = nnx.bridge.ToNNX(MODULES[name](), rngs=nnx.Rngs(0)).lazy_init(*INPUTS)
     params = nnx.to_pure_dict(nnx.state(module, nnx.Param))
     expected = MODULES[name]().apply({"params": params}, *INPUTS, BY_QUERY)
     jax.tree.map(np.testing.assert_array_equal, module(*INPUTS, BY_QUERY), expected)
-
-
-@each_module
-@pytest.mark.parametrize("jit", [False, True])
-def test_wrong_shapes_and_dtypes_raise(own_checks, name, jit):
-    module = MODULES[name]()
-    params = get_params(name)
-    apply = jax.jit(module.apply) if jit else module.apply
-    with pytest.raises(ValueError, match=r"valid_lens must be \[2\] or \[2, 3\]; got \[3\]"):
-        apply(params, *INPUTS, jnp.array([1, 2, 3]))
-    with pytest.raises(ValueError, match=r"mask must be broadcastable to \[2, 3, 5\]; got \[2, 3, 4\]"):
-        apply(params, *INPUTS, None, jnp.ones((2, 3, 4), bool))
-    with pytest.raises(ValueError, match=r"queries must be \[2, Q, D\] for keys \[2, 5, 4\]; got \[3, 4\]"):
-        apply(params, QUERIES[0], KEYS, VALUES)
-    with pytest.raises(ValueError, match="values must have as many positions as keys, 5; got 4"):
-        apply(params, QUERIES, KEYS, VALUES[:, :4])
-    with pytest.raises(TypeError, match="keys must have a floating dtype; got int32"):
-        apply(params, QUERIES, KEYS.astype(int), VALUES)
-    shape = "[2, 2, 3, 5]" if name == "multi_head" else "[2, 3, 5]"
-    with pytest.raises(ValueError, match=f"keep_mask must be {shape}; got [1]".replace("[", r"\[")):
-        apply(params, *INPUTS, keep_mask=jnp.ones(1, bool))
-
-
-def test_heads_that_do_not_divide_the_width_are_refused():
-    with pytest.raises(ValueError, match="num_hiddens must be a multiple of num_heads; got 8 for 3 heads"):
-        MultiHeadAttention(8, 3).init(jax.random.key(0), *INPUTS)
 
 
 def test_each_name_builds_its_module():
@@ -292,27 +222,8 @@ def test_an_unknown_name_is_refused():
         make_attention("cosinus", 8)
 
 
-@few
-@given(st.integers(1, 5), st.integers(0, 2**16))
-def test_masking_equals_deleting_whatever_the_padding_holds(length, seed):
-    params, padding = get_params("additive"), np.random.default_rng(seed).normal(size=(2, 5, 1))
-    valid = (jnp.arange(5) < length)[:, None]
-    keys, values = (jnp.where(valid, x, padding) for x in (KEYS, VALUES))
-    context, weights = applied("additive")(params, QUERIES, keys, values, jnp.full(2, length))
-    expected = applied("additive")(params, QUERIES, KEYS[:, :length], VALUES[:, :length])
-    close((context, weights[..., :length]), expected)
-
-
-@few
-@given(st.permutations(range(5)))
-def test_permuting_keys_with_their_values_permutes_the_weights_and_leaves_the_context(order):
-    params, order = get_params("additive"), np.array(order)
-    context, weights = applied("additive")(params, *INPUTS)
-    close(applied("additive")(params, QUERIES, KEYS[:, order], VALUES[:, order]), (context, weights[..., order]))
-
-
 @pytest.mark.parametrize(
-    ("name", "empty_row"), [*((name, "zero") for name in MODULES), ("additive", "uniform"), ("multi_head", "uniform")]
+    ("name", "empty_row"), [*((name, "zero") for name in MODULES if name != "multi_head"), ("multi_head", "uniform")]
 )
 def test_by_blocks_the_context_and_every_gradient_are_the_plain_form_s(x64, name, empty_row):
     forms = [MODULES[name](form=form, empty_row=empty_row, dropout=0.5) for form in ("plain", "blockwise")]
@@ -332,7 +243,7 @@ def test_by_blocks_the_context_and_every_gradient_are_the_plain_form_s(x64, name
     close(plain, blockwise, rtol=1e-11, atol=1e-12)
 
 
-def test_large_shapes_go_by_blocks_unless_the_weights_are_wanted_or_the_plain_form_is_asked_for():
+def test_large_shapes_go_by_blocks_unless_the_weights_are_wanted_or_the_plain_form_is_asked_for(full_compilation):
     def largest(form, return_weights):
         shapes = jax.ShapeDtypeStruct((8, 512, 4), jnp.float32)
         module = AdditiveAttention(8, form=form)
@@ -344,8 +255,3 @@ def test_large_shapes_go_by_blocks_unless_the_weights_are_wanted_or_the_plain_fo
     scores = 4 * 8 * 512**2
     assert largest("auto", False) < 0.7 * scores
     assert min(largest("plain", False), largest("auto", True)) > scores
-
-
-def test_an_unknown_form_is_refused(own_checks):
-    with pytest.raises(ValueError, match=r"form must be one of .*'blockwise'.*; got 'flash'"):
-        DotProductAttention(form="flash")

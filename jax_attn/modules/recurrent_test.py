@@ -4,15 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from flax.errors import InvalidRngError
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from jax_attn import GRU, LSTM, gru_step, lstm_step, reverse_sequence
 from jax_attn.modules.recurrent import make_recurrent
 
-few = settings(max_examples=25, derandomize=True, deadline=None)
 B, T, D, H = 3, 5, 2, 4
 INPUTS = jnp.asarray(np.random.default_rng(0).normal(size=(B, T, D)), jnp.float32)
 LENS = jnp.array([5, 0, 3])
@@ -173,51 +169,6 @@ def test_parameters_may_be_wider_than_the_computation(cell):
     assert {leaf.dtype for leaf in jax.tree.leaves(results)} == {jnp.dtype(jnp.bfloat16)}
 
 
-@both_cells
-def test_the_module_works_in_nnx_through_the_bridge(cell):
-    module = nnx.bridge.ToNNX(CELLS[cell](H, bidirectional=True), rngs=nnx.Rngs(0)).lazy_init(INPUTS)
-    params = nnx.to_pure_dict(nnx.state(module, nnx.Param))
-    close(module(INPUTS, LENS), CELLS[cell](H, bidirectional=True).apply({"params": params}, INPUTS, LENS))
-
-
-@pytest.mark.parametrize("jit", [False, True])
-def test_wrong_shapes_are_told(own_checks, jit):
-    module, params, _ = build("lstm", 2)
-    apply = jax.jit(module.apply) if jit else module.apply
-    state = jnp.zeros((2, B, H))
-    with pytest.raises(ValueError, match=r"valid_lens must be \[3\]; got \[2\]"):
-        apply(params, INPUTS, LENS[:2])
-    with pytest.raises(ValueError, match=r"initial_state must be \[2, 3, 4\]; got \[1, 3, 4\]"):
-        apply(params, INPUTS, None, (state, state[:1]))
-    with pytest.raises(ValueError, match=r"initial_state of LSTM must be \(h, c\)"):
-        apply(params, INPUTS, None, state)
-    with pytest.raises(ValueError, match=r"keep_masks must be \[1, 3, 5, 4\]; got \[2, 3, 5, 4\]"):
-        apply(params, INPUTS, keep_masks=jnp.ones((2, B, T, H), bool))
-    with pytest.raises(TypeError, match="inputs must have a floating dtype; got int32"):
-        apply(params, INPUTS.astype(int))
-    with pytest.raises(ValueError, match="inputs must have the 2 features of kernel_ih_l0; got 3"):
-        apply(params, jnp.ones((B, T, 3)))
-    with pytest.raises(TypeError, match="initial_state must have a floating dtype; got int32"):
-        apply(params, INPUTS, None, (state.astype(int), state))
-
-
-def test_masks_between_layers_are_refused_where_there_is_one_layer():
-    module, params, _ = build("gru")
-    with pytest.raises(ValueError, match=r"keep_masks must be \[0, 3, 5, 4\]; got \[1, 3, 5, 4\]"):
-        module.apply(params, INPUTS, keep_masks=jnp.ones((1, B, T, H), bool))
-
-
 def test_an_unknown_cell_is_refused():
     with pytest.raises(ValueError, match=r"cell must be one of \('gru', 'lstm'\); got 'rnn'"):
         make_recurrent("rnn", 4)
-
-
-@few
-@given(st.integers(0, 2**16), st.lists(st.integers(0, T), min_size=B, max_size=B))
-def test_more_padding_changes_nothing(seed, lens):
-    _, params, apply = build("gru", **deep)
-    lens = jnp.array(lens)
-    more = jnp.asarray(np.random.default_rng(seed).normal(size=(B, 2, D)), jnp.float32)
-    outputs, state = apply(params, jnp.concatenate([INPUTS, more], axis=1), lens)
-    close((outputs[:, :T], state), apply(params, INPUTS, lens))
-    assert (outputs[:, T:] == 0).all()

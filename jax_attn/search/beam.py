@@ -7,11 +7,10 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from jax_attn.search.constraints import constrain
+from jax_attn.search.constraints import Constraints, constrain
 from jax_attn.search.inputs import SearchInputs, make_inputs, require_positive
 from jax_attn.search.penalties import LengthNorm, Penalties, make_penalties, penalized
-from jax_attn.search.result import SearchResult, make_result
-from jax_attn.search.step import State, Step
+from jax_attn.search.step import SearchResult, State, Step, make_result
 from jax_attn.search.top_k import top_k
 
 
@@ -66,33 +65,17 @@ def beam_search(
         `beam_size` hypotheses a sentence, best first.
 
     Raises:
-        ValueError: a size below 1, an id outside the vocabulary, state or log probabilities of a wrong shape, and what
-            `constraints.make_constraints` and `penalties.make_penalties` refuse.
+        ValueError, TypeError: an option out of range; a shape or dtype that does not fit, of an argument or of what
+            the step returns.
 
     Source: Wu et al., 2016, "Google's Neural Machine Translation System", section 7.
     """
     require_positive(beam_size=beam_size)
-    inputs = make_inputs(
-        step,
-        state,
-        memory,
-        bos=bos,
-        eos=eos,
-        max_len=max_len,
-        batch_size=batch_size,
-        min_len=min_len,
-        no_repeat_ngram=no_repeat_ngram,
-        prefix=prefix,
-        prefix_lens=prefix_lens,
-        num_hypotheses=beam_size,
-    )
+    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens)
+    inputs = make_inputs(step, state, memory, bos, max_len, batch_size, constraints, beam_size)
+    num_keys = inputs.outputs.num_keys
     penalties = make_penalties(
-        length_penalty=length_penalty,
-        length_norm=length_norm,
-        coverage_penalty=coverage_penalty,
-        source_lens=source_lens,
-        num_keys=inputs.outputs.num_keys,
-        batch_size=batch_size,
+        length_penalty, length_norm, coverage_penalty, num_keys, batch_size, source_lens=source_lens
     )
 
     def advance(beam: Beam) -> Beam:
@@ -106,44 +89,33 @@ def beam_search(
 
 
 class History(NamedTuple):
-    """The choices of each step, from which `_read_back` collects the hypotheses at the end.
+    """The choices of each step. `_read_back` follows them at the end, which is cheaper than reordering at each step."""
 
-    That is cheaper than reordering all tokens, scores and weights at each step.
-    """
-
-    origins: Int[Array, "length batch beam"]
-    """The place of the hypothesis that each new one continues; its own place where no step was taken."""
-    tokens: Int[Array, "length batch beam"]
-    """The token appended to it."""
-    token_scores: Float[Array, "length batch beam"]
-    """log p of that token."""
-    weights: Float[Array, "length batch beam key"] | None
-    """The weights of the step, at the places before it."""
+    origins: Int[
+        Array, "length batch beam"
+    ]  # the place of the hypothesis continued; its own place if no step was taken
+    tokens: Int[Array, "length batch beam"]  # the token appended
+    token_scores: Float[Array, "length batch beam"]  # log p of that token
+    weights: Float[Array, "length batch beam key"] | None  # the weights of the step, at the places before it
 
 
 class Beam(NamedTuple):
     """The best hypotheses of each sentence after `time` steps, best first."""
 
     time: Int[Array, ""]
-    tokens: Int[Array, "batch beam"]
-    """The last token of each hypothesis."""
+    tokens: Int[Array, "batch beam"]  # the last of each hypothesis
     state: State
-    finished: Bool[Array, "batch beam"]
-    """Whether the hypothesis has emitted `eos`."""
+    finished: Bool[Array, "batch beam"]  # has emitted `eos`
     lengths: Int[Array, "batch beam"]
-    sums: Float[Array, "batch beam"]
-    """Σ log p; −inf where there is no hypothesis."""
-    scores: Float[Array, "batch beam"]
-    """The sums with their penalties."""
-    ids: Int[Array, "batch beam length"] | None
-    """All tokens, if a constraint needs them."""
-    coverage: Float[Array, "batch beam key"] | None
-    """Σ_t weights[t], if the score needs it."""
+    sums: Float[Array, "batch beam"]  # Σ log p; −inf where there is no hypothesis
+    scores: Float[Array, "batch beam"]  # the sums with their penalties
+    ids: Int[Array, "batch beam length"] | None  # all tokens, if a constraint needs them
+    coverage: Float[Array, "batch beam key"] | None  # Σ_t weights[t], if the score needs it
     history: History
 
 
 class Candidates(NamedTuple):
-    """The continuations of each hypothesis by its most probable tokens, before the best are chosen."""
+    """The continuations of each hypothesis by its `width` most probable tokens, and its step's state and weights."""
 
     tokens: Int[Array, "batch beam width"]
     token_scores: Float[Array, "batch beam width"]
@@ -208,7 +180,6 @@ def _extend(beam: Beam, inputs: SearchInputs, penalties: Penalties) -> Candidate
 def _keep_best(beam: Beam, candidates: Candidates, eos: int) -> Beam:
     """Make the best candidates of each sentence the next beam."""
     batch_size, beam_size, width = candidates.scores.shape
-    time, history = beam.time, beam.history
     _, best = jax.lax.top_k(candidates.scores.reshape(batch_size, -1), beam_size)  # [B, beam]
     origins = best // width
     # top_k sorts a NaN anywhere: a sentence with a NaN among its candidates has no order.
@@ -222,22 +193,18 @@ def _keep_best(beam: Beam, candidates: Candidates, eos: int) -> Beam:
         return _take(rows.reshape(batch_size, beam_size, *rows.shape[1:]), origins).reshape(rows.shape)
 
     tokens = chosen(candidates.tokens)
+    latest = History(origins, tokens, chosen(candidates.token_scores), candidates.weights)
     return Beam(
-        time=time + 1,
+        time=beam.time + 1,
         tokens=tokens,
         state=jax.tree.map(reorder, candidates.state),
         finished=_take(beam.finished, origins) | (tokens == eos),
         lengths=_take(candidates.lengths, origins),
         sums=jnp.where(has_nan, jnp.nan, chosen(candidates.sums)),
         scores=jnp.where(has_nan, jnp.nan, chosen(candidates.scores)),
-        ids=None if beam.ids is None else _take(beam.ids, origins).at[:, :, time].set(tokens),
+        ids=None if beam.ids is None else _take(beam.ids, origins).at[:, :, beam.time].set(tokens),
         coverage=None if candidates.coverage is None else _take(candidates.coverage, origins),
-        history=History(
-            origins=history.origins.at[time].set(origins),
-            tokens=history.tokens.at[time].set(tokens),
-            token_scores=history.token_scores.at[time].set(chosen(candidates.token_scores)),
-            weights=None if history.weights is None else history.weights.at[time].set(candidates.weights),
-        ),
+        history=jax.tree.map(lambda steps, step: steps.at[beam.time].set(step), beam.history, latest),
     )
 
 
@@ -247,11 +214,7 @@ def _take(x: Array, places: Array) -> Array:
 
 
 def _read_back(history: History) -> tuple[Array, Array, Array | None]:
-    """Follow each hypothesis from its end back to its beginning.
-
-    Returns:
-        ids and token scores `[B, beam, L]`, weights `[B, beam, L, K]` or None.
-    """
+    """Follow each hypothesis backwards: ids and token scores `[B, beam, L]`, weights `[B, beam, L, K]` or None."""
 
     def back(place: Array, step: History) -> tuple[Array, Any]:
         origin = _take(step.origins, place)

@@ -13,7 +13,7 @@ import pytest
 
 from jax_attn import beam_search, greedy_search
 
-N, EOS, BOS, MAX_LEN, LANGUAGES, KEYS = 3, 2, 0, 4, 100, 3
+N, EOS, BOS, MAX_LEN, LANGUAGES, KEYS = 3, 2, 0, 4, 40, 3
 SETTINGS = {"bos": BOS, "eos": EOS, "max_len": MAX_LEN, "batch_size": LANGUAGES}
 RNG = np.random.default_rng(7)
 
@@ -144,19 +144,6 @@ def test_a_beam_of_one_is_greedy_bit_for_bit(options, dtype):
     jax.tree.map(np.testing.assert_array_equal, one, greedy)
 
 
-@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[-1]], ids=["nothing", "everything"])
-def test_a_narrow_beam_finds_sentences_of_the_language_and_none_better_than_the_best(x64, options):
-    widest = search(beam_search, "float64", beam_size=len(SENTENCES), **options)
-    narrow = search(beam_search, "float64", beam_size=4, **options)
-    assert (narrow.scores[:, 0] <= widest.scores[:, 0] + 1e-12).all()
-    assert (np.diff(np.nan_to_num(narrow.scores, neginf=-1e9), axis=1) <= 0).all()
-    for b in range(LANGUAGES):
-        score_of = {ids: score for score, ids in ranked(b, options)}
-        found = [tuple(ids[:n]) for ids, n in zip(narrow.ids[b].tolist(), narrow.lengths[b], strict=True) if n]
-        assert len(set(found)) == len(found)
-        np.testing.assert_allclose(narrow.scores[b, : len(found)], [score_of[ids] for ids in found], atol=1e-12)
-
-
 def python_beam(language, beam_size, length_penalty):
     """Search one hypothesis at a time: (ids, Σ log p), finished hypotheses unchanged."""
     beam = [((), 0.0)]
@@ -209,12 +196,6 @@ def test_search_stops_when_every_hypothesis_has_ended():
     assert steps == 2
     np.testing.assert_array_equal(result.ids[0, :, :2], [[EOS, EOS], [0, EOS]])
     assert result.weights is None
-
-
-@pytest.mark.parametrize("beam_size", [0, -1])
-def test_a_beam_below_one_is_refused(beam_size):
-    with pytest.raises(ValueError, match=f"beam_size must be at least 1; got {beam_size}"):
-        search(beam_search, "float32", beam_size=beam_size)
 
 
 def test_empty_places_do_not_prolong_the_search():

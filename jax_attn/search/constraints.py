@@ -13,38 +13,24 @@ from jax_attn.functional.checks import require_ids, require_integer, require_len
 
 
 class Constraints(NamedTuple):
-    """The constraints of one search over B sentences. A constraint that is off costs nothing."""
+    """The options of `beam_search` that constrain the tokens. A constraint that is off costs nothing."""
 
     eos: int
     min_len: int
-    """The minimum number of tokens in a hypothesis, `eos` included."""
     no_repeat_ngram: int | None
-    """n: no n consecutive tokens occur twice in a hypothesis. None is off."""
-    prefix: Int[Array, "batch prefix"] | None
-    """The tokens that the hypotheses of each sentence begin with, right-padded."""
-    prefix_lens: Int[Array, "batch"] | None
-    """The number of tokens in each prefix."""
+    prefix: Array | None
+    prefix_lens: Array | None
 
 
-def make_constraints(
-    *,
-    eos: int,
-    min_len: int,
-    no_repeat_ngram: int | None,
-    prefix: Int[Array, "..."] | None,
-    prefix_lens: Int[Array, "..."] | None,
-    max_len: int,
-    batch_size: int,
-    vocab_size: int,
-) -> Constraints:
-    """Check the options that constrain a search.
+def checked_constraints(constraints: Constraints, max_len: int, batch_size: int, vocab_size: int) -> Constraints:
+    """Check the constraints and fill in `prefix_lens`.
 
     Raises:
-        ValueError: `min_len` outside [0, max_len], `no_repeat_ngram` below 1, a prefix that is not `[B, at most L]`,
-            lengths that are not `[B]` or come without a prefix. Outside of a jit also ids outside [0, N) and lengths
-            outside [0, P].
+        ValueError: an option out of range, a wrong shape, lengths without a prefix. Outside of a jit also ids outside
+            [0, N) and lengths outside [0, P].
         TypeError: a prefix or lengths that are not integers.
     """
+    _, min_len, no_repeat_ngram, prefix, prefix_lens = constraints
     if not 0 <= min_len <= max_len:
         raise ValueError(f"min_len must be in [0, {max_len}], up to max_len; got {min_len}")
     if no_repeat_ngram is not None and no_repeat_ngram < 1:
@@ -52,7 +38,7 @@ def make_constraints(
     if prefix is None:
         if prefix_lens is not None:
             raise ValueError("prefix_lens needs a prefix; got None")
-        return Constraints(eos, min_len, no_repeat_ngram, None, None)
+        return constraints
     require_integer(prefix=prefix)
     shape = jnp.shape(prefix)
     if len(shape) != 2 or shape[0] != batch_size or shape[1] > max_len:
@@ -64,8 +50,8 @@ def make_constraints(
     require_shape([batch_size], prefix_lens=prefix_lens)
     require_lengths(shape[1], prefix_lens=prefix_lens)
     if shape[1] == 0:
-        return Constraints(eos, min_len, no_repeat_ngram, None, None)
-    return Constraints(eos, min_len, no_repeat_ngram, jnp.asarray(prefix), jnp.asarray(prefix_lens))
+        return constraints._replace(prefix=None, prefix_lens=None)
+    return constraints._replace(prefix=jnp.asarray(prefix), prefix_lens=jnp.asarray(prefix_lens))
 
 
 def constrain(
@@ -116,9 +102,8 @@ def forbid_repeats(
     starts = jnp.arange(length - n + 1)  # of every n-gram that fits; none where n > L
     repeats = jnp.broadcast_to(starts + n <= time, (rows, starts.size))
     for offset in range(n - 1):
-        latest = jnp.take(
-            ids, time - n + 1 + offset, axis=1, mode="clip"
-        )  # unused before n − 1 tokens, where `repeats` is False
+        # Unused before n − 1 tokens, where `repeats` is False.
+        latest = jnp.take(ids, time - n + 1 + offset, axis=1, mode="clip")
         repeats &= ids[:, offset : offset + starts.size] == latest[:, None]
     forbidden = jnp.where(repeats, ids[:, n - 1 :], log_probs.shape[-1])  # an id outside the vocabulary is dropped
     return log_probs.at[jnp.arange(rows)[:, None], forbidden].set(-jnp.inf, mode="drop")

@@ -10,8 +10,7 @@ from jaxtyping import Bool, Float, Int
 
 from jax_attn.search.constraints import constrain
 from jax_attn.search.inputs import SearchInputs
-from jax_attn.search.result import SearchResult, make_result
-from jax_attn.search.step import State
+from jax_attn.search.step import SearchResult, State, make_result
 
 Choose = Callable[[Array, Array], tuple[Array, Array]]
 """choose(log_probs [rows, N], time) -> (log p of the chosen tokens [rows], the tokens [rows]).
@@ -24,14 +23,11 @@ class Progress(NamedTuple):
     """The hypotheses after `time` steps."""
 
     time: Int[Array, ""]
-    tokens: Int[Array, "rows"]
-    """The last token of each row."""
+    tokens: Int[Array, "rows"]  # the last of each row
     state: State
-    live: Bool[Array, "rows"]
-    """Whether the row goes on."""
+    live: Bool[Array, "rows"]  # the rows that go on
     lengths: Int[Array, "rows"]
-    scores: Float[Array, "rows"]
-    """Σ log p."""
+    scores: Float[Array, "rows"]  # Σ log p
     ids: Int[Array, "rows length"]
     token_scores: Float[Array, "rows length"]
     weights: Float[Array, "length rows key"] | None

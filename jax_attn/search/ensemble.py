@@ -28,8 +28,8 @@ def ensemble(steps: Sequence[Step], *, average: Average = "probability") -> Step
         beam_search(step, (first_state, second_state), (first_memory, second_memory), ...)
 
     Raises:
-        ValueError: no steps or an unknown average. The returned step raises it for another number of states or
-            memories, and for log probabilities or weights of different shapes.
+        ValueError: no steps or an unknown average; from the returned step, another number of states or memories, or
+            outputs of different shapes.
     """
     steps = tuple(steps)
     if not steps:

@@ -68,10 +68,6 @@ def test_a_model_with_itself_searches_like_the_model(search):
 
 
 def test_invalid_steps_states_and_outputs_are_refused(own_checks):
-    with pytest.raises(ValueError, match="steps must hold at least 1 step; got 0"):
-        ensemble([])
-    with pytest.raises(ValueError, match=r"average must be one of \('probability', 'log'\); got 'mean'"):
-        ensemble([model(HALF)], average="mean")
     step, token, one = ensemble([model(HALF)] * 2), jnp.array([0]), jnp.zeros(1)
     with pytest.raises(ValueError, match="state must be a tuple of 2, one for each step; got 3 of them"):
         step(token, (one,) * 3, (one,) * 2)

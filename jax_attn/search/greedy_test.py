@@ -46,32 +46,6 @@ def test_a_step_without_weights_gives_none():
     assert greedy_search(plain, jnp.zeros(2, int), NEXT, max_len=2, **SETTINGS).weights is None
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"max_len": 0}, "max_len must be at least 1; got 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1; got 0"),
-        ({"eos": -1}, r"eos must be in \[0, 4\); got -1"),
-        ({"bos": 4}, r"bos must be in \[0, 4\); got 4"),
-        ({"batch_size": 3}, r"every leaf of the state must be \[3, ...\]; got \[2\]"),
-    ],
-)
-def test_invalid_arguments_are_refused(change, message):
-    def two_rows(tokens, state, memory):
-        return jnp.zeros((2, 4)), state, None
-
-    with pytest.raises(ValueError, match=message):
-        greedy_search(two_rows, jnp.zeros(2, int), NEXT, **({"max_len": 2} | SETTINGS | change))
-
-
-def test_log_probabilities_of_another_shape_are_refused():
-    def three_rows(tokens, state, memory):
-        return jnp.zeros((3, 4)), state, None
-
-    with pytest.raises(ValueError, match=r"step must return log_probs of shape \[2, N\]; got \[3, 4\]"):
-        greedy_search(three_rows, jnp.zeros(2, int), NEXT, max_len=2, **SETTINGS)
-
-
 @pytest.mark.parametrize(("value", "score"), [(np.nan, np.nan), (-np.inf, -np.inf)])
 def test_a_sentence_without_a_possible_token_ends_alone(value, score):
     """The second sentence ends at its third step; the first is not affected."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Int
 
-from jax_attn.search.constraints import Constraints, make_constraints
+from jax_attn.search.constraints import Constraints, checked_constraints
 from jax_attn.search.step import Memory, State, Step, StepOutputs, inspect_step
 
 
@@ -15,17 +15,14 @@ class SearchInputs(NamedTuple):
     """A search before its first step, over B sentences with n hypotheses each (`rows` = B · n)."""
 
     step: Step
-    tokens: Int[Array, "rows"]
-    """The first token of each row, `bos`."""
-    state: State
-    """The state of each row before the first token."""
+    tokens: Int[Array, "rows"]  # `bos`
+    state: State  # of each row before the first token
     memory: Memory
     outputs: StepOutputs
     constraints: Constraints
     max_len: int
     batch_size: int
-    num_hypotheses: int
-    """n."""
+    num_hypotheses: int  # n
 
     def by_sentence(self, x: Array) -> Array:
         """Reshape `[rows, ...]` to `[B, n, ...]`."""
@@ -36,23 +33,16 @@ def make_inputs(
     step: Step,
     state: State,
     memory: Memory,
-    *,
     bos: int,
-    eos: int,
     max_len: int,
     batch_size: int,
-    min_len: int,
-    no_repeat_ngram: int | None,
-    prefix: Int[Array, "..."] | None,
-    prefix_lens: Int[Array, "..."] | None,
+    constraints: Constraints,
     num_hypotheses: int = 1,
 ) -> SearchInputs:
     """Check the arguments, and repeat the state for each of a sentence's hypotheses.
 
     Raises:
-        ValueError: a size below 1, a leaf of the state that does not lead with `batch_size`, and what `inspect_step`
-            and `make_constraints` refuse.
-        TypeError: what `inspect_step` and `make_constraints` refuse.
+        ValueError, TypeError: a size or constraint out of range; a shape or dtype that does not fit.
     """
     require_positive(max_len=max_len, batch_size=batch_size)
     for leaf in jax.tree.leaves(state):
@@ -60,17 +50,8 @@ def make_inputs(
             raise ValueError(f"every leaf of the state must be [{batch_size}, ...]; got {list(jnp.shape(leaf))}")
     state = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_hypotheses, axis=0), state)
     tokens = jnp.full(batch_size * num_hypotheses, bos, jnp.int32)
-    outputs = inspect_step(step, tokens, state, memory, bos=bos, eos=eos)
-    constraints = make_constraints(
-        eos=eos,
-        min_len=min_len,
-        no_repeat_ngram=no_repeat_ngram,
-        prefix=prefix,
-        prefix_lens=prefix_lens,
-        max_len=max_len,
-        batch_size=batch_size,
-        vocab_size=outputs.vocab_size,
-    )
+    outputs = inspect_step(step, tokens, state, memory, bos=bos, eos=constraints.eos)
+    constraints = checked_constraints(constraints, max_len, batch_size, outputs.vocab_size)
     return SearchInputs(step, tokens, state, memory, outputs, constraints, max_len, batch_size, num_hypotheses)
 
 

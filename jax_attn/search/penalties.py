@@ -23,23 +23,20 @@ MIN_COVERAGE = 1e-9
 class Penalties(NamedTuple):
     """The penalties of one search."""
 
-    length: float
-    """α, the exponent of the norm; 0 compares sums."""
+    length: float  # α, the exponent of the norm; 0 compares sums
     length_norm: LengthNorm
-    coverage: float
-    """β; 0 is off and costs nothing."""
-    covered: Bool[Array, "batch key"] | None
-    """The source positions that should be attended to; None if the step returns no weights."""
+    coverage: float  # β; 0 is off and costs nothing
+    covered: Bool[Array, "batch key"] | None  # the positions to attend to; None if the step returns no weights
 
 
 def make_penalties(
-    *,
     length_penalty: float,
     length_norm: LengthNorm,
     coverage_penalty: float,
-    source_lens: Int[Array, "..."] | None,
     num_keys: int | None,
     batch_size: int,
+    *,
+    source_lens: Int[Array, "..."] | None,
 ) -> Penalties:
     """Check the options that penalise hypotheses; `num_keys` is K, or None if the step returns no weights.
 

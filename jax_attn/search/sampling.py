@@ -9,10 +9,10 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
 from jax_attn.functional.checks import require_float, require_shape, shape_text
+from jax_attn.search.constraints import Constraints
 from jax_attn.search.decode_loop import decode_loop
 from jax_attn.search.inputs import make_inputs, require_positive
-from jax_attn.search.result import SearchResult
-from jax_attn.search.step import Step
+from jax_attn.search.step import SearchResult, Step
 from jax_attn.search.top_k import top_k
 
 
@@ -52,51 +52,28 @@ def sample_search(
 
     The samples of a sentence depend on its key, and on no other sentence in the batch.
 
-    Args:
-        step: see `jax_attn.search.step.Step`.
-        state: the state before the first token, every leaf leading with `batch_size`; it is repeated `num_samples`
-            times.
-        memory: passed to each step unchanged, one entry for each sentence.
-        bos: the first token given to the step.
-        eos: the token that ends a sentence.
-        max_len: L, the maximum number of tokens in a sentence, `eos` included.
-        batch_size: B.
+    Args: those of `jax_attn.beam_search`, and
         key: one key for the batch, from which each sentence gets its own by its position; or one for each sentence,
             `[B]`.
         noise: g `[B, num_samples, L, N]`, in place of a key, so that two frameworks can draw the same samples.
         num_samples: n, the number of independent samples for each sentence.
         temperature: see above; 1 is the model's distribution.
         top_k, top_p: see above; None keeps all tokens.
-        min_len, no_repeat_ngram, prefix, prefix_lens: as in `jax_attn.beam_search`.
 
     Returns:
         `num_samples` hypotheses a sentence, in the order drawn. Scores and token scores are the log p of the model,
         without the temperature.
 
     Raises:
-        ValueError: a size below 1, a temperature that is not finite and above 0, `top_k` below 1, `top_p` outside
-            (0, 1], both or neither of `key` and `noise`, either of a wrong shape, and what `jax_attn.greedy_search`
-            refuses.
-        TypeError: a key that is not one of `jax.random.key`, noise that is not floating.
+        ValueError, TypeError: as `jax_attn.beam_search`; both or neither of `key` and `noise`; a key that is not one
+            of `jax.random.key`.
 
     Source: Holtzman et al., 2020, "The Curious Case of Neural Text Degeneration"; Fan et al., 2018, for top-k.
     """
     require_positive(num_samples=num_samples)
     _check_distribution(temperature, top_k, top_p)
-    inputs = make_inputs(
-        step,
-        state,
-        memory,
-        bos=bos,
-        eos=eos,
-        max_len=max_len,
-        batch_size=batch_size,
-        min_len=min_len,
-        no_repeat_ngram=no_repeat_ngram,
-        prefix=prefix,
-        prefix_lens=prefix_lens,
-        num_hypotheses=num_samples,
-    )
+    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens)
+    inputs = make_inputs(step, state, memory, bos, max_len, batch_size, constraints, num_samples)
     if (key is None) == (noise is None):
         raise ValueError("either key or noise must be given, and not both")
     if noise is not None:

@@ -32,11 +32,9 @@ def sample(memory=(0,), **options):
     ("options", "expected"),
     [
         ({}, P),
-        ({"temperature": 0.5}, P**2),
         ({"temperature": 2.0}, P**0.5),
         ({"top_k": 2}, P * [0, 1, 0, 1, 0]),
         ({"top_p": 0.6}, P * [0, 1, 0, 1, 0]),
-        ({"top_p": 0.75}, P * [0, 1, 0, 1, 1]),
         ({"top_k": 4}, P * [1, 1, 0, 1, 1]),  # of the equal two the lower
         ({"temperature": 3.0, "top_p": 0.75}, P ** (1 / 3) * [1, 1, 0, 1, 1]),  # applied after the temperature
         ({"top_k": 3, "top_p": 0.7}, P * [0, 1, 0, 1, 0]),  # applied after top_k: 4/9, 7/9
@@ -130,28 +128,6 @@ def test_a_sentence_without_a_possible_token_ends_alone(options, value):
     assert found.lengths[1] == 0
     np.testing.assert_array_equal(found.scores[1], value)
     np.testing.assert_array_equal(found.ids[1], EOS)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"temperature": 0.0}, ValueError, "temperature must be finite and above 0; got 0.0"),
-        ({"temperature": float("nan")}, ValueError, "temperature must be finite and above 0; got nan"),
-        ({"top_k": 0}, ValueError, "top_k must be at least 1; got 0"),
-        ({"top_p": 0.0}, ValueError, r"top_p must be in \(0, 1\]; got 0.0"),
-        ({"top_p": 1.5}, ValueError, r"top_p must be in \(0, 1\]; got 1.5"),
-        ({"num_samples": 0}, ValueError, "num_samples must be at least 1; got 0"),
-        ({"key": None}, ValueError, "either key or noise must be given, and not both"),
-        ({"noise": np.zeros((1, 1, 1, N))}, ValueError, "either key or noise must be given, and not both"),
-        ({"key": None, "noise": np.zeros((1, 1, N))}, ValueError, r"noise must be \[1, 1, 1, 5\]; got \[1, 1, 5\]"),
-        ({"key": None, "noise": np.zeros((1, 1, 1, N), int)}, TypeError, "noise must have a floating dtype"),
-        ({"key": jax.random.PRNGKey(0)}, TypeError, "key must be one of jax.random.key; got uint32"),
-        ({"key": jax.random.split(jax.random.key(0), 2)}, ValueError, r"key must be \[\] or \[1\]; got \[2\]"),
-    ],
-)
-def test_invalid_arguments_are_refused(own_checks, options, error, message):
-    with pytest.raises(error, match=message):
-        sample_search(step, (), jnp.array([0]), **SETTINGS | {"key": jax.random.key(0)} | options)
 
 
 def test_every_sample_begins_with_the_prefix():

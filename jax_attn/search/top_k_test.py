@@ -35,7 +35,7 @@ def test_a_nan_is_seen_whatever_its_sign_and_place(vocab_size, sign):
 
 
 @pytest.mark.parametrize("vocab_size", [200, 8001])
-def test_no_row_is_sorted_on_a_cpu(vocab_size):
+def test_no_row_is_sorted_on_a_cpu(full_compilation, vocab_size):
     """XLA selects fast only if it recognises a pattern. A second slice of the result hides it: 30 times slower."""
     if jax.default_backend() != "cpu":
         pytest.skip("how XLA compiles for a CPU")
