@@ -10,8 +10,7 @@ Where o is 0 the errors are absolute. Shapes and dtypes must be equal, and NaN a
 places.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ import numpy as np
 from parity_tests.case import Case, Variant
 from parity_tests.jax_side import Transform, run_jax
 from parity_tests.numbers import Numbers, Run, is_floating, make_numbers
-from parity_tests.taps import Trace, recording
+from parity_tests.taps import recording
 from parity_tests.torch_side import run_torch
 
 
@@ -73,26 +72,17 @@ def run_both(
     record: bool = False,
 ) -> Runs:
     """Run both sides on the same numbers; `jax_numbers` gives JAX others, `record` adds the intermediate tensors."""
-    with _recorded(record) as trace:
+    with recording() if record else nullcontext() as trace:
         torch_run = run_torch(case, variant, numbers, dtype)
     torch_run = oracle = replace(torch_run, trace=trace)
     if dtype != "float64":
-        with _recorded(record) as trace:
+        with recording() if record else nullcontext() as trace:
             oracle = run_torch(case, variant, numbers, "float64")
         oracle = replace(oracle, trace=trace)
-    with _recorded(record) as trace:
+    with recording() if record else nullcontext() as trace:
         given = numbers if jax_numbers is None else jax_numbers
         jax_run = run_jax(case, variant, given, dtype, given.directions(torch_run), transform)
     return Runs(replace(jax_run, trace=trace), torch_run, oracle)
-
-
-@contextmanager
-def _recorded(record: bool) -> Iterator[Trace | None]:
-    if not record:
-        yield None
-        return
-    with recording() as trace:
-        yield trace
 
 
 def unit_roundoff(dtype: str) -> float:
@@ -121,7 +111,7 @@ class Judge:
             mismatch = _different_form(ours, twin) or _different_extremes(ours, truth)
             if not mismatch:
                 absolute = tensor in self.variant.vanishing
-                error, twin_error = (_error(x, truth, absolute) for x in (ours, twin))
+                error, twin_error = (relative_error(x, truth, absolute) for x in (ours, twin))
                 bound = self._bound(twin_error, truth)
         return Measurement(self.case.name, self.variant.name, self.dtype, tensor, error, bound, twin_error, mismatch)
 
@@ -154,14 +144,10 @@ def compare_case(case: Case, dtype: str) -> list[Measurement]:
     return [measurement for variant in variants for measurement in compare_variant(case, variant, dtype)]
 
 
-def _error(x: np.ndarray, truth: np.ndarray, absolute: bool) -> float:
-    if not is_floating(truth):  # ids, masks
-        return float(np.sum(x != truth))
-    return relative_error(x, truth, absolute)
-
-
 def relative_error(x: np.ndarray, truth: np.ndarray, absolute: bool = False) -> float:
-    """max|x − o| / max|o| over the finite entries of o; absolute where o is 0."""
+    """max|x − o| / max|o| over the finite entries of o, absolute where o is 0; the number of wrong ids or booleans."""
+    if not is_floating(truth):
+        return float(np.sum(x != truth))
     finite = np.isfinite(truth.astype(np.float64))
     x, truth = x.astype(np.float64)[finite], truth.astype(np.float64)[finite]
     if truth.size == 0:

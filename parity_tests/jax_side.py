@@ -103,31 +103,24 @@ def run_jax(
         names = (tuple(numbers.inputs), numbers.differentiated, tuple(weights))
         key = (case.name, case.jax, repr(sorted(options.items())), dtype, names, transform)
         if key not in _programs:
-            call = partial(_call, case.jax, options)
-            _programs[key] = transform(_differentiate(call, case.outputs, numbers.rebuild))
+            _programs[key] = transform(_differentiate(case, options, numbers.rebuild))
         outputs, gradients = _programs[key](weights, moved, fixed, dict(directions))
         named = outputs | {f"gradient of {name}": gradient for name, gradient in gradients.items()}
         return Run({name: None if x is None else np.asarray(x) for name, x in named.items()})
 
 
-def _call(side: JaxSide, options: Any, weights: Any, inputs: Any) -> Any:
-    return side.call(weights, inputs, options)
-
-
-def _differentiate(
-    call: Callable[[Any, Any], Any], names: tuple[str, ...], rebuild: Callable[..., Any]
-) -> Callable[..., Any]:
+def _differentiate(case: Case, options: Any, rebuild: Callable[..., Any]) -> Callable[..., Any]:
     """Make (weights, moved, fixed, directions) -> (outputs, gradients of the weights and of the moved inputs)."""
 
-    def program(weights, moved, fixed, directions):
-        def outputs_of(weights, moved):
-            return flatten(call(weights, rebuild({**moved, **fixed})), names)[0]
+    def compute(weights, moved, fixed):
+        return flatten(case.jax.call(weights, rebuild({**moved, **fixed}), options), case.outputs)[0]
 
+    def program(weights, moved, fixed, directions):
         if not directions:
-            return outputs_of(weights, moved), {}
+            return compute(weights, moved, fixed), {}
 
         def differentiable(weights, moved):
-            outputs = outputs_of(weights, moved)
+            outputs = compute(weights, moved, fixed)
             return {name: outputs[name] for name in directions if outputs.get(name) is not None}, outputs
 
         ends, pull_back, outputs = jax.vjp(differentiable, weights, moved, has_aux=True)

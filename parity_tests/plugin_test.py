@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parent.parent
 EXAMPLE = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (ROOT / "docs/parity.md").read_text("utf-8"), re.DOTALL))
 
@@ -42,8 +40,3 @@ def test_a_port_with_the_bias_passes_and_its_table_is_printed(tmp_path: Path) ->
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"GRUCell\s+float64.*agrees", done.stdout)
     assert re.search(r"GRUCell\s+float32.*agrees", done.stdout)
-
-
-@pytest.mark.parametrize("name", ["conftest.py", "gru_test.py"])
-def test_the_documentation_holds_the_example(name: str) -> None:
-    assert name in EXAMPLE

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from unittest import mock
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 import jax_attn
 import torch_ref
 from parity_tests.case import DTYPES, RUN_DTYPE, Case, Variant, random_for
-from parity_tests.cases.masking import COMMON, EXTREME, MORE, Masking, hide
+from parity_tests.cases.masking import COMMON, EXTREME, MORE, RAGGED, Masking, draw_inputs, extreme_scores
 from parity_tests.jax_side import jax_function
 from parity_tests.torch_side import torch_function
 
@@ -55,7 +56,8 @@ CAUSAL_MASKS = (
 def attention_masks() -> Iterator[Variant]:
     for masking in (*COMMON, *MORE):
         if not masking.nan and not masking.options:
-            yield Variant(masking.name, masking.arguments(), {"shape": masking.shape})
+            lens_and_mask = {"valid_lens": masking.valid_lens, "mask": masking.mask}
+            yield Variant(masking.name, lens_and_mask, {"shape": masking.shape})
 
 
 def broadcast_mask(library: Any, inputs: Any, options: Any) -> Any:
@@ -84,81 +86,35 @@ def hide_time(X: np.ndarray, lens: np.ndarray) -> np.ndarray:
 # Softmax and attention
 
 
-def extreme_scores(shape: tuple[int, ...], *seed: str) -> np.ndarray:
-    """±1e4, some of them within a few units of each other."""
-    rng = random_for("extreme", *seed)
-    return 1e4 * np.sign(rng.normal(size=shape)) + rng.normal(size=shape)
-
-
-def extreme_pair(queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Queries and keys with products of ±1e4 and a few units: the first feature gives the one, the others the rest."""
-    queries, keys = queries.copy(), keys.copy()
-    queries[..., 0] = 1e4
-    keys[..., 0] = np.sign(keys[..., 0])
-    return queries, keys
-
-
-def masked_variants(
-    maskings: Iterable[Masking], draw: Callable[[Masking], dict[str, np.ndarray]], **options: Any
-) -> Iterator[Variant]:
-    """A variant for each masking: `draw` gives its arrays, which are hidden where nothing attends."""
+def masked_variants(names: tuple[str, ...], maskings: Iterable[Masking], **options: Any) -> Iterator[Variant]:
+    """Draw the inputs `names` for each masking."""
     for masking in maskings:
-        inputs = {**hide_arrays(draw(masking), masking), **masking.arguments()}
+        inputs = draw_inputs(masking, names)
         yield Variant(masking.name, inputs, {**options, **masking.options}, dtypes=masking.dtypes)
 
 
-def hide_arrays(arrays: dict[str, np.ndarray], masking: Masking) -> dict[str, np.ndarray]:
-    """Put NaN where nothing attends, by the meaning of each argument."""
-    visible = {
-        "scores": masking.allowed,
-        **dict.fromkeys(("key", "keys"), masking.attendable[..., None]),
-        **dict.fromkeys(("value", "values"), masking.attended[..., None]),
-    }
-    return {name: hide(array, visible[name], masking) if name in visible else array for name, array in arrays.items()}
+def softmaxes(*maskings: Masking) -> Iterator[Variant]:
+    yield from masked_variants(("scores",), (*maskings, EXTREME))
+    inputs = draw_inputs(RAGGED, ("scores",))
+    infinite = np.where(RAGGED.allowed, inputs["scores"], np.inf)
+    yield Variant("infinities where masked", {**inputs, "scores": infinite})
 
 
-def softmaxes() -> Iterator[Variant]:
-    def draw(masking: Masking) -> dict[str, np.ndarray]:
-        if masking is EXTREME:
-            return {"scores": extreme_scores(masking.shape)}
-        return {"scores": random_for("scores", masking.name).normal(size=masking.shape) * 2}
-
-    yield from masked_variants((*COMMON, *MORE, EXTREME), draw)
-    hidden = COMMON[1]._replace(name="infinities where masked")
-    scores = np.where(hidden.allowed, random_for("infinite").normal(size=hidden.shape), np.inf)
-    yield Variant(hidden.name, {"scores": scores, **hidden.arguments()})
+def dropped(variant: Variant) -> Variant:
+    """Add dropout by a keep-mask to a variant."""
+    keep_mask = random_for("dropout").random(RAGGED.shape) < 0.7
+    options = {**variant.options, "dropout_rate": 0.3}
+    return Variant("dropout", {**variant.inputs, "keep_mask": keep_mask}, options, dtypes=variant.dtypes)
 
 
 def attends() -> Iterator[Variant]:
-    def draw(masking: Masking) -> dict[str, np.ndarray]:
-        rng, shape = random_for("attend", masking.name), masking.shape
-        scores = extreme_scores(shape) if masking is EXTREME else rng.normal(size=shape) * 2
-        return {"scores": scores, "values": rng.normal(size=(*shape[:-2], shape[-1], 4))}
-
-    yield from masked_variants((*COMMON, *MORE, EXTREME), draw)
-    rng = random_for("attend", "dropout")
-    inputs = {"scores": rng.normal(size=(3, 2, 5)), "values": rng.normal(size=(3, 5, 4)), **COMMON[1].arguments()}
-    yield Variant("dropout", {**inputs, "keep_mask": rng.random((3, 2, 5)) < 0.7}, {"dropout_rate": 0.3})
-
-
-def draw_triple(masking: Masking, names: Iterable[str], *seed: str) -> dict[str, np.ndarray]:
-    """Queries, keys and values under the given names."""
-    rng = random_for(*seed)
-    *batch, num_queries, num_keys = masking.shape
-    query, key = rng.normal(size=(*batch, num_queries, 4)), rng.normal(size=(*batch, num_keys, 4))
-    if masking is EXTREME:
-        query, key = extreme_pair(query, key)
-    return dict(zip(names, (query, key, rng.normal(size=(*batch, num_keys, 3))), strict=True))
-
-
-def attentions() -> Iterator[Variant]:
-    names = ("query", "key", "value")
-    maskings = (*COMMON, *MORE, EXTREME)
-    return masked_variants(maskings, lambda masking: draw_triple(masking, names, "attention", masking.name))
+    names = ("scores", "values")
+    yield from masked_variants(names, (*COMMON, EXTREME))
+    yield dropped(next(masked_variants(names, [RAGGED])))
 
 
 def halve_larger(weights: Any) -> Any:
-    """A stand-in for dropout: any function of the weights, the same in both libraries."""
+    """Stand for dropout: any function of the weights, the same in both libraries."""
     return weights * (weights < 0.5) * 2.0
 
 
@@ -187,11 +143,12 @@ def score_pairs(name: str, *, key_features: int = 4, **more: np.ndarray) -> Iter
 
 def additive_scores() -> Iterator[Variant]:
     w_v = random_for("additive").normal(size=4)
-    for variant in score_pairs("additive_score", w_v=w_v):
+    several, scaled_up, *others = score_pairs("additive_score", w_v=w_v)
+    for variant in (several, scaled_up):
         yield variant
-        if variant.name in ("several keys", "scaled up"):
-            yield Variant(f"{variant.name}, w_v scaled up", {**variant.inputs, "w_v": w_v * 1e4})
-    yield Variant("without the tanh", next(score_pairs("additive_score", w_v=w_v)).inputs, {"use_tanh": False})
+        yield Variant(f"{variant.name}, w_v scaled up", {**variant.inputs, "w_v": w_v * 1e4})
+    yield from others
+    yield Variant("without the tanh", several.inputs, {"use_tanh": False})
     # So many queries and keys that the sum is taken term by term: at three sizes of its arguments.
     rng = random_for("additive_score", "many")
     queries, keys, w_v = (rng.normal(size=shape) for shape in ((2, 17, 21), (2, 40, 21), 21))
@@ -200,35 +157,35 @@ def additive_scores() -> Iterator[Variant]:
 
 
 def gaussian_scores() -> Iterator[Variant]:
-    yield from score_pairs("gaussian_score")
-    inputs = next(score_pairs("gaussian_score")).inputs
-    yield Variant("narrow", inputs, {"sigma": 0.01})
-    yield Variant("close to each other, far from 0", {name: x + 1e3 for name, x in inputs.items()})
+    several, *others = score_pairs("gaussian_score")
+    yield from (several, *others)
+    yield Variant("narrow", several.inputs, {"sigma": 0.01})
+    yield Variant("close to each other, far from 0", {name: x + 1e3 for name, x in several.inputs.items()})
 
 
 # Attention by blocks
 
+PARAMETERS = {"additive_score": (4,), "bilinear_score": (4, 4)}
+"""The shapes of the scores' parameters; the others have none."""
+
 
 def blockwise_variants() -> Iterator[Variant]:
-    """Its own test holds it to the plain form under every masking; here are those that all attentions run on."""
-
-    def draw(masking: Masking, *seed: str) -> dict[str, Any]:
-        return draw_triple(masking, ("queries", "keys", "values"), "blockwise", masking.name, *seed)
-
-    yield from masked_variants((*COMMON, EXTREME), lambda masking: draw(masking, "dot_score"), score="dot_score")
-    lengths, rng = COMMON[1], random_for("blockwise", "parameters")
-    parameters = {"additive_score": (rng.normal(size=4),), "bilinear_score": (rng.normal(size=(4, 4)),)}
-    for score in ("additive_score", "bilinear_score", "scaled_dot_score", "gaussian_score"):
-        inputs = {**draw(lengths, score), **lengths.arguments(), "parameters": parameters.get(score, ())}
+    """Try some maskings: its own test holds it to the plain form under every one."""
+    names = ("queries", "keys", "values")
+    maskings = (RAGGED, *(COMMON[i] for i in (3, 5, 7)), EXTREME)
+    yield from masked_variants(names, maskings, score="dot_score")
+    yield dropped(next(masked_variants(names, [RAGGED], score="dot_score")))
+    for score in (name for name in jax_attn.functional.scores.__all__ if name != "dot_score"):
+        shape = PARAMETERS.get(score)
+        parameters = () if shape is None else (random_for("blockwise", score).normal(size=shape),)
+        inputs = {**draw_inputs(RAGGED, names, score), "parameters": parameters}
         # The scores are the plain form's, which are compared in every dtype: here one stands for those of 16 bits.
         dtypes = DTYPES if score == "additive_score" else ("float64", "float32")
-        yield Variant(score, inputs, {"score": score}, dtypes=dtypes)
-    inputs = {**draw(lengths, "dot_score", "dropout"), **lengths.arguments(), "keep_mask": rng.random((3, 2, 5)) < 0.7}
-    yield Variant("dropout", inputs, {"score": "dot_score", "dropout_rate": 0.3})
+        yield Variant(score, inputs, {"score": score}, dtypes=dtypes, slow=score != "additive_score")
 
 
 def blockwise_call(library: Any, inputs: Any, options: Any) -> Any:
-    """By blocks of two: five keys make three blocks, the last of them half empty."""
+    """Attend by blocks of two: five keys make three blocks, the last of them half empty."""
     options = dict(options)
     score = getattr(library, options.pop("score"))
     return library.blockwise_attention(score, **inputs, **options, block_size=2)
@@ -252,7 +209,7 @@ def positions() -> Iterator[Variant]:
 
 
 def transpose_for(library: Any, kernel: Any) -> Any:
-    """A kernel `[H, gates]` as the library expects it: PyTorch's weights are transposed."""
+    """Return a kernel `[H, gates]` as the library expects it: PyTorch's weights are transposed."""
     return kernel.T if library is torch_ref else kernel
 
 
@@ -262,46 +219,35 @@ def step_call(library: Any, inputs: Any, options: Any) -> Any:
 
 
 def steps(name: str, gates: int) -> Iterator[Variant]:
-    options = {"step": name}
-    for batch_name, batch in (("a batch", (3,)), ("no leading axis", ()), ("more leading axes", (2, 3))):
+    def drawn(batch_name: str, *batch: int) -> dict[str, Any]:
         rng = random_for("step", str(gates), batch_name)
-        parts = tuple(rng.normal(size=(*batch, 4)) for _ in range(2))
-        inputs = {
-            "carry": parts if gates == 4 else parts[0],
-            "projected": rng.normal(size=(*batch, gates * 4)),
-            "kernel": rng.normal(size=(4, gates * 4)),
-            "bias": rng.normal(size=gates * 4),
-        }
-        yield Variant(batch_name, inputs, options)
-        if batch == (3,):
-            yield Variant("no bias", {**inputs, "bias": None}, options)
-            yield Variant("gates saturated", {**inputs, "projected": inputs["projected"] * 30}, options)
+        h, c, projected = (rng.normal(size=(*batch, size)) for size in (4, 4, gates * 4))
+        weights = {"kernel": rng.normal(size=(4, gates * 4)), "bias": rng.normal(size=gates * 4)}
+        return {"carry": (h, c) if gates == 4 else h, "projected": projected, **weights}
+
+    inputs, options = drawn("a batch", 3), {"step": name}
+    yield Variant("a batch", inputs, options)
+    yield Variant("no bias", {**inputs, "bias": None}, options)
+    yield Variant("gates saturated", {**inputs, "projected": inputs["projected"] * 30}, options)
+    yield Variant("no leading axis", drawn("no leading axis"), options)
+    yield Variant("more leading axes", drawn("more leading axes", 2, 3), options)
 
 
 def unrolls() -> Iterator[Variant]:
-    rng = random_for("unroll")
+    rng, lens = random_for("unroll"), ints(0, 5, 2)
     for gates, cell in ((4, "lstm"), (3, "gru")):
         parts = tuple(rng.normal(size=(3, 2)) for _ in range(2))
-        inputs = {
-            "carry": parts if gates == 4 else parts[0],
-            "inputs": rng.normal(size=(3, 5, gates * 2)),
-            "valid_lens": None,
-            "kernel": rng.normal(size=(2, gates * 2)),
-        }
-        yield Variant(f"{cell}", inputs, {"cell": cell})
-        lens = ints(0, 5, 2)
+        inputs, kernel = rng.normal(size=(3, 5, gates * 2)), rng.normal(size=(2, gates * 2))
+        arrays = {"carry": parts if gates == 4 else parts[0], "inputs": inputs, "valid_lens": None, "kernel": kernel}
+        hidden = {**arrays, "inputs": hide_time(inputs, lens), "valid_lens": lens}
+        yield Variant(cell, arrays, {"cell": cell})
+        yield Variant(f"{cell}, ragged", {**arrays, "valid_lens": lens}, {"cell": cell})
         for reverse in (False, True):
-            options, direction = {"cell": cell, "reverse": reverse}, "in reverse" if reverse else "forward"
-            yield Variant(f"{cell} {direction}, ragged", {**inputs, "valid_lens": lens}, options)
-            hidden = {**inputs, "inputs": hide_time(np.asarray(inputs["inputs"]), lens), "valid_lens": lens}
-            yield Variant(f"{cell} {direction}, NaN past the length", hidden, options)
-    leading = {
-        "carry": rng.normal(size=(2, 3, 2)),
-        "inputs": rng.normal(size=(2, 3, 4, 6)),
-        "valid_lens": ints([4, 0, 1], [2, 3, 4]),
-        "kernel": rng.normal(size=(2, 6)),
-    }
-    yield Variant("more leading axes", leading, {"cell": "gru"})
+            name = f"{cell}{' in reverse' if reverse else ''}, NaN past the length"
+            yield Variant(name, hidden, {"cell": cell, "reverse": reverse})
+    shapes = {"carry": (2, 3, 2), "inputs": (2, 3, 4, 6), "kernel": (2, 6)}
+    leading = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    yield Variant("more leading axes", {**leading, "valid_lens": ints([4, 0, 1], [2, 3, 4])}, {"cell": "gru"})
 
 
 def unroll_call(library: Any, inputs: Any, options: Any) -> Any:
@@ -324,8 +270,7 @@ def reversals() -> Iterator[Variant]:
 def losses() -> Iterator[Variant]:
     rng = random_for("loss")
     logits, labels = rng.normal(size=(3, 4, 6)) * 2, rng.integers(0, 6, (3, 4)).astype(np.int32)
-    lens = ints(0, 4, 2)
-    mask = rng.random((3, 4)) < 0.6
+    lens, mask = ints(0, 4, 2), rng.random((3, 4)) < 0.6
     plain = {"logits": logits, "labels": labels, "valid_lens": None, "mask": None}
     ragged = {**plain, "valid_lens": lens}
     hidden = {"labels": np.where(np.arange(4) >= lens[:, None], -100, labels), "logits": hide_time(logits, lens)}
@@ -347,19 +292,15 @@ def losses() -> Iterator[Variant]:
 def projected_losses() -> Iterator[Variant]:
     rng = random_for("projected loss")
     labels, lens = rng.integers(0, 6, (3, 4)).astype(np.int32), ints(0, 4, 2)
+    shapes = {"features": (3, 4, 5), "kernel": (5, 6), "bias": (6,)}
+    plain: dict[str, Any] = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+    plain |= {"labels": labels, "weights": rng.uniform(0.1, 1, (3, 4))}
     hidden = np.arange(4) >= lens[:, None]
-    plain: dict[str, Any] = {
-        "features": rng.normal(size=(3, 4, 5)),
-        "kernel": rng.normal(size=(5, 6)),
-        "bias": rng.normal(size=6),
-        "labels": labels,
-        "weights": rng.uniform(0.1, 1, (3, 4)),
-    }
     ragged = {**plain, "weights": np.where(hidden, 0, plain["weights"])}
+    outside = {"labels": np.where(hidden, -100, labels), "features": hide_time(plain["features"], lens)}
     yield Variant("everything counts", plain)
     yield Variant("ragged", ragged)
-    yield Variant("smoothed", ragged, {"label_smoothing": 0.1})
-    outside = {"labels": np.where(hidden, -100, labels), "features": hide_time(plain["features"], lens)}
+    yield Variant("three blocks, smoothed", ragged, {"label_smoothing": 0.1, "block": 24})
     yield Variant("NaN and −100 where masked", {**ragged, **outside})
     yield Variant("nothing counts", {**plain, "weights": np.zeros((3, 4))})
     yield Variant("weights below 0", {**plain, "weights": -plain["weights"]})
@@ -367,12 +308,21 @@ def projected_losses() -> Iterator[Variant]:
     yield Variant("one sentence", {**plain, **{name: plain[name][0] for name in ("features", "labels", "weights")}})
 
 
+def projected_call(library: Any, inputs: Any, options: Any) -> Any:
+    """Let JAX make at most `block` logits at once, where that is given."""
+    options = dict(options)
+    with mock.patch.object(jax_attn.functional.losses, "BLOCK", options.pop("block", 1000)):
+        return library.projected_cross_entropy(**inputs, **options)
+
+
 TANH = "XLA's tanh and logistic are good to 4 ULP, PyTorch's to half of one"
 SOFTMAX = "the gradient of a softmax, w (g − Σ w g), is a difference that loses a digit, on either side by chance"
 SUMMED = TANH + "; and the kernel's gradient is summed over time in the run's dtype"
 WEIGHTED: dict[str, Any] = {"factor": 16, "reason": SOFTMAX}
+BFLOAT16 = ("bfloat16",)
+AXES = (MORE[4], MORE[5], MORE[7])  # causal, more leading axes, none
+QKV = ("query", "key", "value")
 DROPPED = ("context", "weights", "context after dropout", "weights after dropout")
-STEPPED = ("carry", "output")
 BILINEAR = random_for("bilinear").normal(size=(4, 6))
 
 FUNCTIONAL_CASES = (
@@ -380,32 +330,28 @@ FUNCTIONAL_CASES = (
     function_case("causal_mask", CAUSAL_MASKS),
     function_case("attention_mask", attention_masks(), broadcast_mask),
     function_case("sequence_mask", sequence_masks()),
-    function_case("masked_softmax", softmaxes()),
-    function_case("masked_log_softmax", softmaxes()),
+    function_case("masked_softmax", softmaxes(*COMMON, *MORE)),
+    function_case("masked_log_softmax", softmaxes(*COMMON)),
     function_case("dot_score", score_pairs("dot_score")),
     function_case("scaled_dot_score", score_pairs("scaled_dot_score")),
     function_case("bilinear_score", score_pairs("bilinear_score", key_features=6, weight=BILINEAR)),
     function_case("additive_score", additive_scores(), factor=16, reason=TANH),
     function_case("gaussian_score", gaussian_scores()),
     function_case("attend", attends(), outputs=DROPPED[:2], **WEIGHTED),
-    function_case("attention", attentions(), attention_call, outputs=DROPPED, **WEIGHTED),
+    function_case(
+        "attention", masked_variants(QKV, (*COMMON, *AXES, EXTREME)), attention_call, outputs=DROPPED, **WEIGHTED
+    ),
     function_case(
         "blockwise_attention", blockwise_variants(), blockwise_call, factor=16, reason=f"{SOFTMAX}; and {TANH}"
     ),
     function_case("dropout", dropouts()),
     function_case("sinusoidal_positions", positions()),
-    function_case("lstm_step", steps("lstm_step", 4), step_call, outputs=STEPPED),
-    function_case("gru_step", steps("gru_step", 3), step_call, outputs=STEPPED),
+    function_case("lstm_step", steps("lstm_step", 4), step_call, outputs=("carry", "output")),
+    function_case("gru_step", steps("gru_step", 3), step_call, outputs=("carry", "output")),
     function_case(
-        "unroll",
-        unrolls(),
-        unroll_call,
-        outputs=("carry", "outputs"),
-        factor=16,
-        reason=SUMMED,
-        slow_dtypes=("bfloat16",),
+        "unroll", unrolls(), unroll_call, outputs=("carry", "outputs"), factor=16, reason=SUMMED, slow_dtypes=BFLOAT16
     ),
     function_case("reverse_sequence", reversals()),
     function_case("masked_cross_entropy", losses()),
-    function_case("projected_cross_entropy", projected_losses(), outputs=("total", "losses")),
+    function_case("projected_cross_entropy", projected_losses(), projected_call, outputs=("total", "losses")),
 )

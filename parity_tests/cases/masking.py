@@ -1,18 +1,17 @@
-"""Lengths and masks in every form, with the entries that they hide."""
+"""Lengths and masks in every form, and inputs of attention with NaN where they hide."""
 
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from parity_tests.case import DTYPES
+from parity_tests.case import DTYPES, random_for
 
 
 class Masking(NamedTuple):
     """Lengths and mask for scores of one shape, and which entries they hide."""
 
     name: str
-    shape: tuple[int, ...]
-    """`[*batch, Q, K]`."""
+    shape: tuple[int, ...]  # [*batch, Q, K]
     valid_lens: np.ndarray | None = None
     mask: np.ndarray | None = None
     options: dict[str, Any] = {}  # noqa: RUF012 (a NamedTuple's default, never written to)
@@ -30,26 +29,10 @@ class Masking(NamedTuple):
         return allowed if self.mask is None else allowed & self.mask
 
     @property
-    def attendable(self) -> np.ndarray:
-        """Which keys some query of their example may attend to, `[*batch, K]`."""
-        return np.any(self.allowed, axis=-2)
-
-    @property
-    def attended(self) -> np.ndarray:
-        """Which keys carry weight for some query of their example, `[*batch, K]`."""
-        allowed = self.allowed
-        if self.options.get("empty_row") == "uniform":
-            allowed = allowed | ~allowed.any(-1, keepdims=True)
-        return np.any(allowed, axis=-2)
-
-    @property
     def dtypes(self) -> tuple[str, ...]:
         """Rounding does not depend on the mask: only float64 gets every kind of mask."""
         lengths_alone = self.valid_lens is not None and self.valid_lens.ndim == 1 and self.mask is None
         return DTYPES if lengths_alone and not self.options and len(self.shape) == 3 else ("float64",)
-
-    def arguments(self) -> dict[str, np.ndarray | None]:
-        return {"valid_lens": self.valid_lens, "mask": self.mask}
 
 
 _SHAPE = (3, 2, 5)  # three examples, two queries, five keys
@@ -58,9 +41,11 @@ _MASK = np.array([[[1, 0, 1, 1, 0], [0, 1, 1, 0, 0]], [[1, 1, 1, 1, 1], [0, 0, 0
 _LENS = np.array([2, 5, 3], np.int32)
 _PER_QUERY = np.array([[1, 3], [0, 5], [2, 4]], np.int32)
 
+RAGGED = Masking("ragged lengths", _SHAPE, _LENS)
+
 COMMON = (
     Masking("nothing masked", _SHAPE),
-    Masking("ragged lengths", _SHAPE, _LENS),
+    RAGGED,
     Masking("an empty row", _SHAPE, np.array([0, 3, 1], np.int32)),
     Masking("an empty row, uniform", _SHAPE, np.array([0, 3, 1], np.int32), options=_UNIFORM),
     Masking("lengths of each query", _SHAPE, _PER_QUERY),
@@ -88,6 +73,28 @@ EXTREME = Masking("scores of ±1e4", _SHAPE, np.array([4, 5, 3], np.int32))
 """Lengths for scores of ±1e4. Some are close to each other, so that gradients are not all 0."""
 
 
-def hide(array: np.ndarray, visible: np.ndarray, masking: Masking) -> np.ndarray:
-    """Put NaN in place of what is not visible, if the masking asks for it."""
-    return np.where(visible, array, np.nan) if masking.nan else array
+def draw_inputs(masking: Masking, names: tuple[str, ...], *seed: str, sizes: tuple[int, ...] = (4, 4, 3)) -> Any:
+    """Draw the inputs `names` of attention, and add lengths and mask; `sizes` are the features of q, k and v."""
+    rng = random_for(*seed, masking.name)
+    *batch, num_queries, num_keys = masking.shape
+    shapes = zip((num_queries, num_keys, num_keys), sizes, strict=True)
+    queries, keys, values = (rng.normal(size=(*batch, *shape)) for shape in shapes)
+    scores = random_for("scores", masking.name).normal(size=masking.shape) * 2
+    if masking is EXTREME:
+        scores = extreme_scores(masking.shape)
+        if sizes[0] == sizes[1]:  # products of ±1e4 by the first feature, and of a few units by the others
+            queries[..., 0], keys[..., 0] = 1e4, np.sign(keys[..., 0])
+    if masking.nan:
+        allowed = masking.allowed
+        scores = np.where(allowed, scores, np.nan)
+        seen = np.any(allowed, axis=-2, keepdims=True).swapaxes(-2, -1)  # [*batch, K, 1]
+        keys, values = (np.where(seen, x, np.nan) for x in (keys, values))
+    arrays = {"scores": scores, "queries": queries, "keys": keys, "values": values}
+    arrays |= {"query": queries, "key": keys, "value": values}
+    return {**{name: arrays[name] for name in names}, "valid_lens": masking.valid_lens, "mask": masking.mask}
+
+
+def extreme_scores(shape: tuple[int, ...]) -> np.ndarray:
+    """Draw ±1e4, some of them within a few units of each other."""
+    rng = random_for("extreme")
+    return 1e4 * np.sign(rng.normal(size=shape)) + rng.normal(size=shape)

@@ -1,6 +1,7 @@
 """Greedy and beam search: over a language given as a table, and over whole models."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -38,7 +39,7 @@ def tables() -> Iterator[Variant]:
 
 
 def broken_tables() -> Iterator[Variant]:
-    """Tables with −inf or NaN; the last sentence has neither."""
+    """Put −inf or NaN into tables; the last sentence has neither."""
     inputs = next(tables()).inputs
     table = inputs["table"]
     sentence, time = np.arange(BATCH)[:, None, None, None], np.arange(LENGTH)[:, None, None]
@@ -51,7 +52,7 @@ def broken_tables() -> Iterator[Variant]:
 
 
 def constrained_tables() -> Iterator[Variant]:
-    """The constraints that every search takes. Variants with the same options share a program."""
+    """Try the constraints that every search takes. Variants with the same options share a program."""
     inputs = next(tables()).inputs
     yield Variant("a minimum length", inputs, {"min_len": 4})
     for n in (1, 2, 3):
@@ -63,42 +64,38 @@ def constrained_tables() -> Iterator[Variant]:
     yield Variant("nothing left to say", three, {"no_repeat_ngram": 1, "min_len": 5})
     prefix = np.array([[3, 4, 5, 3], [0, 5, 3, 4], [4, 4, 4, 5]], np.int32)
     yield Variant("a prefix", {**inputs, "prefix": prefix})
-    for name, lens in {"ragged prefixes": [0, 2, 4], "prefixes of other lengths": [1, 4, 3]}.items():
-        yield Variant(name, {**inputs, "prefix": prefix, "prefix_lens": ints(*lens)})
+    yield Variant("ragged prefixes", {**inputs, "prefix": prefix, "prefix_lens": ints(0, 2, 4)})
     ending = np.array([[3, EOS, 5], [0, 5, 3], [4, 4, 4]], np.int32)
     against = {**inputs, "prefix": ending, "prefix_lens": ints(3, 1, 3)}
     yield Variant("prefixes against the rest", against, {"min_len": 4, "no_repeat_ngram": 2})
 
 
 def greedy_tables() -> Iterator[Variant]:
-    yield from tables()
-    yield from broken_tables()
-    yield from constrained_tables()
+    yield from (*tables(), *broken_tables(), *constrained_tables())
 
 
 def beam_tables() -> Iterator[Variant]:
     plain, penalized = {"beam_size": 3}, {"beam_size": 4, "length_penalty": 0.75}
     for variant in tables():
-        for options in (plain, penalized):
-            if variant.inputs["attention"] is not None or options is penalized:  # each is another program
-                yield Variant(f"{variant.name}, {options}", variant.inputs, options)
-    variant = next(tables())
-    yield Variant("a beam of 1", variant.inputs, {"beam_size": 1, "length_penalty": 1.0})
-    flat = np.full_like(variant.inputs["table"], -np.log(VOCAB))
-    yield Variant("equal scores", {**variant.inputs, "table": flat}, plain)
+        yield Variant(f"{variant.name}, {penalized}", variant.inputs, penalized)
+    table = next(tables()).inputs
+    yield Variant(f"a table, {plain}", table, plain)
+    yield Variant("a beam of 1", table, {"beam_size": 1, "length_penalty": 1.0})
+    flat = np.full_like(table["table"], -np.log(VOCAB))
+    yield Variant("equal scores", {**table, "table": flat}, plain)
     only = np.where(np.arange(VOCAB) == EOS, 0.0, -np.inf) + 0 * flat
     only[:, 0, :, 1] = -0.5
-    yield Variant("more places than sentences", {**variant.inputs, "table": only}, penalized)
-    yield Variant("more places than tokens", variant.inputs, {"beam_size": 9})
+    yield Variant("more places than sentences", {**table, "table": only}, penalized)
+    yield Variant("more places than tokens", table, {"beam_size": 9})
     for variant in (*broken_tables(), *constrained_tables()):
         if variant.name not in ("no 1 tokens twice", "no 3 tokens twice", "a prefix"):  # greedy search tries all
-            slow = variant.name in ("nothing left to say", "ragged prefixes", "prefixes of other lengths")
-            yield Variant(variant.name, variant.inputs, {**variant.options, "beam_size": 3}, slow=slow)
+            slow = variant.name in ("nothing left to say", "ragged prefixes")
+            yield Variant(variant.name, variant.inputs, {**variant.options, **plain}, slow=slow)
     yield from penalized_tables()
 
 
 def penalized_tables() -> Iterator[Variant]:
-    """GNMT's norm and coverage: over weights that sum to 1, of shorter sources, and all zero."""
+    """Try GNMT's norm and coverage: over weights that sum to 1, of shorter sources, and all zero."""
     inputs = dict(next(tables()).inputs)
     inputs["attention"] = np.exp(3 * inputs["attention"])
     inputs["attention"] /= inputs["attention"].sum(-1, keepdims=True)
@@ -113,7 +110,7 @@ def penalized_tables() -> Iterator[Variant]:
 
 
 def sampled_tables() -> Iterator[Variant]:
-    """With given noise, drawn so that no two tokens are closer than rounding."""
+    """Give the noise, drawn so that no two tokens are closer than rounding."""
     noise = random_for("search", "noise").gumbel(size=(BATCH, 2, LENGTH, VOCAB))
 
     def sampled(name: str, inputs: Any, **options: Any) -> Variant:
@@ -122,9 +119,9 @@ def sampled_tables() -> Iterator[Variant]:
 
     inputs = next(tables()).inputs
     both: dict[str, Any] = {"top_p": 0.8, "top_k": 4, "temperature": 1.7}
-    for options in ({}, {"temperature": 0.5}, {"top_k": 3, "temperature": 1.5}, {"top_k": 9}, {"top_p": 0.6}, both):
+    for options in ({"temperature": 0.5}, {"top_k": 3, "temperature": 1.5}, {"top_k": 9}, {"top_p": 0.6}, both):
         yield sampled(f"{options}", inputs, **options)
-    yield sampled("no weights", {**inputs, "attention": None}, top_k=2)
+    yield replace(sampled("no weights", {**inputs, "attention": None}, top_k=2), slow=True)
     flat = np.full_like(inputs["table"], -np.log(VOCAB))
     yield sampled("equal tokens", {**inputs, "table": flat}, top_k=2)
     for variant in (*broken_tables(), *constrained_tables()):
@@ -142,22 +139,11 @@ def table_step(numbers: Any) -> Callable[..., Any]:
     return step
 
 
-def table_call(name: str) -> Callable[..., Any]:
-    def call(library: Any, inputs: Any, options: Any) -> Any:
-        numbers = torch if library is torch_ref else jnp
-        memory = {name: inputs[name] for name in ("table", "attention")}
-        arrays = {name: x for name, x in inputs.items() if name not in memory}
-        state = numbers.zeros(BATCH, dtype=numbers.int32)
-        return getattr(library, name)(table_step(numbers), state, memory, **SETTINGS, **arrays, **options)
-
-    return call
-
-
 # Over several tables at once
 
 
 def ensembles() -> Iterator[Variant]:
-    """Two models and three; one without attention; one that forbids the best token of another."""
+    """Join two models and three; one without attention; one that forbids the best token of another."""
     one, without, *_ = (dict(variant.inputs) for variant in tables())
     rng = random_for("search", "ensemble")
     other = {"table": one["table"][:, ::-1, ::-1], "attention": rng.normal(size=(BATCH, VOCAB, KEYS))}
@@ -167,8 +153,8 @@ def ensembles() -> Iterator[Variant]:
         options, three = {"average": average}, {"models": (without, one, veto)}
         yield Variant(f"two models, {average}", {"models": (one, other)}, options)
         yield Variant(f"three models, a veto, one without weights, {average}", three, options)
-        yield Variant(f"nothing possible, {average}", {"models": (nothing, nothing)}, options)
-    yield Variant("no weights", {"models": (without, without)}, options)
+    yield Variant("nothing possible", {"models": (nothing, nothing)}, {"average": "probability"})
+    yield Variant("no weights", {"models": (without, without)}, {"average": "log"}, slow=True)
 
 
 def ensemble_call(library: Any, inputs: Any, options: Any) -> Any:
@@ -182,16 +168,30 @@ def ensemble_call(library: Any, inputs: Any, options: Any) -> Any:
 # Over a model, moved from one framework to the other
 
 
-def models() -> Iterator[Variant]:
+def models(name: str) -> Iterator[Variant]:
+    """Make a variant of each model; the quick run tries each search with one of them."""
     inputs = {"sources": tokens("to translate", SOURCE_VOCAB, 3, 5), "source_lens": ints(5, 2, 3)}
     sharp = {"decoder.dense.weight": 3.0}  # far from ties, so that rounding cannot choose another token
-    yield Variant("gru, both directions", inputs, translator_options(bidirectional=True, bridge=True), sharp)
+    gru = translator_options(bidirectional=True, bridge=True)
+    yield Variant("gru, both directions", inputs, gru, sharp, slow=name == "beam_search")
     lstm = translator_options(cell="lstm", num_layers=2, attention="dot", query="new", input_feeding=True)
-    yield Variant("lstm, Luong", inputs, lstm, sharp)
+    yield Variant("lstm, Luong", inputs, lstm, sharp, slow=name == "greedy_search")
 
 
-def model_call(name: str, **options: Any) -> Callable[[Any, Any], Any]:
-    """Encode, and search with the model's own step, in either framework."""
+def table_case(name: str, variants: Iterator[Variant]) -> Case:
+    def call(library: Any, inputs: Any, options: Any) -> Any:
+        numbers = torch if library is torch_ref else jnp
+        memory = {name: inputs[name] for name in ("table", "attention")}
+        arrays = {name: x for name, x in inputs.items() if name not in memory}
+        state = numbers.zeros(BATCH, dtype=numbers.int32)
+        return getattr(library, name)(table_step(numbers), state, memory, **SETTINGS, **arrays, **options)
+
+    constants = frozenset({"table", "attention", "noise"})
+    return function_case(name, variants, call, constants=constants, slow_dtypes=NARROW)
+
+
+def model_case(name: str, **options: Any) -> Case:
+    """Make a case that encodes, and searches with the model's own step."""
 
     def call(module: Any, inputs: Any) -> Any:
         library = torch_ref if isinstance(module, torch_ref.EncoderDecoder) else jax_attn
@@ -199,23 +199,12 @@ def model_call(name: str, **options: Any) -> Callable[[Any, Any], Any]:
         state, search = module.initial_state(memory), getattr(library, name)
         return search(module.step, state, memory, **SETTINGS, **options)
 
-    return call
-
-
-def table_case(name: str, variants: Iterator[Variant]) -> Case:
-    constants = frozenset({"table", "attention", "noise"})
-    return function_case(name, variants, table_call(name), constants=constants, slow_dtypes=NARROW)
-
-
-def model_case(name: str, **options: Any) -> Case:
-    call = model_call(name, **options)
-
     def init(module: Any, inputs: Any) -> Any:
         sources = inputs["sources"]
         return module.init(jax.random.key(0), sources, jnp.zeros_like(sources), inputs["source_lens"])
 
     torch_side, jax_side = torch_module(torch_translator, call), linen_module(jax_translator, call, init)
-    return Case(f"{name} (model)", tuple(models()), torch_side, jax_side, slow_dtypes=NARROW)
+    return Case(f"{name} (model)", tuple(models(name)), torch_side, jax_side, slow_dtypes=NARROW)
 
 
 SEARCH_CASES = (

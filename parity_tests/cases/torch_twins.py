@@ -15,6 +15,7 @@ nothing attends.
 """
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -31,43 +32,38 @@ from parity_tests.cases.modules import size
 from parity_tests.jax_side import jax_function, linen_module
 from parity_tests.torch_side import torch_function, torch_module
 
-WIDE = ("float64", "float32")
+WIDE, ONCE = ("float64", "float32"), ("float64",)
 
 # nn.LSTM and nn.GRU
 
 TIME, FEATURES, HIDDEN = 5, 3, 4
 
 
-def recurrent_variants(name: str, parts: int) -> Iterator[Variant]:
-    """Every pair of layers, directions and biases, packed and at full length, from a given state."""
-    for layers, both in product((1, 2, 3), (False, True)):
-        biased = both == (layers != 1)
-        rng = random_for(name, str(layers), str(both))
-        shape = (layers * (2 if both else 1), 3, HIDDEN)
-        states = tuple(rng.normal(size=shape) for _ in range(parts))
-        inputs = {
-            "inputs": rng.normal(size=(3, TIME, FEATURES)),
-            "valid_lens": ints(2, TIME, 1),
-            "initial_state": states if parts == 2 else states[0],
-        }
+def recurrent_inputs(seed: str, name: str, layers: int, both: bool) -> dict[str, Any]:
+    """Draw inputs, lengths and a state."""
+    rng = random_for(seed, str(layers), str(both))
+    h, c = (rng.normal(size=(layers * (1 + both), 3, HIDDEN)) for _ in range(2))
+    inputs = rng.normal(size=(3, TIME, FEATURES))
+    return {"inputs": inputs, "valid_lens": ints(2, TIME, 1), "initial_state": (h, c) if name == "LSTM" else h}
+
+
+def recurrent_variants(name: str) -> Iterator[Variant]:
+    """Run packed and at full length, from a given state and from none."""
+    for layers, both, biased in ((1, False, True), (2, True, True), (3, False, False)):
+        inputs = recurrent_inputs(name, name, layers, both)
         options = {"num_layers": layers, "bidirectional": both, "use_bias": biased}
         words = f"{layers} layers, {'both directions' if both else 'forward'}, {'biases' if biased else 'no biases'}"
-        dtypes = DTYPES if layers == 2 and both and biased else ("float64",)
-        deep = layers == 3 or (layers == 2 and not both)
-        yield Variant(f"{words}, packed", inputs, options, dtypes=dtypes, slow=deep)
+        dtypes = DTYPES if both else ONCE
+        yield Variant(f"{words}, packed", inputs, options, dtypes=dtypes, slow=layers == 3)
         full = {**inputs, "valid_lens": ints(*[TIME] * 3)}
         yield Variant(f"{words}, full length", full, options, dtypes=dtypes, slow=layers > 1)
-        if layers == 2:
-            nothing = {**inputs, "valid_lens": None, "initial_state": None}
-            yield Variant(f"{words}, no lengths, no state", nothing, options, dtypes=("float64",), slow=both)
+        nothing = {**inputs, "valid_lens": None, "initial_state": None}
+        yield Variant(f"{words}, no lengths, no state", nothing, options, dtypes=ONCE, slow=layers > 1)
 
 
-def torch_recurrent(name: str, options: Any, inputs: Any) -> torch.nn.Module:
+def torch_recurrent(name: str, options: Any, inputs: Any) -> Any:
     sizes, both = (size(inputs, "inputs"), HIDDEN, options["num_layers"]), options["bidirectional"]
-    module: torch.nn.Module = getattr(torch.nn, name)(
-        *sizes, bias=options["use_bias"], batch_first=True, bidirectional=both
-    )
-    return module
+    return getattr(torch.nn, name)(*sizes, bias=options["use_bias"], batch_first=True, bidirectional=both)
 
 
 def run_library(module: Any, inputs: Any) -> Any:
@@ -79,10 +75,10 @@ def run_library(module: Any, inputs: Any) -> Any:
     return pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])[0], state
 
 
-def recurrent_case(name: str, parts: int) -> Case:
+def recurrent_case(name: str) -> Case:
     return Case(
         f"{name} (nn.{name})",
-        tuple(recurrent_variants(name, parts)),
+        tuple(recurrent_variants(name)),
         torch_module(lambda options, inputs: torch_recurrent(name, options, inputs), run_library),
         linen_module(lambda options, dtype: getattr(jax_attn, name)(HIDDEN, **options, param_dtype=dtype)),
         ("outputs", "state"),
@@ -93,44 +89,45 @@ def recurrent_case(name: str, parts: int) -> Case:
 # F.scaled_dot_product_attention
 
 
-def dot_product_variants() -> Iterator[Variant]:
-    def drawn(name: str, batch: tuple[int, ...], num_queries: int, num_keys: int) -> dict[str, Any]:
-        rng = random_for("scaled_dot_product_attention", name)
-        shapes = {"queries": (num_queries, 4), "keys": (num_keys, 4), "values": (num_keys, 3)}
-        arrays = {name: rng.normal(size=(*batch, *shape)) for name, shape in shapes.items()}
-        return {**arrays, "valid_lens": None, "mask": None}
-
-    mask = random_for("scaled_dot_product_attention", "mask").random((3, 2, 5)) < 0.6
-    mask[..., 0] = True
-    once: dict[str, Any] = {"dtypes": ("float64",)}
-    plain, causal = {"causal": False, "scaled": True}, {"causal": True, "scaled": True}
-    yield Variant("nothing masked", drawn("plain", (3,), 2, 5), plain, **once)
-    yield Variant("not scaled", drawn("plain", (3,), 2, 5), {**plain, "scaled": False}, **once)
-    yield Variant("a mask", {**drawn("mask", (3,), 2, 5), "mask": mask}, plain, **once)
-    yield Variant("an empty row", {**drawn("lengths", (3,), 2, 5), "valid_lens": ints(2, 0, 5)}, plain)
-    yield Variant("causal", drawn("causal", (3,), 4, 4), causal, **once)
-    yield Variant("causal, more keys", drawn("causal", (3,), 2, 5), causal, **once)
-    yield Variant("causal, more queries", drawn("causal", (3,), 5, 2), causal, **once)
-    yield Variant("causal, more leading axes", drawn("axes", (2, 3), 4, 4), causal, **once)
-    leading = {**drawn("axes", (2, 2, 3), 2, 5), "mask": np.broadcast_to(mask, (2, 2, 3, 2, 5))}
-    yield Variant("a mask, three leading axes", leading, plain, **once)
-    yield Variant("no leading axis", drawn("none", (), 2, 5), plain, **once)
+def dot_product_variants(seed: str, dtypes: tuple[str, ...]) -> Iterator[Variant]:
+    """Draw queries, keys and values `[B, heads, T, D]`. Only the first of the dtypes gets every kind of mask."""
+    rng = random_for(seed)
+    inputs: dict[str, Any] = {name: rng.normal(size=(3, 2, 5, 4)) for name in ("queries", "keys", "values")}
+    inputs |= {"valid_lens": None, "mask": None}
+    mask = rng.random((3, 2, 5, 5)) < 0.6
+    mask[0, :, 1] = False
+    plain, lens, once = {"causal": False, "scaled": True}, ints(2, 0, 5), dtypes[:1]
+    yield Variant("nothing masked", inputs, plain, dtypes=once)
+    yield Variant("lengths, an empty row", {**inputs, "valid_lens": lens}, plain, dtypes=dtypes)
+    yield Variant("mask and lengths", {**inputs, "mask": mask, "valid_lens": lens}, plain, dtypes=once)
+    for words, length in (("more queries", 7), ("more keys", 3)):
+        queries = rng.normal(size=(3, 2, length, 4))
+        yield Variant(f"causal, {words}", {**inputs, "queries": queries}, {**plain, "causal": True}, dtypes=once)
+    yield Variant("not scaled", inputs, {**plain, "scaled": False}, dtypes=once)
 
 
 def torch_dot_product(inputs: Any, options: Any) -> Any:
     mask, lens, keys = inputs["mask"], inputs["valid_lens"], inputs["keys"]
     if lens is not None:
-        mask = torch.arange(keys.shape[-2]) < lens[..., None, None]
+        short = torch.arange(keys.shape[-2]) < lens[:, None, None, None]
+        mask = short if mask is None else mask & short
     scale = None if options["scaled"] else 1.0
     arrays = (inputs["queries"], keys, inputs["values"], mask)
     return F.scaled_dot_product_attention(*arrays, is_causal=options["causal"], scale=scale)
 
 
+def our_dot_product(library: Any, module: Any, inputs: Any, options: Any) -> Any:
+    """Call the dot-product attention of either library."""
+    queries, keys, lens, mask = (inputs[name] for name in ("queries", "keys", "valid_lens", "mask"))
+    if options["causal"]:
+        mask = library.causal_mask(queries.shape[-2], keys.shape[-2])
+    lens = None if lens is None else lens[:, None][:, np.zeros(queries.shape[1], int)]  # one for each head
+    return module(queries, keys, inputs["values"], lens, mask)[0]
+
+
 def jax_dot_product(inputs: Any, options: Any) -> Any:
     module = jax_attn.DotProductAttention(scaled=options["scaled"])
-    if options["causal"]:
-        inputs = {**inputs, "mask": jax_attn.causal_mask(inputs["queries"].shape[-2], inputs["keys"].shape[-2])}
-    return module.apply({}, **inputs, return_weights=False)[0]
+    return our_dot_product(jax_attn, partial(module.apply, {}, return_weights=False), inputs, options)
 
 
 # nn.MultiheadAttention
@@ -141,20 +138,15 @@ def multi_head_variants() -> Iterator[Variant]:
     mask = rng.random((2, 5)) < 0.6
     mask[:, 0] = True
     for (key_size, value_size), biased in product(((8, 8), (6, 3)), (True, False)):
-        inputs = {
-            "queries": rng.normal(size=(3, 2, 8)),
-            "keys": rng.normal(size=(3, 5, key_size)),
-            "values": rng.normal(size=(3, 5, value_size)),
-            "valid_lens": None,
-            "mask": None,
-        }
+        shapes = {"queries": (3, 2, 8), "keys": (3, 5, key_size), "values": (3, 5, value_size)}
+        arrays = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+        inputs = {**arrays, "valid_lens": ints(2, 5, 3), "mask": None}
         options = {"num_hiddens": 8, "num_heads": 2, "use_bias": biased}
-        kinds = f"{'one weight for all' if key_size == 8 else 'a weight each'}, {'biases' if biased else 'no biases'}"
-        ragged = {**inputs, "valid_lens": ints(2, 5, 3)}
-        yield Variant(f"{kinds}, lengths", ragged, options, dtypes=DTYPES if biased else ("float64",))
-        if key_size == 8:
-            yield Variant(f"{kinds}, nothing masked", inputs, options, dtypes=("float64",))
-            yield Variant(f"{kinds}, mask and lengths", {**ragged, "mask": mask}, options, dtypes=("float64",))
+        kind = f"{'one weight for all' if key_size == 8 else 'a weight each'}, {'biases' if biased else 'no biases'}"
+        yield Variant(f"{kind}, lengths", inputs, options, dtypes=DTYPES if biased else ONCE)
+        if key_size == 8 and biased:
+            yield Variant(f"{kind}, nothing masked", {**inputs, "valid_lens": None}, options, dtypes=ONCE)
+            yield Variant(f"{kind}, mask and lengths", {**inputs, "mask": mask}, options, dtypes=ONCE)
 
 
 def torch_multi_head(options: Any, inputs: Any) -> torch.nn.Module:
@@ -164,7 +156,7 @@ def torch_multi_head(options: Any, inputs: Any) -> torch.nn.Module:
 
 
 def run_multi_head(module: Any, inputs: Any) -> Any:
-    """Its masks say what is hidden; it returns the weights of each head."""
+    """Call it with masks that say what is hidden; it returns the weights of each head."""
     lens, mask, keys = inputs["valid_lens"], inputs["mask"], inputs["keys"]
     padding = None if lens is None else torch.arange(keys.shape[1]) >= lens[:, None]
     hidden = None if mask is None else ~mask
@@ -173,7 +165,7 @@ def run_multi_head(module: Any, inputs: Any) -> Any:
 
 
 def split_projections(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """The weights of nn.MultiheadAttention by our names."""
+    """Name the weights of nn.MultiheadAttention as ours."""
     if "in_proj_weight" in weights:
         projections = jnp.split(weights["in_proj_weight"], 3)
     else:
@@ -194,39 +186,40 @@ def jax_multi_head() -> JaxSide:
 
 
 def loss_variants() -> Iterator[Variant]:
-    rng = random_for("F.cross_entropy")
+    rng = random_for("cross entropy")
     logits, labels = rng.normal(size=(3, 4, 6)) * 2, rng.integers(0, 6, (3, 4)).astype(np.int32)
-    hidden = np.arange(4) >= ints(1, 4, 2)[:, None]
-    plain, ragged = {"logits": logits, "labels": labels}, {"logits": logits, "labels": np.where(hidden, -100, labels)}
-    for smoothing, reduction in product((0.0, 0.1, 1.0), ("tokens", "sentences", "none")):
+    ignored = np.where(np.arange(4) >= ints(1, 4, 2)[:, None], -100, labels)
+    for smoothing, reduction in product((0.0, 0.1), ("tokens", "sentences", "none")):
         options = {"label_smoothing": smoothing, "reduction": reduction}
-        yield Variant(f"{reduction}, smoothed by {smoothing}", plain, options, dtypes=WIDE)
-        yield Variant(f"{reduction}, smoothed by {smoothing}, −100", ragged, options, dtypes=WIDE)
+        inputs = {"logits": logits, "labels": ignored}
+        yield Variant(f"{reduction}, smoothed by {smoothing}", inputs, options, dtypes=WIDE)
+    yield Variant("every label counts", {"logits": logits, "labels": labels}, options, dtypes=ONCE)
+    yield Variant("smoothed by 1", inputs, {**options, "label_smoothing": 1.0}, dtypes=ONCE)
 
 
 def torch_cross_entropy(inputs: Any, options: Any) -> Any:
-    """Over `[B · T, N]`: with more axes it expects the classes second."""
-    logits, labels = inputs["logits"], inputs["labels"].long()
-    reduction = "mean" if options["reduction"] == "tokens" else "none"
-    loss = F.cross_entropy(
-        logits.flatten(0, -2), labels.flatten(), reduction=reduction, label_smoothing=options["label_smoothing"]
-    )
+    """Call it over `[B · T, N]`: with more axes it expects the classes second."""
+    logits, labels, how = inputs["logits"], inputs["labels"].long(), options["reduction"]
+    reduction, smoothing = "mean" if how == "tokens" else "none", options["label_smoothing"]
+    arrays = logits.flatten(0, -2), labels.flatten()
+    loss = F.cross_entropy(*arrays, reduction=reduction, label_smoothing=smoothing)
     if reduction == "mean":
         return loss
-    return loss.reshape(labels.shape) if options["reduction"] == "none" else loss.reshape(labels.shape).mean(-1)
+    return loss.reshape(labels.shape) if how == "none" else loss.reshape(labels.shape).mean(-1)
 
 
-def jax_cross_entropy(inputs: Any, options: Any) -> Any:
+def our_cross_entropy(library: Any, inputs: Any, options: Any) -> Any:
+    """Call the cross entropy of either library, with −100 as what the mask hides."""
     labels = inputs["labels"]
-    return jax_attn.masked_cross_entropy(inputs["logits"], labels, mask=labels != -100, **options)
+    return library.masked_cross_entropy(inputs["logits"], labels, mask=labels != -100, **options)
 
 
 TORCH_TWIN_CASES = (
-    recurrent_case("LSTM", parts=2),
-    recurrent_case("GRU", parts=1),
+    recurrent_case("LSTM"),
+    recurrent_case("GRU"),
     Case(
         "DotProductAttention (F.scaled_dot_product_attention)",
-        tuple(dot_product_variants()),
+        tuple(dot_product_variants("F.scaled_dot_product_attention", DTYPES)),
         torch_function(torch_dot_product),
         jax_function(jax_dot_product),
     ),
@@ -241,6 +234,6 @@ TORCH_TWIN_CASES = (
         "masked_cross_entropy (F.cross_entropy)",
         tuple(loss_variants()),
         torch_function(torch_cross_entropy),
-        jax_function(jax_cross_entropy),
+        jax_function(partial(our_cross_entropy, jax_attn)),
     ),
 )

@@ -8,6 +8,7 @@ from functools import reduce
 from typing import Any, Literal
 
 import jax
+import numpy as np
 import pytest
 
 from parity_tests.cases import find_case
@@ -79,19 +80,14 @@ def instead(function: Any) -> Make:
     return lambda _: function
 
 
-def before(change: Callable[[Any], Any]) -> Make:
-    """Change the first argument."""
-    return lambda function: lambda first, *rest, **options: function(change(first), *rest, **options)
+def around(wrong: Any) -> Make:
+    """Put wrong(right function, *arguments) in its place."""
+    return lambda right: lambda *arguments, **options: wrong(right, *arguments, **options)
 
 
 def after(change: Callable[[Any], Any]) -> Make:
     """Change the result."""
     return lambda function: lambda *arguments, **options: change(function(*arguments, **options))
-
-
-def last_argument(change: Callable[[Any], Any]) -> Make:
-    """Change the last argument."""
-    return lambda function: lambda *arguments: function(*arguments[:-1], change(arguments[-1]))
 
 
 def with_options(**wrong: Any) -> Make:
@@ -102,15 +98,18 @@ def with_options(**wrong: Any) -> Make:
 inverted = after(lambda mask: None if mask is None else ~mask)
 
 
-def bias_dropped(step: Any) -> Any:
-    """A recurrent step without its hidden bias."""
-    return lambda carry, projected, weight, bias=None: step(carry, projected, weight, None)
+@around
+def bias_dropped(step: Any, carry: Any, projected: Any, weight: Any, bias: Any = None) -> Any:
+    """Leave out a recurrent step's hidden bias."""
+    return step(carry, projected, weight, None)
 
 
-def bias_outside_reset(step: Any) -> Any:
-    """A GRU's b_hn added to the input's part: right for every gate but this one."""
+@around
+def bias_outside_reset(step: Any, h: Any, projected: Any, weight: Any, bias: Any = None) -> Any:
+    """Add a GRU's b_hn to the input's part: right for every gate but this one."""
+    return step(h, projected if bias is None else projected + bias, weight, None)
 
-    def wrong(h: Any, projected: Any, weight: Any, bias: Any = None) -> Any:
-        return step(h, projected if bias is None else projected + bias, weight, None)
 
-    return wrong
+@around
+def labels_shifted(loss: Any, logits: Any, labels: Any, *rest: Any, **options: Any) -> Any:
+    return loss(logits, labels[..., np.arange(labels.shape[-1]) - 1], *rest, **options)

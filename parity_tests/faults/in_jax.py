@@ -10,24 +10,27 @@ from parity_tests.faults.fault import (
     Fault,
     Make,
     after,
+    around,
     bias_dropped,
     bias_outside_reset,
     instead,
     inverted,
-    last_argument,
+    labels_shifted,
     with_options,
 )
 
 # Masks, softmax and attention
 
 
-def exchanged(score: Any) -> Any:
-    """Keys where the queries belong; it shows only where there are as many of both."""
+@around
+def one_more(length_mask: Any, valid_lens: Any, size: int) -> Any:
+    return length_mask(jnp.minimum(valid_lens + 1, size), size)
 
-    def wrong(queries: Any, keys: Any, **options: Any) -> Any:
-        return score(keys, queries, **options) if queries.shape == keys.shape else score(queries, keys, **options)
 
-    return wrong
+@around
+def exchanged(score: Any, queries: Any, keys: Any, **options: Any) -> Any:
+    """Put keys where the queries belong; it shows only where there are as many of both."""
+    return score(keys, queries, **options) if queries.shape == keys.shape else score(queries, keys, **options)
 
 
 def over_queries(scores: Any, *, mask: Any = None, empty_row: str = "zero") -> Any:
@@ -35,43 +38,34 @@ def over_queries(scores: Any, *, mask: Any = None, empty_row: str = "zero") -> A
 
 
 def unshifted(scores: Any, *arguments: Any, **options: Any) -> Any:
-    """exp(scores) without subtracting the row's maximum: overflows at large scores."""
+    """Leave out subtracting the row's maximum: exp overflows at large scores."""
     exponents = jnp.exp(scores)
     return exponents / exponents.sum(-1, keepdims=True)
 
 
-def in_float32(function: Any) -> Any:
-    """A cast left in: it cannot be seen at a tolerance of 1e-3."""
-    return lambda scores, **options: function(scores.astype(jnp.float32), **options).astype(scores.dtype)
+@around
+def in_float32(function: Any, scores: Any, **options: Any) -> Any:
+    """Leave a cast in: it cannot be seen at a tolerance of 1e-3."""
+    return function(scores.astype(jnp.float32), **options).astype(scores.dtype)
 
 
 def head_by_head(self: Any, x: Any) -> Any:
-    """Features dealt out to the heads in turn, not in blocks."""
+    """Deal features out to the heads in turn, not in blocks."""
     return jnp.moveaxis(x.reshape(*x.shape[:-1], -1, self.num_heads), -1, -3)
 
 
-def scaled_by_all_heads(score: Any) -> Any:
-    def wrong(queries: Any, keys: Any, **options: Any) -> Any:
-        heads = queries.shape[-3] if queries.ndim > 3 else 1
-        return score(queries, keys, **options) / heads**0.5
-
-    return wrong
-
-
-def square_root_of_sigma(score: Any) -> Any:
-    return lambda queries, keys, sigma, **options: score(queries, keys, sigma**0.5, **options)
+@around
+def scaled_by_all_heads(score: Any, queries: Any, keys: Any, **options: Any) -> Any:
+    return score(queries, keys, **options) / (queries.shape[-3] if queries.ndim > 3 else 1) ** 0.5
 
 
 def not_rescaled(x: Any, rate: float, keep: Any) -> Any:
     return jnp.where(keep, x, 0)
 
 
-def unscaled(embedded: Any) -> Any:
-    return embedded / embedded.shape[-1] ** 0.5
-
-
-def from_one(table: Any) -> Any:
-    return lambda length, *rest: table(length + 1, *rest)[1:]
+@around
+def square_root_of_sigma(score: Any, queries: Any, keys: Any, sigma: float, **options: Any) -> Any:
+    return score(queries, keys, sigma**0.5, **options)
 
 
 def sines_first(table: Any) -> Any:
@@ -89,35 +83,25 @@ def gates_swapped(first: int, second: int, gates: int) -> Make:
         parts = None if x is None else jnp.split(x, gates, axis=-1)
         return None if parts is None else jnp.concatenate([parts[i] for i in order], axis=-1)
 
-    def make(step: Any) -> Any:
-        return lambda carry, projected, kernel, bias=None: step(
-            carry, reorder(projected), reorder(kernel), reorder(bias)
-        )
-
-    return make
+    return around(lambda step, carry, *arrays: step(carry, *map(reorder, arrays)))
 
 
-def forget_gate_open(step: Any) -> Any:
-    """The +1 on the forget gate that TensorFlow's cell adds."""
-
-    def wrong(carry: Any, projected: Any, kernel: Any, bias: Any = None) -> Any:
-        size = projected.shape[-1] // 4
-        return step(carry, projected.at[..., size : 2 * size].add(1), kernel, bias)
-
-    return wrong
+@around
+def forget_gate_open(step: Any, carry: Any, projected: Any, *weights: Any) -> Any:
+    """Add 1 to the forget gate, as TensorFlow's cell does."""
+    size = projected.shape[-1] // 4
+    return step(carry, projected.at[..., size : 2 * size].add(1), *weights)
 
 
-def cell_without_tanh(step: Any) -> Any:
-    def wrong(carry: Any, projected: Any, kernel: Any, bias: Any = None) -> Any:
-        (h, c), _ = step(carry, projected, kernel, bias)
-        h = h * c / jnp.tanh(c)
-        return (h, c), h
-
-    return wrong
+@around
+def cell_without_tanh(step: Any, *arguments: Any) -> Any:
+    (h, c), _ = step(*arguments)
+    h = h * c / jnp.tanh(c)
+    return (h, c), h
 
 
 def reset_before(h: Any, projected: Any, kernel: Any, bias: Any = None) -> Any:
-    """The GRU of the first paper: n = tanh(x_n + W_n (r ∘ h) + b_n)."""
+    """Compute the GRU of the first paper: n = tanh(x_n + W_n (r ∘ h) + b_n)."""
     size = h.shape[-1]
     bias = jnp.zeros(3 * size, h.dtype) if bias is None else bias
     gates = jax.nn.sigmoid((projected + h @ kernel + bias)[..., : 2 * size])
@@ -127,126 +111,115 @@ def reset_before(h: Any, projected: Any, kernel: Any, bias: Any = None) -> Any:
     return h, h
 
 
-def update_turned_round(step: Any) -> Any:
-    """h' = z n + (1 − z) h, the convention of the GRU's first paper."""
-
-    def wrong(h: Any, projected: Any, kernel: Any, bias: Any = None) -> Any:
-        new, _ = step(h, projected, kernel, bias)
-        size = h.shape[-1]
-        share = h @ kernel + (0 if bias is None else bias)
-        z = jax.nn.sigmoid((projected + share)[..., size : 2 * size])
-        new = z * (new - z * h) / (1 - z) + (1 - z) * h
-        return new, new
-
-    return wrong
+@around
+def update_turned_round(step: Any, h: Any, projected: Any, kernel: Any, bias: Any = 0) -> Any:
+    """Compute h' = z n + (1 − z) h, the convention of the GRU's first paper."""
+    new, _ = step(h, projected, kernel, bias)
+    size = h.shape[-1]
+    z = jax.nn.sigmoid((projected + h @ kernel + bias)[..., size : 2 * size])
+    new = z * (new - z * h) / (1 - z) + (1 - z) * h
+    return new, new
 
 
-def through_padding(unroll: Any) -> Any:
-    return lambda step, carry, inputs, valid_lens=None, **options: unroll(step, carry, inputs, None, **options)
+@around
+def through_padding(unroll: Any, step: Any, carry: Any, inputs: Any, valid_lens: Any = None, **options: Any) -> Any:
+    return unroll(step, carry, inputs, None, **options)
 
 
-def without_lengths(reverse: Any) -> Any:
-    return lambda inputs, valid_lens=None: reverse(inputs)
+@around
+def truncated(unroll: Any, step: Any, *arguments: Any, **options: Any) -> Any:
+    """Propagate gradients through one step instead of through time."""
+    return unroll(lambda carry, x: step(jax.lax.stop_gradient(carry), x), *arguments, **options)
 
 
-def truncated(unroll: Any) -> Any:
-    """Backpropagation through one step instead of through time."""
-
-    def wrong(step: Any, carry: Any, *arguments: Any, **options: Any) -> Any:
-        return unroll(lambda carry, x: step(jax.lax.stop_gradient(carry), x), carry, *arguments, **options)
-
-    return wrong
-
-
-def weights_not_learnt(step: Any) -> Any:
-    return lambda carry, projected, kernel, bias=None: step(carry, projected, jax.lax.stop_gradient(kernel), bias)
+@around
+def weights_not_learnt(step: Any, carry: Any, projected: Any, kernel: Any, bias: Any = None) -> Any:
+    return step(carry, projected, jax.lax.stop_gradient(kernel), bias)
 
 
 # Models, losses and search
 
 
-def context_and_embedding_exchanged(cells: Any) -> Any:
-    def wrong(self: Any, memory: Any) -> Any:
-        embedding, (first, *upper) = cells(self, memory)
-        if first.kernel_ih.shape != embedding.kernel_ih.shape:
-            return embedding, (first, *upper)
-        exchanged = embedding._replace(kernel_ih=first.kernel_ih)
-        return exchanged, (first._replace(kernel_ih=embedding.kernel_ih), *upper)
-
-    return wrong
+@around
+def context_and_embedding_exchanged(cells: Any, self: Any, memory: Any) -> Any:
+    embedding, (first, *upper) = cells(self, memory)
+    if first.kernel_ih.shape != embedding.kernel_ih.shape:
+        return embedding, (first, *upper)
+    exchanged = embedding._replace(kernel_ih=first.kernel_ih)
+    return exchanged, (first._replace(kernel_ih=embedding.kernel_ih), *upper)
 
 
 def bottom_state(state: Any) -> Any:
     return jax.tree.leaves(state.rnn[0])[0]
 
 
-def no_final_tanh(logits: Any) -> Any:
-    return lambda self, x: logits(self, jnp.arctanh(x) if self.query == "new" else x)
+@around
+def no_final_tanh(logits: Any, self: Any, x: Any) -> Any:
+    return logits(self, jnp.arctanh(x) if self.query == "new" else x)
 
 
-def neighbour_asked(attend: Any) -> Any:
-    return lambda self, queries, *rest: attend(self, jnp.roll(queries, 1, axis=0), *rest)
+@around
+def neighbour_asked(attend: Any, self: Any, queries: Any, *rest: Any) -> Any:
+    return attend(self, jnp.roll(queries, 1, axis=0), *rest)
 
 
-def labels_shifted(loss: Any) -> Any:
-    return lambda logits, labels, *rest, **options: loss(logits, jnp.roll(labels, 1, axis=-1), *rest, **options)
+@around
+def mean_over_padding(loss: Any, *arguments: Any, reduction: str = "tokens", **options: Any) -> Any:
+    if reduction != "tokens":
+        return loss(*arguments, reduction=reduction, **options)
+    return loss(*arguments, reduction="none", **options).mean()
 
 
-def mean_over_padding(loss: Any) -> Any:
-    def wrong(logits: Any, labels: Any, valid_lens: Any = None, mask: Any = None, **options: Any) -> Any:
-        if options.get("reduction", "tokens") != "tokens":
-            return loss(logits, labels, valid_lens, mask, **options)
-        return loss(logits, labels, valid_lens, mask, **{**options, "reduction": "none"}).mean()
-
-    return wrong
+@around
+def smoothing_among_the_others(loss: Any, logits: Any, *rest: Any, label_smoothing: float, **options: Any) -> Any:
+    size = logits.shape[-1]
+    return loss(logits, *rest, label_smoothing=label_smoothing * size / (size - 1), **options)
 
 
-def smoothing_among_the_others(loss: Any) -> Any:
-    def wrong(logits: Any, *arguments: Any, label_smoothing: float = 0.0, **options: Any) -> Any:
-        size = logits.shape[-1]
-        return loss(logits, *arguments, label_smoothing=label_smoothing * size / (size - 1), **options)
-
-    return wrong
+@around
+def weights_forgotten(losses: Any, label_smoothing: float, kernel: Any, bias: Any, rows: Any) -> Any:
+    unweighted = rows._replace(weights=(rows.weights != 0).astype(rows.weights.dtype))
+    return losses(label_smoothing, kernel, bias, unweighted)
 
 
-def weights_forgotten(losses: Any) -> Any:
-    def wrong(label_smoothing: float, kernel: Any, bias: Any, rows: Any) -> Any:
-        unweighted = rows._replace(weights=(rows.weights != 0).astype(rows.weights.dtype))
-        return losses(label_smoothing, kernel, bias, unweighted)
-
-    return wrong
+@around
+def first_not_summed(scan: Any, body: Any, carry: Any, xs: Any) -> Any:
+    """Leave the first step out of a loop's sums. What the loop stacks is right, and so are the losses."""
+    return scan(body, carry, jax.tree.map(lambda x: x[1:], xs))[0], scan(body, carry, xs)[1]
 
 
-def neighbours_weights(read_back: Any) -> Any:
-    def wrong(*arguments: Any) -> Any:
-        ids, token_scores, weights = read_back(*arguments)
-        return ids, token_scores, None if weights is None else jnp.roll(weights, 1, axis=1)
-
-    return wrong
+@around
+def neighbours_weights(read_back: Any, *arguments: Any) -> Any:
+    ids, token_scores, weights = read_back(*arguments)
+    return ids, token_scores, None if weights is None else jnp.roll(weights, 1, axis=1)
 
 
-def inverse_temperature(search: Any) -> Any:
-    return lambda *arguments, temperature=1.0, **options: search(*arguments, temperature=1 / temperature, **options)
+@around
+def inverse_temperature(search: Any, *arguments: Any, temperature: float = 1.0, **options: Any) -> Any:
+    return search(*arguments, temperature=1 / temperature, **options)
 
 
 def last_score_forgotten(found: Any) -> Any:
     return found._replace(scores=found.token_scores[..., :-1].sum(-1))
 
 
-def one_more(length_mask: Any) -> Any:
-    return lambda valid_lens, size: length_mask(jnp.minimum(valid_lens + 1, size), size)
+def last_argument_changed(by: int) -> Make:
+    return around(lambda function, *arguments: function(*arguments[:-1], arguments[-1] + by))
 
 
+unscaled = after(lambda x: x / x.shape[-1] ** 0.5)
+from_one = around(lambda table, length, *rest: table(length + 1, *rest)[1:])
+without_lengths = around(lambda reverse, inputs, valid_lens=None: reverse(inputs))
 always_uniform, all_attended = with_options(empty_row="uniform"), with_options(source_lens=None)
 narrow = instead(jnp.result_type)
 ATTEND, ATTENTION, RECURRENT = "functional.attend", "modules.attention", "modules.recurrent"
 DECODER, DECODER_CLASS = "Seq2SeqAttentionDecoder", "models.rnn_decoder:Seq2SeqAttentionDecoder"
 LOSS, LOG_SOFTMAX, HEADS = "masked_cross_entropy", "masked_log_softmax", "MultiHeadAttention"
-PROJECTED_LOSSES = "functional.losses:_losses_and_gradient"
+PROJECTED, BLOCKS = "projected_cross_entropy", "three blocks, smoothed"
 FORBID_END, FORBID_REPEATS = "search.constraints:forbid_end", "search.constraints:forbid_repeats"
 RAGGED, RAGGED_TOKENS, NAN, LARGE = "ragged lengths", "tokens, ragged", "NaN where nothing attends", "scores of ±1e4"
 DROPOUT = "two layers, both directions, ragged, dropout"
-CAUSAL, LARGE_DOT, TEN = "causal mask of all examples", "scores of ±1e4, scaled=True", "10 positions, 7 features"
+CAUSAL, LARGE_DOT, TEN = "causal mask of all examples", "scores of ±1e4, scaled", "10 positions, 7 features"
 SHORT, BABBLE, COLD = "NaN where it is forbidden", "no 2 tokens twice of a babble", "{'temperature': 0.5}"
 LUONG = "Luong: lstm, dot, new, fed"
 PENALTY = "a table, {'beam_size': 4, 'length_penalty': 0.75}"
@@ -276,7 +249,7 @@ ATTENTION_FAULTS = (
     Fault(
         "rounded to bfloat16", "DotProductAttention", f"{ATTENTION}:wide_dtype", narrow, LARGE_DOT, "bfloat16", jit=True
     ),
-    Fault("embeddings not scaled", "Embeddings", "modules.embeddings:nn.Embed.__call__", after(unscaled)),
+    Fault("embeddings not scaled", "Embeddings", "modules.embeddings:nn.Embed.__call__", unscaled),
     Fault("positions from 1", "PositionalEncoding", "modules.embeddings:sinusoidal_positions", from_one),
     Fault("sines first, then cosines", "sinusoidal_positions", ":sinusoidal_positions", after(sines_first), TEN),
 )
@@ -306,14 +279,15 @@ MODEL_FAULTS = (
     Fault("one label more than the length", LOSS, "functional.losses:length_mask", one_more, RAGGED_TOKENS),
     Fault("the mean counts the padding", LOSS, f":{LOSS}", mean_over_padding, RAGGED_TOKENS),
     Fault("smoothing spread over the others", LOSS, f":{LOSS}", smoothing_among_the_others, "smoothed"),
-    Fault("weights forgotten in the gradient", "projected_cross_entropy", PROJECTED_LOSSES, weights_forgotten),
+    Fault("weights forgotten in the gradient", PROJECTED, "functional.losses:_losses_and_gradient", weights_forgotten),
+    Fault("gradient without its first block", PROJECTED, "functional.losses:jax.lax.scan", first_not_summed, BLOCKS),
 )
 SEARCH_FAULTS = (
     Fault("length penalty forgotten", "beam_search", ":beam_search", with_options(length_penalty=0.0), PENALTY),
     Fault("padding must be covered too", "beam_search", "search.beam:make_penalties", all_attended, COVERAGE),
     Fault("a beam's weights from the wrong place", "beam_search", "search.beam:_read_back", neighbours_weights),
-    Fault("one token short of the least length", "greedy_search", FORBID_END, last_argument(lambda n: n - 1), SHORT),
-    Fault("repeats of one token more", "greedy_search", FORBID_REPEATS, last_argument(lambda n: n + 1), BABBLE),
+    Fault("one token short of the least length", "greedy_search", FORBID_END, last_argument_changed(-1), SHORT),
+    Fault("repeats of one token more", "greedy_search", FORBID_REPEATS, last_argument_changed(1), BABBLE),
     Fault("hot where it should be cold", "sample_search", ":sample_search", inverse_temperature, COLD),
     Fault("the last token's score forgotten", "greedy_search", ":greedy_search", after(last_score_forgotten)),
 )

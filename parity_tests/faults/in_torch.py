@@ -9,10 +9,11 @@ import torch_ref
 from parity_tests.faults.fault import (
     Fault,
     after,
-    before,
+    around,
     bias_outside_reset,
     instead,
     inverted,
+    labels_shifted,
     with_options,
 )
 
@@ -20,39 +21,32 @@ _fault = partial(Fault, side="PyTorch")
 
 
 def heads_in_turn(self: Any, x: Any) -> Any:
-    """Features dealt out to the heads in turn, not in blocks."""
+    """Deal features out to the heads in turn, not in blocks."""
     return x.unflatten(-1, (-1, self.num_heads)).movedim(-1, -3)
 
 
-def labels_shifted(loss: Any) -> Any:
-    return lambda logits, labels, *rest, **options: loss(logits, labels.roll(1, -1), *rest, **options)
+@around
+def features_in_reverse(call: Any, self: Any, *arguments: Any, **options: Any) -> Any:
+    """Put the two directions side by side in the other order."""
+    outputs, state = call(self, *arguments, **options)
+    return outputs.flip(-1) if self.bidirectional else outputs, state
 
 
-def features_in_reverse(call: Any) -> Any:
-    """The two directions side by side in the other order."""
-
-    def wrong(self: Any, *arguments: Any, **options: Any) -> Any:
-        outputs, state = call(self, *arguments, **options)
-        return outputs.flip(-1) if self.bidirectional else outputs, state
-
-    return wrong
+@around
+def input_gate_open(step: Any, carry: Any, projected: Any, *weights: Any) -> Any:
+    i, f, g, o = projected.chunk(4, dim=-1)
+    return step(carry, torch.cat([i + 100, f, g, o], dim=-1), *weights)
 
 
-def input_gate_open(step: Any) -> Any:
-    def wrong(carry: Any, projected: Any, weight: Any, bias: Any = None) -> Any:
-        i, f, g, o = projected.chunk(4, dim=-1)
-        return step(carry, torch.cat([i + 100, f, g, o], dim=-1), weight, bias)
-
-    return wrong
+@around
+def other_features_ask(context: Any, self: Any, query: Any, *rest: Any) -> Any:
+    return context(self, query.roll(1, -1), *rest)
 
 
-def other_features_ask(context: Any) -> Any:
-    return lambda self, query, *rest: context(self, query.roll(1, -1), *rest)
-
-
-def end_not_seen(extended: Any) -> Any:
-    """A finished hypothesis counts as unfinished."""
-    return lambda self, *arguments: extended(self, *arguments[:-1], -1)
+@around
+def end_not_seen(extended: Any, self: Any, *arguments: Any) -> Any:
+    """Count a finished hypothesis as unfinished."""
+    return extended(self, *arguments[:-1], -1)
 
 
 def run_unpacked(self: Any, X: Any, lens: Any, initial: Any) -> Any:
@@ -64,7 +58,7 @@ def zero_in_place(scores: Any, allowed: Any) -> Any:
 
 
 unchanged = instead(lambda x, *rest: x)
-shorter = before(lambda lens: (lens - 1).clamp(min=0))
+shorter = around(lambda mask, lens, *rest: mask((lens - 1).clamp(min=0), *rest))
 no_penalty, no_tanh = with_options(length_penalty=0.0), with_options(use_tanh=False)
 detached, doubled = after(lambda x: x.detach()), after(lambda x: 2 * x)
 ATTEND, ATTENTION, EMBEDDINGS = "functional.attend", "modules.attention", "modules.embeddings"
@@ -77,7 +71,13 @@ TORCH_FAULTS = (
     _fault("masked scores of 0", "masked_softmax", "functional.softmax:_fill", instead(zero_in_place), RAGGED),
     _fault("lengths one too short", "attend", "functional.masks:length_mask", shorter, RAGGED),
     _fault("keys not zeroed", "AdditiveAttention", f"{ATTENTION}:zero_unattended", unchanged, NAN),
-    _fault("scale forgotten", "DotProductAttention", f"{ATTENTION}:scaled_dot_score", instead(torch_ref.dot_score)),
+    _fault(
+        "scale forgotten",
+        "DotProductAttention",
+        f"{ATTENTION}:scaled_dot_score",
+        instead(torch_ref.dot_score),
+        "scaled_dot",
+    ),
     _fault("tanh left out", "AdditiveAttention", f"{ATTENTION}:additive_score", no_tanh),
     _fault("no dropout on the weights", "attend", f"{ATTEND}:keep_or_drop", unchanged, "dropout"),
     _fault("the weights detached", "attention", f"{ATTEND}:masked_softmax", detached),

@@ -6,34 +6,31 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from parity_tests.faults.fault import Fault, instead
+from parity_tests.faults.fault import Fault, around, instead
 
 
-def merged_biases(adam: Any) -> Any:
-    """One recurrent bias instead of PyTorch's two, as in most cells of JAX: Adam moves their sum half as far.
+@around
+def merged_biases(adam: Any, *arguments: Any, **settings: Any) -> Any:
+    """Use one recurrent bias instead of PyTorch's two, as most cells of JAX: Adam moves their sum half as far.
 
     The forward pass and both gradients are right. (The bias that never moves stands for no bias.)
     """
+    right = adam(*arguments, **settings)
 
-    def wrong(*arguments: Any, **settings: Any) -> Any:
-        right = adam(*arguments, **settings)
+    def update(gradients: Any, state: Any, params: Any = None) -> Any:
+        updates, state = right.update(gradients, state, params)
+        return {name: jnp.zeros_like(x) if "bias_hh" in name else x for name, x in updates.items()}, state
 
-        def update(gradients: Any, state: Any, params: Any = None) -> Any:
-            updates, state = right.update(gradients, state, params)
-            return {name: jnp.zeros_like(x) if "bias_hh" in name else x for name, x in updates.items()}, state
-
-        return optax.GradientTransformation(right.init, update)
-
-    return wrong
+    return optax.GradientTransformation(right.init, update)
 
 
 def epsilon_inside(betas: tuple[float, float], eps: float) -> Any:
-    """m / √(v + ε)."""
+    """Compute m / √(v + ε)."""
     return optax.scale_by_adam(*betas, eps=0.0, eps_root=eps)
 
 
 def no_bias_correction(betas: tuple[float, float], eps: float) -> Any:
-    """m / (√v + ε), the moments as they are."""
+    """Compute m / (√v + ε), the moments as they are."""
     inner = optax.scale_by_adam(*betas, eps)
 
     def update(gradients: Any, state: Any, params: Any = None) -> Any:
@@ -43,14 +40,16 @@ def no_bias_correction(betas: tuple[float, float], eps: float) -> Any:
     return optax.GradientTransformation(inner.init, update)
 
 
-def with_decay(adam: Any) -> Any:
-    """Decay of 1e-4, as in `optax.adamw`."""
-    return lambda *settings: optax.chain(adam(*settings), optax.add_decayed_weights(1e-4))
+@around
+def with_decay(adam: Any, *settings: Any) -> Any:
+    """Decay by 1e-4, as `optax.adamw` does."""
+    return optax.chain(adam(*settings), optax.add_decayed_weights(1e-4))
 
 
-def other_epsilon(clip: Any) -> Any:
-    """PyTorch's 1e-6 where it does not belong, and none where it does."""
-    return lambda max_norm, eps: clip(max_norm, 0.0 if eps else 1e-6)
+@around
+def other_epsilon(clip: Any, max_norm: float, eps: float) -> Any:
+    """Add PyTorch's 1e-6 where it does not belong, and none where it does."""
+    return clip(max_norm, 0.0 if eps else 1e-6)
 
 
 def each_on_its_own(max_norm: float, _: float) -> Any:
