@@ -258,7 +258,7 @@ def _read_sizes(generation: Generation, arrays: Mapping[str, np.ndarray], num_la
         if arrays[name].ndim != 2 or 0 in arrays[name].shape:
             raise ValueError(f"{name} must be a matrix that is not empty; got {shape_text(arrays[name].shape)}")
     _require_cell(generation, recurrent)
-    return Sizes(num_layers, bias, *source, *target, recurrent[1], score[1])
+    return Sizes(num_layers, bias, source[0], source[1], target[0], target[1], recurrent[1], score[1])
 
 
 def _size_keys(generation: Generation) -> tuple[str, str, str, str]:
