@@ -41,7 +41,11 @@ def _unchecked() -> Iterator[None]:
     forget_programs()
 
 
-@pytest.mark.parametrize("which", TRAININGS, ids=lambda which: which.name)
+@pytest.mark.parametrize(
+    "which",
+    [TRAININGS[0], *(pytest.param(which, marks=pytest.mark.slow) for which in TRAININGS[1:])],
+    ids=lambda which: which.name,
+)
 def test_both_frameworks_train_alike(which):
     """The beginning of each comparison, in one test, as they share PyTorch's run."""
     free = free_running(which, 80)
