@@ -13,7 +13,7 @@ from train.data.tokens import Tokenizer
 # These are the names of the registries, which cannot be read without importing JAX. A wrong option should be answered
 # at once. A test holds them equal.
 AttentionName = Literal[
-    "additive", "dot", "scaled_dot", "bilinear", "scaled_bilinear", "gaussian", "multi_head", "sum", "none"
+    "additive", "dot", "scaled_dot", "bilinear", "scaled_bilinear", "cosine", "gaussian", "multi_head", "sum", "none"
 ]
 OptimizerName = Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad"]
 

@@ -25,7 +25,7 @@ from jax_attn.functional.checks import (
     wide_dtype,
 )
 
-__all__ = ["additive_score", "bilinear_score", "dot_score", "gaussian_score", "scaled_dot_score"]
+__all__ = ["additive_score", "bilinear_score", "cosine_score", "dot_score", "gaussian_score", "scaled_dot_score"]
 
 
 MANY = 16
@@ -135,6 +135,30 @@ def gaussian_score(
     difference = jnp.expand_dims(queries.astype(wide), -2) - jnp.expand_dims(keys.astype(wide), -3)
     scores = -jnp.sum(difference**2, axis=-1) / (2 * sigma**2)
     return scores.astype(dtype or jnp.result_type(queries, keys))
+
+
+def cosine_score(
+    queries: Float[Array, "*batch query feature"],
+    keys: Float[Array, "*batch key feature"],
+    temperature: float | Float[Array, ""] = 1.0,
+    *,
+    dtype: DTypeLike | None = None,
+) -> Float[Array, "*batch query key"]:
+    """Score a(q, k) = q · k / (‖q‖ ‖k‖ τ), where a norm counts as at least 1e-8 (Graves et al., 2014).
+
+    Args:
+        temperature: τ > 0, a number or an array without axes. The scores lie in [−1/τ, 1/τ].
+    """
+    require_float(queries=queries, keys=keys, temperature=jnp.asarray(temperature))
+    require_shape((), temperature=jnp.asarray(temperature))
+    wide = wide_dtype(queries, keys)
+    scores = _inner_products(_unit(queries.astype(wide)), _unit(keys.astype(wide))) / temperature
+    return scores.astype(dtype or jnp.result_type(queries, keys))
+
+
+def _unit(x: Array) -> Array:
+    """Divide by the norm. The square root sees no 0, at which its gradient would be NaN."""
+    return x / jnp.sqrt(jnp.maximum(jnp.square(x).sum(axis=-1, keepdims=True), 1e-16))
 
 
 def _inner_products(queries: Array, keys: Array) -> Array:

@@ -15,6 +15,7 @@ parameters' dtype does not count.
 Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-scoring-functions.html
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import field
 from functools import partial
@@ -31,12 +32,13 @@ from jax_attn.functional.blockwise import blockwise_attention
 from jax_attn.functional.checks import require_float, require_rate, require_same_length, shape_text, wide_dtype
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import attention_mask, zero_unattended
-from jax_attn.functional.scores import additive_score, dot_score, gaussian_score, scaled_dot_score
+from jax_attn.functional.scores import additive_score, cosine_score, dot_score, gaussian_score, scaled_dot_score
 from jax_attn.functional.softmax import EmptyRow
 
 __all__ = [
     "AdditiveAttention",
     "BilinearAttention",
+    "CosineAttention",
     "DotProductAttention",
     "GaussianAttention",
     "MLPAttention",
@@ -246,6 +248,26 @@ class GaussianAttention(Attention):
         return partial(gaussian_score, sigma=self.sigma), ()
 
 
+class CosineAttention(Attention):
+    """a(q, k) = q · k / (‖q‖ ‖k‖ τ), with a learnt temperature τ (Graves et al., 2014; Liu et al., 2022).
+
+    Parameters: `log_temperature`, without axes: τ = exp(log_temperature) stays positive.
+
+    Args:
+        temperature: τ before the first step. The smaller it is, the sharper are the weights.
+    """
+
+    dropout: float = 0.0
+    temperature: float = field(default=0.1, kw_only=True)
+
+    def setup(self) -> None:
+        start = nn.initializers.constant(math.log(self.temperature))
+        self.log_temperature = self.param("log_temperature", start, (), self.param_dtype)
+
+    def scoring(self) -> tuple[Callable[..., Array], tuple[Array, ...]]:
+        return cosine_score, (jnp.exp(self.log_temperature),)
+
+
 class BilinearAttention(Attention):
     """a(q, k) = qᵀ W k, for queries and keys of different length (Luong et al., 2015, "general").
 
@@ -371,6 +393,7 @@ ATTENTIONS: dict[str, Callable[..., Attention]] = {
     "scaled_dot": lambda size, heads, **fields: DotProductAttention(**fields),
     "bilinear": lambda size, heads, **fields: BilinearAttention(**fields),
     "scaled_bilinear": lambda size, heads, **fields: BilinearAttention(scaled=True, **fields),
+    "cosine": lambda size, heads, **fields: CosineAttention(**fields),
     "gaussian": lambda size, heads, **fields: GaussianAttention(**fields),
     "multi_head": lambda size, heads, **fields: MultiHeadAttention(size, heads, **fields),
     "sum": lambda size, heads, **fields: AdditiveAttention(size, use_tanh=False, **fields),

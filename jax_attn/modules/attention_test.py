@@ -10,6 +10,7 @@ from flax.errors import InvalidRngError
 from jax_attn import (
     AdditiveAttention,
     BilinearAttention,
+    CosineAttention,
     DotProductAttention,
     GaussianAttention,
     MLPAttention,
@@ -210,6 +211,7 @@ def test_each_name_builds_its_module():
         "scaled_dot": DotProductAttention(0.1),
         "bilinear": BilinearAttention(0.1),
         "scaled_bilinear": BilinearAttention(0.1, scaled=True),
+        "cosine": CosineAttention(0.1),
         "gaussian": GaussianAttention(0.1),
         "multi_head": MultiHeadAttention(8, 2, 0.1),
         "sum": AdditiveAttention(8, 0.1, use_tanh=False),

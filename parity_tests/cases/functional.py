@@ -163,6 +163,14 @@ def gaussian_scores() -> Iterator[Variant]:
     yield Variant("close to each other, far from 0", {name: x + 1e3 for name, x in several.inputs.items()})
 
 
+def cosine_scores() -> Iterator[Variant]:
+    for variant in score_pairs("cosine_score", temperature=np.array(0.3)):
+        yield variant
+        if variant.name == "several keys":  # a vector of zeros has no direction
+            keys = np.where(np.arange(5)[:, None] == 2, 0.0, variant.inputs["keys"])
+            yield Variant("a key of zeros", {**variant.inputs, "keys": keys})
+
+
 # Attention by blocks
 
 PARAMETERS = {"additive_score": (4,), "bilinear_score": (4, 4)}
@@ -336,6 +344,7 @@ FUNCTIONAL_CASES = (
     function_case("scaled_dot_score", score_pairs("scaled_dot_score")),
     function_case("bilinear_score", score_pairs("bilinear_score", key_features=6, weight=BILINEAR)),
     function_case("additive_score", additive_scores(), factor=16, reason=TANH),
+    function_case("cosine_score", cosine_scores()),
     function_case("gaussian_score", gaussian_scores()),
     function_case("attend", attends(), outputs=DROPPED[:2], **WEIGHTED),
     function_case(

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from torch_ref.functional.precision import common_dtype, widen
 
-__all__ = ["additive_score", "bilinear_score", "dot_score", "gaussian_score", "scaled_dot_score"]
+__all__ = ["additive_score", "bilinear_score", "cosine_score", "dot_score", "gaussian_score", "scaled_dot_score"]
 
 
 def dot_score(queries: Tensor, keys: Tensor) -> Tensor:
@@ -62,3 +62,10 @@ def gaussian_score(queries: Tensor, keys: Tensor, sigma: float | Tensor = 1.0) -
     queries, keys = widen(queries, keys)
     difference = queries.unsqueeze(-2) - keys.unsqueeze(-3)  # [*batch, Q, K, D]
     return (-(difference**2).sum(-1) / (2 * sigma**2)).to(dtype)
+
+
+def cosine_score(queries: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
+    """score = cos(q, k) / temperature, where a norm counts as at least 1e-8 (Graves et al. 2014)."""
+    dtype = common_dtype(queries, keys)
+    queries, keys = (torch.nn.functional.normalize(x, dim=-1, eps=1e-8) for x in widen(queries, keys))
+    return (queries @ keys.mT / temperature).to(dtype)

@@ -5,6 +5,7 @@ Vaswani et al. 2017. Parameter names are the book's. PyTorch needs sizes when a 
 parameters also take query_size, key_size and value_size.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,11 +16,12 @@ from torch_ref.functional.attend import attend
 from torch_ref.functional.dropout import draw_keep_mask
 from torch_ref.functional.masks import attention_mask, zero_unattended
 from torch_ref.functional.precision import common_dtype, widen
-from torch_ref.functional.scores import additive_score, dot_score, gaussian_score, scaled_dot_score
+from torch_ref.functional.scores import additive_score, cosine_score, dot_score, gaussian_score, scaled_dot_score
 
 __all__ = [
     "AdditiveAttention",
     "BilinearAttention",
+    "CosineAttention",
     "DotProductAttention",
     "GaussianAttention",
     "MLPAttention",
@@ -184,6 +186,17 @@ class BilinearAttention(Attention):
         return scaled_dot_score(queries, keys) if self.scaled else dot_score(queries, keys)
 
 
+class CosineAttention(Attention):
+    """score = cos(q, k) / temperature, where the temperature is learnt as its logarithm (Graves et al. 2014)."""
+
+    def __init__(self, dropout: float = 0.0, *, temperature: float = 0.1, empty_row: str = "zero") -> None:
+        super().__init__(dropout, empty_row=empty_row)
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(temperature)))
+
+    def score(self, queries: Tensor, keys: Tensor) -> Tensor:
+        return cosine_score(queries, keys, self.log_temperature.exp())
+
+
 class GaussianAttention(Attention):
     """score = -|q - k|^2 / (2 sigma^2); no parameters (d2l.ai, "Attention Pooling by Similarity")."""
 
@@ -258,6 +271,7 @@ ATTENTIONS: dict[str, Callable[..., Attention]] = {
     "scaled_dot": lambda size, keys, heads, **options: DotProductAttention(**options),
     "bilinear": lambda size, keys, heads, **options: BilinearAttention(size, keys, **options),
     "scaled_bilinear": lambda size, keys, heads, **options: BilinearAttention(size, keys, scaled=True, **options),
+    "cosine": lambda size, keys, heads, **options: CosineAttention(**options),
     "gaussian": lambda size, keys, heads, **options: GaussianAttention(**options),
     "multi_head": lambda size, keys, heads, **options: MultiHeadAttention(
         size, heads, key_size=keys, value_size=keys, **options

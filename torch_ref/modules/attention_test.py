@@ -123,6 +123,7 @@ def test_the_registry_builds_every_attention():
         "dot": "DotProductAttention",
         "scaled_dot": "DotProductAttention",
         "bilinear": "BilinearAttention",
+        "cosine": "CosineAttention",
         "scaled_bilinear": "BilinearAttention",
         "gaussian": "GaussianAttention",
         "multi_head": "MultiHeadAttention",
