@@ -13,7 +13,7 @@ from torch_ref import (
 from torch_ref.modules.attention import ATTENTIONS
 
 QUERIES = [("previous", False), ("new", False), ("new", True)]
-SAME_SIZE = ("dot", "scaled_dot", "gaussian")  # scores without parameters compare queries and keys of one size
+SAME_SIZE = ("dot", "scaled_dot", "cosine", "gaussian")  # these compare queries and keys of one size
 
 
 def build(
