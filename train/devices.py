@@ -20,8 +20,15 @@ LARGE = 256
 """With this many hidden units or more, two cores share each product better than they share the batch (measured)."""
 
 
+XLA_FLAGS = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true,xla_cpu_disable_loop_unrolling=true"
+"""On a CPU, fuse kernels that read the same arrays, and keep loops short. A step of the book's model has a thousand
+kernels of a microsecond or two, and takes an eighth less time."""
+
+
 def start_jax(num_hiddens: int = LARGE) -> None:
-    """Configure JAX for a program, before its first computation: devices for a small model, and the compilation cache.
+    """Configure JAX for a program, before its first computation: compiler, devices, and the compilation cache.
+
+    `XLA_FLAGS` of the environment come last, so that they win.
 
     For a small model each CPU core becomes a device. XLA runs the small kernels of a recurrent step one after the
     other, and few of them keep two cores busy. With a device for each core, every core runs all kernels on its rows of
@@ -30,6 +37,9 @@ def start_jax(num_hiddens: int = LARGE) -> None:
     Compiled programs are kept in the user's cache folder and may be deleted at any time. `JAX_COMPILATION_CACHE_DIR`
     names another folder, and `JAX_ENABLE_COMPILATION_CACHE=0` turns the cache off.
     """
+    given = os.environ.get("XLA_FLAGS", "")
+    if XLA_FLAGS not in given:
+        os.environ["XLA_FLAGS"] = f"{XLA_FLAGS} {given}".strip()
     if num_hiddens < LARGE:
         with suppress(RuntimeError):  # JAX has its devices already
             jax.config.update("jax_num_cpu_devices", usable_cores())

@@ -22,7 +22,7 @@ class TrainState(NamedTuple):
     params: Any
     opt_state: optax.OptState
     step: Int[Array, ""]
-    """The number of steps taken: the position in the plan of batches and, with the seed, in the stream of dropout."""
+    """The number of steps taken. With the seed it selects the dropout key."""
 
 
 class Losses(NamedTuple):
@@ -34,7 +34,7 @@ class Losses(NamedTuple):
     """The number of label tokens: the target's words and `<eos>`."""
     sentences: Float[Array, ""]
     """Each sentence's mean cross entropy over all label positions, padding included, summed over the batch: the book's
-    measure, once divided by the number of label tokens."""
+    measure is this sum, divided by the number of label tokens."""
 
     def per_token(self) -> Array:
         """Return the mean cross entropy of a label token, in nats."""

@@ -46,8 +46,9 @@ def blockwise_attention(
 
         context = blockwise_attention(additive_score, queries, keys, values, valid_lens, parameters=(w_v,))
 
-    Memory grows as Q + K and not as Q · K, for the gradient too. Examples are taken one after the other, so that a
-    block's scores stay in the cache. With many short sequences the plain form is faster.
+    Besides a mask or keep-mask that is given, memory grows as Q + K and not as Q · K, for the gradient too. Examples
+    are taken one after the other, so that a block's scores stay in the cache. With many short sequences the plain
+    form is faster.
 
     Args:
         score: a function of queries `[q, D]`, keys `[k, D′]` and the parameters that returns scores `[q, k]`, each

@@ -128,8 +128,8 @@ def projected_cross_entropy(
     features = jnp.where(weights[..., None] != 0, features, 0)
 
     batch, time = math.prod(labels.shape[:-1]), labels.shape[-1]
-    num_blocks = max(1, min(time, -(-labels.size * bias.size // BLOCK)))
-    steps = -(-time // num_blocks)  # of one block
+    steps = max(1, min(time, BLOCK // max(1, batch * bias.size)))  # of one block
+    num_blocks = max(1, -(-time // steps))
 
     def in_blocks(x: Array) -> Array:
         """`[*batch, T, …]` as `[blocks, rows, …]`: a block holds a few time steps of the whole batch."""

@@ -2,7 +2,8 @@
 
 A step takes its input already projected, as x W_ih + b_ih: that product does not depend on the recurrence, so it is one
 large product for all time steps, before the loop. Gates are packed in PyTorch's order. PyTorch's two biases stay two
-parameters: one bias in their place gives the same forward pass, but Adam moves it only half as far as the two.
+parameters: in an LSTM one bias in their place gives the same forward pass, but Adam moves it only half as far; in a GRU
+it cannot even give the same forward pass (see `gru_step`).
 """
 
 from collections.abc import Callable

@@ -29,7 +29,7 @@ Query = Literal["previous", "new"]
 
 
 class DecoderMemory(NamedTuple):
-    """What the steps share, one entry for each source sentence. Search indexes it and never reorders it."""
+    """What the steps share, one entry for each source sentence. Search passes it on unchanged."""
 
     attention: Memory
     """Projected keys, values and mask. Without attention, keys and values both hold the fixed context `[B, 1, V]`."""
