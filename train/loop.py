@@ -80,16 +80,16 @@ class JaxLearner:
     def _valid_loss(self) -> float | None:
         if not self.data.corpus.valid:
             return None
-        params, plan = self.params, in_order(len(self.data.corpus.valid), self.config.training.batch_size)
-        total = _total(jax.device_get([self._eval_step(params, take(self.data.valid, rows)) for rows in plan]))
+        params, batch_rows = self.params, in_order(len(self.data.corpus.valid), self.config.training.batch_size)
+        total = _total(jax.device_get([self._eval_step(params, take(self.data.valid, rows)) for rows in batch_rows]))
         return total.nats / total.tokens
 
     def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
         return jax.device_get(self._search([self.params], sources, source_lens, numbers))
 
     def force_decode(self, examples: Examples) -> np.ndarray | None:
-        params, plan = self.params, in_order(len(examples.sources), self.config.search.batch_size)
-        weights = jax.device_get([self._force_decode(params, take(examples, rows)) for rows in plan])
+        params, batch_rows = self.params, in_order(len(examples.sources), self.config.search.batch_size)
+        weights = jax.device_get([self._force_decode(params, take(examples, rows)) for rows in batch_rows])
         return None if weights[0] is None else np.concatenate(weights)[: len(examples.sources)]
 
     def weights(self) -> dict[str, np.ndarray]:
