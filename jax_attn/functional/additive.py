@@ -111,10 +111,8 @@ def _sum_terms(add: Callable[[Term, Term], Array], **parts: tuple[str, Array]) -
             total = total + add(term(n), term(n + 1))
         return total, None
 
-    num_rows, (*batch, _, num_columns) = (
-        arrays["x"].shape[-2],
-        arrays["y"].shape,
-    )  # y is an "nj" part, the others are not
+    num_rows = arrays["x"].shape[-2]
+    *batch, _, num_columns = arrays["y"].shape  # always an "nj" part
     total = jnp.zeros((*batch, num_rows, num_columns), arrays["x"].dtype)
     return jax.lax.scan(add_chain, total, chains)[0]
 

@@ -377,7 +377,9 @@ class Seq2SeqAttentionDecoder(nn.Module):
         carries = [carry]
         for layer, cell in enumerate(cells[1:], start=1):
             below = output if keep.layers is None else drop(output, self.dropout, keep.layers[layer - 1])
-            bias = jnp.zeros_like(projected) if cell.bias_ih is None else jnp.zeros_like(projected) + cell.bias_ih
+            bias = jnp.zeros_like(projected)  # the layer projects `below` within `advance`
+            if cell.bias_ih is not None:
+                bias = bias + cell.bias_ih
             carry, output = self.rnn.advance(cell, state.rnn[layer], bias, below)
             carries.append(carry)
         if self.query == "new":
