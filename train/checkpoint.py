@@ -1,105 +1,95 @@
-"""The folder of a run: made once, and never overwritten."""
+"""Checkpoints of a training: from one of them it goes on as if it had never stopped."""
 
-import dataclasses
-import json
-import os
-from collections.abc import Iterable, Mapping
+import shutil
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from train.manifest import DamageError, check, read_json, sha256_of_tree, write_json
 
-from train.config import Config, ConfigError
-from train.data.dataset import Data
-
-FORMAT = 1
-"""The version of the folder's layout: a change that a reader has to know of raises it."""
+KEPT = 2
+"""Checkpoints that are kept: the last one, and the one before it, which is used if the last is damaged."""
 
 
-class RunFolder:
-    """The files of a run.
+class Checkpoints:
+    """The checkpoints of a run, written in the background one after another.
 
-    config.json           the configuration, every setting of it
-    source.json           the vocabularies, a word a line
-    target.json
-    metrics.jsonl         one line for each epoch
-    checkpoint/           parameters, optimiser state and step (Orbax); or PyTorch's parameters
-    model.safetensors     the parameters under PyTorch's names
-    attention.png         the attention weights of a few translations
-    test.jsonl            one line for each test sentence: its translation, and the links that attention found
-    summary.json          the results
+    A checkpoint is the folder `step-N`, with the state by Orbax and the position of the training, and the file
+    `step-N.json`, written when the folder is complete, with the SHA-256 of the folder's files.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
 
-    @staticmethod
-    def require_free(path: Path) -> None:
-        """Raise ConfigError if the folder cannot be made. Nothing is made yet."""
-        try:
-            taken = path.exists() or path.is_symlink()
-            parent = next(folder for folder in path.absolute().parents if folder.exists() or folder.is_symlink())
-            writable = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
-        except OSError as error:
-            raise ConfigError(f"the run folder {path} cannot be made: {error.strerror}") from error
-        if taken:
-            raise ConfigError(f"{path} exists already; name another folder with --out, or remove it")
-        if not writable:
-            raise ConfigError(f"the run folder {path} cannot be made: {parent} is no folder that can be written to")
+    def save(self, step: int, state: Any, position: dict[str, Any]) -> None:
+        """Write a checkpoint in the background.
 
-    @classmethod
-    def create(cls, path: Path) -> "RunFolder":
-        """Make the folder. Raise ConfigError if it exists or cannot be made."""
-        cls.require_free(path)
-        try:
-            path.mkdir(parents=True)
-        except OSError as error:
-            raise ConfigError(f"the run folder {path} cannot be made: {error.strerror}") from error
-        return cls(path)
+        Args:
+            step: the number of steps taken.
+            state: NumPy arrays that nobody changes any more.
+            position: what the training needs beside its state, as JSON.
+        """
+        self.run(self._save, step, state, position)
 
-    def save_inputs(self, config: Config, data: Data) -> None:
-        """Write what is known before training: the settings, the longest lengths, and the vocabularies."""
-        lengths = {"max_source_words": data.max_source_words, "max_target_len": data.max_target_len}
-        self._write_json("config.json", {"format": FORMAT} | dataclasses.asdict(config) | lengths)
-        data.source.save(self.path / "source.json")
-        data.target.save(self.path / "target.json")
+    def run(self, write: Callable[..., None], *arguments: Any) -> None:
+        """Call a function that writes, in the background and after what is being written."""
+        self.wait()
+        self._writing = self._writer.submit(write, *arguments)
 
-    def append_metrics(self, record: Mapping[str, Any]) -> None:
-        """Append a line to metrics.jsonl."""
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
+    def wait(self) -> None:
+        """Wait for what is being written. If it failed, warn: the older files are whole, and the training goes on."""
+        writing, self._writing = self._writing, None
+        if writing is not None and (error := writing.exception()) is not None:
+            reason = getattr(error, "strerror", None) or error
+            warnings.warn(f"the run could not be saved in {self.folder.parent}: {reason}", stacklevel=2)
 
-    def save_weights(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Write the parameters as safetensors, with PyTorch's names and layouts."""
-        from jax_attn.checkpoints import write_safetensors
+    def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
+        """Return state and position of the last checkpoint that is whole; None if there is none.
 
-        write_safetensors(self.path / "model.safetensors", weights)
+        Args:
+            like: a state of the same structure, shapes and dtypes.
 
-    def save_test(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Write the test set, one sentence a line: see `train.evaluate`."""
-        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-        (self.path / "test.jsonl").write_text("".join(lines), encoding="utf-8")
+        Warns:
+            UserWarning: a newer checkpoint is damaged.
+        """
+        import orbax.checkpoint as ocp
 
-    def save_summary(self, summary: Mapping[str, Any]) -> None:
-        """Write the results, last of all: a folder without a summary is a run that did not end."""
-        self._write_json("summary.json", summary)
+        for file in sorted(self.folder.glob("step-*.json"), key=_step, reverse=True):
+            try:
+                folder = file.with_suffix("").absolute()
+                check(folder, read_json(file))
+                with ocp.StandardCheckpointer() as checkpointer:
+                    return checkpointer.restore(folder / "state", like), read_json(folder / "position.json")
+            except DamageError as error:
+                warnings.warn(f"a checkpoint cannot be used, and the one before it is: {error}", stacklevel=2)
+        return None
 
-    def _write_json(self, name: str, content: Any) -> None:
-        text = json.dumps(content, ensure_ascii=False, indent=2, default=str, allow_nan=False)
-        (self.path / name).write_text(text + "\n", encoding="utf-8")
+    def _save(self, step: int, state: Any, position: dict[str, Any]) -> None:
+        import orbax.checkpoint as ocp
+
+        folder = self.folder / f"step-{step}"
+        folder.with_suffix(".json").unlink(missing_ok=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        with ocp.StandardCheckpointer() as checkpointer:
+            checkpointer.save(folder.absolute() / "state", state)
+        write_json(folder / "position.json", position)
+        write_json(folder.with_suffix(".json"), sha256_of_tree(folder))
+        self._remove_old()
+
+    def _remove_old(self) -> None:
+        """Remove all but the newest checkpoints, and what an interrupted run left behind."""
+        kept = sorted(self.folder.glob("step-*.json"), key=_step)[-KEPT:]
+        for path in self.folder.iterdir():
+            if path not in kept and path.with_suffix(".json") not in kept:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def next_free(folder: Path, name: str) -> Path:
-    """Return the first of `folder/name-1`, `folder/name-2`, … that does not exist."""
-    number = 1
-    while (folder / f"{name}-{number}").exists():
-        number += 1
-    return folder / f"{name}-{number}"
-
-
-def save_state(path: Path, state: Any) -> None:
-    """Write a training state with Orbax, completely or not at all."""
-    import orbax.checkpoint as ocp
-
-    with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(path.absolute(), state)
+def _step(file: Path) -> int:
+    """Return the number of a file `step-N.json`; −1 for another name."""
+    number = file.stem.removeprefix("step-")
+    return int(number) if number.isdigit() else -1

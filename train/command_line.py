@@ -4,13 +4,18 @@ import io
 import sys
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from textwrap import fill
-from typing import Any, NoReturn, get_args
+from typing import Any, NamedTuple, NoReturn, get_args
 
 from train.config import AttentionName, Config, ConfigError, OptimizerName, check
+from train.config_file import read_options
 from train.presets import PRESETS
 
 PROGRAM = "python -m train.nmt"
+
+RESUMED_OPTIONS = {"--epochs", "--max-steps", "--training.patience", "--training.save-seconds"}
+"""What may be changed in a training that goes on."""
 
 INDENT = 35 * " "
 """The column of the options' descriptions in `HELP`."""
@@ -50,11 +55,20 @@ All options: python -m train.nmt {preset} --help-all
 """
 
 
-def parse(arguments: list[str]) -> tuple[str, Config]:
+class Command(NamedTuple):
+    """What the user asks for."""
+
+    preset: str
+    config: Config
+    resume: Path | None = None
+    """The run folder of a training that is to go on."""
+
+
+def parse(arguments: list[str]) -> Command:
     """Return the preset's name and its configuration with the changes of the command line.
 
     Raises:
-        ConfigError: no such preset, or settings that no run could use.
+        ConfigError: no such preset, file or run, or settings that no run could use.
         SystemExit: after help, or after an option that there is not.
     """
     preset, options = _split_preset(arguments)
@@ -62,6 +76,18 @@ def parse(arguments: list[str]) -> tuple[str, Config]:
         _print_help(preset)
     if "--help-all" in options:
         _print_all_options(preset)
+    options, file = _take_path(options, "--config")
+    options, resume = _take_path(options, "--resume")
+    if resume is not None:
+        changed = {_option_name(option) for option in options if option.startswith("-")}
+        if preset != "demo" or file is not None or changed - RESUMED_OPTIONS:
+            allowed = ", ".join(sorted(RESUMED_OPTIONS))
+            raise ConfigError(f"--resume RUN keeps the run's settings; beside it there may be only {allowed}")
+        file = resume / "config.json"
+    if file is not None:
+        preset, from_file = read_options(file)
+        _require_preset(preset)
+        options = from_file + options
     config, rest = _read(preset, options)
     if rest:
         from train import optimizer  # imports JAX
@@ -72,15 +98,35 @@ def parse(arguments: list[str]) -> tuple[str, Config]:
         config = replace(config, training=replace(config.training, optimizer_settings=settings))
         optimizer.chosen_optimizer(config.training)
     check(config)
-    return preset, config
+    return Command(preset, config, resume)
+
+
+def _take_path(options: list[str], name: str) -> tuple[list[str], Path | None]:
+    """Take the option `name` and its path out of the options."""
+    for i, option in enumerate(options):
+        if option == name:
+            if i + 1 == len(options):
+                raise ConfigError(f"{name} needs a path")
+            return options[:i] + options[i + 2 :], Path(options[i + 1])
+        if option.startswith(f"{name}="):
+            return options[:i] + options[i + 1 :], Path(option.removeprefix(f"{name}="))
+    return options, None
 
 
 def _split_preset(arguments: list[str]) -> tuple[str, list[str]]:
     if not arguments or arguments[0].startswith("-"):
         return "demo", arguments
-    if arguments[0] not in PRESETS:
-        raise ConfigError(f"there is no preset {arguments[0]!r}; there are: {', '.join(PRESETS)}")
+    _require_preset(arguments[0])
     return arguments[0], arguments[1:]
+
+
+def _require_preset(name: str) -> None:
+    if name not in PRESETS:
+        raise ConfigError(f"there is no preset {name!r}; there are: {', '.join(PRESETS)}")
+
+
+def _option_name(argument: str) -> str:
+    return argument.split("=")[0].replace("_", "-")
 
 
 def _read(preset: str, options: list[str]) -> tuple[Config, list[str]]:

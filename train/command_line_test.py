@@ -12,11 +12,11 @@ from train.presets import BOOK, DEMO
 
 
 def test_without_arguments_the_demo_runs():
-    assert parse([]) == ("demo", DEMO)
+    assert parse([]) == ("demo", DEMO, None)
 
 
 def test_options_change_the_preset():
-    preset, config = parse(["book", "--data", "fra.txt", "--model.num-hiddens", "8"])
+    preset, config, _ = parse(["book", "--data", "fra.txt", "--model.num-hiddens", "8"])
     assert preset == "book"
     assert config.model.num_hiddens == 8
     assert config.corpus == BOOK.corpus
@@ -34,7 +34,7 @@ def test_options_change_the_preset():
     ],
 )
 def test_an_optimiser_has_its_own_options(arguments, name, settings):
-    _, config = parse(arguments.split())
+    config = parse(arguments.split()).config
     assert (config.training.optimizer, config.training.optimizer_settings) == (name, settings)
 
 

@@ -18,6 +18,9 @@ AttentionName = Literal[
 OptimizerName = Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad"]
 
 
+Metric = Literal["loss", "bleu", "chrf", "last"]
+
+
 class ConfigError(ValueError):
     """A setting that cannot be used; the message says which, what it must be, and what it is."""
 
@@ -93,25 +96,47 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The optimiser, its learning rate and the loss."""
+    """The optimiser, its learning rate, the loss, and what happens between the steps."""
 
     batch_size: Size = 64
     """Sentence pairs of a step."""
-    learning_rate: Annotated[float, Range(1e-30, 1e3)] = 0.005
-    """The learning rate of the first step."""
+    batch_tokens: Annotated[int | None, Range(1, 10_000_000)] = None
+    """Form batches by this many target tokens, padding included, instead of by batch_size."""
+    num_parts: Size = 1
+    """Compute the gradients of a batch in this many parts, one after another; it takes less memory."""
     num_widths: Annotated[int, Range(1, 16)] | None = None
     """The widths that sentences are padded to. More widths pad less, but each compiles the training step once.
     By default 4 for a file, 1 for the embedded corpus or with loss sentences."""
+    learning_rate: Annotated[float, Range(1e-30, 1e3)] = 0.005
+    """The learning rate, at its highest."""
+    schedule: Literal["constant", "cosine", "inverse_sqrt", "plateau"] = "cosine"
+    """cosine falls to zero at the last step, inverse_sqrt with 1/√step, plateau if the validation is no better."""
+    warmup: Count = 0
+    """Steps in which the learning rate rises from zero."""
+    plateau_factor: Annotated[float, Range(1e-6, 1)] = 0.5
+    """With schedule plateau: what the learning rate is multiplied by."""
+    plateau_patience: Count = 2
+    """With schedule plateau: validations without a better one, before the learning rate falls."""
     optimizer: OptimizerName = "adam"
     """The optimiser, as in torch.optim; its settings are at the end of this help."""
-    decay: bool = True
-    """Lower the learning rate to zero along half a cosine."""
     loss: Literal["tokens", "sentences"] = "tokens"
     """tokens: the mean over tokens. sentences: the book's sum of each sentence's mean, padding included."""
+    label_smoothing: Annotated[float, Range(0, 1)] = 0.0
+    """The share of the probability that the loss spreads over all words."""
     clip_norm: Annotated[float, Range(1e-30, 1e30)] = 1.0
     """Scale the gradients down to this norm."""
     clip_epsilon: Annotated[float, Range(0, 1)] = 0.0
     """Added to the norm that clipping divides by: 0 in the book and Optax, 1e-6 in PyTorch."""
+    average: Annotated[float, Range(0, 0.999999)] = 0.0
+    """Validate and keep an exponential moving average of the parameters with this decay; 0 keeps the parameters."""
+    valid_every: Annotated[int | None, Range(1, 1_000_000_000)] = None
+    """Steps between two validations; the default is an epoch."""
+    best: Metric = "loss"
+    """The validation that chooses the parameters to keep; last keeps those of the last step."""
+    patience: Annotated[int | None, Range(1, 1_000_000)] = None
+    """Stop after this many validations without a better one."""
+    save_seconds: Annotated[float, Range(0, 1e9)] = 60.0
+    """Seconds between two checkpoints, at least. A killed run loses no more."""
     optimizer_settings: Annotated[dict[str, Any], Suppress, Fixed] = field(default_factory=dict)
     """The optimiser's settings that differ from those in `jax_attn.optim.OPTIMIZERS`."""
 
@@ -162,6 +187,8 @@ class Config:
     """The run folder, which must not exist yet; the default is the next free one in runs/."""
     epochs: Annotated[int, Range(1, 1_000_000)] = 5
     """Passes over the training pairs."""
+    max_steps: Annotated[int | None, Range(1, 1_000_000_000)] = None
+    """Stop after this many training steps, if that is before the last epoch."""
     seed: Seed = 0
     """Seed of the initial parameters, the order of examples and dropout."""
     framework: Literal["jax", "torch"] = "jax"
@@ -188,6 +215,11 @@ def check(config: Config) -> None:
         )
     if config.training.loss == "sentences" and num_widths(config) > 1:
         wrong.append(f"training.num-widths must be 1 with loss sentences; got {config.training.num_widths}")
+    if config.training.batch_size % config.training.num_parts:
+        wrong.append(
+            f"training.batch-size must be a multiple of training.num-parts, {config.training.num_parts}; "
+            f"got {config.training.batch_size}"
+        )
     if config.data is None and config.corpus.tokenizer != "words":
         wrong.append("corpus.tokenizer must be words for the embedded corpus")
     if wrong:

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from train.checkpoint import RunFolder
 from train.config import Config
 from train.data.dataset import Data
-from train.learner import Epoch
+from train.learner import Report
+from train.run_folder import RunFolder
 
 CONSOLE = Console(highlight=False)
 
@@ -35,19 +35,19 @@ def show_start(config: Config, data: Data, folder: RunFolder) -> None:
 
 
 class Progress:
-    """A bar over all training steps, and a line for each epoch, or for about twenty of them if there are more.
+    """A bar over all training steps, and a line for each report, or for about twenty of them if there are more.
 
     Without a terminal there is no bar, but the lines remain.
     """
 
-    def __init__(self, num_epochs: int, steps_per_epoch: int) -> None:
-        self.num_epochs, self.steps_per_epoch = num_epochs, steps_per_epoch
-        self.every = max(1, num_epochs // 20)
+    def __init__(self, num_steps: int, num_reports: int) -> None:
+        self.num_steps, self.every = num_steps, max(1, num_reports // 20)
+        self.reports = 0
         self.drawn = -math.inf
         self.started: float | None = None
         self.tokens = self.first_tokens = 0
         self.bar = rich.progress.Progress(
-            rich.progress.TextColumn("epoch {task.fields[epoch]}"),
+            rich.progress.TextColumn("training"),
             rich.progress.BarColumn(),
             rich.progress.MofNCompleteColumn(),
             rich.progress.TextColumn("steps {task.fields[numbers]}"),
@@ -58,7 +58,7 @@ class Progress:
             transient=True,
             disable=not CONSOLE.is_terminal,
         )
-        self.task = self.bar.add_task("", total=num_epochs * steps_per_epoch, epoch=f"1/{num_epochs}", numbers="")
+        self.task = self.bar.add_task("", total=num_steps, numbers="")
 
     def __enter__(self) -> "Progress":
         self.bar.start()
@@ -82,23 +82,26 @@ class Progress:
         if self.bar.disable or now - self.drawn < REDRAW:
             return
         self.drawn = now
-        epoch = min(step // self.steps_per_epoch + 1, self.num_epochs)
         numbers = "" if loss is None else f"  loss {loss:.4f}"
         if self.tokens > self.first_tokens:
             numbers += f"  {(self.tokens - self.first_tokens) / (now - self.started):,.0f} tokens/s"
-        self.bar.update(self.task, completed=step, epoch=f"{epoch}/{self.num_epochs}", numbers=numbers)
+        self.bar.update(self.task, completed=step, numbers=numbers)
 
-    def show_epoch(self, epoch: Epoch) -> None:
-        """Print the line of an epoch that is done."""
-        self.update(epoch.epoch * self.steps_per_epoch, epoch.loss)
-        if epoch.epoch % self.every and epoch.epoch != self.num_epochs:
+    def show_report(self, report: Report) -> None:
+        """Print a line of what was learnt since the last report."""
+        self.update(report.step, report.loss)
+        self.reports += 1
+        if self.reports % self.every and report.step < self.num_steps:
             return
-        valid = "" if epoch.valid_loss is None else f"   validation {epoch.valid_loss:.4f}"
-        speed = epoch.tokens / epoch.seconds
-        self.bar.console.print(
-            f"epoch {epoch.epoch:>{len(str(self.num_epochs))}}   loss {epoch.loss:.4f} nats a token{valid}"
-            f"   {speed:,.0f} tokens/s"
-        )
+        numbers = [f"epoch {report.epoch}", f"loss {report.loss:.4f} nats a token"]
+        if report.valid_loss is not None:
+            numbers.append(f"validation {report.valid_loss:.4f}")
+        numbers += [f"{name} {score:.1f}" for name, score in report.scores().items()]
+        if report.skipped:
+            numbers.append(f"{report.skipped} steps left out, their gradients were not finite")
+        step = f"step {report.step:>{len(str(self.num_steps))}}"
+        numbers.append(f"{report.tokens / report.seconds:,.0f} tokens/s")
+        self.bar.console.print("   ".join([step, *numbers]), soft_wrap=True)
 
 
 def show_results(summary: Mapping[str, Any], folder: RunFolder, book_loss: bool = False) -> None:

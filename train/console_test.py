@@ -4,15 +4,15 @@ import pytest
 from rich.console import Console
 
 from train import console
-from train.checkpoint import RunFolder
-from train.learner import Epoch
+from train.learner import Report
+from train.run_folder import RunFolder
 
 NUMBERS = dict.fromkeys(("loss", "loss_book", "loss_book_best", "tokens_per_second", "seconds"), 1.0)
 SUMMARY = {"translations": [], "bleu": None, "alignment_error_rate": None, **NUMBERS}
 
 
-def epoch(number: int) -> Epoch:
-    return Epoch(number, 1.5, 0.1, 2.5, 1000, 0.5)
+def report(number: int, steps: int = 1) -> Report:
+    return Report(number * steps, number, 1.5, 0.1, 2.5, 1000, 0.5)
 
 
 @pytest.fixture
@@ -25,16 +25,13 @@ def screen(monkeypatch) -> io.StringIO:
 
 
 def test_the_bar_moves_within_an_epoch_and_says_what_remains(screen):
-    with console.Progress(num_epochs=2, steps_per_epoch=10) as progress:
+    with console.Progress(num_steps=20, num_reports=2) as progress:
         for step in range(1, 6):
             progress.update(step, 1.2345, 64)
         task = progress.bar.tasks[0]
         assert (task.completed, task.total) == (5, 20)
         progress.bar.refresh()
-        progress.update(15)
-        assert task.fields["epoch"] == "2/2"
     text = screen.getvalue()
-    assert "epoch 1/2" in text
     assert "5/20 steps" in text
     assert "loss 1.2345" in text
     assert "tokens/s" in text
@@ -43,27 +40,28 @@ def test_the_bar_moves_within_an_epoch_and_says_what_remains(screen):
 
 def test_updates_between_two_drawings_are_not_drawn(screen, monkeypatch):
     monkeypatch.setattr(console, "REDRAW", 1e9)
-    with console.Progress(1, 10) as progress:
+    with console.Progress(10, 1) as progress:
         for step in range(1, 6):
             progress.update(step)
         assert progress.bar.tasks[0].completed == 1
 
 
-def test_without_a_terminal_there_are_only_the_epochs_lines(capsys):
-    with console.Progress(num_epochs=2, steps_per_epoch=3) as progress:
+def test_without_a_terminal_there_are_only_the_reports_lines(capsys):
+    with console.Progress(num_steps=6, num_reports=2) as progress:
         for number in (1, 2):
             for step in (1, 2, 3):
                 progress.update(step + 3 * (number - 1), 1.0, 64)
-            progress.show_epoch(epoch(number))
+            progress.show_report(report(number, 3))
     assert capsys.readouterr().out.splitlines() == [
-        f"epoch {number}   loss 1.5000 nats a token   validation 2.5000   2,000 tokens/s" for number in (1, 2)
+        f"step {3 * number}   epoch {number}   loss 1.5000 nats a token   validation 2.5000   2,000 tokens/s"
+        for number in (1, 2)
     ]
 
 
-def test_of_many_epochs_about_twenty_have_a_line(capsys):
-    with console.Progress(num_epochs=500, steps_per_epoch=1) as progress:
+def test_of_many_reports_about_twenty_have_a_line(capsys):
+    with console.Progress(num_steps=500, num_reports=500) as progress:
         for number in range(1, 501):
-            progress.show_epoch(epoch(number))
+            progress.show_report(report(number))
     assert len(capsys.readouterr().out.splitlines()) == 20
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from jax_attn.plots import save, show_alignments
-from train.checkpoint import RunFolder
 from train.config import Config
 from train.data.corpus import Pair
 from train.data.dataset import Data
 from train.data.tokens import detokenize
 from train.learner import Learner
+from train.run_folder import RunFolder
 from train.translation.metrics import Link, alignment_error_rate, diagonal, peaks, score_texts
 from train.translation.translator import Translation, Translator
 

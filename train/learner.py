@@ -1,8 +1,7 @@
-"""The interface between a run and the model that it trains, in either framework."""
+"""The interfaces between a run, the model that it trains in either framework, and the run's folder."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -10,39 +9,80 @@ from jax_attn.search import SearchResult
 from train.data.batches import Examples
 
 
-class Epoch(NamedTuple):
-    """The results of one pass over the training pairs."""
+class DivergenceError(ArithmeticError):
+    """The loss is NaN or infinite, or the gradients are."""
 
+
+class Report(NamedTuple):
+    """What was learnt since the last report: an epoch, or the steps between two validations."""
+
+    step: int
+    """The number of steps taken."""
     epoch: int
+    """The epoch of the last step, from 1 on."""
     loss: float
     """The mean cross entropy of a label token while training, in nats."""
     loss_book: float
     """The loss by the book's measure: the sum of the sentences' mean losses over all label positions, divided by the
     number of label tokens."""
     valid_loss: float | None
-    """The mean cross entropy of a label token of the validation pairs, after the epoch, in nats."""
+    """The mean cross entropy of a label token of the validation pairs, in nats."""
     tokens: int
     """The number of label tokens, `<eos>` included."""
     seconds: float
-    """The time of training alone; in the first epoch with compilation."""
+    """The time of training alone; before the first report with compilation."""
+    skipped: int = 0
+    """Steps that were left out, since a gradient was not finite."""
+    bleu: float | None = None
+    """BLEU of the validation pairs by greedy search, if it chooses the best."""
+    chrf: float | None = None
+    """chrF, likewise."""
+
+    def scores(self) -> dict[str, float]:
+        """Return the scores that were taken, by name."""
+        scores = {"BLEU": self.bleu, "chrF": self.chrf}
+        return {name: score for name, score in scores.items() if score is not None}
 
 
-ReportEpoch = Callable[[Epoch], None]
+class Recorder(Protocol):
+    """What a training tells its run."""
 
-ReportProgress = Callable[[int, float, int], None]
-"""report(steps done since the start, loss of a late step in nats a token, tokens since the last report)."""
+    def progress(self, step: int, loss: float, tokens: int) -> None:
+        """Show the number of steps taken, the loss of a late one, and the tokens since the last call."""
+
+    def report(self, report: Report) -> None:
+        """Write down what was learnt."""
+
+    def keep(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Write parameters to translate with: they are the best until now."""
+
+    def kept(self) -> dict[str, np.ndarray]:
+        """Read the parameters that `keep` wrote last."""
+
+    def save(self, step: int, state: Any, position: dict[str, Any]) -> None:
+        """Write a checkpoint."""
+
+    def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
+        """Read the last checkpoint; None if there is none, or if the run is a new one."""
+
+    def should_stop(self) -> bool:
+        """Return whether the user or the system wants the training to stop."""
+
+
+ScoreValidation = Callable[[], tuple[float, float]]
+"""Translate the validation pairs, and return BLEU and chrF."""
 
 
 class Learner(Protocol):
     """A model that learns from the data of a run."""
 
     @property
-    def steps_per_epoch(self) -> int:
-        """The training steps of an epoch."""
+    def num_steps(self) -> int:
+        """The steps of the whole training."""
         raise NotImplementedError
 
-    def fit(self, report: ReportEpoch, progress: ReportProgress) -> None:
-        """Train. Report each epoch at its end, and the progress every now and then."""
+    def fit(self, recorder: Recorder) -> bool:
+        """Train, and keep the best parameters. Return False if the recorder wanted to stop before the end."""
 
     def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
         """Translate padded sources `[rows, S]`; sampling draws by the sentences' numbers."""
@@ -52,6 +92,3 @@ class Learner(Protocol):
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the parameters by PyTorch's names."""
-
-    def save(self, path: Path) -> None:
-        """Write a checkpoint in the framework's own format."""

@@ -2,21 +2,20 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jax_attn.search import SearchResult
-from jax_attn.weights import to_torch
-from train.checkpoint import save_state
+from jax_attn.weights import from_torch, to_torch
 from train.config import Config, num_widths
-from train.data.batches import Examples, in_order, make_buckets, plan, take
+from train.data.batches import PADDING_ROW, Examples, Group, in_order, make_buckets, plan, take
 from train.data.dataset import Data
 from train.devices import data_mesh, first_copy, replicate, shard_batches
-from train.learner import Epoch, ReportEpoch, ReportProgress
+from train.learner import DivergenceError, Recorder, Report
 from train.model import build_model
 from train.optimizer import make_optimizer
 from train.step import Losses, make_eval_step, make_force_decode, make_init, make_train_steps
@@ -28,60 +27,218 @@ STEPS_PER_CALL = 16
 CALLS_IN_FLIGHT = 2
 """Calls that may be under way. XLA's devices on a CPU deadlock if many wait for each other's gradients."""
 
+SKIPPED_IN_A_ROW = 3
+"""Steps without finite gradients, one after another, that end a training."""
+
+
+class Position(NamedTuple):
+    """Where a training stands, beside its state: the same position and state lead to the same end."""
+
+    step: int = 0
+    """Steps taken."""
+    epoch: int = 0
+    group: int = 0
+    """The next group of the epoch's plan."""
+    nats: float = 0.0
+    """This and the next four are sums since the last report."""
+    tokens: int = 0
+    sentences: float = 0.0
+    skipped: int = 0
+    seconds: float = 0.0
+    reported: int = 0
+    """The step of the last report."""
+    reports: int = 0
+    skipped_in_a_row: int = 0
+    best: float | None = None
+    """The best validation, as a number that is better if it is lower."""
+    since_best: int = 0
+    """Validations since the best one."""
+    on_plateau: int = 0
+    """Validations since the best one or since the learning rate fell."""
+
 
 class JaxLearner:
     """The model of `jax_attn`, trained with Optax."""
 
     def __init__(self, config: Config, data: Data) -> None:
         self.config, self.data = config, data
-        batch_size = config.training.batch_size
+        training = config.training
         self.model = build_model(config.model, len(data.source), len(data.target))
-        self._mesh = data_mesh(batch_size)
+        self._mesh = data_mesh(training.batch_size // training.num_parts)
         self._buckets = make_buckets(data.train, num_widths(config))
-        self.steps_per_epoch = sum(-(-bucket.members.size // batch_size) for bucket in self._buckets)
-        optimizer = make_optimizer(config.training, self.steps_per_epoch * config.epochs)
+        self.steps_per_epoch = sum(-(-bucket.members.size // training.batch_size) for bucket in self._buckets)
+        optimizer = make_optimizer(training, self.num_steps)
+        average, plateau = training.average > 0, training.schedule == "plateau"
+        init = make_init(self.model, optimizer, average=average, plateau=plateau)
         example = Examples(*(column[:1] for column in data.train))
-        self.state = replicate(make_init(self.model, optimizer)(np.uint32(config.seed), example), self._mesh)
-        self._train_steps = make_train_steps(self.model, optimizer, config.training.loss, config.seed, mesh=self._mesh)
+        self.state = replicate(init(np.uint32(config.seed), example), self._mesh)
+        self._train_steps = make_train_steps(
+            self.model,
+            optimizer,
+            training.loss,
+            config.seed,
+            training.label_smoothing,
+            self._mesh,
+            num_parts=training.num_parts,
+            average_decay=training.average,
+        )
         self._eval_step = make_eval_step(self.model)
         self._force_decode = make_force_decode(self.model)
         self._search = make_search((self.model,), config.search, data.max_target_len)
+        self._position = Position()
+        self._running: deque[Losses] = deque()
+
+    @property
+    def num_steps(self) -> int:
+        """The steps of the whole training."""
+        steps = self.steps_per_epoch * self.config.epochs
+        return min(steps, self.config.max_steps or steps)
 
     @property
     def params(self) -> Any:
-        """The parameters, on one device."""
-        return first_copy(self.state.params)
+        """The parameters, or their moving average, on one device."""
+        return first_copy(self.state.params if self.state.average is None else self.state.average)
 
-    def fit(self, report: ReportEpoch, progress: ReportProgress) -> None:
-        step = 0
-        for epoch in range(self.config.epochs):
-            start = time.perf_counter()
-            losses: list[Losses] = []
-            running: deque[Losses] = deque()
-            for batches in self._batches(epoch):
-                self.state, loss = self._train_steps(self.state, batches)
-                running.append(loss)
-                if len(running) == CALLS_IN_FLIGHT:
-                    losses.append(jax.device_get(running.popleft()))  # waits for it
-                    done = _total(losses[-1:])
-                    step += int(np.count_nonzero(losses[-1].tokens))
-                    progress(step, done.nats / done.tokens, int(done.tokens))
-            total = _total([*losses, *jax.device_get(list(running))])
-            seconds = time.perf_counter() - start
-            nats, sentences = total.nats / total.tokens, total.sentences / total.tokens
-            step = (epoch + 1) * self.steps_per_epoch
-            report(Epoch(epoch + 1, nats, sentences, self._valid_loss(), int(total.tokens), seconds))
+    def fit(self, recorder: Recorder) -> bool:
+        self._restore(recorder)
+        saved = self._clock = time.perf_counter()
+        while not self._is_done():
+            for group in self._rest_of_epoch():
+                self._take_steps(group, recorder)
+                if self._is_due():
+                    self._report(recorder)
+                stop = recorder.should_stop()
+                if stop or time.perf_counter() - saved >= self.config.training.save_seconds:
+                    self._save(recorder)
+                    saved = time.perf_counter()
+                if self._is_done():
+                    break
+                if stop:
+                    return False
+        self._save(recorder)
+        if self._position.best is not None:
+            params = from_torch(recorder.kept(), self.params)
+            self.state = self.state._replace(params=replicate(params, self._mesh), average=None)
+        return True
 
-    def _batches(self, epoch: int) -> Iterator[Examples]:
-        """Yield `STEPS_PER_CALL` batches of an epoch at a time, each device holding its rows."""
-        for group in plan(self._buckets, self.config.training.batch_size, STEPS_PER_CALL, self.config.seed, epoch):
-            yield shard_batches(take(self.data.train, group.rows, group.bucket), self._mesh)
+    def _restore(self, recorder: Recorder) -> None:
+        """Go on from the last checkpoint, if there is one."""
+        found = recorder.restore(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), self.state))
+        if found is not None:
+            self.state, self._position = replicate(found[0], self._mesh), Position(**found[1])
+
+    def _save(self, recorder: Recorder) -> None:
+        self._finish_calls(recorder)
+        if self._position.best is None:  # there is no validation to choose by
+            recorder.keep(self.weights())
+        # A copy, since the next step reuses the memory of the state.
+        state = jax.tree.map(np.array, first_copy(self.state))
+        recorder.save(self._position.step, state, self._with_time()._asdict())
+
+    def _is_done(self) -> bool:
+        position, patience = self._position, self.config.training.patience
+        is_at_end = position.epoch >= self.config.epochs or position.step >= self.num_steps
+        return is_at_end or (patience is not None and position.since_best >= patience)
+
+    def _rest_of_epoch(self) -> Iterator[Group]:
+        """Yield the groups of the epoch that are still to come, and move the position before each step on it."""
+        epoch = self._position.epoch
+        groups = plan(self._buckets, self.config.training.batch_size, STEPS_PER_CALL, self.config.seed, epoch)
+        for index in range(self._position.group, len(groups)):
+            is_last = index + 1 == len(groups)
+            following = {"epoch": epoch + 1, "group": 0} if is_last else {"group": index + 1}
+            self._position = self._position._replace(**following)
+            yield groups[index]
+
+    def _take_steps(self, group: Group, recorder: Recorder) -> None:
+        """Start the steps of a group, and wait for the steps of earlier ones if too many are under way."""
+        steps = (group.rows != PADDING_ROW).any(axis=1)
+        left = self.num_steps - self._position.step
+        rows = np.where(np.arange(len(steps))[:, None] < left, group.rows, PADDING_ROW)
+        batches = shard_batches(take(self.data.train, rows, group.bucket), self._mesh)
+        self.state, losses = self._train_steps(self.state, batches)
+        self._running.append(losses)
+        self._position = self._position._replace(step=self._position.step + min(int(steps.sum()), left))
+        self._finish_calls(recorder, CALLS_IN_FLIGHT - 1)
+
+    def _finish_calls(self, recorder: Recorder, still_running: int = 0) -> None:
+        """Wait until at most `still_running` calls are under way, and add up the losses of the others."""
+        while len(self._running) > still_running:
+            losses = jax.device_get(self._running.popleft())
+            total, position = _total(losses), self._position
+            in_a_row = position.skipped_in_a_row
+            for skipped, tokens in zip(losses.skipped.tolist(), losses.tokens.tolist(), strict=True):
+                in_a_row = in_a_row + 1 if skipped else in_a_row * (tokens == 0)
+                if in_a_row == SKIPPED_IN_A_ROW:
+                    raise DivergenceError(f"the gradients of {in_a_row} steps in a row are NaN or infinite")
+            self._position = position._replace(
+                nats=position.nats + total.nats,
+                tokens=position.tokens + int(total.tokens),
+                sentences=position.sentences + total.sentences,
+                skipped=position.skipped + int(total.skipped),
+                skipped_in_a_row=in_a_row,
+            )
+            if total.tokens:
+                recorder.progress(position.step, total.nats / total.tokens, int(total.tokens))
+
+    def _is_due(self) -> bool:
+        """Return whether it is time to report: at the end of an epoch, or after a number of steps."""
+        every, position = self.config.training.valid_every, self._position
+        return self._is_done() or (position.group == 0 if every is None else position.step - position.reported >= every)
+
+    def _report(self, recorder: Recorder) -> None:
+        """Validate, report, and keep the parameters if they are the best until now."""
+        self._finish_calls(recorder)
+        now = self._with_time()
+        if not now.tokens:
+            raise DivergenceError("no step since the last report had finite gradients")
+        valid_loss = self._valid_loss()
+        report = Report(
+            step=now.step,
+            epoch=now.epoch + (now.group > 0),
+            loss=now.nats / now.tokens,
+            loss_book=now.sentences / now.tokens,
+            valid_loss=valid_loss,
+            tokens=now.tokens,
+            seconds=now.seconds,
+            skipped=now.skipped,
+        )
+        cleared = {"nats": 0.0, "tokens": 0, "sentences": 0.0, "skipped": 0, "seconds": 0.0}
+        self._position = now._replace(**cleared, reported=now.step, reports=now.reports + 1)
+        self._choose(report, recorder)
+        recorder.report(report)
+        self._clock = time.perf_counter()
+
+    def _choose(self, report: Report, recorder: Recorder) -> None:
+        """Keep the parameters if their validation is the best until now; otherwise count, for patience and plateau."""
+        training, position = self.config.training, self._position
+        value = {"loss": report.valid_loss, "bleu": report.bleu, "chrf": report.chrf, "last": None}[training.best]
+        if value is None:
+            return
+        value = value if training.best == "loss" else -value
+        if position.best is None or value < position.best:
+            self._position = position._replace(best=value, since_best=0, on_plateau=0)
+            recorder.keep(self.weights())
+            return
+        on_plateau = position.on_plateau + 1
+        if self.state.rate_factor is not None and on_plateau > training.plateau_patience:
+            factor = jnp.asarray(self.state.rate_factor) * training.plateau_factor
+            self.state, on_plateau = self.state._replace(rate_factor=factor), 0
+        self._position = position._replace(since_best=position.since_best + 1, on_plateau=on_plateau)
+
+    def _with_time(self) -> Position:
+        """Return the position with the seconds until now, and start the clock again."""
+        now = time.perf_counter()
+        self._position = self._position._replace(seconds=self._position.seconds + now - self._clock)
+        self._clock = now
+        return self._position
 
     def _valid_loss(self) -> float | None:
         if not self.data.corpus.valid:
             return None
         params, batch_rows = self.params, in_order(len(self.data.corpus.valid), self.config.training.batch_size)
-        total = _total(jax.device_get([self._eval_step(params, take(self.data.valid, rows)) for rows in batch_rows]))
+        losses = jax.device_get([self._eval_step(params, take(self.data.valid, rows)) for rows in batch_rows])
+        total = _total(jax.tree.map(lambda *x: np.array(x), *losses))
         return total.nats / total.tokens
 
     def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
@@ -93,10 +250,8 @@ class JaxLearner:
         return None if weights[0] is None else np.concatenate(weights)[: len(examples.sources)]
 
     def weights(self) -> dict[str, np.ndarray]:
-        return to_torch(self.params)
-
-    def save(self, path: Path) -> None:
-        save_state(path, first_copy(self.state))
+        # Copies, since the next step reuses the memory of the parameters.
+        return {name: np.array(weight) for name, weight in to_torch(self.params).items()}
 
 
 class Total(NamedTuple):
@@ -105,7 +260,8 @@ class Total(NamedTuple):
     nats: float
     tokens: float
     sentences: float
+    skipped: float
 
 
-def _total(losses: Sequence[Losses]) -> Total:
-    return Total(*(sum(float(np.sum(x, dtype=np.float64)) for x in column) for column in zip(*losses, strict=True)))
+def _total(losses: Losses) -> Total:
+    return Total(*(float(np.sum(x, dtype=np.float64)) for x in losses))

@@ -6,90 +6,114 @@ from __future__ import annotations
 
 import math
 import platform
+import signal
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train.checkpoint import RunFolder, next_free
-from train.command_line import parse, set_encodings
+from train.command_line import Command, parse, set_encodings
 from train.config import Config, ConfigError
 from train.data import dataset
 from train.data.corpus import CorpusError
+from train.manifest import DamageError
+from train.run_folder import RunFolder
+from train.signals import StopRequest
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from train.learner import Epoch, Learner
-
-
-class DivergenceError(ArithmeticError):
-    """The loss is NaN or infinite."""
+    from train.learner import Learner, Report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train one model, and return the exit status; an error is one line on stderr."""
     started = time.perf_counter()
     set_encodings()
-    try:
-        preset, config = parse(sys.argv[1:] if arguments is None else list(arguments))
-        run(preset, config, started)
-    except (ConfigError, CorpusError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    except (DivergenceError, FloatingPointError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("interrupted; the run did not end, and its folder has no summary.json", file=sys.stderr)
-        return 130
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+        try:
+            return run(parse(sys.argv[1:] if arguments is None else list(arguments)), started)
+        except (ConfigError, CorpusError, DamageError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        except ArithmeticError as error:  # the training diverged
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr)
+            return 130
+
+
+def run(command: Command, started: float) -> int:
+    """Train, test, and write the run folder; return the exit status."""
+    config, folder = command.config, None
+    if command.resume is not None:
+        folder = RunFolder(command.resume)
+        folder.check_inputs()
+    elif config.out is not None:
+        RunFolder.require_free(config.out)
+    data = dataset.load(config)
+    if folder is not None:
+        folder.require_data(data)
+
+    from train import console
+    from train.learner import DivergenceError
+    from train.recorder import RunRecorder
+
+    learner = make_learner(config, data)
+    if folder is None:
+        folder = RunFolder.create(config.out, command.preset)
+        folder.save_inputs(command.preset, config, data)
+    else:
+        folder.save_config(command.preset, config, data)
+    console.show_start(config, data, folder)
+    with StopRequest() as stop, console.Progress(learner.num_steps, num_reports(config, learner)) as progress:
+        recorder = RunRecorder(folder, progress, lambda: stop.signal is not None, resume=command.resume is not None)
+        try:
+            ended = learner.fit(recorder)
+        except DivergenceError as error:
+            raise DivergenceError(f"{error}; lower --training.learning-rate, or raise --training.warmup") from error
+        finally:
+            recorder.close()
+    if not ended:
+        print(f"stopped; go on with: python -m train.nmt --resume {folder.path}", file=sys.stderr)
+        return 130 if stop.signal == signal.SIGINT else 0
+    finish(learner, command, data, folder, recorder.reports, started)
     return 0
 
 
-def run(preset: str, config: Config, started: float) -> None:
-    """Train, test, and write the run folder."""
-    out = config.out or next_free(Path("runs"), preset)
-    RunFolder.require_free(out)
-    data = dataset.load(config)
-
-    from train import console, memory
+def finish(
+    learner: Learner, command: Command, data: dataset.Data, folder: RunFolder, reports: Sequence[Report], started: float
+) -> None:
+    """Test the trained model, and write the results."""
+    from train import console, learning_curve, memory
     from train.evaluate import evaluate
 
-    learner = make_learner(config, data)
-    folder = RunFolder.create(out)
-    folder.save_inputs(config, data)
-    console.show_start(config, data, folder)
-
-    epochs: list[Epoch] = []
-    with console.Progress(config.epochs, learner.steps_per_epoch) as progress:
-
-        def report(epoch: Epoch) -> None:
-            if not math.isfinite(epoch.loss) or not math.isfinite(epoch.valid_loss or 0):
-                raise DivergenceError(
-                    f"the loss is {epoch.loss} in epoch {epoch.epoch}; lower --training.learning-rate"
-                )
-            epochs.append(epoch)
-            folder.append_metrics(epoch._asdict())
-            progress.show_epoch(epoch)
-
-        learner.fit(report, progress.update)
-    learner.save(folder.path / "checkpoint")
-    weights = learner.weights()
-    folder.save_weights(weights)
-
+    config = command.config
     summary = {
-        "preset": preset,
+        "preset": command.preset,
         "framework": config.framework,
         "seed": config.seed,
         "versions": versions(config.framework),
     }
-    summary |= summarize(epochs) | count_parameters(weights) | evaluate(learner, config, data, folder)
+    summary |= summarize(reports) | count_parameters(learner.weights()) | evaluate(learner, config, data, folder)
     summary |= {"peak_memory_bytes": memory.peak(), "peak_device_memory_bytes": memory.peak_of_device(config.framework)}
     summary["seconds"] = time.perf_counter() - started
+    learning_curve.draw(reports, folder.path / "learning_curve.png")
     folder.save_summary(summary)
     console.show_results(summary, folder, book_loss=config.training.loss == "sentences")
+    if reports[-1].loss > math.log(len(data.target)):
+        warnings.warn("the model is worse than guessing; lower --training.learning-rate", stacklevel=2)
+
+
+def num_reports(config: Config, learner: Learner) -> int:
+    """Return how often the training reports, if it does not stop early."""
+    every = config.training.valid_every
+    return config.epochs if every is None else -(-learner.num_steps // every)
 
 
 def make_learner(config: Config, data: dataset.Data) -> Learner:
@@ -107,18 +131,21 @@ def make_learner(config: Config, data: dataset.Data) -> Learner:
     return JaxLearner(config, data)
 
 
-def summarize(epochs: Sequence[Epoch]) -> dict[str, Any]:
-    """Sum up the epochs; the book's loss, which varies between epochs, is the mean of the last 50."""
-    last = epochs[-50:]
-    compiled = epochs[1:] or epochs  # the first epoch compiles
+def summarize(reports: Sequence[Report]) -> dict[str, Any]:
+    """Sum up the reports; the book's loss, which varies between epochs, is the mean of the last 50."""
+    last = reports[-50:]
+    compiled = reports[1:] or reports  # before the first one, programs are compiled
+    valid_losses = [report.valid_loss for report in reports if report.valid_loss is not None]
     return {
-        "loss": epochs[-1].loss,
-        "valid_loss": epochs[-1].valid_loss,
-        "loss_book": sum(epoch.loss_book for epoch in last) / len(last),
-        "loss_book_best": min(epoch.loss_book for epoch in epochs),
-        "epochs": len(epochs),
-        "tokens_per_second": sum(epoch.tokens for epoch in compiled) / sum(epoch.seconds for epoch in compiled),
-        "seconds_training": sum(epoch.seconds for epoch in epochs),
+        "loss": reports[-1].loss,
+        "valid_loss": reports[-1].valid_loss,
+        "valid_loss_best": min(valid_losses, default=None),
+        "loss_book": sum(report.loss_book for report in last) / len(last),
+        "loss_book_best": min(report.loss_book for report in reports),
+        "epochs": reports[-1].epoch,
+        "steps": reports[-1].step,
+        "tokens_per_second": sum(report.tokens for report in compiled) / sum(report.seconds for report in compiled),
+        "seconds_training": sum(report.seconds for report in reports),
     }
 
 

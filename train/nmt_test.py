@@ -1,10 +1,16 @@
 """Whole runs of a small model, and the errors of runs that cannot be."""
 
+import contextlib
 import json
-import math
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from safetensors.numpy import load_file
 
@@ -13,7 +19,7 @@ from train.config import ConfigError
 from train.data import dataset
 from train.data.corpus import Alignment
 from train.data.tokens import detokenize
-from train.learner import Epoch
+from train.learner import DivergenceError
 from train.translate import Translator
 from train.translation.metrics import alignment_error_rate, bleu_counts, bleu_of
 
@@ -33,10 +39,11 @@ def train(tmp_path: Path, *options: str) -> dict:
 def test_a_run_leaves_every_file_that_it_promises(run):
     folder, _ = run
     assert {path.name for path in folder.iterdir()} == {
-        "config.json", "source.json", "target.json", "metrics.jsonl", "checkpoint", "model.safetensors",
-        "attention.png", "test.jsonl", "summary.json",
+        "config.json", "source.json", "target.json", "manifest.json", "metrics.jsonl", "tensorboard", "checkpoint",
+        "model.safetensors", "learning_curve.png", "attention.png", "test.jsonl", "summary.json",
     }  # fmt: skip
-    assert (folder / "attention.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("attention.png", "learning_curve.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_summary_holds_the_results(run):
@@ -86,7 +93,7 @@ def test_a_run_can_be_loaded_and_translates_as_it_did(run, tmp_path):
 
 
 def make(tmp_path, seed):
-    _, config = nmt.parse([*SMALL, "--out", str(tmp_path / "run"), "--seed", seed])
+    config = nmt.parse([*SMALL, "--out", str(tmp_path / "run"), "--seed", seed]).config
     return nmt.make_learner(config, dataset.load(config))
 
 
@@ -95,13 +102,67 @@ def test_another_seed_gives_other_first_weights(tmp_path):
     assert any((one[name] != other[name]).any() for name in one)
 
 
+def options_of(folder: Path, name: str) -> list[str]:
+    return [
+        *SMALL,
+        "--epochs",
+        "3",
+        "--model.dropout",
+        "0.1",
+        "--training.save-seconds",
+        "0",
+        "--out",
+        str(folder / name),
+    ]
+
+
+def results(folder: Path) -> tuple:
+    """What must be the same to the last byte: parameters, optimiser state, and metrics but for the seconds."""
+    metrics = [json.loads(line) | {"seconds": 0} for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    last = max((folder / "checkpoint").glob("step-*.json"), key=lambda path: int(path.stem[5:]))
+    arrays = ocp.StandardCheckpointer().restore(last.with_suffix("").absolute() / "state")
+    state = [array.tobytes() for array in jax.tree.leaves(arrays)]
+    return (folder / "model.safetensors").read_bytes(), state, metrics, (folder / "test.jsonl").read_bytes()
+
+
 @pytest.mark.slow
-def test_the_same_seed_trains_to_the_same_bits(tmp_path):
-    learners = [make(tmp_path, "0") for _ in "12"]
-    for learner in learners:
-        learner.fit(lambda epoch: None, lambda *_: None)
-    one, other = (learner.weights() for learner in learners)
-    assert all((one[name] == other[name]).all() for name in one)
+def test_a_run_that_is_killed_again_and_again_ends_as_one_that_was_not(tmp_path):
+    assert nmt.main(options_of(tmp_path, "whole")) == 0
+    command = [sys.executable, "-m", "train.nmt"]
+    killed, resume = tmp_path / "killed", ["--resume", str(tmp_path / "killed")]
+    random, kills = np.random.default_rng(0), 0
+    for number in range(12):
+        process = subprocess.Popen([*command, *(resume if number else options_of(tmp_path, "killed"))])
+        while not list((killed / "checkpoint").glob("*")) and process.poll() is None:
+            time.sleep(0.05)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(random.uniform(2, 9))
+        kills += process.poll() is None
+        process.kill()
+        process.wait()
+    assert kills > 3
+    assert nmt.main(resume) == 0
+    assert results(killed) == results(tmp_path / "whole")
+
+
+def test_a_run_that_is_asked_to_stop_goes_on_later(tmp_path, capsys):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "train.nmt", *options_of(tmp_path, "run"), "--epochs", "1000"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while not list((tmp_path / "run").glob("checkpoint/step-*.json")) and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    assert f"stopped; go on with: python -m train.nmt --resume {tmp_path / 'run'}" in process.communicate(timeout=60)[1]
+    assert process.returncode == 0
+    assert Translator.load(tmp_path / "run")("the cat sleeps .").text  # from the best parameters until then
+    (tmp_path / "run" / "checkpoint").rename(tmp_path / "run" / "moved")
+    assert nmt.main(["--resume", str(tmp_path / "run"), "--epochs", "1"]) == 2
+    assert "holds no checkpoint that can be used" in capsys.readouterr().err
+    (tmp_path / "run" / "moved").rename(tmp_path / "run" / "checkpoint")
+    assert nmt.main(["--resume", str(tmp_path / "run"), "--epochs", "1"]) == 0
+    assert (tmp_path / "run" / "summary.json").exists()
 
 
 SLOW_MODELS = (
@@ -190,12 +251,20 @@ def test_the_default_run_translates_and_aligns(tmp_path):
             "training.weight-decay must be left at its default",
         ),
         (["--training.momentum", "0.9"], "training.momentum belongs to optimizer sgd or momentum or rmsprop; got adam"),
+        (["--training.num-parts", "3"], "training.batch-size must be a multiple of training.num-parts, 3; got 64"),
+        (["--resume", "nowhere"], "nowhere/config.json cannot be read: No such file"),
+        (["--resume", "nowhere", "--seed", "3"], "--resume RUN keeps the run's settings"),
+        (["--out", "run[1]"], "the run folder's path must not hold any of * ? [ ]; got run[1]"),
         (["--training.betas", "0.9", "1"], "training.betas must be in [0, 1); got (0.9, 1.0)"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_written(tmp_path, monkeypatch, capsys, options, message):
     monkeypatch.chdir(tmp_path)
-    small = [] if options == ["bok"] else ["--corpus.train", "50", "--corpus.valid", "5", "--corpus.test", "5"]
+    small = (
+        []
+        if options[0] in ("bok", "--resume")
+        else ["--corpus.train", "50", "--corpus.valid", "5", "--corpus.test", "5"]
+    )
     assert nmt.main([*options, *small]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -210,24 +279,24 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path, capsys, folder, mess
 
 
 class Diverging:
-    """A learner whose first loss is NaN."""
+    """A learner whose gradients are NaN from the first step on."""
 
-    steps_per_epoch = 1
+    num_steps = 1
 
-    def fit(self, report, progress):
-        report(Epoch(1, math.nan, math.nan, None, 1, 1.0))
+    def fit(self, recorder):
+        raise DivergenceError("the gradients are NaN")
 
 
 class Interrupted(Diverging):
-    def fit(self, report, progress):
+    def fit(self, recorder):
         raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
     ("learner", "status", "message"),
     [
-        (Diverging, 1, "the loss is nan in epoch 1; lower --training.learning-rate"),
-        (Interrupted, 130, "interrupted; the run did not end"),
+        (Diverging, 1, "the gradients are NaN; lower --training.learning-rate"),
+        (Interrupted, 130, "interrupted"),
     ],
 )
 def test_a_run_that_does_not_end_says_why(tmp_path, monkeypatch, capsys, learner, status, message):

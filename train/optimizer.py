@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields, make_dataclass, replace
 from typing import Any
 
+import jax.numpy as jnp
 import optax
 from optax import GradientTransformation
 
@@ -14,11 +15,31 @@ from train.config import ConfigError, TrainingConfig
 def make_optimizer(config: TrainingConfig, num_steps: int) -> GradientTransformation:
     """Make the optimiser, with clipping of the gradients' global norm before it.
 
-    The learning rate is constant, or decays to zero along half a cosine within `num_steps`.
+    Args:
+        config: the optimiser's settings.
+        num_steps: the steps of the whole training, where the schedule cosine ends.
     """
-    rate = optax.cosine_decay_schedule(config.learning_rate, num_steps) if config.decay else config.learning_rate
     clip = clip_by_global_norm(config.clip_norm, config.clip_epsilon)
-    return optax.chain(clip, chosen_optimizer(config).build(rate))
+    return optax.chain(clip, chosen_optimizer(config).build(make_schedule(config, num_steps)))
+
+
+def make_schedule(config: TrainingConfig, num_steps: int) -> optax.Schedule | float:
+    """Make the learning rate r as a function of the step t, counted from 0, with w steps of warm-up.
+
+    t < w           r (t + 1) / w
+    constant        r; plateau as well, which the training lowers by a factor of its own
+    cosine          r (1 + cos(π (t − w) / (num_steps − w))) / 2
+    inverse_sqrt    r √(w' / (t + 1)), w' = max(w, 1)
+    """
+    rate, warmup = config.learning_rate, config.warmup
+    schedules: dict[str, optax.Schedule] = {
+        "cosine": optax.cosine_decay_schedule(rate, max(1, num_steps - warmup)),
+        "inverse_sqrt": lambda count: rate * jnp.sqrt(max(warmup, 1) / (count + 1 + warmup)),
+    }
+    after = schedules.get(config.schedule, optax.constant_schedule(rate))
+    if warmup:
+        return optax.join_schedules([lambda count: rate * (count + 1) / warmup, after], [warmup])
+    return after if config.schedule in schedules else rate
 
 
 def chosen_optimizer(config: TrainingConfig) -> Optimizer:

@@ -45,14 +45,19 @@ def run_torch(kind: type, settings: dict[str, Any], max_norm: float) -> np.ndarr
 )
 def test_a_configuration_gives_torchs_optimiser_with_clipping(x64, name, settings, kind, torch_settings):
     training = TrainingConfig(
-        optimizer=name, optimizer_settings=settings, decay=False, learning_rate=0.1, clip_norm=0.5, clip_epsilon=1e-6
+        optimizer=name,
+        optimizer_settings=settings,
+        schedule="constant",
+        learning_rate=0.1,
+        clip_norm=0.5,
+        clip_epsilon=1e-6,
     )
     ours, _ = run_jax(make_optimizer(training, len(GRADIENTS)))
     np.testing.assert_allclose(ours, run_torch(kind, {"lr": 0.1, **torch_settings}, 0.5), rtol=0, atol=1e-12)
 
 
 def test_the_default_is_adam_behind_the_books_clipping(x64):
-    ours, state = run_jax(make_optimizer(TrainingConfig(decay=False), num_steps=1))
+    ours, state = run_jax(make_optimizer(TrainingConfig(schedule="constant"), num_steps=1))
     expected, expected_state = run_jax(optax.chain(optax.clip_by_global_norm(1.0), optax.adam(0.005)))
     np.testing.assert_allclose(ours, expected, rtol=0, atol=1e-12)
     assert jax.tree.structure(state) == jax.tree.structure(expected_state)

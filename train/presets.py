@@ -21,7 +21,7 @@ BOOK = Config(
         input_feeding=False,
         bridge=False,
     ),
-    training=TrainingConfig(decay=False, loss="sentences"),
+    training=TrainingConfig(schedule="constant", loss="sentences", best="last"),
     search=SearchConfig(examples=("go .", "i'm ok .", "i won !")),
 )
 """d2l.ai's translator: the first 1000 pairs of its English-French corpus, 500 epochs. About a minute (five with

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from train.config import Config, ConfigError, SearchConfig
 from train.data.batches import PADDING_ROW, Examples, make_buckets, plan
 from train.data.dataset import Data
 from train.data.vocabulary import BOS, EOS
-from train.learner import Epoch, ReportEpoch, ReportProgress
+from train.learner import Recorder, Report
 
 
 class TorchLearner:
@@ -29,14 +28,24 @@ class TorchLearner:
     def steps_per_epoch(self) -> int:
         return -(-len(self.data.train.sources) // self.config.training.batch_size)
 
-    def fit(self, report: ReportEpoch, progress: ReportProgress) -> None:
+    @property
+    def num_steps(self) -> int:
+        return self.steps_per_epoch * self.config.epochs
+
+    def fit(self, recorder: Recorder) -> bool:
         def convert(done: recipe.EpochReport) -> None:
             tokens = int(np.maximum(self.data.train.target_lens - 1, 0).sum())
-            seconds = tokens / done.tokens_per_second
-            progress((done.epoch + 1) * self.steps_per_epoch, done.nats_per_token, tokens)
-            report(Epoch(done.epoch + 1, done.nats_per_token, done.loss_book, None, tokens, seconds))
+            seconds, step = tokens / done.tokens_per_second, (done.epoch + 1) * self.steps_per_epoch
+            recorder.progress(step, done.nats_per_token, tokens)
+            recorder.report(Report(step, done.epoch + 1, done.nats_per_token, done.loss_book, None, tokens, seconds))
+            if recorder.should_stop():
+                raise KeyboardInterrupt  # the recipe keeps no state to go on from
 
+        if recorder.restore(None) is not None:
+            raise ConfigError("a run with framework torch cannot go on; start a new one")
         recipe.train(self.model, self._batches, self.recipe, self.config.epochs, convert)
+        recorder.keep(self.weights())
+        return True
 
     def _batches(self, epoch: int) -> Iterator[Examples]:
         train = self.data.train
@@ -57,10 +66,6 @@ class TorchLearner:
     def weights(self) -> dict[str, np.ndarray]:
         return {name: tensor.numpy() for name, tensor in self.model.state_dict().items()}
 
-    def save(self, path: Path) -> None:
-        path.mkdir()
-        torch.save(self.model.state_dict(), path / "model.pt")
-
 
 def _recipe(config: Config) -> recipe.Recipe:
     """Convert the configuration into a recipe; ConfigError for a setting that the recipe does not have."""
@@ -77,7 +82,13 @@ def _recipe(config: Config) -> recipe.Recipe:
         "training.loss": (training.loss, "sentences"),
         "training.optimizer": (training.optimizer, "adam"),
         "training.clip-epsilon": (training.clip_epsilon, 0.0),
-        "training.decay": (training.decay, False),
+        "training.schedule": (training.schedule, "constant"),
+        "training.warmup": (training.warmup, 0),
+        "training.label-smoothing": (training.label_smoothing, 0.0),
+        "training.average": (training.average, 0.0),
+        "training.batch-tokens": (training.batch_tokens, None),
+        "training.best": (training.best, "last"),
+        "max-steps": (config.max_steps, None),
     }
     wrong = [f"{name} must be {needed}; got {value}" for name, (value, needed) in required.items() if value != needed]
     for name, value in training.optimizer_settings.items():

@@ -23,6 +23,10 @@ class TrainState(NamedTuple):
     opt_state: optax.OptState
     step: Int[Array, ""]
     """The number of steps taken. With the seed it selects the dropout key."""
+    average: Any = None
+    """The exponential moving average of the parameters; None without one."""
+    rate_factor: Float[Array, ""] | None = None
+    """What the learning rate is multiplied by; None for a schedule that does not look at the validation."""
 
 
 class Losses(NamedTuple):
@@ -35,6 +39,8 @@ class Losses(NamedTuple):
     sentences: Float[Array, ""]
     """Each sentence's mean cross entropy over all label positions, padding included, summed over the batch: the book's
     measure is this sum, divided by the number of label tokens."""
+    skipped: Int[Array, ""]
+    """1 if the step was left out, since a gradient was NaN or infinite; then the other fields are 0."""
 
     def per_token(self) -> Array:
         """Return the mean cross entropy of a label token, in nats."""
@@ -76,17 +82,28 @@ def batch_losses(
         method="cross_entropy",
     )
     total, nats = result
-    return total, Losses(nats.sum(), lens.sum(), nats.mean(axis=-1).sum())
+    return total, Losses(nats.sum(), lens.sum(), nats.mean(axis=-1).sum(), jnp.zeros((), jnp.int32))
 
 
 def make_init(
-    model: EncoderDecoder, optimizer: optax.GradientTransformation
+    model: EncoderDecoder, optimizer: optax.GradientTransformation, *, average: bool = False, plateau: bool = False
 ) -> Callable[[np.uint32, Examples], TrainState]:
-    """Make a jitted function (seed, example) -> the state before the first step; only the example's shapes matter."""
+    """Make a jitted function (seed, example) -> the state before the first step; only the example's shapes matter.
+
+    Args:
+        average: whether the state has a moving average of the parameters.
+        plateau: whether it has a factor of the learning rate.
+    """
 
     def init(seed: Array, example: Examples) -> TrainState:
         params = model.init(jax.random.key(seed), example.sources, example.targets, example.source_lens)
-        return TrainState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
+        return TrainState(
+            params,
+            optimizer.init(params),
+            jnp.zeros((), jnp.int32),
+            params if average else None,
+            jnp.ones(()) if plateau else None,
+        )
 
     return jax.jit(init)
 
@@ -98,6 +115,9 @@ def make_train_steps(
     seed: int = 0,
     label_smoothing: float = 0.0,
     mesh: Mesh | None = None,
+    *,
+    num_parts: int = 1,
+    average_decay: float = 0.0,
 ) -> TrainSteps:
     """Make a jitted function (state, batches) -> (state, losses) that takes one step for each batch.
 
@@ -106,27 +126,41 @@ def make_train_steps(
 
     On a mesh each device computes the gradients of its rows of every batch, and the gradients are summed.
 
+    A step whose gradients are not finite changes nothing but the number of steps.
+
     Args:
         loss: "tokens": the mean over the label tokens of a batch; "sentences": each sentence's mean over all label
             positions, summed over the batch, as in the book.
         seed: of dropout, with the number of the step.
+        num_parts: compute the gradients of a batch in this many parts, one after another, which takes less memory.
+        average_decay: of the moving average; it begins with less, (1 + t) / (10 + t) at step t.
     """
     axis = None if mesh is None or mesh.size == 1 else mesh.axis_names[0]
 
-    def total(x: Any) -> Any:
+    def sum_over_devices(x: Any) -> Any:
         return x if axis is None else jax.lax.psum(x, axis)
 
-    def objective(params: Any, batch: Examples, dropout_key: Array) -> tuple[Array, Losses]:
-        if loss == "sentences":  # each one's mean over all label positions
-            scale = 1 / (batch.targets.shape[1] - 1)
-        else:
-            scale = 1 / jnp.maximum(total(label_lens(batch).sum()), 1)
+    def objective(params: Any, batch: Examples, dropout_key: Array, scale: Array) -> tuple[Array, Losses]:
         return batch_losses(model, params, batch, dropout_key, label_smoothing, scale)
 
     def gradients(params: Any, batch: Examples, dropout_key: Array) -> tuple[Any, Losses]:
+        if loss == "sentences":  # each one's mean over all label positions
+            scale = jnp.asarray(1 / (batch.targets.shape[1] - 1))
+        else:
+            scale = 1 / jnp.maximum(sum_over_devices(label_lens(batch).sum()), 1)
         if axis is not None:
             dropout_key = jax.random.fold_in(dropout_key, jax.lax.axis_index(axis))
-        return total(jax.grad(objective, has_aux=True)(params, batch, dropout_key))
+        if num_parts == 1:
+            return sum_over_devices(jax.grad(objective, has_aux=True)(params, batch, dropout_key, scale))
+
+        def add_part(so_far: Any, i: Array) -> tuple[Any, None]:
+            part = jax.tree.map(lambda x: x.reshape(num_parts, -1, *x.shape[1:])[i], batch)
+            key = jax.random.fold_in(dropout_key, i)
+            return jax.tree.map(jnp.add, so_far, jax.grad(objective, has_aux=True)(params, part, key, scale)), None
+
+        shapes = jax.eval_shape(jax.grad(objective, has_aux=True), params, batch, dropout_key, scale)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return sum_over_devices(jax.lax.scan(add_part, zeros, jnp.arange(num_parts))[0])
 
     if axis is not None:
         whole, rows = PartitionSpec(), PartitionSpec(axis)
@@ -136,7 +170,16 @@ def make_train_steps(
         dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
         d_params, losses = gradients(state.params, batch, dropout_key)
         updates, opt_state = optimizer.update(d_params, state.opt_state, state.params)
-        return TrainState(optax.apply_updates(state.params, updates), opt_state, state.step + 1), losses
+        if state.rate_factor is not None:
+            updates = optax.tree.scale(state.rate_factor, updates)
+        params, average = optax.apply_updates(state.params, updates), state.average
+        if average is not None:
+            decay = jnp.minimum(average_decay, (1 + state.step) / (10 + state.step))
+            average = optax.incremental_update(params, average, 1 - decay)
+        is_finite = jnp.isfinite(optax.tree.norm(d_params))
+        new = TrainState(params, opt_state, state.step + 1, average, state.rate_factor)
+        new = optax.tree.where(is_finite, new, state._replace(step=state.step + 1))
+        return new, optax.tree.where(is_finite, losses, Losses(0.0, 0, 0.0, 1))
 
     def train_steps(state: TrainState, batches: Examples) -> tuple[TrainState, Losses]:
         def add_step(i: Array, carry: tuple[TrainState, Losses]) -> tuple[TrainState, Losses]:
@@ -145,7 +188,7 @@ def make_train_steps(
 
         num_steps = (batches.target_lens > 0).any(axis=-1).sum()
         none = jnp.zeros(len(batches.targets))
-        losses = Losses(none, none.astype(jnp.int32), none)
+        losses = Losses(none, none.astype(jnp.int32), none, none.astype(jnp.int32))
         return jax.lax.fori_loop(0, num_steps, add_step, (state, losses))
 
     return jax.jit(train_steps, donate_argnums=0)

@@ -35,7 +35,7 @@ class Training:
         self, model: EncoderDecoder, batch_size: int, *, loss: Any, learning_rate: float, label_smoothing: float
     ) -> None:
         self.model = model
-        self.optimizer = make_optimizer(TrainingConfig(learning_rate=learning_rate, decay=False, loss=loss), 1)
+        self.optimizer = make_optimizer(TrainingConfig(learning_rate=learning_rate, schedule="constant", loss=loss), 1)
         self.mesh = data_mesh(batch_size)
         self.train_steps = make_train_steps(model, self.optimizer, loss, 0, label_smoothing, self.mesh)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from train import nmt
-from train.checkpoint import FORMAT
 from train.config import Config, ConfigError
+from train.run_folder import FORMAT
 
 
 class RunError(RuntimeError):

@@ -1,7 +1,10 @@
 """The data of a run: the corpus, its vocabularies, and its sentences as padded ids."""
 
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import chain
+
+import numpy as np
 
 from train.config import Config, ConfigError
 from train.data import corpus
@@ -30,6 +33,14 @@ class Data:
     def max_target_len(self) -> int:
         """The most tokens of a translation, its `<eos>` included: as many as the decoder's steps in training."""
         return self.train.targets.shape[1] - 1
+
+    def digest(self) -> str:
+        """Return a SHA-256 of all ids, by which a run that goes on knows its data."""
+        digest = sha256()
+        for examples in (self.train, self.valid, self.test):
+            for array in examples:
+                digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
 
 
 def load(config: Config) -> Data:

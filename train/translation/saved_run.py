@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from jax_attn.checkpoints import read_safetensors
-from train.checkpoint import FORMAT
 from train.config import ConfigError, CorpusConfig, ModelConfig, SearchConfig
 from train.data.tokens import Tokenizer
 from train.data.vocabulary import Vocabulary
+from train.run_folder import FORMAT
 
 Settings = TypeVar("Settings", CorpusConfig, ModelConfig, SearchConfig)
 

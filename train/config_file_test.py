@@ -1,0 +1,58 @@
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from train.command_line import parse
+from train.config import ConfigError
+from train.presets import PRESETS
+
+CHANGED = (
+    "--data x --epochs 7 --model.no-bridge --training.optimizer adamw --training.betas 0.5 0.75 --search.examples a b"
+)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_configuration_of_a_run_gives_the_run_again_and_options_change_it(tmp_path, preset):
+    config = parse([preset, *CHANGED.split()]).config
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"format": 1, "preset": preset} | dataclasses.asdict(config), default=str))
+    assert parse(["--config", str(path)]) == (preset, config, None)
+    changed = parse(["--config", str(path), "--epochs", "9", "--model.bridge"]).config
+    assert changed == dataclasses.replace(config, epochs=9, model=dataclasses.replace(config.model, bridge=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.yaml", "preset: book\ndata: x\nepochs: 3\nmodel: {num_hiddens: 8}\n"),
+        ("a.toml", 'preset = "book"\ndata = "x"\nepochs = 3\n[model]\nnum_hiddens = 8\n'),
+        ("a.json", '{"preset": "book", "data": "x", "epochs": 3, "model": {"num_hiddens": 8}}'),
+    ],
+)
+def test_yaml_and_toml_mean_the_same(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    preset, config, _ = parse(["--config", str(tmp_path / name)])
+    book = PRESETS["book"]
+    assert preset == "book"
+    assert config == dataclasses.replace(
+        book, data=Path("x"), epochs=3, model=dataclasses.replace(book.model, num_hiddens=8)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.json", "{", "is no valid .json"),
+        ("a.yaml", "a: [", "is no valid .yaml"),
+        ("a.toml", "=", "is no valid .toml"),
+        ("a.json", "[1]", "must hold settings by name; got list"),
+        ("a.json", '{"preset": "x"}', "there is no preset 'x'"),
+        ("a.json", '{"epochs": 0}', r"epochs must be in \[1, 1000000\]; got 0"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_an_error(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        parse(["--config", str(tmp_path / name)])

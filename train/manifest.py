@@ -1,0 +1,86 @@
+"""Files that are whole, and a list of their SHA-256 by which damage is found."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+class DamageError(ValueError):
+    """A file that is missing or is not what was written; the message names it."""
+
+
+def write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Let `write` fill a temporary file, and move it to `path` when its bytes are on the disk.
+
+    Whenever the process ends, or if the disk is full, `path` holds the old content or the new one.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        write(beside)
+        _sync(beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    _sync(path.parent)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write JSON, whole or not at all."""
+    text = json.dumps(content, ensure_ascii=False, indent=2, default=str, allow_nan=False) + "\n"
+    write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file; DamageError if it is missing, is no JSON, or names a key twice."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repetition)
+    except FileNotFoundError:
+        raise DamageError(f"{path} is missing") from None
+    except ValueError as error:
+        raise DamageError(f"{path} is damaged: {error}") from error
+
+
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"it names a key twice, among {', '.join(found)}")
+    return found
+
+
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_tree(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file under a folder, by its path within the folder."""
+    return {path.relative_to(folder).as_posix(): sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def check(folder: Path, files: Mapping[str, str | Iterable[str]]) -> None:
+    """Compare the files of a folder with their SHA-256. A file that is about to be replaced may have several.
+
+    Raises:
+        DamageError: a file is missing, or differs.
+    """
+    if not isinstance(files, Mapping):
+        raise DamageError(f"the list of the files of {folder} is damaged")
+    for name, digests in files.items():
+        path = folder / name
+        if not path.is_file():
+            raise DamageError(f"{path} is missing")
+        if sha256(path) not in ([digests] if isinstance(digests, str) else list(digests)):
+            raise DamageError(f"{path} is damaged: its bytes are not those that were written")
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file or a folder's entries are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,67 @@
+"""Write down what a training does: metrics, TensorBoard's scalars, the best parameters, checkpoints."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from train.checkpoint import Checkpoints
+from train.config import ConfigError
+from train.console import Progress
+from train.learner import DivergenceError, Report
+from train.run_folder import WEIGHTS, RunFolder
+
+
+class RunRecorder:
+    """The recorder of `train.learner` that writes into a run folder and shows a bar."""
+
+    def __init__(
+        self, folder: RunFolder, progress: Progress, should_stop: Callable[[], bool], *, resume: bool = False
+    ) -> None:
+        from tensorboardX import SummaryWriter
+
+        self.folder, self.bar, self.should_stop, self.resume = folder, progress, should_stop, resume
+        self.reports: list[Report] = []
+        self.checkpoints = Checkpoints(folder.path / "checkpoint")
+        self.checkpoints.folder.mkdir(exist_ok=True)
+        self.scalars = SummaryWriter(str(folder.path / "tensorboard"))
+
+    def progress(self, step: int, loss: float, tokens: int) -> None:
+        self.bar.update(step, loss, tokens)
+
+    def report(self, report: Report) -> None:
+        if not math.isfinite(report.loss) or not math.isfinite(report.valid_loss or 0):
+            wrong = report.loss if not math.isfinite(report.loss) else report.valid_loss
+            raise DivergenceError(f"the loss is {wrong} in epoch {report.epoch}")
+        self.reports.append(report)
+        self.folder.append_metrics(report._asdict())
+        self.bar.show_report(report)
+        for name in ("loss", "valid_loss", "bleu", "chrf"):
+            if getattr(report, name) is not None:
+                self.scalars.add_scalar(name, getattr(report, name), report.step)
+
+    def keep(self, weights: Mapping[str, np.ndarray]) -> None:
+        self.checkpoints.run(self.folder.save_weights, weights)
+
+    def kept(self) -> dict[str, np.ndarray]:
+        from jax_attn.checkpoints import read_safetensors
+
+        self.checkpoints.wait()
+        return read_safetensors(self.folder.path / WEIGHTS)
+
+    def save(self, step: int, state: Any, position: dict[str, Any]) -> None:
+        self.scalars.flush()
+        self.checkpoints.save(step, state, position)
+
+    def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
+        found = self.checkpoints.restore(like) if self.resume else None
+        if self.resume and found is None:
+            raise ConfigError(f"{self.folder.path} holds no checkpoint that can be used; start a new run")
+        self.reports = [Report(**line) for line in self.folder.cut_metrics(found[1]["reports"] if found else 0)]
+        return found
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self.checkpoints.wait()
+        self.scalars.close()

@@ -1,0 +1,147 @@
+"""The folder of a run: made once, never overwritten, and checked when it is read."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from train.config import Config, ConfigError
+from train.data.dataset import Data
+from train.manifest import check, read_json, sha256, write_json, write_whole
+
+FORMAT = 1
+"""The version of the folder's layout: a change that a reader has to know of raises it."""
+
+WEIGHTS, METRICS, MANIFEST, SUMMARY = "model.safetensors", "metrics.jsonl", "manifest.json", "summary.json"
+
+
+class RunFolder:
+    """The files of a run.
+
+    config.json           the configuration, every setting of it
+    source.json           the vocabularies, a word a line
+    target.json
+    manifest.json         the SHA-256 of config.json, of the vocabularies and of model.safetensors
+    metrics.jsonl         one line for each validation
+    tensorboard/          the same numbers for TensorBoard
+    checkpoint/           the last states of the training, to go on from (Orbax)
+    model.safetensors     the best parameters until now, under PyTorch's names
+    learning_curve.png    the losses
+    attention.png         the attention weights of a few translations
+    test.jsonl            one line for each test sentence: its translation, and the links that attention found
+    summary.json          the results
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @staticmethod
+    def require_free(path: Path) -> None:
+        """Raise ConfigError if the folder cannot be made. Nothing is made yet."""
+        if set(str(path)) & set("*?[]"):
+            raise ConfigError(f"the run folder's path must not hold any of * ? [ ]; got {path}")
+        try:
+            taken = path.exists() or path.is_symlink()
+            parent = next(folder for folder in path.absolute().parents if folder.exists() or folder.is_symlink())
+            writable = parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)
+        except OSError as error:
+            raise ConfigError(f"the run folder {path} cannot be made: {error.strerror}") from error
+        if taken:
+            raise ConfigError(f"{path} exists already; name another folder with --out, or remove it")
+        if not writable:
+            raise ConfigError(f"the run folder {path} cannot be made: {parent} is no folder that can be written to")
+
+    @classmethod
+    def create(cls, path: Path | None, name: str) -> "RunFolder":
+        """Make the folder, without a path the first of `runs/name-1`, `runs/name-2`, … that is free.
+
+        Raises:
+            ConfigError: it exists, or cannot be made.
+        """
+        if path is not None:
+            cls.require_free(path)
+        try:
+            return cls(_make_next_free(Path("runs"), name) if path is None else _make(path))
+        except OSError as error:
+            raise ConfigError(f"the run folder {path or 'runs'} cannot be made: {error.strerror}") from error
+
+    def save_inputs(self, preset: str, config: Config, data: Data) -> None:
+        """Write what is known before training: the settings, the longest lengths, and the vocabularies."""
+        data.source.save(self.path / "source.json")
+        data.target.save(self.path / "target.json")
+        write_json(self.path / MANIFEST, {"files": {path.name: sha256(path) for path in sorted(self.path.iterdir())}})
+        self.save_config(preset, config, data)
+
+    def save_config(self, preset: str, config: Config, data: Data) -> None:
+        """Write config.json, of a run that begins or goes on."""
+        content = {"format": FORMAT, "preset": preset} | dataclasses.asdict(config)
+        content |= {"max_source_words": data.max_source_words, "max_target_len": data.max_target_len}
+        content |= {"data_sha256": data.digest()}
+        self._replace("config.json", lambda beside: write_json(beside, content))
+
+    def require_data(self, data: Data) -> None:
+        """Raise ConfigError unless the data are those that the run began with."""
+        if read_json(self.path / "config.json")["data_sha256"] != data.digest():
+            raise ConfigError(f"the sentence pairs have changed since {self.path} began; start a new run")
+
+    def check_inputs(self) -> None:
+        """Raise DamageError if a file that the manifest lists is not what was written."""
+        check(self.path, read_json(self.path / MANIFEST)["files"])
+
+    def append_metrics(self, record: Mapping[str, Any]) -> None:
+        """Append a line to metrics.jsonl."""
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, allow_nan=False) + "\n")
+
+    def cut_metrics(self, count: int) -> list[dict[str, Any]]:
+        """Return the first `count` lines of metrics.jsonl, and remove those after them."""
+        path = self.path / METRICS
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:count] if path.exists() else []
+        write_whole(path, lambda beside: beside.write_text("".join(lines), encoding="utf-8"))
+        return [json.loads(line) for line in lines]
+
+    def save_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Write the parameters as safetensors, with PyTorch's names and layouts."""
+        from jax_attn.checkpoints import write_safetensors
+
+        self._replace(WEIGHTS, lambda beside: write_safetensors(beside, weights))
+
+    def _replace(self, name: str, write: Callable[[Path], object]) -> None:
+        """Replace a file of the manifest. Until that is done the manifest lists the old bytes and the new ones."""
+        files = read_json(self.path / MANIFEST)["files"]
+
+        def write_and_announce(beside: Path) -> None:
+            write(beside)
+            digest = sha256(beside)
+            write_json(self.path / MANIFEST, {"files": files | {name: [files.get(name, digest), digest]}})
+            files[name] = digest
+
+        write_whole(self.path / name, write_and_announce)
+        write_json(self.path / MANIFEST, {"files": files})
+
+    def save_test(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Write the test set, one sentence a line: see `train.evaluate`."""
+        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+        write_whole(self.path / "test.jsonl", lambda beside: beside.write_text("".join(lines), encoding="utf-8"))
+
+    def save_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write the results, last of all: a folder without a summary is a run that did not end."""
+        write_json(self.path / SUMMARY, summary)
+
+
+def _make(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
+
+
+def _make_next_free(folder: Path, name: str) -> Path:
+    number = 1
+    while True:
+        with suppress(FileExistsError):  # another run may have made it a moment ago
+            return _make(folder / f"{name}-{number}")
+        number += 1

@@ -1,0 +1,47 @@
+"""Stop a training at its next step when the user or the system asks for it."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import suppress
+
+SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+class StopRequest:
+    """Within its `with` block, Ctrl-C, SIGTERM and SIGHUP set `signal`; a second one ends the process.
+
+    Python runs signal handlers between two lines of its main thread, which may compile for a minute. So a thread reads
+    the signals' numbers from a socket, to which Python writes them at once.
+    """
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __enter__(self) -> "StopRequest":
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._previous = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+        self._fd = signal.set_wakeup_fd(self._writer.fileno())
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._fd)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._writer.close()  # which ends the thread
+        self._thread.join()
+        self._reader.close()
+
+    def _watch(self) -> None:
+        while numbers := self._reader.recv(1):
+            number = numbers[0]
+            if self.signal is not None:
+                os._exit(128 + number)
+            self.signal = number
+            with suppress(OSError):  # the terminal is closed
+                print("\nstopping after this step; once more ends at once", file=sys.stderr, flush=True)
