@@ -214,12 +214,12 @@ def networks():
 
         states = [floats(2, 3, 4), floats(2, 1, 4), floats(2, 2, 5), floats(1, 2, 4), ints(2, 2, 4)]
         wrong = {"inputs": [floats(3), ints(2, 5, 3)], "valid_lens": [ints(3), ints(2, 5), bools(2)]}
-        wrong |= {"keep_masks": [bools(1, 2, 4, 4), bools(2, 2, 5, 4), floats(1, 2, 5, 4)]}
+        wrong |= {"keep_masks": [bools(2, 1, 4, 4), bools(2, 2, 5, 4), floats(2, 1, 5, 4)]}
         yield from each(call, fitting, **wrong, initial_state=map(state, states))
         yield from case(call, {}, {"inputs": floats(2, 5, 4)}, got="4")
         other_cell = state(floats(2, 2, 4), lstm=kind is not ja.LSTM)
         yield from case(call, fitting, {"initial_state": other_cell}, got="")
-        yield from each(call, fitting | {"settings": {"num_layers": 1}}, keep_masks=[bools(1, 2, 5, 4)])
+        yield from each(call, fitting | {"settings": {"num_layers": 1}}, keep_masks=[bools(2, 1, 5, 4)])
         both = fitting | {"settings": {"bidirectional": True}}
         yield from each(call, both, initial_state=[state(floats(2, 2, 4))])
         yield from with_settings(call, fitting, {}, num_hiddens=[0], num_layers=[0], dropout=[1.0, -0.1])
@@ -242,7 +242,7 @@ SIZES = {"vocab_size": N, "embed_size": 3, "num_hiddens": H, "num_layers": 2}
 
 def encode(settings=None, *, tokens, valid_lens=None, keep_masks=None):
     return ja.Seq2SeqEncoder(**SIZES | (settings or {})).init(
-        jax.random.key(0), tokens, valid_lens, keep_masks=keep_masks
+        jax.random.key(0), tokens, valid_lens, keep_masks=ja.EncoderKeepMasks(keep_masks)
     )
 
 
@@ -278,7 +278,7 @@ THROUGH = TOKENS | {"settings": {"stop_at_length": False}}
 
 def models():
     wrong = {"tokens": [ints(), floats(B, T), bools(B, T)], "valid_lens": [ints(3), ints(B, T), bools(B)]}
-    yield from each(encode, TOKENS, **wrong, keep_masks=[bools(2, B, T, H), floats(1, B, T, H)])
+    yield from each(encode, TOKENS, **wrong, keep_masks=[bools(B, 2, T, H), floats(B, 1, T, H)])
     yield from each(encode, THROUGH, valid_lens=[ints(3), bools(B)])
     for call, fitting, settings in (
         (encode, TOKENS, {}),
@@ -298,9 +298,9 @@ def models():
     for features in (H - 1, H + 1):
         yield from case(decode, ENCODED, {"outputs": floats(B, T, features)}, "state", "[2, 2, 4]")
     yield from case(decode, ENCODED, encoded(batch=3), "state", "[2, 3, 4]")
-    for layers in (bools(4, 1, B, H), bools(3, 2, B, H), floats(3, 1, B, H)):
+    for layers in (bools(B, 1, 4, H), bools(B, 2, 3, H), floats(B, 1, 3, H)):
         yield from case(decode, ENCODED, {"layers": layers}, "keep_masks")
-    for attention in (bools(3, B, T + 1), ints(3, B, T)):
+    for attention in (bools(B, 3, T + 1), ints(B, 3, T)):
         yield from case(decode, ENCODED, {"attention": attention}, "keep_masks")
     yield from case(translate, SENTENCES, {"sources": ints(T)}, "outputs|sources", "]")
     yield from case(translate, SENTENCES, {"sources": floats(B, T)}, "tokens|sources")

@@ -74,24 +74,40 @@ class ModelConfig:
     """Features of a word's embedding."""
     dropout: float = 0.0
     """Dropout between layers and on the attention weights."""
+    dropout_words: float = 0.0
+    """Dropout of whole tokens of source and target: their embeddings become zero."""
+    dropout_embedding: float = 0.0
+    """Dropout of the embeddings' entries."""
+    dropout_output: float = 0.0
+    """Dropout of the features that the output layer reads."""
+    variational: bool = False
+    """Drop the same entries at all steps of a sentence; not of words and attention weights."""
     num_layers: Annotated[int, Range(1, 64)] = 1
     """Layers of the encoder, and of the decoder."""
     num_heads: Size = 4
     """Heads of the attention multi_head."""
     bidirectional: bool = True
     """Read each source sentence in both directions."""
-    query: Literal["previous", "new"] = "new"
-    """The decoder's state that attends: before the step (Bahdanau, the book) or after it (Luong)."""
+    query: Literal["previous", "new", "between"] = "new"
+    """The decoder's state that attends: before the step (Bahdanau, the book), after it (Luong), or between two steps
+    for each token (the conditional GRU of Nematus)."""
     input_feeding: bool = True
-    """Feed the attentional vector of a step to the next step; needs query new."""
+    """Feed the attentional vector of a step to the next step; needs query new or between."""
     bridge: bool = True
     """Put a dense layer between the encoder's final state and the decoder's first."""
-    tie_embeddings: bool = False
-    """Use the target embedding as the output layer too; needs embed_size = num_hiddens."""
+    tie_embeddings: Literal["none", "output", "all"] = "none"
+    """output: use the target embedding as the output layer too. all: and as the source embedding, which needs one
+    vocabulary for both languages."""
     stop_at_length: bool = True
     """Stop the encoder at each sentence's end; the book runs it through the padding."""
     decoder_bias: bool = True
     """Give the decoder's cell biases."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """The numbers that the model computes in; parameters and optimiser stay in float32."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tie_embeddings, bool):  # in the config.json of a run before there was "all"
+            object.__setattr__(self, "tie_embeddings", "output" if self.tie_embeddings else "none")
 
 
 @dataclass(frozen=True)
@@ -206,8 +222,9 @@ def check(config: Config) -> None:
         wrong += wrong_numbers(getattr(config, section), partial(_option, section))
     wrong += wrong_search(config.search, partial(_option, "search"))
     model = config.model
-    if not 0 <= model.dropout < 1:
-        wrong.append(f"model.dropout must be in [0, 1); got {model.dropout}")
+    for name in ("dropout", "dropout_words", "dropout_embedding", "dropout_output"):
+        if not 0 <= (rate := getattr(model, name)) < 1:
+            wrong.append(f"{_option('model', name)} must be in [0, 1); got {rate}")
     if model.attention == "multi_head" and model.num_hiddens % max(model.num_heads, 1):
         wrong.append(
             f"model.num-hiddens must be a multiple of model.num-heads; got {model.num_hiddens} for "

@@ -236,7 +236,11 @@ def test_the_default_run_translates_and_aligns(tmp_path):
         (["--epochs", "0"], "epochs must be in [1, 1000000]; got 0"),
         (["--model.dropout", "1.5"], "model.dropout must be in [0, 1); got 1.5"),
         (["--model.query", "previous"], "input_feeding needs query"),
-        (["--model.tie-embeddings"], "tie_embeddings needs embed_size == num_hiddens"),
+        (
+            ["--model.tie-embeddings", "output", "--model.query", "previous", "--model.no-input-feeding"],
+            "needs embed_size == num_hiddens",
+        ),
+        (["--model.tie-embeddings", "all"], "share_embedding needs vocab_size"),
         (["--model.num-hiddens", "15"], "num_hiddens must be even for two directions; got 15"),
         (
             ["--model.attention", "multi_head", "--model.num-heads", "5"],

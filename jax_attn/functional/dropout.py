@@ -1,27 +1,57 @@
 """Dropout by an explicit keep-mask, so that two frameworks can drop the same entries."""
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from jax_attn.functional.checks import require_bool, require_float, require_rate, require_shape
+from jax_attn.functional.checks import require_bool, require_float, require_rate, shape_text
 
 
 def keep_mask(key: PRNGKeyArray, rate: float, shape: tuple[int, ...]) -> Bool[Array, "..."]:
-    """Draw a mask that keeps each entry with probability 1 − rate."""
-    return jax.random.bernoulli(key, 1 - rate, shape)
+    """Draw a mask that keeps each entry with probability 1 − rate, rounded to a multiple of 2⁻¹⁶.
+
+    Each random number of 32 bits decides two. `jax.random.bernoulli` draws one for each and makes a float of it.
+    """
+    require_rate(rate=rate)
+    *leading, size = shape
+    bits = jax.random.bits(key, (*leading, -(-size // 2)), jnp.uint32)
+    halves = jax.lax.bitcast_convert_type(bits, jnp.uint16).reshape(*leading, -1)[..., :size]
+    return halves >= jnp.uint16(min(round(rate * 2**16), 2**16 - 1))
 
 
-def dropout(x: Float[Array, "*shape"], rate: float, keep_mask: Bool[Array, "*shape"]) -> Float[Array, "*shape"]:
+def draw_keep_masks(
+    key: PRNGKeyArray, rates: Sequence[float], shapes: Sequence[tuple[int, ...]]
+) -> list[Bool[Array, "..."] | None]:
+    """Draw a mask for each rate and shape, or None where nothing can be dropped."""
+    keys = jax.random.split(key, len(rates))
+    return [
+        keep_mask(key, rate, shape) if rate > 0 and 0 not in shape else None
+        for key, rate, shape in zip(keys, rates, shapes, strict=True)
+    ]
+
+
+def dropout(x: Float[Array, "*shape"], rate: float, keep_mask: Bool[Array, "*#shape"]) -> Float[Array, "*shape"]:
     """Return x / (1 − rate) where `keep_mask` is True, else 0; the expectation is that of x (Srivastava et al., 2014).
 
+    An axis of size 1 in the mask drops the same entries along the whole axis of x: over time that is variational
+    dropout (Gal & Ghahramani, 2016), and over the features of an embedding it drops whole words.
+
     Raises:
-        ValueError: `rate` is outside [0, 1), or the mask has another shape than x.
+        ValueError: `rate` is outside [0, 1), or the mask has other axes than x.
         TypeError: x is not floating, or the mask is not boolean.
     """
     require_float(x=x)
     require_bool(keep_mask=keep_mask)
     require_rate(rate=rate)
-    require_shape(x.shape, keep_mask=keep_mask)
+    if keep_mask.ndim != x.ndim or any(of not in (1, size) for of, size in zip(keep_mask.shape, x.shape, strict=True)):
+        expected, found = shape_text(x.shape), shape_text(keep_mask.shape)
+        raise ValueError(f"keep_mask must be {expected}, or 1 in the place of a size; got {found}")
     return jnp.where(keep_mask, x / (1 - rate), 0)
+
+
+def drop(x: Float[Array, "*shape"], rate: float, keep_mask: Bool[Array, "*#shape"] | None) -> Float[Array, "*shape"]:
+    """Apply `dropout` if there is a mask."""
+    return x if keep_mask is None else dropout(x, rate, keep_mask)

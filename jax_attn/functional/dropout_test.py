@@ -12,8 +12,18 @@ def test_what_is_kept_is_scaled_and_the_rest_is_zero():
     np.testing.assert_array_equal(dropout(x, 0.75, jnp.array([True, False, False])), [4, 0, 0])
 
 
-def test_the_mask_keeps_one_minus_rate():
-    assert abs(keep_mask(jax.random.key(0), 0.2, (10_000,)).mean() - 0.8) < 0.02
+@pytest.mark.parametrize("rate", [0.2, 0.7])
+def test_the_mask_keeps_one_minus_rate(rate):
+    mask = keep_mask(jax.random.key(0), rate, (3, 33_333))
+    np.testing.assert_allclose(mask.mean(axis=1), 1 - rate, atol=0.01)
+    assert abs((mask[0] & mask[1]).mean() - (1 - rate) ** 2) < 0.01  # rows and
+    assert abs((mask[:, ::2][:, :-1] & mask[:, 1::2]).mean() - (1 - rate) ** 2) < 0.01  # neighbours are independent
+
+
+def test_an_axis_of_one_drops_the_same_entries_along_it():
+    x, keep = jnp.arange(1.0, 7).reshape(2, 3), jnp.array([[True, False, True]])
+    np.testing.assert_array_equal(dropout(x, 0.5, keep), [[2, 0, 6], [8, 0, 12]])
+    np.testing.assert_array_equal(dropout(x, 0.5, keep.T[:2]), [[2, 4, 6], [0, 0, 0]])
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])

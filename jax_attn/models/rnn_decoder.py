@@ -8,24 +8,24 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
-from jaxtyping import Bool, Float, Int, Num
+from jaxtyping import Bool, Float, Int, Num, PRNGKeyArray
 
 from jax_attn.functional.checks import (
     require_bool,
     require_float,
     require_ids,
+    require_rate,
     require_shape,
     shape_text,
     wide_dtype,
 )
-from jax_attn.functional.dropout import dropout as drop
-from jax_attn.functional.dropout import keep_mask as draw_keep_mask
+from jax_attn.functional.dropout import draw_keep_masks, drop
 from jax_attn.functional.recurrence import scan
 from jax_attn.models.rnn_encoder import EncoderOutput
 from jax_attn.modules.attention import Memory, make_attention
 from jax_attn.modules.recurrent import CellWeights, make_recurrent
 
-Query = Literal["previous", "new"]
+Query = Literal["previous", "new", "between"]
 
 
 class DecoderMemory(NamedTuple):
@@ -42,16 +42,20 @@ class DecoderState(NamedTuple):
 
     rnn: tuple[Any, ...]
     """The carry of each layer: h `[B, H]` for a GRU, (h, c) for an LSTM."""
-    feed: Float[Array, "batch hidden"] | None
+    feed: Float[Array, "batch output"] | None
     """The attentional vector of the previous step; None without input feeding."""
 
 
 class DecoderKeepMasks(NamedTuple):
-    """The entries that dropout keeps, for all steps. Given instead of drawn, they let two frameworks drop the same."""
+    """The entries that the decoder's dropout keeps. Variational dropout has 1 in the place of T, where marked by #."""
 
-    layers: Bool[Array, "time between batch hidden"] | None = None
-    attention: Bool[Array, "time batch *heads key"] | None = None
+    layers: Bool[Array, "batch between #time hidden"] | None = None
+    attention: Bool[Array, "batch time *heads key"] | None = None
     """For the attention weights; several heads have their own axis."""
+    words: Bool[Array, "batch time 1"] | None = None
+    embedding: Bool[Array, "batch #time feature"] | None = None
+    output: Bool[Array, "batch #time output"] | None = None
+    """For the features that the output layer reads."""
 
 
 class Seq2SeqAttentionDecoder(nn.Module):
@@ -67,23 +71,35 @@ class Seq2SeqAttentionDecoder(nn.Module):
         s_t = rnn([feed_{t−1}; x], s_{t−1}),   context = attention(query = top h of s_t)
         feed_t = tanh(attentional([context; top h of s_t])),   logits = dense(feed_t)
 
+    With `query="between"` two recurrent steps are taken for each token, and the first one's state attends: the
+    conditional GRU of Nematus (Sennrich et al., 2017), or LSTM. The second step moves the top layer:
+
+        s'_t = rnn([feed_{t−1}; x], s_{t−1}),   context = attention(query = top h of s'_t)
+        s_t = transition(context, s'_t),   feed_t and logits as above
+
     Args:
         vocab_size: N of the target.
         embed_size: features of an embedding, drawn from N(0, 1).
         num_hiddens: H.
         num_layers: layers of the recurrent network.
         dropout: the rate between its layers and on the attention weights, as in the book.
+        dropout_words: the rate of whole tokens, whose embeddings become zero; drawn for each position.
+        dropout_embedding: the rate of the embeddings' entries.
+        dropout_output: the rate of the features that the output layer reads. The feed keeps them all.
+        variational: drop the same entries between layers, of the embeddings and of the output's features at all steps
+            of a sentence (Gal & Ghahramani, 2016).
         cell: "gru" or "lstm".
         attention: an attention module, with its own rate of dropout, or one of the names in
             `jax_attn.modules.attention.ATTENTIONS`. The weights of several heads are returned as their mean. "none":
             the context of every step is the encoder's final state, as in the book's model without attention.
         num_heads: for attention "multi_head".
-        query: what attends: the state before the step or after it, see above.
-        input_feeding: see above; it needs `query="new"`.
+        query: what attends: the state before the step, after it, or between its two halves, see above.
+        input_feeding: see above; it needs `query="new"` or "between".
         bridge: compute the initial state from the encoder's final state by tanh of a Dense layer (one for h, one for c,
             shared by the layers). Without it the initial state is the final state, its directions side by side, and
             the sizes must be equal.
-        tie_embeddings: logits = output · embeddingᵀ + bias; needs `embed_size == num_hiddens`.
+        tie_embeddings: logits = output · embeddingᵀ + bias (Press & Wolf, 2017). The attentional vector then has
+            `embed_size` features; `query="previous"` has none, and needs `embed_size == num_hiddens`.
         use_bias: whether the recurrent network has biases.
         dtype, param_dtype: as in Flax.
 
@@ -95,6 +111,10 @@ class Seq2SeqAttentionDecoder(nn.Module):
     num_hiddens: int
     num_layers: int = 1
     dropout: float = 0.0
+    dropout_words: float = field(default=0.0, kw_only=True)
+    dropout_embedding: float = field(default=0.0, kw_only=True)
+    dropout_output: float = field(default=0.0, kw_only=True)
+    variational: bool = field(default=False, kw_only=True)
     cell: str = field(default="gru", kw_only=True)
     attention: nn.Module | str = field(default="additive", kw_only=True)
     num_heads: int = field(default=4, kw_only=True)
@@ -109,18 +129,29 @@ class Seq2SeqAttentionDecoder(nn.Module):
     def __post_init__(self) -> None:
         if self.query not in get_args(Query):
             raise ValueError(f"query must be one of {get_args(Query)}; got {self.query!r}")
-        if self.input_feeding and self.query != "new":
+        if self.input_feeding and self.query == "previous":
             raise ValueError('input_feeding needs query="new"; got "previous", which feeds its context in already')
-        if self.tie_embeddings and self.embed_size != self.num_hiddens:
+        if self.tie_embeddings and self.query == "previous" and self.embed_size != self.num_hiddens:
             raise ValueError(
-                f"tie_embeddings needs embed_size == num_hiddens; got {self.embed_size} and {self.num_hiddens}"
+                f'tie_embeddings with query="previous" needs embed_size == num_hiddens; got {self.embed_size} and '
+                f"{self.num_hiddens}"
             )
+        require_rate(
+            dropout_words=self.dropout_words,
+            dropout_embedding=self.dropout_embedding,
+            dropout_output=self.dropout_output,
+        )
         if isinstance(self.attention, str) and self.attention != "none":
             self.attention = make_attention(
                 self.attention, self.num_hiddens, self.dropout, num_heads=self.num_heads,
                 dtype=self.dtype, param_dtype=self.param_dtype,
             )  # fmt: skip
         super().__post_init__()
+
+    @property
+    def output_size(self) -> int:
+        """The number of features that the output layer reads."""
+        return self.embed_size if self.tie_embeddings else self.num_hiddens
 
     def setup(self) -> None:
         def dense(features: int, use_bias: bool) -> nn.Dense:
@@ -146,8 +177,16 @@ class Seq2SeqAttentionDecoder(nn.Module):
             self.bridge_h = dense(self.num_hiddens, use_bias=True)
             if self.cell == "lstm":
                 self.bridge_c = dense(self.num_hiddens, use_bias=True)
-        if self.query == "new":
-            self.attentional = dense(self.num_hiddens, use_bias=False)
+        if self.query == "between":
+            self.transition = make_recurrent(
+                self.cell,
+                self.num_hiddens,
+                use_bias=self.use_bias,
+                dtype=self.dtype,
+                param_dtype=self.param_dtype,
+            )
+        if self.query != "previous":
+            self.attentional = dense(self.output_size, use_bias=False)
         if self.tie_embeddings:
             self.dense_bias = self.param("dense_bias", nn.initializers.zeros, (self.vocab_size,), self.param_dtype)
         else:
@@ -232,7 +271,10 @@ class Seq2SeqAttentionDecoder(nn.Module):
             tuple(part[:, layer] for part in memory.initial) if self.cell == "lstm" else memory.initial[0][:, layer]
             for layer in range(self.num_layers)
         )
-        return DecoderState(carries, jnp.zeros_like(memory.initial[0][:, 0]) if self.input_feeding else None)
+        initial = memory.initial[0]
+        return DecoderState(
+            carries, jnp.zeros((len(initial), self.output_size), initial.dtype) if self.input_feeding else None
+        )
 
     def step(
         self, tokens: Int[Array, "rows"], state: DecoderState, memory: DecoderMemory
@@ -292,8 +334,8 @@ class Seq2SeqAttentionDecoder(nn.Module):
         deterministic: bool = True,
         keep_masks: DecoderKeepMasks | None = None,
         return_weights: bool = True,
-    ) -> tuple[Float[Array, "batch time hidden"], Float[Array, "batch time key"] | None]:
-        """Run teacher forcing up to the output layer, and return its input `[B, T, H]` in the place of logits.
+    ) -> tuple[Float[Array, "batch time output"], Float[Array, "batch time key"] | None]:
+        """Run teacher forcing up to the output layer, and return what it reads, `[B, T, output_size]`, not the logits.
 
         The embeddings' part of the gates does not depend on the recurrence: it is one product for all steps, before the
         loop. The loop takes the same step as `step`.
@@ -301,15 +343,22 @@ class Seq2SeqAttentionDecoder(nn.Module):
         require_ids(self.vocab_size, targets=targets)
         if targets.ndim != 2 or targets.shape[0] != memory.initial[0].shape[0]:
             raise ValueError(f"targets must be [{memory.initial[0].shape[0]}, T]; got {shape_text(targets.shape)}")
-        embedding_weights, cells = self._cells(memory)
-        projected = embedding_weights.project(self.embedding(targets.T))  # [T, B, gates]
+        source_len = memory.attention.values.shape[-2]
         if keep_masks is None:
-            keep_masks = DecoderKeepMasks() if deterministic else self._draw_keep_masks(targets, memory)
-        for mask, shape in zip(keep_masks, self._keep_mask_shapes(targets, memory), strict=True):
+            drops = not deterministic and any(self._rates)
+            keep_masks = DecoderKeepMasks()
+            if drops:
+                keep_masks = self.draw_keep_masks(self.make_rng("dropout"), targets.shape, source_len)
+        for mask, shape in zip(keep_masks, self._keep_mask_shapes(targets.shape, source_len), strict=True):
             if mask is not None:
                 require_bool(keep_masks=mask)
                 require_shape(shape, keep_masks=mask)
+        keep = _time_first(keep_masks, targets.shape[1])
 
+        embedding_weights, cells = self._cells(memory)
+        embedded = drop(self.embedding(targets.T), self.dropout_words, keep.words)
+        embedded = drop(embedded, self.dropout_embedding, keep.embedding)
+        projected = embedding_weights.project(embedded)  # [T, B, gates]
         state = self.initial_state(memory)
         if self.is_initializing():  # parameters cannot be made within the loop
             self._advance(cells, projected[0], state, memory, DecoderKeepMasks())
@@ -321,11 +370,13 @@ class Seq2SeqAttentionDecoder(nn.Module):
             state, output, weights = result
             return state, (output, weights if return_weights else None)
 
-        _, (outputs, weights) = scan(advance, state, (projected, keep_masks))
-        return jnp.swapaxes(outputs, 0, 1), None if weights is None else jnp.swapaxes(weights, 0, 1)
+        of_steps = DecoderKeepMasks(layers=keep.layers, attention=keep.attention)
+        _, (outputs, weights) = scan(advance, state, (projected, of_steps))
+        features = drop(outputs, self.dropout_output, keep.output)
+        return jnp.swapaxes(features, 0, 1), None if weights is None else jnp.swapaxes(weights, 0, 1)
 
-    def output_layer(self) -> tuple[Float[Array, "hidden vocab"], Float[Array, "vocab"]]:
-        """Return the output layer's kernel `[H, N]` and bias `[N]`, in the dtype of the computation."""
+    def output_layer(self) -> tuple[Float[Array, "output vocab"], Float[Array, "vocab"]]:
+        """Return the output layer's kernel `[output_size, N]` and bias `[N]`, in the dtype of the computation."""
         if self.tie_embeddings:
             kernel, bias = self.embedding.embedding.T, self.dense_bias
         else:
@@ -341,17 +392,22 @@ class Seq2SeqAttentionDecoder(nn.Module):
     def _cells(self, memory: DecoderMemory) -> tuple[CellWeights, tuple[CellWeights, ...]]:
         """Return the weights that project the embedding (with b_ih), and the layers' weights without that part.
 
-        The first layer's input is [context or feed; embedding], in this order, as in the book.
+        The first layer's input is [context or feed; embedding], in this order, as in the book. With `query="between"`
+        the weights of the second step come last.
         """
         (first,), *upper = self.rnn.weights(self._joined_size(memory) + self.embed_size)
         embedding_weights = first._replace(kernel_ih=first.kernel_ih[-self.embed_size :])
         joined_weights = first._replace(kernel_ih=first.kernel_ih[: -self.embed_size])
-        return embedding_weights, (joined_weights, *(cell for (cell,) in upper))
+        second = self.transition.weights(self._context_size(memory))[0] if self.query == "between" else ()
+        return embedding_weights, (joined_weights, *(cell for (cell,) in upper), *second)
 
     def _joined_size(self, memory: DecoderMemory) -> int:
         """Return the number of features before the embedding in the recurrent network's input."""
-        if self.query == "new":
-            return self.num_hiddens if self.input_feeding else 0
+        if self.query == "previous":
+            return self._context_size(memory)
+        return self.output_size if self.input_feeding else 0
+
+    def _context_size(self, memory: DecoderMemory) -> int:
         if isinstance(self.attention, str):  # "none"
             return memory.attention.values.shape[-1]
         return self.attention.context_size(memory.attention)
@@ -367,7 +423,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
         """Take a step from a projected embedding `[rows, gates]`.
 
         Returns:
-            The new state, the output `[rows, H]`, and the attention weights `[rows, K]` or None.
+            The new state, the output `[rows, output_size]`, and the attention weights `[rows, K]` or None.
         """
         weights = None
         joined = state.feed
@@ -375,15 +431,19 @@ class Seq2SeqAttentionDecoder(nn.Module):
             joined, weights = self._attend(_top(state), memory, keep.attention)
         carry, output = self.rnn.advance(cells[0], state.rnn[0], projected, joined)
         carries = [carry]
-        for layer, cell in enumerate(cells[1:], start=1):
-            below = output if keep.layers is None else drop(output, self.dropout, keep.layers[layer - 1])
-            bias = jnp.zeros_like(projected)  # the layer projects `below` within `advance`
-            if cell.bias_ih is not None:
-                bias = bias + cell.bias_ih
-            carry, output = self.rnn.advance(cell, state.rnn[layer], bias, below)
+
+        def advance(cell: CellWeights, carry: Any, inputs: Array) -> tuple[Any, Array]:
+            bias = jnp.zeros_like(projected)  # the inputs are projected within the step
+            return self.rnn.advance(cell, carry, bias if cell.bias_ih is None else bias + cell.bias_ih, inputs)
+
+        for layer, cell in enumerate(cells[1 : self.num_layers], start=1):
+            below = drop(output, self.dropout, None if keep.layers is None else keep.layers[:, layer - 1])
+            carry, output = advance(cell, state.rnn[layer], below)
             carries.append(carry)
-        if self.query == "new":
+        if self.query != "previous":
             context, weights = self._attend(output, memory, keep.attention)
+            if self.query == "between":
+                carries[-1], output = advance(cells[-1], carries[-1], context)
             output = jnp.tanh(self.attentional(jnp.concatenate([context, output], axis=-1)))
         return DecoderState(tuple(carries), output if self.input_feeding else None), output, weights
 
@@ -407,21 +467,40 @@ class Seq2SeqAttentionDecoder(nn.Module):
             return self.embedding.attend(outputs) + self.dense_bias
         return self.dense(outputs)
 
-    def _keep_mask_shapes(self, targets: Array, memory: DecoderMemory) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Return the shapes `[T, layers − 1, B, H]` and `[T, B, K]`, with several heads `[T, B, heads, K]`."""
-        batch, time = targets.shape
-        between = (time, self.num_layers - 1, batch, self.num_hiddens)
-        return between, (time, batch, *memory.attention.values.shape[1:-1])
+    @nn.nowrap
+    def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...], source_len: int) -> DecoderKeepMasks:
+        """Draw the masks of `[B, T]` targets and sources of this length, for all steps. Parameters are not needed."""
+        return DecoderKeepMasks(*draw_keep_masks(key, self._rates, self._keep_mask_shapes(shape, source_len)))
 
-    def _draw_keep_masks(self, targets: Array, memory: DecoderMemory) -> DecoderKeepMasks:
-        """Draw the masks of all steps, outside the loop."""
-        between, on_weights = self._keep_mask_shapes(targets, memory)
-        layers, weights = None, None
-        if self.num_layers > 1 and self.dropout > 0:
-            layers = draw_keep_mask(self.make_rng("dropout"), self.dropout, between)
-        if not isinstance(self.attention, str) and self.attention.dropout > 0:  # a module has a rate of its own
-            weights = draw_keep_mask(self.make_rng("dropout"), self.attention.dropout, on_weights)
-        return DecoderKeepMasks(layers, weights)
+    @nn.nowrap
+    def _keep_mask_shapes(self, shape: tuple[int, ...], source_len: int) -> tuple[tuple[int, ...], ...]:
+        """Return the shape of each of the `DecoderKeepMasks`."""
+        batch, time = shape
+        steps = 1 if self.variational else time
+        heads = () if isinstance(self.attention, str) else self.attention.heads
+        return (
+            (batch, self.num_layers - 1, steps, self.num_hiddens),
+            (batch, time, *heads, source_len),
+            (batch, time, 1),
+            (batch, steps, self.embed_size),
+            (batch, steps, self.output_size),
+        )
+
+    @property
+    def _rates(self) -> tuple[float, ...]:
+        """The rate of each of the `DecoderKeepMasks`."""
+        between = self.dropout if self.num_layers > 1 else 0.0
+        on_weights = 0.0 if isinstance(self.attention, str) else self.attention.dropout  # a module has its own rate
+        return between, on_weights, self.dropout_words, self.dropout_embedding, self.dropout_output
+
+
+def _time_first(masks: DecoderKeepMasks, time: int) -> DecoderKeepMasks:
+    """Put the axis of time first. The masks between layers are repeated for all steps, since the loop reads them."""
+    layers, *others = masks
+    if layers is not None:
+        layers = jnp.moveaxis(layers, 2, 0)  # [T, B, layers − 1, H]
+        layers = jnp.broadcast_to(layers, (time, *layers.shape[1:]))
+    return DecoderKeepMasks(layers, *(None if mask is None else jnp.swapaxes(mask, 0, 1) for mask in others))
 
 
 def _top(state: DecoderState) -> Array:

@@ -206,7 +206,7 @@ KEEP = {"keep everything": True, "keep nothing": False}
 @pytest.mark.parametrize("keep", KEEP.values(), ids=KEEP)
 def test_keep_masks_drop_the_attention_s_weights_and_what_goes_between_the_layers(keep):
     c, plain = case(num_layers=2, dropout=0.5), case(num_layers=2)
-    masks = DecoderKeepMasks(jnp.full((T, 1, B, H), keep), jnp.full((T, B, S), keep))
+    masks = DecoderKeepMasks(jnp.full((B, 1, T, H), keep), jnp.full((B, T, S), keep))
     logits, weights = c.decode(c.variables, TARGETS, c.memory, keep_masks=masks)
     # By hand: kept at rate 1/2, context and the second layer's input double; dropped, both are zero.
     scale = 2.0 if keep else 0.0

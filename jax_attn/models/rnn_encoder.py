@@ -7,9 +7,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
-from jax_attn.functional.checks import require_ids, require_lengths, require_rank, require_shape
+from jax_attn.functional.checks import require_ids, require_lengths, require_rank, require_rate, require_shape
+from jax_attn.functional.dropout import draw_keep_masks, drop
 from jax_attn.modules.recurrent import RecurrentState, make_recurrent
 
 
@@ -22,6 +23,14 @@ class EncoderOutput(NamedTuple):
     """The final state of all layers, h (GRU) or (h, c) (LSTM), each `[layers · directions, *batch, H]`."""
 
 
+class EncoderKeepMasks(NamedTuple):
+    """The entries that the encoder's dropout keeps. Variational dropout has 1 in the place of T."""
+
+    layers: Bool[Array, "*batch between #time hidden"] | None = None
+    words: Bool[Array, "*batch time 1"] | None = None
+    embedding: Bool[Array, "*batch #time feature"] | None = None
+
+
 class Seq2SeqEncoder(nn.Module):
     """Embedding, then a recurrent network.
 
@@ -30,7 +39,11 @@ class Seq2SeqEncoder(nn.Module):
         embed_size: features of an embedding, drawn from N(0, 1).
         num_hiddens: H, in each direction.
         num_layers: layers of the recurrent network.
-        dropout: between its layers.
+        dropout: the rate between its layers.
+        dropout_words: the rate of whole tokens, whose embeddings become zero; drawn for each position.
+        dropout_embedding: the rate of the embeddings' entries.
+        variational: drop the same entries between layers and of the embeddings at all positions of a sentence (Gal &
+            Ghahramani, 2016).
         cell: "gru" or "lstm".
         bidirectional: read each sentence from both ends (Bahdanau et al., 2015).
         stop_at_length: stop at each sentence's length. False runs through the padding, and the final state is the one
@@ -45,11 +58,18 @@ class Seq2SeqEncoder(nn.Module):
     num_hiddens: int
     num_layers: int = 1
     dropout: float = 0.0
+    dropout_words: float = field(default=0.0, kw_only=True)
+    dropout_embedding: float = field(default=0.0, kw_only=True)
+    variational: bool = field(default=False, kw_only=True)
     cell: str = field(default="gru", kw_only=True)
     bidirectional: bool = field(default=False, kw_only=True)
     stop_at_length: bool = field(default=True, kw_only=True)
     dtype: DTypeLike | None = field(default=None, kw_only=True)
     param_dtype: DTypeLike = field(default=jnp.float32, kw_only=True)
+
+    def __post_init__(self) -> None:
+        require_rate(dropout_words=self.dropout_words, dropout_embedding=self.dropout_embedding)
+        super().__post_init__()
 
     def setup(self) -> None:
         self.embedding = nn.Embed(
@@ -75,18 +95,41 @@ class Seq2SeqEncoder(nn.Module):
         valid_lens: Int[Array, "*batch"] | None = None,
         *,
         deterministic: bool = True,
-        keep_masks: Bool[Array, "between *batch time hidden"] | None = None,
+        keep_masks: EncoderKeepMasks | None = None,
+        embedding: nn.Module | None = None,
     ) -> EncoderOutput:
-        """Encode `[*batch, T]` ids; the other arguments are those of `LSTM.__call__`."""
+        """Encode `[*batch, T]` ids.
+
+        Args:
+            tokens, valid_lens: `[*batch, T]` ids and `[*batch]` lengths.
+            deterministic: False turns dropout on, which draws from the "dropout" stream.
+            keep_masks: the entries that dropout keeps, given instead of drawn.
+            embedding: used in the place of the encoder's own, which then has no parameters.
+        """
         require_ids(self.vocab_size, tokens=tokens)
         require_rank(1, "[*batch, T]", tokens=tokens)
         if valid_lens is not None:  # checked even with stop_at_length=False: the attention gets the same lengths
             require_shape(tokens.shape[:-1], valid_lens=valid_lens)
             require_lengths(tokens.shape[-1], valid_lens=valid_lens)
-        outputs, state = self.rnn(
-            self.embedding(tokens),
-            valid_lens if self.stop_at_length else None,
-            deterministic=deterministic,
-            keep_masks=keep_masks,
-        )
-        return EncoderOutput(outputs, state)
+        if keep_masks is None:
+            drops = not deterministic and any(self._rates)
+            keep_masks = self.draw_keep_masks(self.make_rng("dropout"), tokens.shape) if drops else EncoderKeepMasks()
+        embedded = (self.embedding if embedding is None else embedding)(tokens)
+        embedded = drop(embedded, self.dropout_words, keep_masks.words)
+        embedded = drop(embedded, self.dropout_embedding, keep_masks.embedding)
+        lens = valid_lens if self.stop_at_length else None
+        return EncoderOutput(*self.rnn(embedded, lens, keep_masks=keep_masks.layers))
+
+    @nn.nowrap
+    def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> EncoderKeepMasks:
+        """Draw the masks of `[*batch, T]` tokens. Parameters are not needed."""
+        *batch, time = shape
+        steps = 1 if self.variational else time
+        hidden = self.num_hiddens * (2 if self.bidirectional else 1)
+        shapes = ((self.num_layers - 1, steps, hidden), (time, 1), (steps, self.embed_size))
+        return EncoderKeepMasks(*draw_keep_masks(key, self._rates, [(*batch, *shape) for shape in shapes]))
+
+    @property
+    def _rates(self) -> tuple[float, ...]:
+        """The rate of each of the `EncoderKeepMasks`."""
+        return self.dropout if self.num_layers > 1 else 0.0, self.dropout_words, self.dropout_embedding

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_attn import GRU, LSTM, Seq2SeqEncoder
+from jax_attn import GRU, LSTM, EncoderKeepMasks, Seq2SeqEncoder
 
 TOKENS, LENS = jnp.array([[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8]]), jnp.array([4, 2, 0])
 
@@ -42,7 +42,18 @@ def test_padding_is_run_through_only_when_asked():
 def test_dropout_is_that_of_the_recurrent_network():
     module = Seq2SeqEncoder(10, 8, 4, 2, dropout=0.5)
     params = random_params(module, TOKENS)
-    nothing = jax.jit(module.apply)(params, TOKENS, keep_masks=jnp.zeros((1, 3, 4, 4), bool)).outputs
+    nothing = jax.jit(module.apply)(params, TOKENS, keep_masks=EncoderKeepMasks(jnp.zeros((3, 1, 4, 4), bool))).outputs
     np.testing.assert_array_equal(nothing, jnp.broadcast_to(nothing[:1], nothing.shape))
     drop = jax.jit(lambda key: module.apply(params, TOKENS, deterministic=False, rngs={"dropout": key}).outputs)
     assert np.abs(drop(jax.random.key(1)) - drop(jax.random.key(2))).max() > 0.01
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_masks_are_drawn_for_each_rate_and_variational_ones_once_for_all_steps(steps):
+    rates = {"dropout": 0.5, "dropout_words": 0.1, "dropout_embedding": 0.2, "variational": steps == 1}
+    module = Seq2SeqEncoder(10, 8, 4, 2, bidirectional=True, **rates)
+    masks = module.draw_keep_masks(jax.random.key(0), (3, 4))
+    assert {mask.shape for mask in masks} == {(3, 1, steps, 8), (3, 4, 1), (3, steps, 8)}
+    encoded = jax.jit(module.apply)(random_params(module, TOKENS), TOKENS, LENS, keep_masks=masks)
+    assert np.isfinite(encoded.outputs).all()
+    assert Seq2SeqEncoder(10, 8, 4, dropout=0.5).draw_keep_masks(jax.random.key(0), (3, 4)) == EncoderKeepMasks()

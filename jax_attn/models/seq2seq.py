@@ -1,12 +1,23 @@
 """Encoder and decoder as one model."""
 
+from dataclasses import field
+from typing import NamedTuple
+
 import flax.linen as nn
+import jax
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, PRNGKeyArray
 
 from jax_attn.functional.losses import projected_cross_entropy
-from jax_attn.models.rnn_decoder import DecoderMemory, DecoderState
-from jax_attn.models.rnn_encoder import EncoderOutput
+from jax_attn.models.rnn_decoder import DecoderKeepMasks, DecoderMemory, DecoderState
+from jax_attn.models.rnn_encoder import EncoderKeepMasks, EncoderOutput
+
+
+class KeepMasks(NamedTuple):
+    """The entries that dropout keeps in the whole model. Every mask leads with the batch."""
+
+    encoder: EncoderKeepMasks = EncoderKeepMasks()
+    decoder: DecoderKeepMasks = DecoderKeepMasks()
 
 
 class EncoderDecoder(nn.Module):
@@ -23,10 +34,36 @@ class EncoderDecoder(nn.Module):
         encoder: called with (sources, source_lens).
         decoder: a module with `prepare`, `initial_state`, `step`, `features`, `output_layer`, and a call for teacher
             forcing.
+        share_embedding: the encoder reads the decoder's embedding and has none of its own. Both need one vocabulary and
+            `embed_size`. With the decoder's `tie_embeddings` one matrix serves three times (Press & Wolf, 2017).
     """
 
     encoder: nn.Module
     decoder: nn.Module
+    share_embedding: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.share_embedding:
+            ours, theirs = ((half.vocab_size, half.embed_size) for half in (self.encoder, self.decoder))
+            if ours != theirs:
+                raise ValueError(
+                    f"share_embedding needs vocab_size and embed_size to be the same in encoder and decoder; got "
+                    f"{list(ours)} and {list(theirs)}"
+                )
+        super().__post_init__()
+
+    @nn.nowrap
+    def draw_keep_masks(self, key: PRNGKeyArray, sources: tuple[int, ...], targets: tuple[int, ...]) -> KeepMasks:
+        """Draw all masks of a batch of sources `[B, S]` and targets `[B, T]`, given as shapes.
+
+        Parameters are not needed. So devices that share a batch can be given their rows of the masks of all of it, and
+        the result does not depend on their number.
+        """
+        for_encoder, for_decoder = jax.random.split(key)
+        return KeepMasks(
+            self.encoder.draw_keep_masks(for_encoder, sources),
+            self.decoder.draw_keep_masks(for_decoder, targets, sources[1]),
+        )
 
     def encode(
         self,
@@ -34,9 +71,16 @@ class EncoderDecoder(nn.Module):
         source_lens: Int[Array, "batch"] | None = None,
         *,
         deterministic: bool = True,
+        keep_masks: EncoderKeepMasks | None = None,
     ) -> DecoderMemory:
         """Encode the sources, `[B, S]` ids and `[B]` lengths, to the decoder's memory."""
-        encoded: EncoderOutput = self.encoder(sources, source_lens, deterministic=deterministic)
+        encoded: EncoderOutput = self.encoder(
+            sources,
+            source_lens,
+            deterministic=deterministic,
+            keep_masks=keep_masks,
+            **({"embedding": self.decoder.embedding} if self.share_embedding else {}),
+        )
         return self.decoder.prepare(encoded, source_lens)
 
     def initial_state(self, memory: DecoderMemory) -> DecoderState:
@@ -56,11 +100,17 @@ class EncoderDecoder(nn.Module):
         source_lens: Int[Array, "batch"] | None = None,
         *,
         deterministic: bool = True,
+        keep_masks: KeepMasks | None = None,
         return_weights: bool = True,
     ) -> tuple[Float[Array, "batch time vocab"], Float[Array, "batch time source"] | None]:
-        """Return the logits `[B, T, N]` of the token after each given one, and the attention weights `[B, T, S]`."""
-        memory = self.encode(sources, source_lens, deterministic=deterministic)
-        return self.decoder(targets, memory, deterministic=deterministic, return_weights=return_weights)
+        """Return the logits `[B, T, N]` of the token after each given one, and the attention weights `[B, T, S]`.
+
+        `deterministic=False` turns dropout on, which draws from the "dropout" stream; `keep_masks` are given instead.
+        """
+        of_encoder, of_decoder = (None, None) if keep_masks is None else keep_masks
+        memory = self.encode(sources, source_lens, deterministic=deterministic, keep_masks=of_encoder)
+        options = {"deterministic": deterministic, "keep_masks": of_decoder, "return_weights": return_weights}
+        return self.decoder(targets, memory, **options)
 
     def cross_entropy(
         self,
@@ -72,6 +122,7 @@ class EncoderDecoder(nn.Module):
         *,
         label_smoothing: float = 0.0,
         deterministic: bool = True,
+        keep_masks: KeepMasks | None = None,
     ) -> tuple[Float[Array, ""], Float[Array, "batch time"]]:
         """Compute the cross entropy of the call's logits without holding them all: see `projected_cross_entropy`.
 
@@ -81,12 +132,15 @@ class EncoderDecoder(nn.Module):
             labels: `[B, T]` ids, the next token at each.
             weights: `[B, T]`, the weight of each label in the sum; 0 masks it.
             label_smoothing: see `projected_cross_entropy`.
-            deterministic: False turns dropout on.
+            deterministic: False turns dropout on, which draws from the "dropout" stream.
+            keep_masks: the entries that dropout keeps, given instead of drawn.
 
         Returns:
             Σ weights · losses, and the losses in nats `[B, T]`, which have no gradient.
         """
-        memory = self.encode(sources, source_lens, deterministic=deterministic)
-        features, _ = self.decoder.features(targets, memory, deterministic=deterministic, return_weights=False)
+        of_encoder, of_decoder = (None, None) if keep_masks is None else keep_masks
+        memory = self.encode(sources, source_lens, deterministic=deterministic, keep_masks=of_encoder)
+        options = {"deterministic": deterministic, "keep_masks": of_decoder, "return_weights": False}
+        features, _ = self.decoder.features(targets, memory, **options)
         kernel, bias = self.decoder.output_layer()
         return projected_cross_entropy(features, kernel, bias, labels, weights, label_smoothing=label_smoothing)

@@ -8,6 +8,7 @@ from flax import nnx
 
 from jax_attn import (
     EncoderDecoder,
+    KeepMasks,
     Seq2SeqAttentionDecoder,
     Seq2SeqEncoder,
     beam_search,
@@ -73,6 +74,49 @@ def test_its_cross_entropy_is_that_of_its_logits(tie_embeddings, label_lens):
     close(*(jax.jit(jax.value_and_grad(loss))(params) for loss in (at_once, by_logits)))
 
 
+RATES = {"dropout": 0.4, "dropout_words": 0.3, "dropout_embedding": 0.2}
+
+
+@pytest.mark.parametrize("variational", [False, True])
+def test_every_dropout_changes_the_loss_and_its_masks_can_be_drawn_before(variational):
+    encoder = Seq2SeqEncoder(9, 6, 4, 2, **RATES, variational=variational)
+    more = {"dropout_output": 0.1, "query": "between", "tie_embeddings": True, "variational": variational}
+    model = EncoderDecoder(encoder, Seq2SeqAttentionDecoder(7, 6, 4, 2, **RATES, **more))
+    params = random_params(model, SOURCES, TARGETS, LENS)
+
+    @jax.jit
+    def loss(keep_masks):
+        given = SOURCES, TARGETS[:, :-1], TARGETS[:, 1:], jnp.ones((3, 3)), LENS
+        return model.apply(params, *given, keep_masks=keep_masks, method="cross_entropy")[0]
+
+    masks = model.draw_keep_masks(jax.random.key(3), SOURCES.shape, (3, 3))
+    assert all(mask.shape[0] == 3 for mask in jax.tree.leaves(masks))
+    keep_all = jax.tree.map(jnp.ones_like, masks)
+    reference = loss(keep_all)
+    for half in KeepMasks._fields:
+        for name, mask in getattr(masks, half)._asdict().items():
+            if mask is not None:
+                changed = getattr(keep_all, half)._replace(**{name: jnp.zeros_like(mask)})
+                assert abs(loss(keep_all._replace(**{half: changed})) - reference) > 1e-3, (half, name)
+    assert len(jax.tree.leaves(masks)) == 8
+
+
+def test_one_matrix_may_serve_as_all_three_embeddings():
+    def tied(source_vocab_size):
+        decoder = Seq2SeqAttentionDecoder(7, 6, 4, query="new", input_feeding=True, tie_embeddings=True)
+        return EncoderDecoder(Seq2SeqEncoder(source_vocab_size, 6, 4), decoder, share_embedding=True)
+
+    with pytest.raises(ValueError, match=r"share_embedding needs .* got \[9, 6\] and \[7, 6\]"):
+        tied(9)
+    params = random_params(tied(7), TARGETS, TARGETS)["params"]
+    assert set(params["encoder"]) == {"rnn"}
+    assert "dense" not in params["decoder"]
+    matrix = params["decoder"]["embedding"]["embedding"]
+    own = {"params": {**params, "encoder": params["encoder"] | {"embedding": {"embedding": matrix}}}}
+    apart = EncoderDecoder(tied(7).encoder, tied(7).decoder)
+    close(*(jax.jit(m.apply)(p, TARGETS, TARGETS) for m, p in ((tied(7), {"params": params}), (apart, own))))
+
+
 def test_a_token_changes_no_logits_before_it():
     logits, _ = apply(params, SOURCES, TARGETS, LENS)
     changed, _ = apply(params, SOURCES, TARGETS.at[:, 2].add(1) % 7, LENS)
@@ -118,6 +162,14 @@ def test_a_model_computes_in_bfloat16_with_parameters_in_float32(cell):
     assert logits.dtype == jnp.bfloat16
     expected, _ = jax.jit(build(cell=cell).apply)(params, SOURCES, TARGETS, LENS)
     np.testing.assert_allclose(logits.astype(jnp.float32), expected, atol=0.1)
+
+    def loss(params, model):
+        given = SOURCES, TARGETS[:, :-1], TARGETS[:, 1:], jnp.ones((3, 3)), LENS
+        return model.apply(params, *given, label_smoothing=0.1, method="cross_entropy")[0]
+
+    gradients, wide = (jax.jit(partial(jax.grad(loss), model=model))(params) for model in (half, build(cell=cell)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=0.05 * np.abs(b).max() + 0.1), gradients, wide)
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {jnp.dtype(jnp.float32)}
 
 
 def test_the_model_works_in_nnx_through_the_bridge():

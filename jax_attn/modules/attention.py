@@ -105,6 +105,11 @@ class Attention(nn.Module, kw_only=True):
         """Return a function of `functional.scores`, and the parameters that it takes after queries and keys."""
         raise NotImplementedError
 
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """The axes that the weights have between the batch and the queries: by default none."""
+        return ()
+
     def context_size(self, memory: Memory) -> int:
         """Return the number of features of the context that `attend` computes: by default that of the values."""
         return memory.values.shape[-1]
@@ -368,6 +373,10 @@ class MultiHeadAttention(Attention):
 
     def scoring(self) -> tuple[Callable[..., Array], tuple[Array, ...]]:
         return scaled_dot_score, ()
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        return (self.num_heads,)
 
     def context_size(self, memory: Memory) -> int:
         return self.num_hiddens

@@ -13,7 +13,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
 from jax_attn.functional.checks import require_bool, require_float, require_rank, require_rate, require_shape
-from jax_attn.functional.dropout import dropout as drop
+from jax_attn.functional.dropout import drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import sequence_mask
 from jax_attn.functional.recurrence import gru_step, lstm_cell, lstm_step, unroll
@@ -124,7 +124,7 @@ class Recurrent(nn.Module, kw_only=True):
         initial_state: RecurrentState | None = None,
         *,
         deterministic: bool = True,
-        keep_masks: Bool[Array, "between *batch time hidden"] | None = None,
+        keep_masks: Bool[Array, "*batch between #time hidden"] | None = None,
     ) -> tuple[Float[Array, "*batch time hidden"], RecurrentState]:
         """Run all layers over time.
 
@@ -134,8 +134,8 @@ class Recurrent(nn.Module, kw_only=True):
                 the one after its last position, and the backward direction begins there. None runs through all T.
             initial_state: in the form of the returned state; zeros by default.
             deterministic: False turns dropout on, which draws from the "dropout" stream.
-            keep_masks: `[layers − 1, *batch, T, H · directions]`, the entries that dropout keeps between layers, given
-                instead of drawn.
+            keep_masks: `[*batch, layers − 1, T, H · directions]`, the entries that dropout keeps between layers, given
+                instead of drawn. With 1 in the place of T the same ones are kept at all positions.
 
         Returns:
             The top layer's outputs `[*batch, T, H · directions]`, and the final state: h (GRU) or (h, c) (LSTM), each
@@ -145,8 +145,9 @@ class Recurrent(nn.Module, kw_only=True):
         require_rank(2, "[*batch, T, D]", inputs=inputs)
         if keep_masks is not None:
             width = self.num_hiddens * self.num_directions
+            steps = 1 if keep_masks.ndim > 1 and keep_masks.shape[-2] == 1 else inputs.shape[-2]
             require_bool(keep_masks=keep_masks)
-            require_shape((self.num_layers - 1, *inputs.shape[:-1], width), keep_masks=keep_masks)
+            require_shape((*inputs.shape[:-2], self.num_layers - 1, steps, width), keep_masks=keep_masks)
         weights = self.weights(inputs.shape[-1])
         if self.dtype is not None:
             inputs = inputs.astype(self.dtype)
@@ -190,7 +191,7 @@ class Recurrent(nn.Module, kw_only=True):
 
     def _drop_between(self, x: Array, layer: int, deterministic: bool, keep_masks: Array | None) -> Array:
         if keep_masks is not None:
-            return drop(x, self.dropout, keep_masks[layer - 1])
+            return drop(x, self.dropout, keep_masks[..., layer - 1, :, :])
         if self.dropout > 0 and not deterministic:
             return drop(x, self.dropout, draw_keep_mask(self.make_rng("dropout"), self.dropout, x.shape))
         return x

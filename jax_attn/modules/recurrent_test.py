@@ -134,7 +134,7 @@ def test_dropout_falls_between_the_layers_only_drawn_or_given(cell):
     module, params, apply = build(cell, 2, dropout=0.5)
     plain = apply(params, INPUTS)
     close(plain, build(cell, 2)[2](params, INPUTS))
-    keep = jnp.zeros((1, B, T, H), bool)
+    keep = jnp.zeros((B, 1, T, H), bool)
     outputs, state = apply(params, INPUTS, keep_masks=keep)
     close(apply(params, INPUTS, keep_masks=~keep)[1], build(cell, 2)[2](_doubled(params), INPUTS)[1])
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[0], b[0]), state, plain[1])

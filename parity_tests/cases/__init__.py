@@ -33,6 +33,8 @@ WITHOUT_CASE: dict[str, str] = {
     "show_heatmaps": "draws, and computes nothing",
     "show_alignments": "draws, and computes nothing",
     "DecoderKeepMasks": "a record of arguments: Seq2SeqAttentionDecoder is given one",
+    "EncoderKeepMasks": "a record of arguments: Seq2SeqEncoder is given one",
+    "KeepMasks": "a record of arguments: EncoderDecoder is given one",
 }
 
 

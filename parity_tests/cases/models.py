@@ -30,17 +30,27 @@ def encoder_options(**more: Any) -> dict[str, Any]:
 
 
 def encoder_variants() -> Iterator[Variant]:
-    inputs = {"tokens": tokens("encoder", SOURCE_VOCAB, 3, 5), "valid_lens": ints(3, 5, 0), "keep_masks": None}
+    none = dict.fromkeys(("keep_layers", "keep_words", "keep_embedding"))
+    inputs = {"tokens": tokens("encoder", SOURCE_VOCAB, 3, 5), "valid_lens": ints(3, 5, 0), **none}
     yield Variant("gru, both directions", inputs, encoder_options(num_layers=2, bidirectional=True))
     yield Variant("lstm", inputs, encoder_options(cell="lstm"))
     yield Variant("lstm through the padding", inputs, encoder_options(cell="lstm", stop_at_length=False))
-    keep_masks = random_for("encoder", "keep").random((1, 3, 5, HIDDEN)) < 0.6
-    yield Variant("dropout", {**inputs, "keep_masks": keep_masks}, encoder_options(num_layers=2, dropout=0.4))
+    for name, steps in (("dropout", 5), ("variational dropout", 1)):
+        masks = {"layers": (3, 1, steps, 2 * HIDDEN), "words": (3, 5, 1), "embedding": (3, steps, EMBED)}
+        rates = {"dropout": 0.4, "dropout_words": 0.3, "dropout_embedding": 0.2, "variational": steps == 1}
+        options = encoder_options(num_layers=2, bidirectional=True, **rates)
+        yield Variant(name, {**inputs, **keep_masks("encoder", masks)}, options, dtypes=("float64",))
     yield Variant("no lengths", {**inputs, "valid_lens": None}, encoder_options(), slow=True)
 
 
+def keep_masks(seed: str, shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Draw masks by the names of their records' fields."""
+    return {f"keep_{name}": random_for("keep", seed, name).random(shape) < 0.6 for name, shape in shapes.items()}
+
+
 def encoder_call(module: Any, inputs: Any) -> Any:
-    return module(inputs["tokens"], inputs["valid_lens"], keep_masks=inputs["keep_masks"])
+    masks = (inputs["keep_layers"], inputs["keep_words"], inputs["keep_embedding"])
+    return module(inputs["tokens"], inputs["valid_lens"], keep_masks=jax_attn.EncoderKeepMasks(*masks))
 
 
 # Decoder: a set that covers every attention, query, cell, initial state and dropout, not their product.
@@ -55,7 +65,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
         **FED,
     },
 }
+RATES: dict[str, Any] = {"dropout": 0.4, "dropout_words": 0.3, "dropout_embedding": 0.2, "dropout_output": 0.1}
+DROPPED, VARIATIONAL, TIED = "all dropouts", "all dropouts, variational, between, tied", "tied, other sizes, fed"
 AGAIN: dict[str, dict[str, Any]] = {
+    DROPPED: {"num_layers": 2, "cell": "lstm", "query": "new", **RATES},
+    VARIATIONAL: {
+        **{"num_layers": 2, "query": "between", "variational": True, "tie_embeddings": True, "embed_size": 3},
+        **RATES,
+    },
+    TIED: {"cell": "lstm", "tie_embeddings": True, "embed_size": 3, **FED},
+    "lstm, between, fed": {"cell": "lstm", "query": "between", "input_feeding": True},
     "gru, scaled dot, new, tied": {"attention": "scaled_dot", "query": "new", "tie_embeddings": True},
     "lstm, no attention, no biases": {"cell": "lstm", "attention": "none", "num_layers": 2, "use_bias": False},
     "lstm, two heads, new, fed": {"cell": "lstm", "num_heads": 2, **FED},
@@ -87,7 +106,7 @@ def decoder_variants() -> Iterator[Variant]:
 
 
 def decoder_options(**more: Any) -> dict[str, Any]:
-    return {"vocab_size": TARGET_VOCAB, "embed_size": EMBED, "num_hiddens": HIDDEN, **more}
+    return {"vocab_size": TARGET_VOCAB, "embed_size": EMBED, "num_hiddens": HIDDEN} | more
 
 
 def decoder_inputs(name: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -95,8 +114,16 @@ def decoder_inputs(name: str, options: dict[str, Any]) -> dict[str, Any]:
     rng = random_for("decoder", name)
     layers, directions = options.get("num_layers", 1), 2 if options.get("bridge") else 1
     parts = tuple(rng.normal(size=(layers * directions, 3, HIDDEN)) for _ in range(2))
-    drops = "dropout" in options
+    shapes = {"layers": (3, layers - 1, 4, HIDDEN), "attention": (3, 4, 5), "words": (3, 4, 1)}
+    width = options.get("embed_size", EMBED)
+    shapes |= {"embedding": (3, 4, width), "output": (3, 4, width if options.get("tie_embeddings") else HIDDEN)}
+    if options.get("variational"):
+        shapes = {key: (*shape[:-2], 1, shape[-1]) if key in REPEATED else shape for key, shape in shapes.items()}
+    kinds = {"layers": "dropout", "attention": "dropout"}
+    shapes = {key: shape for key, shape in shapes.items() if kinds.get(key, f"dropout_{key}") in options}
     return {
+        **dict.fromkeys(f"keep_{key}" for key in jax_attn.DecoderKeepMasks._fields),
+        **keep_masks(name, shapes),
         "outputs": rng.normal(size=(3, 5, directions * HIDDEN)),
         "state": parts if options.get("cell") == "lstm" else parts[0],
         "valid_lens": ints(3, 0, 5),
@@ -104,9 +131,11 @@ def decoder_inputs(name: str, options: dict[str, Any]) -> dict[str, Any]:
         "targets": tokens(name, TARGET_VOCAB, 3, 4),
         "beam_tokens": tokens(f"beam, {name}", TARGET_VOCAB, 6),
         "beam_rows": ints(0, 0, 1, 1, 2, 2),
-        "keep_layers": rng.random((4, layers - 1, 3, HIDDEN)) < 0.6 if drops else None,
-        "keep_attention": rng.random((4, 3, 5)) < 0.6 if drops else None,
     }
+
+
+REPEATED = ("layers", "embedding", "output")
+"""The masks that variational dropout has once for all steps."""
 
 
 def decoder_call(module: Any, inputs: Any) -> Any:
@@ -116,8 +145,8 @@ def decoder_call(module: Any, inputs: Any) -> Any:
     """
     encoded = jax_attn.EncoderOutput(inputs["outputs"], inputs["state"])
     memory = module.prepare(encoded, inputs["valid_lens"], inputs["mask"])
-    keep_masks = jax_attn.DecoderKeepMasks(inputs["keep_layers"], inputs["keep_attention"])
-    logits, weights = module(inputs["targets"], memory, keep_masks=keep_masks)
+    masks = jax_attn.DecoderKeepMasks(*(inputs[f"keep_{key}"] for key in jax_attn.DecoderKeepMasks._fields))
+    logits, weights = module(inputs["targets"], memory, keep_masks=masks)
     log_probs, state, step_weights = module.step(inputs["targets"][:, 0], module.initial_state(memory), memory)
     beam = None, None
     if inputs["beam_tokens"] is not None:
@@ -168,11 +197,17 @@ def translator_variants() -> Iterator[Variant]:
     lstm = translator_options(cell="lstm", num_layers=2, attention="dot", query="new", input_feeding=True)
     yield Variant("lstm, two layers, Luong", inputs, lstm, slow=True)
     yield Variant("no lengths", {**inputs, "source_lens": None}, translator_options(), slow=True)
+    tied = translator_options(query="new", input_feeding=True, tie_embeddings=True, vocab_size=SOURCE_VOCAB)
+    yield Variant("three-way tied", inputs, {**tied, "share_embedding": True}, dtypes=("float64",))
 
 
 def translator_options(bidirectional: bool = False, **decoder: Any) -> dict[str, Any]:
     shared = {name: decoder[name] for name in ("cell", "num_layers") if name in decoder}
     return {"encoder": encoder_options(bidirectional=bidirectional, **shared), "decoder": decoder_options(**decoder)}
+
+
+def sharing(options: Any) -> dict[str, Any]:
+    return {"share_embedding": options.get("share_embedding", False)}
 
 
 def translator_call(module: Any, inputs: Any) -> Any:
@@ -183,6 +218,7 @@ def jax_translator(options: Any, dtype: Any) -> jax_attn.EncoderDecoder:
     return jax_attn.EncoderDecoder(
         jax_attn.Seq2SeqEncoder(**options["encoder"], param_dtype=dtype),
         jax_attn.Seq2SeqAttentionDecoder(**options["decoder"], param_dtype=dtype),
+        **sharing(options),
     )
 
 
@@ -191,6 +227,7 @@ def torch_translator(options: Any, _: Any) -> torch_ref.EncoderDecoder:
     return torch_ref.EncoderDecoder(
         torch_ref.Seq2SeqEncoder(**options["encoder"]),
         torch_ref.Seq2SeqAttentionDecoder(**options["decoder"], encoder_size=encoder_size),
+        **sharing(options),
     )
 
 

@@ -177,9 +177,9 @@ def recurrent_variants(name: str) -> Iterator[Variant]:
     yield Variant("one layer, all of it", plain, options(1, False))
     yield Variant("two layers, ragged", ragged, options(2, False), dtypes=again)
     yield Variant("two layers, NaN past the length", {**ragged, "inputs": hide_time(inputs, lens)}, options(2, False))
-    dropped = {**ragged, "initial_state": state(4, 3), "keep_masks": rng.random((1, 3, 5, 8)) < 0.6}
+    dropped = {**ragged, "initial_state": state(4, 3), "keep_masks": rng.random((3, 1, 5, 8)) < 0.6}
     yield Variant("two layers, both directions, ragged, dropout", dropped, options(2, True, dropout=0.4))
-    deep = {**plain, "initial_state": state(3, 3), "keep_masks": rng.random((2, 3, 5, 4)) < 0.6}
+    deep = {**plain, "initial_state": state(3, 3), "keep_masks": rng.random((3, 2, 5, 4)) < 0.6}
     yield Variant("three layers, dropout, no biases", deep, options(3, False, dropout=0.3, use_bias=False))
     yield Variant("both directions, no biases", ragged, options(1, True, use_bias=False), dtypes=again, slow=True)
     leading = {**plain, "inputs": rng.normal(size=(2, 3, 4, 3)), "valid_lens": ints([4, 1, 0], [3, 4, 2])}

@@ -203,6 +203,31 @@ def last_score_forgotten(found: Any) -> Any:
     return found._replace(scores=found.token_scores[..., :-1].sum(-1))
 
 
+def given_not_rescaled(x: Any, rate: float, keep: Any) -> Any:
+    return x if keep is None else jnp.where(keep, x, 0)
+
+
+@around
+def a_step_late(time_first: Any, masks: Any, time: int) -> Any:
+    """Drop the words of the step before: of the labels' neighbours, not of the tokens that are read."""
+    masks = time_first(masks, time)
+    return masks._replace(words=None if masks.words is None else jnp.roll(masks.words, 1, axis=0))
+
+
+@around
+def second_step_forgotten(advance: Any, self: Any, cells: Any, projected: Any, state: Any, *rest: Any) -> Any:
+    """Carry the first step's state on: the second one then moves the output alone."""
+    new, output, weights = advance(self, cells, projected, state, *rest)
+    first, _ = self.rnn.advance(cells[0], state.rnn[0], projected, state.feed)
+    return new._replace(rnn=(first, *new.rnn[1:])), output, weights
+
+
+@around
+def tie_not_learnt(logits: Any, self: Any, x: Any) -> Any:
+    """Let no gradient reach the embedding from the output layer."""
+    return x @ jax.lax.stop_gradient(self.embedding.embedding).T + self.dense_bias
+
+
 def last_argument_changed(by: int) -> Make:
     return around(lambda function, *arguments: function(*arguments[:-1], arguments[-1] + by))
 
@@ -222,6 +247,8 @@ DROPOUT = "two layers, both directions, ragged, dropout"
 CAUSAL, LARGE_DOT, TEN = "causal mask of all examples", "scores of ±1e4, scaled", "10 positions, 7 features"
 SHORT, BABBLE, COLD = "NaN where it is forbidden", "no 2 tokens twice of a babble", "{'temperature': 0.5}"
 LUONG = "Luong: lstm, dot, new, fed"
+ENCODER, DROPPED = "Seq2SeqEncoder", "variational dropout"
+BETWEEN, TIED = "lstm, between, fed", "tied, other sizes, fed"
 PENALTY = "a table, {'beam_size': 4, 'length_penalty': 0.75}"
 COVERAGE = "coverage of ragged sources, and everything else"
 
@@ -275,6 +302,10 @@ MODEL_FAULTS = (
     Fault("context and embedding exchanged", DECODER, f"{DECODER_CLASS}._cells", context_and_embedding_exchanged),
     Fault("the attentional vector without its tanh", DECODER, f"{DECODER_CLASS}._logits", no_final_tanh, LUONG),
     Fault("a beam asks its neighbour's memory", DECODER, f"{DECODER_CLASS}._attend", neighbour_asked),
+    Fault("embeddings dropped, not rescaled", ENCODER, "models.rnn_encoder:drop", instead(given_not_rescaled), DROPPED),
+    Fault("words of the step before dropped", DECODER, "models.rnn_decoder:_time_first", a_step_late, "all dropouts"),
+    Fault("the second step's state forgotten", DECODER, f"{DECODER_CLASS}._advance", second_step_forgotten, BETWEEN),
+    Fault("the tie learns one side alone", DECODER, f"{DECODER_CLASS}._logits", tie_not_learnt, TIED),
     Fault("labels shifted", LOSS, f":{LOSS}", labels_shifted),
     Fault("one label more than the length", LOSS, "functional.losses:length_mask", one_more, RAGGED_TOKENS),
     Fault("the mean counts the padding", LOSS, f":{LOSS}", mean_over_padding, RAGGED_TOKENS),

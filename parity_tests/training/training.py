@@ -100,9 +100,9 @@ def draw_batch(training: Training, step: int) -> dict[str, np.ndarray]:
         targets[row, : length + 2] = [BOS, *words[::-1], EOS]
     dropout = random_for("dropout", training.name, str(training.seed), str(step))
     keep_shapes = {
-        "keep_encoder": (LAYERS - 1, ROWS, SOURCE_STEPS, HIDDEN),
-        "keep_layers": (TARGET_STEPS, LAYERS - 1, ROWS, HIDDEN),
-        "keep_attention": (TARGET_STEPS, ROWS, SOURCE_STEPS),
+        "keep_encoder": (ROWS, LAYERS - 1, SOURCE_STEPS, HIDDEN),
+        "keep_layers": (ROWS, LAYERS - 1, TARGET_STEPS, HIDDEN),
+        "keep_attention": (ROWS, TARGET_STEPS, SOURCE_STEPS),
     }
     return {
         "sources": sources,
@@ -152,7 +152,8 @@ def _torch_model(training: Training) -> torch_ref.EncoderDecoder:
 
 def _decode(model: Any, batch: Any, method: str) -> Any:
     """Teacher forcing: the same calls in both frameworks, except for the decoder's method."""
-    encoded = model.encoder(batch["sources"], batch["source_lens"], keep_masks=batch["keep_encoder"])
+    keep_encoder = jax_attn.EncoderKeepMasks(batch["keep_encoder"])
+    encoded = model.encoder(batch["sources"], batch["source_lens"], keep_masks=keep_encoder)
     memory = model.decoder.prepare(encoded, batch["source_lens"])
     keep_masks = jax_attn.DecoderKeepMasks(batch["keep_layers"], batch["keep_attention"])
     return getattr(model.decoder, method)(batch["targets"][:, :-1], memory, keep_masks=keep_masks)[0]

@@ -1,9 +1,18 @@
 """Encoder and decoder in one. Source: d2l.ai, "The Encoder-Decoder Architecture"."""
 
+from typing import NamedTuple
+
 from torch import Tensor, nn
 
-from torch_ref.models.rnn_decoder import DecoderMemory, DecoderState, Seq2SeqAttentionDecoder
-from torch_ref.models.rnn_encoder import Seq2SeqEncoder
+from torch_ref.models.rnn_decoder import DecoderKeepMasks, DecoderMemory, DecoderState, Seq2SeqAttentionDecoder
+from torch_ref.models.rnn_encoder import EncoderKeepMasks, Seq2SeqEncoder
+
+
+class KeepMasks(NamedTuple):
+    """Explicit dropout in the whole model."""
+
+    encoder: EncoderKeepMasks = EncoderKeepMasks()
+    decoder: DecoderKeepMasks = DecoderKeepMasks()
 
 
 class EncoderDecoder(nn.Module):
@@ -11,18 +20,37 @@ class EncoderDecoder(nn.Module):
 
     Shapes: src [B, S], tgt [B, T] (the decoder's input, <bos> first), src_valid_lens [B] -> logits [B, T, N],
     weights [B, T, S] or None. A search needs encode, initial_state and step.
+    share_embedding: the encoder reads the decoder's embedding and has none of its own (Press and Wolf 2017, three-way
+    tying, with the decoder's tie_embeddings).
     """
 
-    def __init__(self, encoder: Seq2SeqEncoder, decoder: Seq2SeqAttentionDecoder) -> None:
+    def __init__(
+        self, encoder: Seq2SeqEncoder, decoder: Seq2SeqAttentionDecoder, *, share_embedding: bool = False
+    ) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
+        self.share_embedding = share_embedding
+        if share_embedding:
+            encoder.embedding = None  # so the state dict holds the one matrix once
 
-    def forward(self, src: Tensor, tgt: Tensor, src_valid_lens: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        return self.decoder(tgt, self.encode(src, src_valid_lens))
+    def forward(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_valid_lens: Tensor | None = None,
+        *,
+        keep_masks: KeepMasks | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        of_encoder, of_decoder = keep_masks or (None, None)
+        return self.decoder(tgt, self.encode(src, src_valid_lens, keep_masks=of_encoder), keep_masks=of_decoder)
 
-    def encode(self, src: Tensor, src_valid_lens: Tensor | None = None) -> DecoderMemory:
-        return self.decoder.prepare(self.encoder(src, src_valid_lens), src_valid_lens)
+    def encode(
+        self, src: Tensor, src_valid_lens: Tensor | None = None, *, keep_masks: EncoderKeepMasks | None = None
+    ) -> DecoderMemory:
+        embedding = self.decoder.embedding if self.share_embedding else None
+        encoded = self.encoder(src, src_valid_lens, keep_masks=keep_masks, embedding=embedding)
+        return self.decoder.prepare(encoded, src_valid_lens)
 
     def initial_state(self, memory: DecoderMemory) -> DecoderState:
         return self.decoder.initial_state(memory)

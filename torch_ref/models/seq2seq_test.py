@@ -96,7 +96,7 @@ def test_explicit_dropout_masks_and_their_absence():
     model = build(cell="lstm", dropout=0.5)
     source, targets = torch.randint(10, (2, 6)), torch.randint(11, (2, 4))
     memory = model.encode(source)
-    layers, attention = torch.rand(4, 1, 2, 8) < 0.5, torch.rand(4, 2, 6) < 0.5
+    layers, attention = torch.rand(2, 1, 4, 8) < 0.5, torch.rand(2, 4, 6) < 0.5
     clean, _ = model.decoder(targets, memory)
     once = model.decoder(targets, memory, keep_masks=DecoderKeepMasks(layers, attention))
     model.train()
@@ -138,7 +138,7 @@ def test_search_takes_the_models_step(query):
 def test_settings_that_do_not_fit():
     with pytest.raises(ValueError, match='input_feeding needs query="new"'):
         build("previous", True)
-    with pytest.raises(ValueError, match="query must be previous or new; got 'next'"):
+    with pytest.raises(ValueError, match="query must be previous, new or between; got 'next'"):
         build("next")
     with pytest.raises(ValueError, match=r"attention must be one of .*multi_head.*; got 'concat'"):
         build(attention="concat")

@@ -75,7 +75,7 @@ class _Recurrent(nn.RNNBase):
             lens = valid_lens.reshape(size)
             X = sequence_mask(X, lens)  # before the projection: 0 * NaN is NaN in the gradient of weight_ih
         if keep_masks is not None:
-            keep = keep_masks.reshape(self.num_layers - 1, size, time, keep_masks.shape[-1])
+            keep = keep_masks.reshape(size, self.num_layers - 1, *keep_masks.shape[-2:])
             outputs, final = self._layer_by_layer(X, lens, initial, keep)
         elif lens is not None:
             outputs, final = self._packed(X, lens, initial)
@@ -118,7 +118,7 @@ class _Recurrent(nn.RNNBase):
                 directions.append(outputs)
             X = torch.cat(directions, dim=-1)
             if layer < self.num_layers - 1:
-                X = keep_or_drop(X, self.dropout, keep_masks[layer])
+                X = keep_or_drop(X, self.dropout, keep_masks[:, layer])
         return X, tuple(torch.stack(parts) for parts in zip(*finals, strict=True))
 
     def _state(self, parts: tuple[Tensor, ...]) -> State:
@@ -135,7 +135,7 @@ class LSTM(_Recurrent, nn.LSTM):
     """Layers of i, f, g, o gates over time (see functional.lstm_step), dropout between the layers.
 
     Shapes: inputs [*batch, T, input_size], valid_lens [*batch], initial_state (h, c) each
-    [layers * directions, *batch, H] (None: zeros), keep_masks bool [layers - 1, *batch, T, H * directions] ->
+    [layers * directions, *batch, H] (None: zeros), keep_masks bool [*batch, layers - 1, T or 1, H * directions] ->
     outputs [*batch, T, H * directions], final (h, c).
     Without valid_lens the network runs through everything. With them each sequence stops at its length: outputs past it
     are 0, the final state is that of the last valid position, and the backward direction starts there; with length 0

@@ -26,7 +26,7 @@ def test_the_library_and_the_loop_over_layers_are_one_network(rnn, lens):
     initial = initial if rnn.num_parts == 2 else initial[0]
     outputs, state = rnn(inputs, lens, initial)
     rnn.dropout = 0.0
-    keep = torch.ones(1, 4, 6, width, dtype=torch.bool)
+    keep = torch.ones(4, 1, 6, width, dtype=torch.bool)
     again, state_again = rnn(inputs, lens, initial, keep_masks=keep)
     assert torch.allclose(outputs, again, atol=1e-14)
     for a, b in zip(parts(state), parts(state_again), strict=True):
@@ -38,7 +38,7 @@ def test_each_row_is_as_if_alone_and_padding_stays_out(rnn):
     alone = [rnn(inputs[b : b + 1, :n]) if n else None for b, n in enumerate(LENS.tolist())]
     padding = torch.arange(6) >= LENS[:, None]
     inputs = inputs.masked_fill(padding.unsqueeze(-1), torch.nan).requires_grad_()
-    for keep in (None, torch.ones(1, 4, 6, 3 * rnn.num_directions, dtype=torch.bool)):
+    for keep in (None, torch.ones(4, 1, 6, 3 * rnn.num_directions, dtype=torch.bool)):
         rnn.dropout = 0.25 if keep is None else 0.0
         outputs, state = rnn(inputs, LENS, keep_masks=keep)
         for b, n in enumerate(LENS.tolist()):
@@ -60,14 +60,14 @@ def test_explicit_dropout_acts_between_the_layers():
     first, second = LSTM(5, 3), LSTM(3, 3)
     first.load_state_dict({k: v for k, v in rnn.state_dict().items() if "l0" in k})
     second.load_state_dict({k.replace("l1", "l0"): v for k, v in rnn.state_dict().items() if "l1" in k})
-    inputs, keep = torch.randn(2, 6, 5), torch.rand(1, 2, 6, 3) < 0.5
-    expected = second(torch.where(keep[0], first(inputs)[0] * 2, 0))[0]
+    inputs, keep = torch.randn(2, 6, 5), torch.rand(2, 1, 6, 3) < 0.5
+    expected = second(torch.where(keep[:, 0], first(inputs)[0] * 2, 0))[0]
     assert torch.allclose(rnn(inputs, keep_masks=keep)[0], expected, atol=1e-6)
 
 
 def test_one_layer_has_no_masks_between_layers():
     rnn, inputs = GRU(5, 3), torch.randn(2, 6, 5)
-    outputs, _ = rnn(inputs, keep_masks=torch.ones(0, 2, 6, 3, dtype=torch.bool))
+    outputs, _ = rnn(inputs, keep_masks=torch.ones(2, 0, 6, 3, dtype=torch.bool))
     assert torch.allclose(outputs, rnn(inputs)[0], atol=1e-6)
 
 

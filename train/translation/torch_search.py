@@ -13,7 +13,7 @@ from torch_ref.models.rnn_encoder import Seq2SeqEncoder
 from torch_ref.models.seq2seq import EncoderDecoder
 from train.config import ConfigError, SearchConfig, search_settings
 from train.data.vocabulary import BOS, EOS
-from train.model import decoder_settings, encoder_settings
+from train.model import decoder_settings, encoder_settings, model_settings
 from train.translation.saved_run import SavedRun
 
 
@@ -24,7 +24,8 @@ def load_model(run: SavedRun) -> EncoderDecoder:
         ConfigError: the parameters do not fit the model.
     """
     encoder = Seq2SeqEncoder(len(run.source), **encoder_settings(run.model))
-    model = EncoderDecoder(encoder, Seq2SeqAttentionDecoder(len(run.target), **decoder_settings(run.model)))
+    decoder = Seq2SeqAttentionDecoder(len(run.target), **decoder_settings(run.model))
+    model = EncoderDecoder(encoder, decoder, **model_settings(run.model))
     try:
         model.load_state_dict({name: torch.from_numpy(array) for name, array in run.weights.items()})
     except RuntimeError as error:

@@ -1,0 +1,37 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from train.config import Config, ConfigError, ModelConfig, TrainingConfig, check
+from train.data.batches import Examples
+from train.model import build_model
+from train.optimizer import make_optimizer
+from train.step import make_init, make_train_steps
+
+DROPOUTS = {"dropout": 0.1, "dropout_words": 0.1, "dropout_embedding": 0.1, "dropout_output": 0.1}
+
+
+@pytest.mark.parametrize("query", ["new", "between"])
+def test_a_model_with_everything_learns_in_bfloat16(query):
+    sizes = {"num_hiddens": 16, "embed_size": 8, "num_layers": 2}
+    config = ModelConfig(**sizes, **DROPOUTS, query=query, tie_embeddings="all", variational=True, dtype="bfloat16")
+    model = build_model(config, 9, 9)
+    optimizer = make_optimizer(TrainingConfig(learning_rate=0.03, decay=False), 60)
+    tokens, full = np.random.default_rng(0).integers(4, 9, (1, 4, 5)).astype(np.int32), np.full((1, 4), 5, np.int32)
+    batches = Examples(*(x.repeat(60, 0) for x in (tokens, full, tokens, full)))
+    state = make_init(model, optimizer)(np.uint32(0), jax.tree.map(lambda x: x[0], batches))
+    state, losses = make_train_steps(model, optimizer, label_smoothing=0.1)(state, batches)
+    assert losses.nats[-10:].mean() < 0.6 * losses.nats[0]
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype(jnp.float32)}
+
+
+def test_the_switch_of_older_runs_ties_the_output_alone():
+    assert ModelConfig(tie_embeddings=True) == ModelConfig(tie_embeddings="output")
+    assert ModelConfig(tie_embeddings=False) == ModelConfig()
+
+
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_a_rate_of_one_is_refused(name):
+    with pytest.raises(ConfigError, match=rf"model.{name.replace('_', '-')} must be in \[0, 1\); got 1.0"):
+        check(Config(model=ModelConfig(**{name: 1.0})))
