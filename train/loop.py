@@ -146,8 +146,7 @@ class JaxLearner:
         groups = plan(self._buckets, self.config.training.batch_size, STEPS_PER_CALL, self.config.seed, epoch)
         for index in range(self._position.group, len(groups)):
             is_last = index + 1 == len(groups)
-            following = {"epoch": epoch + 1, "group": 0} if is_last else {"group": index + 1}
-            self._position = self._position._replace(**following)
+            self._position = self._position._replace(epoch=epoch + is_last, group=0 if is_last else index + 1)
             yield groups[index]
 
     def _take_steps(self, group: Group, recorder: Recorder) -> None:
@@ -203,8 +202,9 @@ class JaxLearner:
             seconds=now.seconds,
             skipped=now.skipped,
         )
-        cleared = {"nats": 0.0, "tokens": 0, "sentences": 0.0, "skipped": 0, "seconds": 0.0}
-        self._position = now._replace(**cleared, reported=now.step, reports=now.reports + 1)
+        self._position = now._replace(
+            nats=0.0, tokens=0, sentences=0.0, skipped=0, seconds=0.0, reported=now.step, reports=now.reports + 1
+        )
         self._choose(report, recorder)
         recorder.report(report)
         self._clock = time.perf_counter()

@@ -12,7 +12,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Float, Int
 
 from jax_attn.functional import length_mask
-from jax_attn.models import EncoderDecoder
+from jax_attn.models import EncoderDecoder, KeepMasks
 from train.data.batches import Examples
 
 
@@ -59,7 +59,7 @@ def batch_losses(
     model: EncoderDecoder,
     params: Any,
     batch: Examples,
-    dropout_key: Array | None = None,
+    keep_masks: KeepMasks | None = None,
     label_smoothing: float = 0.0,
     scale: float | Array = 1.0,
 ) -> tuple[Array, Losses]:
@@ -77,8 +77,7 @@ def batch_losses(
         jnp.where(length_mask(lens, labels.shape[1]), scale, 0.0),
         batch.source_lens,
         label_smoothing=label_smoothing,
-        deterministic=dropout_key is None,
-        rngs=None if dropout_key is None else {"dropout": dropout_key},
+        keep_masks=keep_masks,
         method="cross_entropy",
     )
     total, nats = result
@@ -140,35 +139,34 @@ def make_train_steps(
     def sum_over_devices(x: Any) -> Any:
         return x if axis is None else jax.lax.psum(x, axis)
 
-    def objective(params: Any, batch: Examples, dropout_key: Array, scale: Array) -> tuple[Array, Losses]:
-        return batch_losses(model, params, batch, dropout_key, label_smoothing, scale)
+    def objective(params: Any, batch: Examples, keep_masks: KeepMasks, scale: Array) -> tuple[Array, Losses]:
+        return batch_losses(model, params, batch, keep_masks, label_smoothing, scale)
 
-    def gradients(params: Any, batch: Examples, dropout_key: Array) -> tuple[Any, Losses]:
+    def gradients(params: Any, batch: Examples, keep_masks: KeepMasks) -> tuple[Any, Losses]:
         if loss == "sentences":  # each one's mean over all label positions
             scale = jnp.asarray(1 / (batch.targets.shape[1] - 1))
         else:
             scale = 1 / jnp.maximum(sum_over_devices(label_lens(batch).sum()), 1)
-        if axis is not None:
-            dropout_key = jax.random.fold_in(dropout_key, jax.lax.axis_index(axis))
+
+        def of_part(part: tuple[Examples, KeepMasks]) -> tuple[Any, Losses]:
+            return jax.grad(objective, has_aux=True)(params, *part, scale)
+
         if num_parts == 1:
-            return sum_over_devices(jax.grad(objective, has_aux=True)(params, batch, dropout_key, scale))
-
-        def add_part(so_far: Any, i: Array) -> tuple[Any, None]:
-            part = jax.tree.map(lambda x: x.reshape(num_parts, -1, *x.shape[1:])[i], batch)
-            key = jax.random.fold_in(dropout_key, i)
-            return jax.tree.map(jnp.add, so_far, jax.grad(objective, has_aux=True)(params, part, key, scale)), None
-
-        shapes = jax.eval_shape(jax.grad(objective, has_aux=True), params, batch, dropout_key, scale)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return sum_over_devices(jax.lax.scan(add_part, zeros, jnp.arange(num_parts))[0])
+            return sum_over_devices(of_part((batch, keep_masks)))
+        parts = jax.tree.map(lambda x: x.reshape(num_parts, -1, *x.shape[1:]), (batch, keep_masks))
+        zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_part, (batch, keep_masks)))
+        added, _ = jax.lax.scan(lambda so_far, part: (jax.tree.map(jnp.add, so_far, of_part(part)), None), zeros, parts)
+        return sum_over_devices(added)
 
     if axis is not None:
         whole, rows = PartitionSpec(), PartitionSpec(axis)
-        gradients = jax.shard_map(gradients, mesh=mesh, in_specs=(whole, rows, whole), out_specs=whole, check_vma=False)
+        gradients = jax.shard_map(gradients, mesh=mesh, in_specs=(whole, rows, rows), out_specs=whole, check_vma=False)
 
     def train_step(state: TrainState, batch: Examples) -> tuple[TrainState, Losses]:
         dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
-        d_params, losses = gradients(state.params, batch, dropout_key)
+        # Drawn for the whole batch, so that they do not depend on the number of devices.
+        keep_masks = model.draw_keep_masks(dropout_key, batch.sources.shape, batch.targets[:, 1:].shape)
+        d_params, losses = gradients(state.params, batch, keep_masks)
         updates, opt_state = optimizer.update(d_params, state.opt_state, state.params)
         if state.rate_factor is not None:
             updates = optax.tree.scale(state.rate_factor, updates)
@@ -179,7 +177,8 @@ def make_train_steps(
         is_finite = jnp.isfinite(optax.tree.norm(d_params))
         new = TrainState(params, opt_state, state.step + 1, average, state.rate_factor)
         new = optax.tree.where(is_finite, new, state._replace(step=state.step + 1))
-        return new, optax.tree.where(is_finite, losses, Losses(0.0, 0, 0.0, 1))
+        none = Losses(*jax.tree.map(jnp.zeros_like, losses[:-1]), jnp.ones((), jnp.int32))
+        return new, optax.tree.where(is_finite, losses, none)
 
     def train_steps(state: TrainState, batches: Examples) -> tuple[TrainState, Losses]:
         def add_step(i: Array, carry: tuple[TrainState, Losses]) -> tuple[TrainState, Losses]:
@@ -187,8 +186,8 @@ def make_train_steps(
             return state, jax.tree.map(lambda losses, x: losses.at[i].set(x), carry[1], loss)
 
         num_steps = (batches.target_lens > 0).any(axis=-1).sum()
-        none = jnp.zeros(len(batches.targets))
-        losses = Losses(none, none.astype(jnp.int32), none, none.astype(jnp.int32))
+        nats, count = jnp.zeros(len(batches.targets)), jnp.zeros(len(batches.targets), jnp.int32)
+        losses = Losses(nats, count, nats, count)
         return jax.lax.fori_loop(0, num_steps, add_step, (state, losses))
 
     return jax.jit(train_steps, donate_argnums=0)
