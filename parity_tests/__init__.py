@@ -14,7 +14,7 @@ cases                 the registry: every public name, its PyTorch twin and its 
 training              whole trainings, step by step
 properties            statements that hold for any numbers, such as "masking equals deleting"
 faults                mistakes planted on purpose, in the code of either framework: the comparison must see each
-diagnosis             where two programs part, and which known mistake explains it
+diagnosis             where two programs differ, and which known mistake explains it
 report                tables and a page: `python -m parity_tests`
 plugin                the fixture `parity` for pytest
 """

@@ -32,6 +32,7 @@ MIXES = (
     ("float32", "float64", "bfloat16"),
     ("float16", "bfloat16", "float16"),  # float32 is the narrowest that holds both
 )
+RUNS = [pytest.param(mix, marks=pytest.mark.slow) if mix in MIXES[1:3] else mix for mix in MIXES]
 PLACES = (("queries", "query", "scores"), ("keys", "key"), ("values", "value", "w_v", "weight"))
 """The inputs that have the first, the second and the third dtype of a mix."""
 PARTS = {
@@ -42,7 +43,7 @@ PARTS = {
 """Result -> the inputs that it is made of, whichever of them there are."""
 
 
-@pytest.mark.parametrize("mix", MIXES, ids=" ".join)
+@pytest.mark.parametrize("mix", RUNS, ids=" ".join)
 @pytest.mark.parametrize("name", [*FUNCTIONS, *MODULES])
 def test_results_have_the_dtype_of_what_they_are_made_of(name: str, mix: tuple[str, ...]) -> None:
     subject, rng = SUBJECTS[name], np.random.default_rng(0)

@@ -36,7 +36,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Numbers:
-    """The arrays of a run, rounded to its dtype: the same for both sides and for the float64 oracle."""
+    """The arrays of a run, rounded to its dtype: the same for both sides and for the truth in float64."""
 
     inputs: dict[str, Any]
     """By flat name."""

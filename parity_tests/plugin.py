@@ -38,7 +38,8 @@ def parity(record_property: Callable[[str, object], None]) -> Callable[..., None
         failed = [row for row in rows if row.failures]
         if failed:
             failures = (failure for row in failed for failure in row.failures)
-            pytest.fail("\n".join([*failures, str(find_divergence(case, dtype=failed[0].dtype))]), pytrace=False)
+            found = find_divergence(case, dtype=failed[0].dtype)
+            pytest.fail("\n".join([*failures, *([] if found is None else [str(found)])]), pytrace=False)
 
     return compare
 

@@ -1,7 +1,8 @@
 """Intermediate tensors and their gradients by name, recorded in either framework.
 
-Every submodule of an `nn.Module` and of a Flax Linen module is recorded under its path (`decoder.attention.W_q`), one
-entry a call. Other tensors are recorded where a program asks for it, in both frameworks alike:
+The result of a submodule is recorded under the submodule's path (`decoder.attention.W_q`), one entry a call: of each
+`forward` of an `nn.Module`, and of each `__call__` of a Flax Linen module, but of no other method. Other tensors are
+recorded where a program asks for it, in both frameworks alike:
 
     gates = tap("gates", x @ kernel + bias)
 

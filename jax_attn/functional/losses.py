@@ -55,15 +55,15 @@ def masked_cross_entropy(
     require_integer(labels=labels)
     require_rank(2, "[*batch, T, N]", logits=logits)
     require_shape(logits.shape[:-1], labels=labels)
-    counts = jnp.ones(labels.shape, bool)
+    is_counted = jnp.ones(labels.shape, bool)
     if valid_lens is not None:
         require_shape(labels.shape[:-1], valid_lens=jnp.asarray(valid_lens))
-        counts &= length_mask(valid_lens, labels.shape[-1])
+        is_counted &= length_mask(valid_lens, labels.shape[-1])
     if mask is not None:
-        counts &= checked_mask(mask, labels.shape)
+        is_counted &= checked_mask(mask, labels.shape)
 
-    logits = jnp.where(counts[..., None], logits, 0).astype(wide_dtype(logits))
-    known = (labels >= 0) & (labels < logits.shape[-1])
+    logits = jnp.where(is_counted[..., None], logits, 0).astype(wide_dtype(logits))
+    in_range = (labels >= 0) & (labels < logits.shape[-1])
     # A comparison instead of a gather: XLA fuses it with the sums around it, and its gradient is no scatter.
     is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
     highest = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
@@ -72,12 +72,12 @@ def masked_cross_entropy(
     losses = log_total - (1 - label_smoothing) * jnp.where(is_label, shifted, 0).sum(axis=-1)
     if label_smoothing:
         losses = losses - label_smoothing * shifted.mean(axis=-1)
-    losses = jnp.where(counts, jnp.where(known, losses, jnp.nan), 0)
+    losses = jnp.where(is_counted, jnp.where(in_range, losses, jnp.nan), 0)
     if reduction == "none":
         return losses
     if reduction == "sentences":
         return losses.mean(axis=-1)
-    return losses.sum() / jnp.maximum(counts.sum(), 1)
+    return losses.sum() / jnp.maximum(is_counted.sum(), 1)
 
 
 def projected_cross_entropy(
@@ -199,8 +199,8 @@ def _losses_and_gradient(label_smoothing: float, kernel: Array, bias: Array, row
     is_label = jnp.arange(vocab_size) == rows.labels[:, None]
     target = (1 - label_smoothing) * is_label + label_smoothing / vocab_size
     losses = (target * (jnp.log(total) - shifted)).sum(axis=-1)
-    known = (rows.labels >= 0) & (rows.labels < vocab_size)
-    losses = jnp.where(rows.weights != 0, jnp.where(known, losses, jnp.nan), 0)
+    in_range = (rows.labels >= 0) & (rows.labels < vocab_size)
+    losses = jnp.where(rows.weights != 0, jnp.where(in_range, losses, jnp.nan), 0)
     d_logits = rows.weights[:, None] * (exponents / total - target)
     return losses, d_logits.astype(logits.dtype)
 

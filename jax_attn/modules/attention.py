@@ -27,7 +27,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Num
 
-from jax_attn.functional.attend import by_keep_mask, weigh, zero_unweighed
+from jax_attn.functional.attend import make_dropout, weigh, zero_unattended_values
 from jax_attn.functional.blockwise import blockwise_attention
 from jax_attn.functional.checks import require_float, require_rate, require_same_length, shape_text, wide_dtype
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
@@ -141,7 +141,7 @@ class Attention(nn.Module, kw_only=True):
             num_queries = jnp.shape(mask)[-2]
         allowed = attention_mask((*batch, num_queries, num_keys), valid_lens, mask)
         projected = self.project_keys(zero_unattended(keys, allowed), query_size or keys.shape[-1])
-        values_ = self.project_values(zero_unweighed(values, allowed, self.empty_row))
+        values_ = self.project_values(zero_unattended_values(values, allowed, self.empty_row))
         return Memory(projected.astype(keys.dtype), values_.astype(values.dtype), allowed)
 
     def attend(
@@ -170,7 +170,7 @@ class Attention(nn.Module, kw_only=True):
             )  # fmt: skip
             return context.astype(context_dtype), None
         scores = score(queries, memory.keys, *parameters, dtype=wide)
-        drop = by_keep_mask(rate, keep_mask)
+        drop = make_dropout(rate, keep_mask)
         context, weights, _ = weigh(scores, memory.values, memory.mask, self.empty_row, drop)
         return context.astype(context_dtype), weights.astype(weights_dtype) if return_weights else None
 

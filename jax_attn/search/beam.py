@@ -109,7 +109,7 @@ class Beam(NamedTuple):
     lengths: Int[Array, "batch beam"]
     sums: Float[Array, "batch beam"]  # Σ log p; −inf where there is no hypothesis
     scores: Float[Array, "batch beam"]  # the sums with their penalties
-    ids: Int[Array, "batch beam length"] | None  # all tokens, if a constraint needs them
+    ids: Int[Array, "batch beam length"] | None  # all tokens, if a constraint reads them
     coverage: Float[Array, "batch beam key"] | None  # Σ_t weights[t], if the score needs it
     history: History
 
@@ -140,7 +140,7 @@ def _first_beam(inputs: SearchInputs, penalties: Penalties) -> Beam:
         # All places hold the same empty hypothesis: only the first may be continued.
         sums=jnp.full(shape, -jnp.inf, dtype).at[:, 0].set(0),
         scores=jnp.full(shape, -jnp.inf, dtype),
-        ids=None if inputs.constraints.no_repeat_ngram is None else jnp.full((*shape, max_len), eos, jnp.int32),
+        ids=jnp.full((*shape, max_len), eos, jnp.int32) if inputs.constraints.read_ids else None,
         coverage=jnp.zeros((*shape, outputs.num_keys or 0), dtype) if penalties.coverage else None,
         history=History(
             origins=places,

@@ -134,8 +134,7 @@ def test_a_beam_as_wide_as_the_language_finds_every_sentence_in_order(x64, optio
             assert not result.token_scores[b, n, len(ids) :].any()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("options", [OPTIONS[0], OPTIONS[-1]], ids=["nothing", "everything"])
+@pytest.mark.parametrize(("options", "dtype"), [(OPTIONS[0], "float32"), (OPTIONS[-1], "bfloat16")])
 def test_a_beam_of_one_is_greedy_bit_for_bit(options, dtype):
     constraints = {name: x for name, x in options.items() if name.startswith(("min", "no", "prefix"))}
     one, greedy = search(beam_search, dtype, beam_size=1, **options), search(greedy_search, dtype, **constraints)

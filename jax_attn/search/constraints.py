@@ -21,6 +21,11 @@ class Constraints(NamedTuple):
     prefix: Array | None
     prefix_lens: Array | None
 
+    @property
+    def read_ids(self) -> bool:
+        """Whether `constrain` reads the earlier tokens. Beam search keeps them in order only then."""
+        return self.no_repeat_ngram is not None
+
 
 def checked_constraints(constraints: Constraints, max_len: int, batch_size: int, vocab_size: int) -> Constraints:
     """Check the constraints and fill in `prefix_lens`.
@@ -63,13 +68,14 @@ def constrain(
     """Set `log_probs` to −inf for every token that may not follow `ids[:, :time]`.
 
     The prefix goes before the other constraints: it may end a sentence early or repeat itself. Its tokens count for the
-    constraints on later tokens. The hypotheses of a sentence are adjacent rows. `ids` are needed only for
-    `no_repeat_ngram`.
+    constraints on later tokens. The hypotheses of a sentence are adjacent rows. `ids` may be None unless
+    `constraints.read_ids`.
     """
     allowed = log_probs
     if constraints.min_len > 1:
         allowed = forbid_end(allowed, time, constraints.eos, constraints.min_len)
-    if constraints.no_repeat_ngram is not None and ids is not None:
+    if constraints.no_repeat_ngram is not None:
+        assert ids is not None, "Constraints.read_ids must be True"
         allowed = forbid_repeats(allowed, ids, time, constraints.no_repeat_ngram)
     if constraints.prefix is not None and constraints.prefix_lens is not None:
         forced = force_prefix(log_probs, time, constraints.prefix)

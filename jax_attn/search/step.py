@@ -95,11 +95,11 @@ def make_result(
 ) -> SearchResult:
     """Blank out what lies past the ends, and every hypothesis whose score is −inf or NaN."""
     lengths = jnp.where(scores > -jnp.inf, lengths, 0)
-    counts = jnp.arange(ids.shape[-1]) < lengths[..., None]
+    is_token = jnp.arange(ids.shape[-1]) < lengths[..., None]
     return SearchResult(
-        ids=jnp.where(counts, ids, eos),
+        ids=jnp.where(is_token, ids, eos),
         lengths=lengths,
         scores=scores.astype(dtype),
-        token_scores=jnp.where(counts, token_scores, 0).astype(dtype),
-        weights=None if weights is None else jnp.where(counts[..., None], weights, 0),
+        token_scores=jnp.where(is_token, token_scores, 0).astype(dtype),
+        weights=None if weights is None else jnp.where(is_token[..., None], weights, 0),
     )

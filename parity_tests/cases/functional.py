@@ -178,7 +178,7 @@ PARAMETERS = {"additive_score": (4,), "bilinear_score": (4, 4)}
 
 
 def blockwise_variants() -> Iterator[Variant]:
-    """Try some maskings: its own test holds it to the plain form under every one."""
+    """Try some maskings: its own test compares it with the plain form under every one."""
     names = ("queries", "keys", "values")
     maskings = (RAGGED, *(COMMON[i] for i in (3, 5, 7)), EXTREME)
     yield from masked_variants(names, maskings, score="dot_score")

@@ -1,7 +1,7 @@
 """The JAX code of others against torch_ref, under the bounds of our own modules.
 
-The JAX side is `jax.nn`, Flax Linen or Optax; the PyTorch side is torch_ref, to which our modules are held too. They
-compute the same as ours once the arguments are translated:
+The JAX side is `jax.nn`, Flax Linen or Optax; the PyTorch side is torch_ref, with which our modules are compared too.
+They compute the same as ours once the arguments are translated:
 
     jax.nn.dot_product_attention        `[B, T, heads, D]`; True = may attend; an empty row is empty_row="uniform"
     nn.dot_product_attention (Linen)    the same layout with any leading axes; an empty row is empty_row="uniform"

@@ -78,7 +78,12 @@ SLOW_MASKINGS = ("nothing masked", "lengths of each query", "more leading axes")
 
 
 def near_keys(distance: float, stretch: float = 1.0) -> Callable[[Any], Any]:
-    """Change the keys to be so close to each other that scores of ±1e4 differ by a few units."""
+    """Change the keys to be so close to each other that scores of ±1e4 differ by a few units.
+
+    The gradients of queries and projections are sums whose terms cancel except for the keys' differences, so that
+    rounding in them grows as 1 / distance. Against 80-bit arithmetic PyTorch's own float64 gradient of the queries of
+    additive attention is off by up to 4e-13 at a distance of 1e-3, and by 1e-11 to 5e-11 at 1e-5. The bound is 1e-11.
+    """
     return lambda inputs: {
         "queries": inputs["queries"] * stretch,
         "keys": inputs["keys"][:, :1] + distance * inputs["keys"],

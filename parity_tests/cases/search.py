@@ -169,13 +169,18 @@ def ensemble_call(library: Any, inputs: Any, options: Any) -> Any:
 
 
 def models(name: str) -> Iterator[Variant]:
-    """Make a variant of each model; the quick run tries each search with one of them."""
+    """Make a variant of each model; the quick run tries each search with one of them.
+
+    They do not run in bfloat16, where a score is off by up to 0.05 and hypotheses change places: so they did in 5 of 12
+    draws of the weights. The tables are searched in bfloat16.
+    """
+    wide = ("float64", "float32")
     inputs = {"sources": tokens("to translate", SOURCE_VOCAB, 3, 5), "source_lens": ints(5, 2, 3)}
     sharp = {"decoder.dense.weight": 3.0}  # far from ties, so that rounding cannot choose another token
     gru = translator_options(bidirectional=True, bridge=True)
-    yield Variant("gru, both directions", inputs, gru, sharp, slow=name == "beam_search")
+    yield Variant("gru, both directions", inputs, gru, sharp, dtypes=wide, slow=name == "beam_search")
     lstm = translator_options(cell="lstm", num_layers=2, attention="dot", query="new", input_feeding=True)
-    yield Variant("lstm, Luong", inputs, lstm, sharp, slow=name == "greedy_search")
+    yield Variant("lstm, Luong", inputs, lstm, sharp, dtypes=wide, slow=name == "greedy_search")
 
 
 def table_case(name: str, variants: Iterator[Variant]) -> Case:

@@ -22,7 +22,7 @@ Phase = Literal["forward", "backward"]
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where two programs part."""
+    """Where two programs differ first."""
 
     case: str
     variant: str
@@ -41,7 +41,7 @@ class Divergence:
 
     def __str__(self) -> str:
         last = f"the last that agrees is {self.agreed[-1]}" if self.agreed else "nothing before it could be compared"
-        where = f"{self.case} | {self.variant} | {self.dtype}: the {self.phase} pass parts at {self.tensor}"
+        where = f"{self.case} | {self.variant} | {self.dtype}: the {self.phase} pass differs at {self.tensor}"
         return report(f"{where}: {self.difference}; {last}", self.symptoms, self.traps)
 
 
@@ -68,13 +68,13 @@ def _find_in_variant(case: Case, variant: Variant, dtype: str) -> Divergence | N
     if not any(measurement.failed for measurement in compare_runs(case, variant, dtype, runs)):
         return None
     traces = [run.trace for run in run_both(case, variant, numbers, dtype, record=True)]
-    judge, agreed = Judge(case, variant, dtype, runs.oracle.max_score), list[str]()
-    for phase, name, (ours, twin, truth) in _in_order(traces, runs):
-        measured = judge.measure(name, ours, twin, truth)
+    judge, agreed = Judge(case, variant, dtype, runs.truth.max_score), list[str]()
+    for phase, name, (in_jax, in_torch, truth) in _in_order(traces, runs):
+        measured = judge.measure(name, in_jax, in_torch, truth)
         if measured.failed:
             difference = measured.mismatch or f"error {measured.error:.3g}, bound {measured.bound:.3g}"
             traps = find_traps(case, variant, numbers, dtype) if phase == "forward" else ()
-            found = (phase, name, difference, tuple(agreed), describe(ours, truth), traps)
+            found = (phase, name, difference, tuple(agreed), describe(in_jax, truth), traps)
             return Divergence(case.name, variant.name, dtype, *found)
         agreed.append(name)
     raise AssertionError("unreachable: the outputs are among the tensors that were compared")
@@ -99,17 +99,17 @@ def _in_order(traces: list[Any], runs: Runs) -> Iterator[Tensor]:
 
 
 def _calls(
-    name: str, ours: list[np.ndarray], twin: list[np.ndarray], truth: list[np.ndarray]
+    name: str, in_jax: list[np.ndarray], in_torch: list[np.ndarray], truth: list[np.ndarray]
 ) -> list[tuple[str, list[Any]]]:
     """Pair call by call where both sides call as often; one call for all time steps with the stacked calls."""
-    if len(ours) == len(twin):
-        suffixes = [""] if len(ours) == 1 else [f"[{call}]" for call in range(len(ours))]
-        return [(name + suffix, arrays) for suffix, *arrays in zip(suffixes, ours, twin, truth, strict=True)]
-    if len(ours) == 1:
-        for axis in range(ours[0].ndim):
-            stacked = _stack(twin, axis)
-            if stacked is not None and stacked.shape == ours[0].shape:
-                return [(name, [ours[0], stacked, _stack(truth, axis)])]
+    if len(in_jax) == len(in_torch):
+        suffixes = [""] if len(in_jax) == 1 else [f"[{call}]" for call in range(len(in_jax))]
+        return [(name + suffix, arrays) for suffix, *arrays in zip(suffixes, in_jax, in_torch, truth, strict=True)]
+    if len(in_jax) == 1:
+        for axis in range(in_jax[0].ndim):
+            stacked = _stack(in_torch, axis)
+            if stacked is not None and stacked.shape == in_jax[0].shape:
+                return [(name, [in_jax[0], stacked, _stack(truth, axis)])]
     return []
 
 

@@ -32,7 +32,7 @@ def case_of(port: Any) -> Case:
     return Case("stages", (Variant("random", {"x": X}),), torch_function(torch_stages), JaxSide(port))
 
 
-def test_two_that_agree_do_not_part() -> None:
+def test_two_that_agree_do_not_differ() -> None:
     def port(weights: Any, inputs: Any, options: Any) -> Any:
         first = jnp.tanh(inputs["x"])
         return (first * jnp.exp(first)).sum(-1)
@@ -40,7 +40,7 @@ def test_two_that_agree_do_not_part() -> None:
     assert find_divergence(case_of(port)) is None
 
 
-def test_the_forward_pass_parts_between_two_taps() -> None:
+def test_the_forward_pass_differs_between_two_taps() -> None:
     def port(weights: Any, inputs: Any, options: Any) -> Any:
         first = tap("first", jnp.tanh(inputs["x"]))
         second = tap("second", jnp.exp(first) + jnp.arange(4.0))
@@ -50,11 +50,11 @@ def test_the_forward_pass_parts_between_two_taps() -> None:
     assert found is not None
     assert (found.phase, found.tensor, found.agreed) == ("forward", "second", ("first",))
     assert found.symptoms == ("the difference is the same in every row: a bias",)
-    assert "the forward pass parts at second" in str(found)
+    assert "the forward pass differs at second" in str(found)
     assert "the last that agrees is first" in str(found)
 
 
-def test_the_backward_pass_parts_where_a_gradient_is_stopped() -> None:
+def test_the_backward_pass_differs_where_a_gradient_is_stopped() -> None:
     def port(weights: Any, inputs: Any, options: Any) -> Any:
         first = tap("first", jnp.tanh(inputs["x"]))
         second = tap("second", jnp.exp(jax.lax.stop_gradient(first)))

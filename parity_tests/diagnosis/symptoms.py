@@ -8,48 +8,48 @@ _CLOSE = 1e-6
 """Relative to the tensor's largest entry: what counts as equal here, in any dtype."""
 
 
-def describe(ours: np.ndarray | None, truth: np.ndarray | None) -> tuple[str, ...]:
-    """Describe each symptom in words; `ours` is JAX's tensor, `truth` PyTorch's."""
-    if ours is None or truth is None or ours.size == 0:
+def describe(in_jax: np.ndarray | None, truth: np.ndarray | None) -> tuple[str, ...]:
+    """Describe each symptom in words; `in_jax` is JAX's tensor, `truth` PyTorch's."""
+    if in_jax is None or truth is None or in_jax.size == 0:
         return ()
-    if ours.shape != truth.shape:
-        return tuple(_in_shape(ours, truth))
-    ours, truth = ours.astype(np.float64), truth.astype(np.float64)
-    finite = np.isfinite(ours).all() and np.isfinite(truth).all()
-    return tuple(_in_values(ours, truth) if finite else _in_extremes(ours, truth))
+    if in_jax.shape != truth.shape:
+        return tuple(_in_shape(in_jax, truth))
+    in_jax, truth = in_jax.astype(np.float64), truth.astype(np.float64)
+    finite = np.isfinite(in_jax).all() and np.isfinite(truth).all()
+    return tuple(_in_values(in_jax, truth) if finite else _in_extremes(in_jax, truth))
 
 
-def _in_shape(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    if sorted(ours.shape) == sorted(truth.shape):
+def _in_shape(in_jax: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    if sorted(in_jax.shape) == sorted(truth.shape):
         yield "axes in another order"
-    if tuple(s for s in ours.shape if s != 1) == tuple(s for s in truth.shape if s != 1):
+    if tuple(s for s in in_jax.shape if s != 1) == tuple(s for s in truth.shape if s != 1):
         yield "an axis of size 1 too many or too few"
 
 
-def _in_extremes(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    wrong = np.isnan(ours) & ~np.isnan(truth)
+def _in_extremes(in_jax: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    wrong = np.isnan(in_jax) & ~np.isnan(truth)
     if wrong.any():
         yield f"NaN in {_where(wrong)}: 0 · NaN, or a where whose other branch is NaN"
-    wrong = np.isinf(ours) & np.isfinite(truth)
+    wrong = np.isinf(in_jax) & np.isfinite(truth)
     if wrong.any():
         yield f"infinite in {_where(wrong)}: an overflow, or a mask of −inf left in"
 
 
-def _in_values(ours: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    wrong = np.abs(ours - truth) > _CLOSE * np.abs(truth).max()
-    rows = np.atleast_2d(ours - truth).reshape(-1, np.atleast_1d(ours).shape[-1])
-    ratio = float((ours * truth).sum() / ((truth * truth).sum() or 1.0))
+def _in_values(in_jax: np.ndarray, truth: np.ndarray) -> Iterator[str]:
+    wrong = np.abs(in_jax - truth) > _CLOSE * np.abs(truth).max()
+    rows = np.atleast_2d(in_jax - truth).reshape(-1, np.atleast_1d(in_jax).shape[-1])
+    ratio = float((in_jax * truth).sum() / ((truth * truth).sum() or 1.0))
     if not wrong.any():
         yield "rounding: the two are equal to 6 digits; a precision, an epsilon or an order of summation"
-    elif not ours.any():
+    elif not in_jax.any():
         yield "JAX's is zero everywhere: not used, or its gradient is stopped"
     elif not truth.any():
         yield "PyTorch's is zero everywhere: not used there, or its gradient is stopped"
-    elif _equal(ours, ratio * truth):
+    elif _equal(in_jax, ratio * truth):
         yield f"JAX's is {ratio:.6g} times PyTorch's: a scale, a sum for a mean, or a sign"
     elif len(rows) > 1 and _equal(rows, np.broadcast_to(rows[0], rows.shape)):
         yield "the difference is the same in every row: a bias"
-    elif _equal(np.sort(ours, axis=None), np.sort(truth, axis=None)):
+    elif _equal(np.sort(in_jax, axis=None), np.sort(truth, axis=None)):
         yield "the same numbers in another order: an axis transposed, flipped or shifted"
     elif not wrong.all():
         yield f"only part of it differs: {_where(wrong)}"
@@ -67,7 +67,7 @@ def _where(wrong: np.ndarray) -> str:
 
 
 def report(where: str, symptoms: tuple[str, ...], traps: tuple[str, ...]) -> str:
-    """Say where two programs part, what the difference looks like, and what explains it."""
+    """Say where two programs differ, what the difference looks like, and what explains it."""
     looks, explained = (
         (f"  looks like: {symptom}" for symptom in symptoms),
         (f"  explained by: {trap}" for trap in traps),

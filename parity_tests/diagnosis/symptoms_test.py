@@ -12,7 +12,7 @@ PART = np.where(np.arange(3)[:, None] == 1, TRUTH * 2 + 1, TRUTH)
 
 
 @pytest.mark.parametrize(
-    ("ours", "symptom"),
+    ("in_jax", "symptom"),
     [
         (TRUTH.T, "axes in another order"),
         (TRUTH[:, None], "an axis of size 1 too many or too few"),
@@ -27,8 +27,8 @@ PART = np.where(np.arange(3)[:, None] == 1, TRUTH * 2 + 1, TRUTH)
         (PART, "only part of it differs: 4 of 12 entries, all within [1:2, 0:4]"),
     ],
 )
-def test_the_symptom_is_named(ours: np.ndarray, symptom: str) -> None:
-    (found,) = describe(ours, TRUTH)
+def test_the_symptom_is_named(in_jax: np.ndarray, symptom: str) -> None:
+    (found,) = describe(in_jax, TRUTH)
     assert found.startswith(symptom)
 
 

@@ -1,4 +1,4 @@
-"""Find the third place where two programs can part, after the forward and the backward pass: the optimiser.
+"""Find the third place where two programs can differ, after the forward and the backward pass: the optimiser.
 
 PyTorch's optimiser and Optax's transformation get the same weights and the same gradients, step after step. The first
 parameter that differs is named, with the settings that explain it: defaults of the same name differ between the two
@@ -24,7 +24,7 @@ BOUND = 1e-11
 
 @dataclass(frozen=True)
 class UpdateDivergence:
-    """Where two optimisers part."""
+    """Where two optimisers differ first."""
 
     step: int
     """Counted from 1."""
@@ -36,7 +36,9 @@ class UpdateDivergence:
     """Settings of PyTorch's optimiser with which the two agree."""
 
     def __str__(self) -> str:
-        where = f"the optimisers part in step {self.step} at {self.parameter}: error {self.error:.3g}, bound {BOUND:g}"
+        where = (
+            f"the optimisers differ in step {self.step} at {self.parameter}: error {self.error:.3g}, bound {BOUND:g}"
+        )
         return report(where, self.symptoms, self.traps)
 
 
@@ -66,7 +68,7 @@ def find_update_divergence(
     start = {name: rng.normal(size=shape) for name, shape in shapes.items()}
     gradients = [_draw_gradients(rng, shapes) for _ in range(steps)]
     jax_side = JaxOptimizer(transformation, start)
-    ours = [jax_side.step(gradient).parameters for gradient in gradients]
+    in_jax = [jax_side.step(gradient).parameters for gradient in gradients]
 
     def run(change: Change = lambda optimizer: None, clip_epsilon: float = 1e-6) -> list[Arrays]:
         clip = None if clip_norm is None else partial(_clip, clip_norm=clip_norm, epsilon=clip_epsilon)
@@ -74,23 +76,23 @@ def find_update_divergence(
         change(side.optimizer)
         return [side.step(gradient).parameters for gradient in gradients]
 
-    twin = run()
-    found = _first_difference(ours, twin)
+    in_torch = run()
+    found = _first_difference(in_jax, in_torch)
     if found is None:
         return None
     step, name = found
     settings = make_optimizer([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]
-    traps = [words for words, change in _changes(settings) if _first_difference(ours, run(change)) is None]
-    if clip_norm is not None and _first_difference(ours, run(clip_epsilon=0.0)) is None:
+    traps = [words for words, change in _changes(settings) if _first_difference(in_jax, run(change)) is None]
+    if clip_norm is not None and _first_difference(in_jax, run(clip_epsilon=0.0)) is None:
         traps.append("the norm is clipped without PyTorch's epsilon of 1e-6 in JAX")
-    before = ours[step - 1][name] if step else start[name]
-    symptoms = describe(ours[step][name] - before, twin[step][name] - before)
-    error = relative_error(ours[step][name], twin[step][name])
+    before = in_jax[step - 1][name] if step else start[name]
+    symptoms = describe(in_jax[step][name] - before, in_torch[step][name] - before)
+    error = relative_error(in_jax[step][name], in_torch[step][name])
     return UpdateDivergence(step + 1, name, error, symptoms, tuple(traps))
 
 
-def _first_difference(ours: list[Arrays], twin: list[Arrays]) -> tuple[int, str] | None:
-    for step, (a, b) in enumerate(zip(ours, twin, strict=True)):
+def _first_difference(in_jax: list[Arrays], in_torch: list[Arrays]) -> tuple[int, str] | None:
+    for step, (a, b) in enumerate(zip(in_jax, in_torch, strict=True)):
         for name in b:
             if not relative_error(a[name], b[name]) <= BOUND:
                 return step, name

@@ -43,22 +43,22 @@ BATCH = SIZES["B"]
 
 def assert_close(found: Arrays, expected: Arrays) -> None:
     """Require equality up to rounding."""
-    for name, truth in expected.items():
+    for name, wanted in expected.items():
         x = found[name]
-        assert x.shape == truth.shape, f"{name}: shape {x.shape}, not {truth.shape}"
-        assert not np.isnan(truth).any(), f"{name} has NaN"
-        finite = np.isfinite(truth)
-        assert np.array_equal(x[~finite], truth[~finite]), f"{name}: other infinities"
-        error = np.abs(x[finite] - truth[finite]).max(initial=0.0)
-        scale = max(1.0, np.abs(truth[finite]).max(initial=0.0))
+        assert x.shape == wanted.shape, f"{name}: shape {x.shape}, not {wanted.shape}"
+        assert not np.isnan(wanted).any(), f"{name} has NaN"
+        finite = np.isfinite(wanted)
+        assert np.array_equal(x[~finite], wanted[~finite]), f"{name}: other infinities"
+        error = np.abs(x[finite] - wanted[finite]).max(initial=0.0)
+        scale = max(1.0, np.abs(wanted[finite]).max(initial=0.0))
         assert error <= TOLERANCE * scale, f"{name}: {error:.3g} apart"
 
 
 def assert_same_bits(found: Arrays, expected: Arrays) -> None:
     """Require equality to the bit, and no NaN on either side."""
-    for name, truth in expected.items():
-        assert not np.isnan(truth).any(), f"{name} has NaN"
-        assert np.array_equal(found[name], truth), f"{name} changed"
+    for name, wanted in expected.items():
+        assert not np.isnan(wanted).any(), f"{name} has NaN"
+        assert np.array_equal(found[name], wanted), f"{name} changed"
 
 
 def taker(subject: Subject, chosen: np.ndarray) -> Edit:

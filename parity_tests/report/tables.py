@@ -68,7 +68,7 @@ def summarize(measurements: Sequence[Measurement]) -> Row:
         len(measurements),
         max((m.error for m in measurements if not m.is_gradient), default=0.0),
         max((m.error for m in measurements if m.is_gradient), default=0.0),
-        max(m.twin_error for m in measurements),
+        max(m.torch_error for m in measurements),
         max(m.error for m in measurements) / (2 * unit_roundoff(first.dtype)),
         max(m.error / m.bound if m.bound else float(m.error > 0) for m in measurements),
         tuple(str(m) for m in measurements if m.failed),
@@ -81,11 +81,11 @@ def summarize_training(result: TrainingComparison | Drift) -> TrainingRow:
         quantity, tensor, step, error = result.worst
         where = f"{quantity} of {tensor}, step {step}"
         return TrainingRow(result.name, "float64", result.steps, error, result.bound, where, result.failed, None)
-    ours, twin = (result.median("parameters", framework) for framework in ("JAX", "PyTorch"))
+    in_jax, in_torch = (result.median("parameters", framework) for framework in ("JAX", "PyTorch"))
     curves = {q: {side: errors.tolist() for side, errors in sides.items()} for q, sides in result.curves.items()}
-    where = f"parameters; PyTorch's own {twin:.1e}"
+    where = f"parameters; PyTorch's own {in_torch:.1e}"
     bound = result.bound("parameters")
-    return TrainingRow(result.name, "float32", result.steps, ours, bound, where, result.failed, curves)
+    return TrainingRow(result.name, "float32", result.steps, in_jax, bound, where, result.failed, curves)
 
 
 def as_table(rows: Sequence[Row]) -> Table:

@@ -320,11 +320,11 @@ def resynchronised(training: Training, steps: int = 500) -> TrainingComparison:
 
 def _compare(training: Training, steps: int, bound: float, synchronise: bool) -> TrainingComparison:
     errors = {quantity: np.zeros(steps) for quantity in Step._fields}
-    worst, ours, twin = Worst("", "", 0, -1.0), Trainer(training, "JAX", "float64"), reference(training)
+    worst, in_jax, in_torch = Worst("", "", 0, -1.0), Trainer(training, "JAX", "float64"), reference(training)
     for number in range(steps):
         if synchronise and number > 0:
-            ours.take_over(twin[number - 1])
-        for quantity, found, expected in zip(Step._fields, ours.step(number), twin[number], strict=True):
+            in_jax.take_over(in_torch[number - 1])
+        for quantity, found, expected in zip(Step._fields, in_jax.step(number), in_torch[number], strict=True):
             by_tensor = tensor_errors(found, expected)
             tensor = max(by_tensor, key=by_tensor.__getitem__)
             errors[quantity][number] = by_tensor[tensor]
@@ -370,13 +370,13 @@ for a tensor that is wrong altogether.
 """
 
 
-def tensor_errors(ours: Arrays, twin: Arrays) -> dict[str, float]:
+def tensor_errors(in_jax: Arrays, in_torch: Arrays) -> dict[str, float]:
     """max|a − b| / max|b| by tensor, absolute where b is 0; infinite where one side lacks it or has NaN."""
-    return {name: _error(ours.get(name), twin.get(name)) for name in sorted(ours.keys() | twin.keys())}
+    return {name: _error(in_jax.get(name), in_torch.get(name)) for name in sorted(in_jax.keys() | in_torch.keys())}
 
 
-def _error(ours: np.ndarray | None, twin: np.ndarray | None) -> float:
-    if ours is None or twin is None or ours.shape != twin.shape:
+def _error(in_jax: np.ndarray | None, in_torch: np.ndarray | None) -> float:
+    if in_jax is None or in_torch is None or in_jax.shape != in_torch.shape:
         return np.inf
-    error = float(np.abs(ours.astype(np.float64) - twin).max()) / (float(np.abs(twin).max()) or 1.0)
+    error = float(np.abs(in_jax.astype(np.float64) - in_torch).max()) / (float(np.abs(in_torch).max()) or 1.0)
     return error if np.isfinite(error) else np.inf

@@ -57,7 +57,7 @@ def projected_cross_entropy(
     loss is the cross entropy of logits = features @ kernel + bias. The weight 0 masks its position.
     Shapes: features [*batch, T, H], kernel [H, N], bias [N], labels and weights [*batch, T] -> [], [*batch, T].
     """
-    counts = weights != 0
-    logits = torch.where(counts.unsqueeze(-1), features, 0) @ kernel + bias
-    loss = masked_cross_entropy(logits, labels, mask=counts, label_smoothing=label_smoothing, reduction="none")
+    is_counted = weights != 0
+    logits = torch.where(is_counted.unsqueeze(-1), features, 0) @ kernel + bias
+    loss = masked_cross_entropy(logits, labels, mask=is_counted, label_smoothing=label_smoothing, reduction="none")
     return (weights * loss).sum(), loss.detach()
