@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -130,6 +131,7 @@ def _draw_words(figure: Figure, source: Sequence[str], target: Sequence[str], we
         raise ValueError(f"weights must be [{len(target)}, {len(source)}]; got {list(matrix.shape)}")
     axis = figure.add_axes((0, 0, 1, 1), label=str(len(figure.axes)))
     axis.imshow(matrix, cmap=cmap, vmin=0, vmax=1, aspect="auto")
+    source, target = [_printable(word) for word in source], [_printable(word) for word in target]
     axis.set_xticks(range(len(source)), source, rotation=60, ha="left", rotation_mode="anchor", parse_math=False)
     axis.set_yticks(range(len(target)), target, parse_math=False)
     axis.xaxis.tick_top()
@@ -140,6 +142,11 @@ def _draw_words(figure: Figure, source: Sequence[str], target: Sequence[str], we
     axis.grid(which="minor", color="0.9", linewidth=0.5)
     axis.title.set_parse_math(False)  # a word's dollar signs are no formula
     return axis
+
+
+def _printable(word: str) -> str:
+    """Replace control characters and lone surrogates: an SVG must not hold them, and no font draws them."""
+    return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs") else c for c in word)
 
 
 FRAMES: tuple[dict[str, Any], ...] = (

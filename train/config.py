@@ -49,7 +49,14 @@ class CorpusConfig:
     test: Count = 500
     """Pairs for BLEU, chrF and the alignment error at the end."""
     tokenizer: Tokenizer = "words"
-    """words splits off punctuation, and a French word before an apostrophe; book splits off only , . and !"""
+    """unigram and bpe: cased subwords of sentencepiece. words: lower case, splits off punctuation, and a French word
+    before an apostrophe. book: lower case, splits off only , . and !"""
+    vocab_size: Annotated[int, Range(5, 1_000_000)] = 8000
+    """Subwords of a vocabulary; of unigram and bpe."""
+    joint: bool = True
+    """One vocabulary of subwords for both languages."""
+    sampling: Annotated[float, Range(0, 1)] = 0.0
+    """Cut the words of the training into other subwords in each epoch: 0.1 to 0.3 is usual, 0 is off."""
     min_freq: Annotated[int, Range(1, 10_000_000)] = 1
     """Words that occur less often in training become <unk>."""
     max_words: Size = 30
@@ -237,8 +244,10 @@ def check(config: Config) -> None:
             f"training.batch-size must be a multiple of training.num-parts, {config.training.num_parts}; "
             f"got {config.training.batch_size}"
         )
-    if config.data is None and config.corpus.tokenizer != "words":
-        wrong.append("corpus.tokenizer must be words for the embedded corpus")
+    if config.data is None and config.corpus.tokenizer == "book":
+        wrong.append("corpus.tokenizer must be words, unigram or bpe for the embedded corpus")
+    if config.corpus.sampling and config.corpus.tokenizer not in ("unigram", "bpe"):
+        wrong.append(f"corpus.sampling needs corpus.tokenizer unigram or bpe; got {config.corpus.tokenizer}")
     if wrong:
         raise ConfigError("; ".join(wrong))
 

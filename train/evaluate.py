@@ -1,119 +1,197 @@
-"""Test a trained model: scores on the test set, and a few translations."""
+"""Score a trained model: `python -m train.evaluate RUN [--data FILE...] [--compare RUN2] [OPTIONS]`.
+$ python -m train.evaluate runs/demo-1
+$ python -m train.evaluate runs/mine --data test.de.gz test.en.gz --beam 5 --compare runs/other
 
+RUN is the folder that `python -m train.nmt` wrote. Without --data its own test set is scored.
+"""
+
+# Importing JAX takes a second, and a wrong option should be reported at once. So JAX is imported where it is needed.
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import sys
+import warnings
+import zlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, cast
 
-import numpy as np
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from jax_attn.plots import save, show_alignments
-from train.config import Config
-from train.data.corpus import Pair
-from train.data.dataset import Data
-from train.data.tokens import detokenize
-from train.learner import Learner
-from train.run_folder import RunFolder
-from train.translation.metrics import Link, alignment_error_rate, diagonal, peaks, score_texts
-from train.translation.translator import Translation, Translator
+from train.command_line import set_encodings
+from train.config import ConfigError
+from train.data import dataset
+from train.data.corpus import CorpusError, Pair
+from train.data.tokens import clean
+from train.translation.lines import InputError, read_lines
+from train.translation.options import OptionalFile, Search, given, option_name
 
-Results = dict[str, Any]
+if TYPE_CHECKING:
+    from train.translation.evaluation import Evaluation
+    from train.translation.saved_run import SavedRun
 
 
-def evaluate(learner: Learner, config: Config, data: Data, folder: RunFolder) -> Results:
-    """Return the scores and a few translations for `summary.json`, draw `attention.png`, and write `test.jsonl`.
+@dataclass(frozen=True)
+class Options:
+    """The command line; `--help` shows it in this order."""
 
-    A line of `test.jsonl` holds a test sentence, its translation, the links (source position, target position) that
-    attention finds while the decoder reads the reference, and the gold links.
-    """
-    translator = Translator(
-        learner.search,
-        data.source,
-        data.target,
-        config.corpus.tokenizer,
-        data.max_source_words,
-        config.search.batch_size,
+    run: Annotated[Positional[Path], arg(metavar="RUN", help_behavior_hint="")]
+    """The run folder, from this machine or another."""
+    data: Annotated[tuple[Path, ...], arg(metavar="FILE [FILE]", help_behavior_hint="")] = ()
+    """Pairs to score: a file with one source<TAB>target a line, or two files of parallel lines; plain or gzipped."""
+    compare: OptionalFile = None
+    """Score another run on the same pairs, and test the difference."""
+    beam_size: Annotated[int | None, arg(aliases=["--beam"], metavar="N", help_behavior_hint="")] = None
+    """Keep N hypotheses at each step (beam search). 1 is greedy search."""
+    framework: Literal["jax", "torch"] = "jax"
+    """torch: the plain PyTorch reference, one sentence at a time (needs the extra `torch`)."""
+    json: bool = False
+    """Write the scores as JSON."""
+    search: Search = field(default_factory=Search)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line. Report an error on one line, and return the exit status."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+        try:
+            set_encodings()
+            options = tyro.cli(
+                OmitArgPrefixes[Options],
+                prog="python -m train.evaluate",
+                description=__doc__,
+                args=sys.argv[1:] if arguments is None else list(arguments),
+            )
+            run(options)
+        except (ConfigError, CorpusError, InputError, FloatingPointError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+def run(options: Options) -> None:
+    """Score the run, and the one that it is compared with, and print the scores."""
+    if len(options.data) > 2:
+        raise ConfigError(f"--data takes one file or two; got {len(options.data)}")
+    pairs: Sequence[Pair] = read_pairs(options.data) if options.data else ()
+
+    from train.devices import start_jax
+    from train.translation.evaluation import evaluate
+    from train.translation.metrics import compare_texts, score_in_detail
+    from train.translation.saved_run import SavedRun
+    from train.translation.translator import Translator, configure
+
+    start_jax()
+    runs = [SavedRun.load(folder) for folder in (options.run, options.compare) if folder is not None]
+    changes = given(options.search) | ({} if options.beam_size is None else {"beam_size": options.beam_size})
+    configs = [configure(saved, changes, option_name) for saved in runs]
+    if not options.data:
+        pairs = own_test(runs[0])
+    translators = (
+        Translator.from_runs([saved], config, options.framework) for saved, config in zip(runs, configs, strict=True)
     )
-    pairs = data.corpus.test
-    translated = translator.translate_words([pair.source for pair in pairs])
-    links = _links(learner, data)
-    folder.save_test(_test_lines(translated, pairs, links))
-    results = _text_results(translated, pairs) | _alignment_results(links, pairs)
-    if config.search.examples:
-        shown = translator(config.search.examples)
-        references = _known_translations(shown, data)
-    else:
-        shown = translated[:8]
-        references = [[detokenize(list(pair.target))] for pair in pairs[:8]]
-    results["translations"] = [
-        {"source": detokenize(list(t.source)), "translation": t.text, "references": known}
-        for t, known in zip(shown, references, strict=True)
-    ]
-    _draw(shown if config.search.examples else translated, folder)
-    return results
+    found = [evaluate(translator, pairs) for translator in translators]
+    lower_case = any(evaluation.lower_case for evaluation in found)
+    report = []
+    for saved, evaluation in zip(runs, found, strict=True):
+        scores = score_in_detail(evaluation.texts, evaluation.references, evaluation.lower_case)
+        report.append(as_report(saved, evaluation, {name: score._asdict() for name, score in scores.items()}))
+    result: dict[str, Any] = report[0]
+    if len(found) == 2:
+        tests = compare_texts(found[0].texts, found[1].texts, found[0].references, lower_case)
+        result |= {"compared_with": report[1], "tests": {name: test._asdict() for name, test in tests.items()}}
+    print(json.dumps(result, ensure_ascii=False, indent=2) if options.json else as_text(result))
 
 
-def _text_results(translated: Sequence[Translation], pairs: Sequence[Pair]) -> Results:
+def own_test(saved: SavedRun) -> Sequence[Pair]:
+    """Make the run's own test set again; ConfigError or CorpusError if its data are not there or it has none."""
+    pairs = dataset.load(saved.config()).test_pairs
     if not pairs:
-        return {"bleu": None, "chrf": None, "test_pairs": 0}
-    scores = score_texts([t.text for t in translated], [detokenize(list(pair.target)) for pair in pairs])
-    exact = sum(t.target == pair.target for t, pair in zip(translated, pairs, strict=True))
-    return {**scores._asdict(), "exact": exact / len(pairs), "test_pairs": len(pairs)}
+        raise ConfigError(f"{saved.folder} was trained without a test set; name one with --data")
+    return pairs
 
 
-def _links(learner: Learner, data: Data) -> Sequence[set[Link]] | None:
-    """Find the attention's links in each test pair while the decoder reads the reference; None without attention."""
-    pairs = data.corpus.test
-    weights = learner.force_decode(data.test) if pairs else None
-    if weights is None:
-        return None
-    return [peaks(matrix, len(pair.source), len(pair.target)) for matrix, pair in zip(weights, pairs, strict=True)]
-
-
-def _alignment_results(links: Sequence[set[Link]] | None, pairs: Sequence[Pair]) -> Results:
-    """Compare links and diagonal with the gold alignment, if the test set has one."""
-    gold = [pair.alignment for pair in pairs if pair.alignment is not None]
-    if not gold or len(gold) < len(pairs):
-        return {"alignment_error_rate": None}
-    on_diagonal = [diagonal(len(pair.source), len(pair.target)) for pair in pairs]
+def as_report(saved: SavedRun, evaluation: Evaluation, scores: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of one run."""
     return {
-        "alignment_error_rate": None if links is None else alignment_error_rate(links, gold),
-        "alignment_error_rate_of_diagonal": alignment_error_rate(on_diagonal, gold),
+        "run": str(saved.folder),
+        "pairs": len(evaluation.pairs),
+        "lower_case": evaluation.lower_case,
+        "scores": scores,
+        "nats_per_token": evaluation.nats_per_token if math.isfinite(evaluation.nats_per_token) else None,
+        "perplexity": evaluation.perplexity,
+        "tokens": evaluation.tokens,
     }
 
 
-def _test_lines(
-    translated: Sequence[Translation], pairs: Sequence[Pair], links: Sequence[set[Link]] | None
-) -> Iterator[Results]:
-    """Yield the lines of `test.jsonl`, without the links that are not known."""
-    for i, (translation, pair) in enumerate(zip(translated, pairs, strict=True)):
-        record: Results = {"source": pair.source, "reference": pair.target, "translation": translation.target}
-        if links is not None:
-            record["links"] = sorted(links[i])
-        if pair.alignment is not None:
-            record |= {"sure": sorted(pair.alignment.sure), "possible": sorted(pair.alignment.possible)}
-        yield record
+def as_text(report: dict[str, Any]) -> str:
+    """Write a report for people."""
+    lines = [f"{report['run']}: {report['pairs']} pairs"]
+    for name, score in report["scores"].items():
+        lines.append(f"  {name:<17}{score['score']:6.2f} ± {score['interval']:.2f}   {score['signature']}")
+    if report["lower_case"]:
+        lines.append("  The model writes lower case: take BLEU lower-cased. chrF is taken without case.")
+    nats = "none" if report["nats_per_token"] is None else f"{report['nats_per_token']:.4f}"
+    lines.append(
+        f"  {'perplexity':<17}{report['perplexity']:6.2f}: {nats} nats a token, over {report['tokens']} tokens of the "
+        "references"
+    )
+    if "tests" in report:
+        lines.append(as_text(report["compared_with"]))
+        lines.append("difference (p: how often equal systems differ as much)")
+        for name, test in report["tests"].items():
+            lines.append(
+                f"  {name:<17}{test['score'] - test['other']:+6.2f}   p {test['p_bootstrap']:.4f} by paired bootstrap, "
+                f"{test['p_randomisation']:.4f} by approximate randomisation"
+            )
+    return "\n".join(lines)
 
 
-def _known_translations(shown: Sequence[Translation], data: Data) -> list[list[str]]:
-    """Look up each source in the training pairs, which have one, several or no translations of it."""
-    return [
-        list(dict.fromkeys(detokenize(list(p.target)) for p in data.corpus.train if p.source == t.source))
-        for t in shown
-    ]
+def read_pairs(paths: Sequence[Path]) -> list[Pair]:
+    """Read sentence pairs from a tab-separated file, or from two files of parallel lines.
+
+    Raises:
+        InputError: a file cannot be read, is not UTF-8, or has no pairs; a line has no tab or an empty side; the files
+            have different numbers of lines.
+    """
+    if len(paths) == 1:
+        lines = [line.split("\t") for line in _lines(paths[0])]
+    else:
+        lines = []
+        for number, sides in enumerate(zip_longest(*map(_lines, paths)), 1):
+            if None in sides:
+                short = paths[sides.index(None)]
+                raise InputError(f"{short} ends after line {number - 1}, and the other file goes on")
+            lines.append(list(sides))
+    pairs = []
+    for number, columns in enumerate(lines, 1):
+        if len(columns) < 2 or not columns[0].strip() or not columns[1].strip():
+            raise InputError(f"line {number} of {paths[0]} is no pair: it must be source<TAB>target, both not empty")
+        pairs.append(Pair(clean(columns[0]), clean(columns[1])))
+    if not pairs:
+        raise InputError(f"{paths[0]} is empty")
+    return pairs
 
 
-def _draw(translations: Sequence[Translation], folder: RunFolder) -> None:
-    """Draw the attention of the four translations that reorder their source most; nothing without attention."""
-    examples = [
-        ((*t.source, "<eos>"), t.best.tokens, t.weights)
-        for t in sorted(translations, key=_steps_back, reverse=True)[:4]
-        if t.weights is not None
-    ]
-    if examples:
-        save(show_alignments(examples), folder.path / "attention.png")
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a plain or gzipped file."""
+    try:
+        with path.open("rb") as plain:
+            zipped = plain.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if zipped else path.open("rb") as file:
+            yield from read_lines(cast(BinaryIO, file), str(path))
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or f"it is damaged ({error})"
+        raise InputError(f"{path} cannot be read: {reason}") from error
 
 
-def _steps_back(translation: Translation) -> int:
-    """Count how often the attention's peak moves back to an earlier source word."""
-    if translation.weights is None:
-        return 0
-    return int((np.diff(translation.weights[:-1].argmax(axis=-1)) < 0).sum())
+if __name__ == "__main__":
+    sys.exit(main())

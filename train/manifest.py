@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,17 @@ def write_json(path: Path, content: object) -> None:
     write_whole(path, lambda beside: beside.write_text(text, encoding="utf-8"))
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file; DamageError if it is missing, is no JSON, or names a key twice."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object; DamageError if the file is missing, holds something else, or names a key twice."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repetition)
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repetition)
     except FileNotFoundError:
         raise DamageError(f"{path} is missing") from None
-    except ValueError as error:
-        raise DamageError(f"{path} is damaged: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DamageError(f"{path} is damaged, it is not JSON ({error}); copy the folder again") from error
+    if not isinstance(content, dict):
+        raise DamageError(f"{path} is damaged: it must hold a JSON object; copy the folder again")
+    return content
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -61,20 +64,18 @@ def sha256_of_tree(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): sha256(path) for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def check(folder: Path, files: Mapping[str, str | Iterable[str]]) -> None:
-    """Compare the files of a folder with their SHA-256. A file that is about to be replaced may have several.
+def check(folder: Path, files: Mapping[str, str | Sequence[str]]) -> None:
+    """Compare the files of a folder with their SHA-256. A file that is being replaced has two.
 
     Raises:
         DamageError: a file is missing, or differs.
     """
-    if not isinstance(files, Mapping):
-        raise DamageError(f"the list of the files of {folder} is damaged")
     for name, digests in files.items():
         path = folder / name
         if not path.is_file():
             raise DamageError(f"{path} is missing")
-        if sha256(path) not in ([digests] if isinstance(digests, str) else list(digests)):
-            raise DamageError(f"{path} is damaged: its bytes are not those that were written")
+        if sha256(path) not in ([digests] if isinstance(digests, str) else digests):
+            raise DamageError(f"{path} is damaged: its bytes are not those that were written; copy the folder again")
 
 
 def _sync(path: Path) -> None:

@@ -91,7 +91,7 @@ def finish(
 ) -> None:
     """Test the trained model, and write the results."""
     from train import console, learning_curve, memory
-    from train.evaluate import evaluate
+    from train.translation.evaluation import finish_run
 
     config = command.config
     summary = {
@@ -100,7 +100,8 @@ def finish(
         "seed": config.seed,
         "versions": versions(config.framework),
     }
-    summary |= summarize(reports) | count_parameters(learner.weights()) | evaluate(learner, config, data, folder)
+    summary |= summarize(reports) | count_parameters(learner.weights())
+    summary |= finish_run(folder, config, data.test_pairs, data.corpus.train)
     summary |= {"peak_memory_bytes": memory.peak(), "peak_device_memory_bytes": memory.peak_of_device(config.framework)}
     summary["seconds"] = time.perf_counter() - started
     learning_curve.draw(reports, folder.path / "learning_curve.png")

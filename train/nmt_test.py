@@ -246,7 +246,7 @@ def test_the_default_run_translates_and_aligns(tmp_path):
             ["--model.attention", "multi_head", "--model.num-heads", "5"],
             "model.num-hiddens must be a multiple of model.num-heads; got 96 for 5 heads",
         ),
-        (["--corpus.tokenizer", "book"], "corpus.tokenizer must be words for the embedded corpus"),
+        (["--corpus.tokenizer", "book"], "corpus.tokenizer must be words, unigram or bpe for the embedded corpus"),
         (["--corpus.steps", "5"], "corpus.steps must be at least"),
         (["--framework", "torch"], "model.cell must be lstm; got gru"),
         (["--framework", "torch", "--training.optimizer", "sgd"], "training.optimizer must be adam; got sgd"),

@@ -12,6 +12,7 @@ import numpy as np
 
 from train.config import Config, ConfigError
 from train.data.dataset import Data
+from train.data.vocabulary import save_vocabularies
 from train.manifest import check, read_json, sha256, write_json, write_whole
 
 FORMAT = 1
@@ -24,7 +25,7 @@ class RunFolder:
     """The files of a run.
 
     config.json           the configuration, every setting of it
-    source.json           the vocabularies, a word a line
+    source.json           the vocabularies, a word a line; source.model and target.model for subwords
     target.json
     manifest.json         the SHA-256 of config.json, of the vocabularies and of model.safetensors
     metrics.jsonl         one line for each validation
@@ -72,15 +73,14 @@ class RunFolder:
 
     def save_inputs(self, preset: str, config: Config, data: Data) -> None:
         """Write what is known before training: the settings, the longest lengths, and the vocabularies."""
-        data.source.save(self.path / "source.json")
-        data.target.save(self.path / "target.json")
-        write_json(self.path / MANIFEST, {"files": {path.name: sha256(path) for path in sorted(self.path.iterdir())}})
+        save_vocabularies(self.path, data.source, data.target)
+        write_json(self.path / MANIFEST, {"files": {path.name: [sha256(path)] for path in sorted(self.path.iterdir())}})
         self.save_config(preset, config, data)
 
     def save_config(self, preset: str, config: Config, data: Data) -> None:
         """Write config.json, of a run that begins or goes on."""
         content = {"format": FORMAT, "preset": preset} | dataclasses.asdict(config)
-        content |= {"max_source_words": data.max_source_words, "max_target_len": data.max_target_len}
+        content |= {"max_source_len": data.max_source_len, "max_target_len": data.max_target_len}
         content |= {"data_sha256": data.digest()}
         self._replace("config.json", lambda beside: write_json(beside, content))
 
@@ -118,8 +118,8 @@ class RunFolder:
         def write_and_announce(beside: Path) -> None:
             write(beside)
             digest = sha256(beside)
-            write_json(self.path / MANIFEST, {"files": files | {name: [files.get(name, digest), digest]}})
-            files[name] = digest
+            write_json(self.path / MANIFEST, {"files": files | {name: [*files.get(name, ()), digest]}})
+            files[name] = [digest]
 
         write_whole(self.path / name, write_and_announce)
         write_json(self.path / MANIFEST, {"files": files})

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import os
 import sys
+import unicodedata
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
         try:
             set_encodings()
+            if sys.stdout is None or sys.stdin is None:
+                raise InputError("standard input and standard output must be open")
             run(parse(sys.argv[1:] if arguments is None else list(arguments), __doc__))
         except (ConfigError, InputError, FloatingPointError) as error:
             print(f"error: {error}", file=sys.stderr)
@@ -66,6 +69,8 @@ def run(options: Options) -> None:
         interactive = not options.sentences and options.file is None and sys.stdin.isatty()
         if interactive:
             print("one sentence a line; Ctrl-D ends", file=sys.stderr)
+        elif options.file is not None and options.file.is_fifo():
+            print(f"reading {options.file}, a pipe, until its writer closes it", file=sys.stderr)
         first = 1
         for batch in batched(lines, 1 if interactive else options.model.batch):
             translations = translate(translator, batch, first, options)
@@ -82,7 +87,7 @@ def run(options: Options) -> None:
 def open_input(options: Options) -> Iterator[Iterator[str]]:
     """Yield the sentences to translate; InputError if the file cannot be opened."""
     if options.sentences:
-        yield iter(options.sentences)
+        yield iter([_utf8(sentence, i) for i, sentence in enumerate(options.sentences, 1)])
     elif options.file is None:
         yield read_lines(sys.stdin.buffer, "standard input")
     else:
@@ -92,6 +97,15 @@ def open_input(options: Options) -> Iterator[Iterator[str]]:
             raise InputError(f"{options.file} cannot be read: {error.strerror}") from error
         with file:
             yield read_lines(file, str(options.file))
+
+
+def _utf8(sentence: str, number: int) -> str:
+    """Return an argument; InputError if its bytes are no UTF-8."""
+    try:
+        sentence.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InputError(f"sentence {number} of the arguments is not UTF-8; convert it with iconv") from None
+    return sentence
 
 
 def load(options: Options) -> Translator:
@@ -116,14 +130,14 @@ def load(options: Options) -> Translator:
         for name, value in (needed | {"heatmap": options.picture.heatmap}).items():
             if value:
                 raise ConfigError(f"{option_name(name)} needs attention, and the model of {options.run} has none")
-    return Translator.from_runs(runs, config, options.model.framework)
+    return Translator.from_runs(runs, config, options.model.framework, output.pieces)
 
 
 def compared_options(name: str, options: Options) -> Options:
     """Return the options of another side of the page: a run folder, or `torch` for the same run in PyTorch."""
     if name == "torch":
         return dataclasses.replace(options, model=dataclasses.replace(options.model, framework="torch"))
-    output = Output(nbest=options.output.nbest if options.sampling.sample else 1)
+    output = Output(nbest=options.output.nbest if options.sampling.sample else 1, pieces=options.output.pieces)
     model = dataclasses.replace(options.model, ensemble=())
     return dataclasses.replace(options, run=Path(name), output=output, picture=Picture(), model=model)
 
@@ -134,10 +148,10 @@ def translate(translator: Translator, lines: Sequence[str], first: int, options:
 
     translations = translator(lines, first)
     if options.output.replace_unknown:
-        translations = [replace_unknown(translation) for translation in translations]
+        translations = [replace_unknown(translation, translator.target) for translation in translations]
     for number, translation in enumerate(translations, first):
         for hypothesis in translation.hypotheses[: options.output.nbest]:
-            print(*columns(number, translation.source, hypothesis, options.output), sep="\t")
+            print(*map(printable, columns(number, translation.source, hypothesis, options.output)), sep="\t")
     sys.stdout.flush()
     return translations
 
@@ -155,6 +169,11 @@ def columns(number: int, source: tuple[str, ...], hypothesis: Hypothesis, output
         yield (as_pharaoh if output.alignments == "pharaoh" else as_json)(source, hypothesis)
 
 
+def printable(text: str) -> str:
+    """Replace control characters, which could command a terminal; vocabularies made here hold none."""
+    return "".join(character if unicodedata.category(character) != "Cc" else "\ufffd" for character in text)
+
+
 def draw(translations: Sequence[Translation], path: Path) -> None:
     """Draw the attention of each sentence's best translation."""
     from jax_attn.plots import save, show_alignments
@@ -169,7 +188,6 @@ def write_page(
     names: Sequence[str], translators: Sequence[Translator], translations: Sequence[Translation], path: Path
 ) -> None:
     """Write the page of the first translator's translations, with those of the others beside them."""
-    from train.data.tokens import detokenize
     from train.page.page import Side, as_page
 
     shown = up_to(MAX_ON_PAGE, translations, path)
@@ -177,7 +195,7 @@ def write_page(
         return
     sides: list[Side] = []
     for name, translator in zip(names, translators, strict=True):
-        same = translator([detokenize(list(t.source)) for t in shown]) if sides else shown
+        same = translator([t.source_text for t in shown]) if sides else shown
         sides.append(Side(name, same, translator.explain(same)))
     path.write_text(as_page(sides), encoding="utf-8")
 

@@ -184,6 +184,8 @@ def identify(state_dict: Mapping[str, Any]) -> Checkpoint:
     for name, array in arrays.items():
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise TypeError(f"{name} must have a floating dtype; got {array.dtype}")
+        if not jnp.isfinite(array).all():
+            raise ValueError(f"{name} must be finite; it holds NaN or infinite numbers")
     sizes = _read_sizes(generation, arrays, len(layers), bias)
     _require_shapes(generation, sizes, arrays)
     dtype = reduce(jnp.promote_types, (array.dtype for array in arrays.values()))

@@ -153,7 +153,9 @@ def _ranks(run: Run, kernel: str = "decoder.attention.W.weight") -> list[dict[st
         changed = saved.weights | {kernel: (left[:, :rank] * values[:rank]) @ right[:rank]}
         _, params = load_model(dataclasses.replace(saved, weights=changed))
         weights = read_weights(forward, params, saved, pairs)
-        links = [peaks(w, len(pair.source), len(pair.target)) for w, pair in zip(weights, pairs, strict=True)]
+        links = [
+            peaks(w, len(pair.source.split()), len(pair.target.split())) for w, pair in zip(weights, pairs, strict=True)
+        ]
         share = float((values[:rank] ** 2).sum() / (values**2).sum())
         found.append({"rank": rank, "share": share, "alignment_error": alignment_error_rate(links, gold)})
     return found

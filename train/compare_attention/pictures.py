@@ -36,7 +36,7 @@ def draw(comparison: Mapping[str, Any], runs: Sequence[Run], folder: Path) -> No
         saved = SavedRun.load(run.folder)
         model, params = load_model(saved)
         weights += read_weights(jax.jit(model.apply), params, saved, [pair])
-    words = (*pair.source, "<eos>"), (*pair.target, "<eos>")
+    words = (*pair.source.split(), "<eos>"), (*pair.target.split(), "<eos>")
     gold = pair.alignment or Alignment(frozenset(), frozenset())
     links = {"sure": gold.sure, "possible": gold.possible - gold.sure}
     figure = show_alignments(
@@ -51,7 +51,7 @@ def draw(comparison: Mapping[str, Any], runs: Sequence[Run], folder: Path) -> No
 
 def choose_pair(pairs: Sequence[Pair]) -> Pair | None:
     """Choose the short pair whose words change their order most, by the gold alignment if there is one."""
-    short = [pair for pair in pairs if max(len(pair.source), len(pair.target)) <= MAX_WORDS]
+    short = [pair for pair in pairs if max(len(pair.source.split()), len(pair.target.split())) <= MAX_WORDS]
     return max(short, key=_steps_back, default=None)
 
 
@@ -75,9 +75,11 @@ def read_weights(forward: Callable[..., Any], params: Any, run: SavedRun, pairs:
     found: Weights = []
     for start in range(0, len(pairs), 100):
         batch = pairs[start : start + 100]
-        examples = encode(batch, run.source, run.target, run.max_source_words + 1, run.max_target_len + 1)
+        examples = encode(batch, run.source, run.target, run.max_source_len + 1, run.max_target_len + 1)
         weights = np.asarray(forward(params, examples.sources, examples.targets[:, :-1], examples.source_lens)[1])
-        found += [w[: len(p.target) + 1, : len(p.source) + 1] for w, p in zip(weights, batch, strict=True)]
+        found += [
+            w[: len(p.target.split()) + 1, : len(p.source.split()) + 1] for w, p in zip(weights, batch, strict=True)
+        ]
     return found
 
 

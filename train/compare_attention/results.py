@@ -86,7 +86,7 @@ def read_test(folder: Path) -> Iterator[tuple[Pair, dict[str, Any]]]:
             gold = None
             if "sure" in record:
                 gold = Alignment(*(frozenset((i, j) for i, j in record[name]) for name in ("sure", "possible")))
-            yield Pair(tuple(record["source"]), tuple(record["reference"]), gold), record
+            yield Pair(" ".join(record["source"]), " ".join(record["reference"]), gold), record
 
 
 def read_outcome(run: Run) -> Outcome:
@@ -94,7 +94,7 @@ def read_outcome(run: Run) -> Outcome:
     summary = json.loads((run.folder / "summary.json").read_text(encoding="utf-8"))
     tests = list(read_test(run.folder))
     translations = [detokenize(record["translation"]) for _, record in tests]
-    bleu = bleu_counts(translations, [detokenize(list(pair.target)) for pair, _ in tests])
+    bleu = bleu_counts(translations, [detokenize(pair.target.split()) for pair, _ in tests])
     alignment = None
     if summary["alignment_error_rate"] is not None:
         gold = [pair.alignment for pair, _ in tests if pair.alignment is not None]

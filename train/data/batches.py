@@ -46,18 +46,11 @@ def pad(sentences: Sequence[Sequence[int]], length: int) -> tuple[np.ndarray, np
     return ids, lens
 
 
-def encode_sources(
-    sentences: Sequence[Sequence[str]], vocabulary: Vocabulary, length: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Turn source words into padded ids with `<eos>`; also return their lengths."""
-    return pad([[*vocabulary.encode(words), EOS] for words in sentences], length)
-
-
 def encode(
     pairs: Sequence["Pair"], source: Vocabulary, target: Vocabulary, source_length: int, target_length: int
 ) -> Examples:
     """Turn pairs into padded ids; the lengths include the special tokens."""
-    sources, source_lens = encode_sources([pair.source for pair in pairs], source, source_length)
+    sources, source_lens = pad([[*source.encode(pair.source), EOS] for pair in pairs], source_length)
     targets, target_lens = pad([[BOS, *target.encode(pair.target), EOS] for pair in pairs], target_length)
     return Examples(sources, source_lens, targets, target_lens)
 

@@ -3,12 +3,12 @@ import pytest
 
 from train.data.batches import PADDING_ROW, Examples, encode, in_order, make_buckets, pad, plan, take
 from train.data.corpus import Pair
-from train.data.vocabulary import BOS, EOS, PAD, Vocabulary
+from train.data.vocabulary import BOS, EOS, PAD, WordVocabulary
 
 
 def test_examples_are_framed_and_padded():
-    pairs = [Pair(("a", "b"), ("x",))]
-    source, target = Vocabulary.build([["a", "b"]]), Vocabulary.build([["x"]])
+    pairs = [Pair("a b", "x")]
+    source, target = WordVocabulary.build(["a b"]), WordVocabulary.build(["x"])
     examples = encode(pairs, source, target, 4, 5)
     assert examples.sources.tolist() == [[4, 5, EOS, PAD]]
     assert examples.targets.tolist() == [[BOS, 4, EOS, PAD, PAD]]

@@ -8,7 +8,7 @@ from random import Random
 
 from train.config import CorpusConfig
 from train.data.embedded import grammar
-from train.data.tokens import tokenize
+from train.data.tokens import clean, tokenize
 
 DEFAULT_TRAIN = 20_000
 """Pairs of the embedded corpus for training, if the configuration gives no number."""
@@ -29,10 +29,13 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Pair:
-    """A sentence and its translation as words. The alignment serves the evaluation only."""
+    """A sentence and its translation as text. The alignment serves the evaluation only.
 
-    source: tuple[str, ...]
-    target: tuple[str, ...]
+    A pair with an alignment holds its words joined by spaces.
+    """
+
+    source: str
+    target: str
     alignment: Alignment | None = None
 
 
@@ -51,7 +54,10 @@ def embedded(config: CorpusConfig) -> Corpus:
     """Generate the corpus of `train.data.embedded`."""
     sizes = (DEFAULT_TRAIN if config.train is None else config.train, config.valid, config.test)
     train, valid, test = (
-        tuple(Pair(p.source, p.target, Alignment(frozenset(p.sure), frozenset(p.possible))) for p in split)
+        tuple(
+            Pair(" ".join(p.source), " ".join(p.target), Alignment(frozenset(p.sure), frozenset(p.possible)))
+            for p in split
+        )
         for split in grammar.generate(config.seed, sizes)
     )
     return Corpus(train, valid, test)
@@ -71,8 +77,8 @@ def read(path: Path, config: CorpusConfig) -> Corpus:
     report: Counter[str] = Counter()
     pairs = []
     for source, target in _lines(path, report):
-        pair = Pair(tuple(tokenize(source, config.tokenizer)), tuple(tokenize(target, config.tokenizer)))
-        if max(len(pair.source), len(pair.target)) > config.max_words:
+        pair = Pair(clean(source), clean(target))
+        if max(len(tokenize(text, config.tokenizer)) for text in (pair.source, pair.target)) > config.max_words:
             report[f"pairs longer than {config.max_words} words"] += 1
         else:
             pairs.append(pair)
@@ -171,5 +177,5 @@ def _hold_out(
     return chosen, []
 
 
-def _sentences(pairs: list[Pair]) -> tuple[set[tuple[str, ...]], set[tuple[str, ...]]]:
+def _sentences(pairs: list[Pair]) -> tuple[set[str], set[str]]:
     return {pair.source for pair in pairs}, {pair.target for pair in pairs}

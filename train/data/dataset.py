@@ -9,8 +9,8 @@ import numpy as np
 from train.config import Config, ConfigError
 from train.data import corpus
 from train.data.batches import Examples, encode
-from train.data.corpus import Corpus
-from train.data.vocabulary import Vocabulary
+from train.data.corpus import Corpus, Pair
+from train.data.vocabulary import Vocabulary, build_vocabularies
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,18 @@ class Data:
     test: Examples
 
     @property
-    def max_source_words(self) -> int:
-        """The most words of a source, without its `<eos>`."""
+    def valid_pairs(self) -> tuple[Pair, ...]:
+        """The validation pairs as text."""
+        return self.corpus.valid
+
+    @property
+    def test_pairs(self) -> tuple[Pair, ...]:
+        """The test pairs as text."""
+        return self.corpus.test
+
+    @property
+    def max_source_len(self) -> int:
+        """The most tokens of a source, without its `<eos>`."""
         return self.train.sources.shape[1] - 1
 
     @property
@@ -47,11 +57,10 @@ def load(config: Config) -> Data:
     """Read or generate the corpus, and turn it into ids; CorpusError or ConfigError if it cannot be used."""
     settings = config.corpus
     pairs = corpus.embedded(settings) if config.data is None else corpus.read(config.data, settings)
-    source = Vocabulary.build((pair.source for pair in pairs.train), settings.min_freq)
-    target = Vocabulary.build((pair.target for pair in pairs.train), settings.min_freq)
+    source, target = build_vocabularies(settings, pairs.train)
     everything = list(chain(pairs.train, pairs.valid, pairs.test))
-    source_length = max(len(pair.source) for pair in everything) + 1  # <eos>
-    target_length = max(len(pair.target) for pair in everything) + 2  # <bos>, <eos>
+    source_length = max(map(len, source.encode_all([pair.source for pair in everything]))) + 1  # <eos>
+    target_length = max(map(len, target.encode_all([pair.target for pair in everything]))) + 2  # <bos>, <eos>
     if settings.steps is not None:
         longest = max(source_length, target_length)
         if settings.steps < longest:

@@ -1,13 +1,27 @@
 """Cut text into words, and join words to text."""
 
-import re
 import unicodedata
 from typing import Literal
 
-Tokenizer = Literal["book", "words"]
+import regex
 
-SPACES = str.maketrans({"\u00a0": " ", "\u202f": " ", "\u2009": " "})
-"""No-break and thin spaces, which French text has before ! and ?."""
+Tokenizer = Literal["book", "words", "unigram", "bpe"]
+
+SPACES = regex.compile(r"[\p{Z}\p{Cc}\u2581]+")
+"""Spaces of every kind, among them the no-break ones that French text has before ! and ?. Control characters count as
+spaces too, so that none gets into a vocabulary and from there to a terminal, and so does sentencepiece's mark ▁."""
+
+LETTERS = r"[\w\p{M}\p{N}\u200c\u200d-]"
+"""Letters, digits, combining marks, the joiners of Persian and of Indian scripts, and the hyphen."""
+
+WORDS = regex.compile(rf"{LETTERS}*['’]|{LETTERS}+|\X")
+"""A word, with the apostrophe that ends it; or one character of another kind, such as a punctuation mark or an emoji.
+`\\X` is a character as a reader sees it, of several code points perhaps."""
+
+
+def clean(text: str) -> str:
+    """Compose characters (NFC), make each run of spaces one space, and trim the ends."""
+    return SPACES.sub(" ", unicodedata.normalize("NFC", text)).strip(" ")
 
 
 def tokenize(text: str, tokenizer: Tokenizer = "words") -> list[str]:
@@ -15,13 +29,14 @@ def tokenize(text: str, tokenizer: Tokenizer = "words") -> list[str]:
 
     "words" splits off punctuation, and splits after an apostrophe: `J'ai faim!` becomes `j' ai faim !`.
     "book" is d2l.ai's. It splits off only `,` `.` `!`: `J'ai faim!` becomes `j'ai faim !`, and `qui?` stays one word.
+    The other names cut as "words" does.
     """
-    text = unicodedata.normalize("NFC", text).translate(SPACES).lower()
+    text = clean(text).lower()
     if tokenizer == "book":
-        return re.sub(r"(?<=[^ ])([,.!])", r" \1", text).split()
-    return re.sub(r"([^\w\s'’-])", r" \1 ", re.sub(r"(['’])", r"\1 ", text)).split()
+        return regex.sub(r"(?<=[^ ])([,.!])", r" \1", text).split(" ") if text else []
+    return [word for word in WORDS.findall(text) if word != " "]
 
 
 def detokenize(tokens: list[str]) -> str:
     """Join words by spaces, with none after an apostrophe."""
-    return re.sub(r"(['’]) ", r"\1", " ".join(tokens))
+    return regex.sub(r"(['’]) ", r"\1", " ".join(tokens))

@@ -1,6 +1,6 @@
 import pytest
 
-from train.data.tokens import detokenize, tokenize
+from train.data.tokens import clean, detokenize, tokenize
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,26 @@ def test_the_book_splits_off_comma_full_stop_and_exclamation_mark_and_nothing_el
 def test_detokenize_is_the_inverse_on_text_with_spaced_punctuation():
     text = "est-ce que l'homme n'a pas mangé ?"
     assert detokenize(tokenize(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("नमस्ते दुनिया।", ["नमस्ते", "दुनिया", "।"]),
+        ("வணக்கம்", ["வணக்கம்"]),
+        ("สวัสดีครับ", ["สวัสดีครับ"]),
+        ("বাংলা ភាសាខ្មែរ", ["বাংলা", "ភាសាខ្មែរ"]),
+        ("שָׁלוֹם, السَّلَامُ", ["שָׁלוֹם", ",", "السَّلَامُ"]),
+        ("İstanbul", ["i̇stanbul"]),
+        ("می\u200cخواهم", ["می\u200cخواهم"]),
+        ("👩\u200d👩\u200d👧ok👍🏽🇫🇷!", ["👩\u200d👩\u200d👧", "ok", "👍🏽", "🇫🇷", "!"]),
+        ("2½ m² 1\ufe0f\u20e3", ["2½", "m²", "1\ufe0f\u20e3"]),
+    ],
+)
+def test_marks_and_joiners_stay_with_their_word(text, words):
+    assert tokenize(text) == words
+
+
+def test_control_characters_and_spaces_of_every_kind_are_spaces():
+    assert clean(" a\u202fb\x1b\x00c\u2028\u00a0d\u2581") == "a b c d"
+    assert tokenize("a\x1b[31mb") == ["a", "[", "31mb"]

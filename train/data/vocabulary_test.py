@@ -1,37 +1,59 @@
 import pytest
 
-from train.data.vocabulary import SPECIAL, UNKNOWN, Vocabulary
+from train.config import ConfigError, CorpusConfig
+from train.data.corpus import Pair
+from train.data.vocabulary import (
+    SPECIAL,
+    UNKNOWN,
+    WordVocabulary,
+    build_vocabularies,
+    load_vocabularies,
+    save_vocabularies,
+)
 
-SENTENCES = [["b", "a"], ["b", "c", "a"], ["b", "rare"]]
+TEXTS = ["B a", "b c a", "b rare"]
 
 
 def test_words_are_ordered_by_frequency_then_by_the_alphabet_and_rare_ones_left_out():
-    assert Vocabulary.build(SENTENCES).words == (*SPECIAL, "b", "a", "c", "rare")
-    assert Vocabulary.build(SENTENCES, min_freq=2).words == (*SPECIAL, "b", "a")
+    assert WordVocabulary.build(TEXTS).tokens == (*SPECIAL, "b", "a", "c", "rare")
+    assert WordVocabulary.build(TEXTS, min_freq=2).tokens == (*SPECIAL, "b", "a")
 
 
 def test_an_unknown_word_and_a_word_called_like_a_special_one_are_unknown():
-    assert Vocabulary.build(SENTENCES).encode(["a", "never", "<eos>"]) == [5, UNKNOWN, UNKNOWN]
+    book = WordVocabulary.build(TEXTS, tokenizer="book")  # which leaves <eos> in one piece
+    assert book.encode("A never <eos> <pad>") == [5, UNKNOWN, UNKNOWN, UNKNOWN]
+    assert book.sample_all(["a"], 0) == book.encode_all(["a"]) == [[5]]
 
 
 def test_decoding_ends_at_eos_and_shows_unknown_words():
-    assert Vocabulary.build(SENTENCES).decode([4, 3, 2, 5]) == ["b", "<unk>"]
+    vocabulary = WordVocabulary.build(["j' ai b"])
+    assert vocabulary.decode(vocabulary.encode("J'ai vu")) == "j'ai <unk>"
+    assert vocabulary.decode([4, 2, 5]) == vocabulary.tokens[4]
+    assert vocabulary.words([4, 2]) == [range(0, 1), range(1, 2)]
 
 
 @pytest.mark.parametrize("wrong", [-1, 8])
 def test_an_id_out_of_range_is_an_error(wrong):
     with pytest.raises(IndexError, match=r"ids must be in \[0, 8\)"):
-        Vocabulary.build(SENTENCES).decode([wrong])
+        WordVocabulary.build(TEXTS).decode([wrong])
 
 
-def test_saving_and_loading_gives_the_same_vocabulary(tmp_path):
-    vocabulary = Vocabulary.build([["é", "l'", "œuf"]])
-    vocabulary.save(tmp_path / "v.json")
-    assert Vocabulary.load(tmp_path / "v.json") == vocabulary
+def test_saving_and_loading_gives_the_same_vocabularies(tmp_path):
+    built = build_vocabularies(CorpusConfig(tokenizer="book"), [Pair("É l'œuf!", "x")])
+    save_vocabularies(tmp_path, *built)
+    assert load_vocabularies(tmp_path, "book") == built
+    assert built[0].tokens[4:] == ("!", "l'œuf", "é")
 
 
-def test_a_list_without_the_special_words_or_with_a_word_twice_is_refused():
-    with pytest.raises(ValueError, match="must begin with"):
-        Vocabulary(("a", "b"))
-    with pytest.raises(ValueError, match="it holds 'a' twice"):
-        Vocabulary((*SPECIAL, "a", "a"))
+def test_a_damaged_file_is_an_error(tmp_path):
+    for content, message in {
+        '["a", "b"]': "must begin with",
+        '["<pad>", "<bos>", "<eos>", "<unk>", "a", "a"]': "it holds 'a' twice",
+        '["<pad>", "<bos>", "<eos>", "<unk>", 7]': "it holds 7",
+        '["<pad>': "it is not JSON",
+        "{}": "must hold a JSON list",
+    }.items():
+        (tmp_path / "source.json").write_text(content)
+        (tmp_path / "target.json").write_text(content)
+        with pytest.raises(ConfigError, match=f"source.json is damaged: .*{message}"):
+            load_vocabularies(tmp_path, "words")

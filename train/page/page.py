@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from train.data.tokens import detokenize
 from train.translation.translator import Hypothesis, Steps, Translation
 
 
@@ -48,8 +47,9 @@ def as_page(sides: Sequence[Side]) -> str:
 
 
 def longest_source(translations: Sequence[Translation]) -> str:
-    """Return a sentence as the run that reads the most words of it has read it."""
-    return detokenize(list(max(translations, key=lambda t: len(t.source)).source))
+    """Return a sentence, or its words as the run that reads the most of them has read it."""
+    longest = max(translations, key=lambda t: len(t.source))
+    return longest.source_text or " ".join(longest.source)
 
 
 def as_data(side: Side, first: Side) -> dict[str, Any]:
@@ -68,13 +68,15 @@ def as_data(side: Side, first: Side) -> dict[str, Any]:
 
 
 def _hypothesis(hypothesis: Hypothesis, steps: Steps) -> dict[str, Any]:
+    """Return a hypothesis by words. The candidates of a word of several tokens are those of its first token."""
+    first = [span.start for span in hypothesis.spans]
     return {
         "text": hypothesis.text,
         "tokens": hypothesis.tokens,
         "score": round(hypothesis.score, 4) if math.isfinite(hypothesis.score) else None,
-        "logs": [_rounded(log) for log in hypothesis.token_scores.tolist()],
+        "chosen": [(hypothesis.pieces[i], _rounded(hypothesis.token_scores[i].item())) for i in first],
         "weights": None if hypothesis.weights is None else np.round(hypothesis.weights.astype(float), 4).tolist(),
-        "steps": [[(word, _rounded(log)) for word, log in step] for step in steps],
+        "steps": [[(word, _rounded(log)) for word, log in steps[i]] for i in first],
     }
 
 

@@ -1,5 +1,6 @@
 """The page in a browser: what it shows, how keys move through it, and that it fits a phone."""
 
+import dataclasses
 import json
 import math
 import re
@@ -22,7 +23,9 @@ def hypothesis(words: str, source: str, seed: int, attends: bool = True) -> Hypo
     tokens, rng = words.split(), np.random.default_rng(seed)
     weights = rng.dirichlet(np.full(len(source.split()) + 1, 0.1), len(tokens) + 1) if attends else None
     logs = -rng.random(len(tokens) + 1)
-    return Hypothesis((*range(4, 4 + len(tokens)), 2), tuple(tokens), float(logs.sum()), logs, weights)
+    spans = tuple(range(i, i + 1) for i in range(len(tokens) + 1))
+    ids = (*range(4, 4 + len(tokens)), 2)
+    return Hypothesis(ids, tuple(tokens), float(logs.sum()), logs, weights, words, spans, (*tokens, "<eos>"))
 
 
 def steps(hypothesis: Hypothesis) -> list[list[tuple[str, float]]]:
@@ -96,7 +99,7 @@ def test_sides_must_have_the_same_sentences():
 
 def test_a_comparison_names_the_first_different_word_or_the_largest_difference():
     one = side("one", 0).translations[0]
-    near = one.best.__class__(one.best.ids, one.best.target, 0.0, one.best.token_scores + 0.5, one.best.weights + 0.25)
+    near = dataclasses.replace(one.best, token_scores=one.best.token_scores + 0.5, weights=one.best.weights + 0.25)
     same = "the same translation as the first; log p differ by at most "
     assert compare(one, one) == f"{same}0.0e+00, attention weights by at most 0.0e+00"
     assert compare(one, Translation(one.source, (near,))) == f"{same}5.0e-01, attention weights by at most 2.5e-01"
@@ -299,7 +302,8 @@ def test_tables_are_narrow_a_full_bar_fills_its_track_and_hidden_columns_have_a_
     say.end = state();
     """
     words = tuple(f"word{i}" for i in range(30))
-    certain = Hypothesis((4, 2), ("mot",), -0.5, np.zeros(2), np.full((2, 31), 1 / 31))
+    spans, pieces = (range(1), range(1, 2)), ("mot", "<eos>")
+    certain = Hypothesis((4, 2), ("mot",), -0.5, np.zeros(2), np.full((2, 31), 1 / 31), "mot", spans, pieces)
     one = Side("one", [Translation(words, (certain,))], [[[[("mot", 0.0)], [("<eos>", 0.0)]]]])
     said = browse(tmp_path, as_page([one]), HELPERS + script, width=1280 if wide else 500)
     assert said["bar"] == 1

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from train.data.vocabulary import UNKNOWN
+from train.data.vocabulary import UNKNOWN, Vocabulary
 from train.translation.metrics import Link, peaks
 from train.translation.translator import Hypothesis, Translation
 
@@ -27,7 +27,7 @@ def as_pharaoh(source: tuple[str, ...], hypothesis: Hypothesis) -> str:
 
 
 def as_json(source: tuple[str, ...], hypothesis: Hypothesis) -> str:
-    """Write the weights on one line: {"source": [...], "target": [...], "weights": [a row for each target token]}."""
+    """Write the weights on one line: {"source": [...], "target": [...], "weights": [a row for each target word]}."""
     weights = [] if hypothesis.weights is None else hypothesis.weights.tolist()
     content = {
         "source": [*source, "<eos>"] if hypothesis.ids else [],
@@ -37,15 +37,21 @@ def as_json(source: tuple[str, ...], hypothesis: Hypothesis) -> str:
     return json.dumps(content, ensure_ascii=False)
 
 
-def replace_unknown(translation: Translation) -> Translation:
-    """Replace each `<unk>` by the source word with its largest attention weight (Luong et al., 2015).
+def replace_unknown(translation: Translation, vocabulary: Vocabulary) -> Translation:
+    """Replace each word that has a `<unk>` by the source word with its largest attention weight (Luong et al., 2015).
 
     Most unknown words are names and numbers, which are often the same in both languages.
+
+    Args:
+        vocabulary: the target's.
     """
-    copied = tuple(_copy(translation.source, hypothesis) for hypothesis in translation.hypotheses)
+    copied = tuple(_copy(translation.source, hypothesis, vocabulary) for hypothesis in translation.hypotheses)
     return dataclasses.replace(translation, hypotheses=copied)
 
 
-def _copy(source: tuple[str, ...], hypothesis: Hypothesis) -> Hypothesis:
-    words = [source[i] if hypothesis.ids[j] == UNKNOWN else hypothesis.target[j] for i, j in links(source, hypothesis)]
-    return dataclasses.replace(hypothesis, target=tuple(words))
+def _copy(source: tuple[str, ...], hypothesis: Hypothesis, vocabulary: Vocabulary) -> Hypothesis:
+    if UNKNOWN not in hypothesis.ids:
+        return hypothesis
+    unknown = [any(hypothesis.ids[i] == UNKNOWN for i in span) for span in hypothesis.spans]
+    words = tuple(source[i] if unknown[j] else hypothesis.target[j] for i, j in links(source, hypothesis))
+    return dataclasses.replace(hypothesis, target=words, text=vocabulary.join(words))

@@ -1,5 +1,6 @@
 """The options of `python -m train.translate`. Their order and their texts are those of `--help`."""
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,8 @@ class Output:
     """Write `i-j` for each target word j and the source word i with the largest weight; or all weights as JSON."""
     replace_unknown: bool = False
     """Replace each <unk> by the source word with the largest attention weight."""
+    pieces: bool = False
+    """Show the pieces of subwords, and not words, in alignments, picture and page."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Picture:
     """Draw the attention weights of each translation into a .png, .svg or .pdf file."""
     page: OptionalFile = None
     """Write an interactive .html page: attention weights, and the most probable tokens at each step."""
+    force: bool = False
+    """Overwrite a file that is no such picture or page."""
     compare: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="RUN|torch")] = ()
     """Show another run next to the first on the page, or with `torch` the same run in PyTorch."""
 
@@ -95,8 +100,8 @@ class Model:
     """Average the probabilities with those of another run with the same vocabularies."""
     framework: Literal["jax", "torch"] = "jax"
     """torch: translate with the plain PyTorch reference, one sentence at a time (needs the extra `torch`)."""
-    batch: Annotated[int, arg(metavar="N")] = 100
-    """Read N lines before writing; it changes no translation."""
+    batch: Annotated[int, arg(metavar="N")] = 1000
+    """Read N lines before writing; it changes no translation. With 1, each line is answered at once."""
 
 
 @dataclass(frozen=True)
@@ -133,12 +138,35 @@ def parse(arguments: list[str], description: str | None) -> Options:
         wrong.append(f"--heatmap must end in .png, .svg or .pdf; got {heatmap}")
     if options.picture.compare and page is None:
         wrong.append("--compare needs --page, which shows the runs side by side")
-    for path in (heatmap, page):
-        if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-            wrong.append(f"{path} cannot be written: it must be a file in a folder that exists")
+    if options.output.pieces and options.output.replace_unknown:
+        wrong.append("--replace-unknown replaces words, and cannot be given with --pieces")
+    wrong += [refusal for path in (heatmap, page) if path is not None for refusal in _refusals(path, options)]
     if wrong:
         raise ConfigError("; ".join(wrong))
     return options
+
+
+KINDS = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
+"""What stands in the first bytes of a picture, by its suffix. Any other file must be a page."""
+
+PAGE = b"<title>What the translator looked at</title>"
+
+
+def _refusals(path: Path, options: Options) -> list[str]:
+    """List why a picture or a page must not be written to this path."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        return [f"{path} cannot be written: it must be a file in a folder that exists"]
+    if not path.exists():
+        return []
+    if options.file is not None and options.file.exists() and path.samefile(options.file):
+        return [f"{path} is the text to translate: name another file"]
+    if any(path.resolve().is_relative_to(run.resolve()) for run in (options.run, *options.model.ensemble)):
+        return [f"{path} is a file of the run: name another file"]
+    with contextlib.suppress(OSError):
+        head = path.read_bytes()[:4096] if path.is_file() else b""
+        if not options.picture.force and KINDS.get(path.suffix, PAGE) not in head:
+            return [f"{path} exists, and is no picture or page of this kind: name another file, or add --force"]
+    return []
 
 
 def option_name(field: str) -> str:

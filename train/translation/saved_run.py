@@ -1,20 +1,19 @@
 """Read a run folder: everything that a translator needs, or an error that says what is wrong with the folder."""
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from jax_attn.checkpoints import read_safetensors
-from train.config import ConfigError, CorpusConfig, ModelConfig, SearchConfig
+from train.config import Config, ConfigError, ModelConfig, SearchConfig, wrong_numbers
 from train.data.tokens import Tokenizer
-from train.data.vocabulary import Vocabulary
-from train.run_folder import FORMAT
-
-Settings = TypeVar("Settings", CorpusConfig, ModelConfig, SearchConfig)
+from train.data.vocabulary import FILES, Vocabulary, read_vocabulary
+from train.manifest import DamageError, check, read_json
+from train.run_folder import FORMAT, MANIFEST, WEIGHTS
+from train.translation.settings import read_settings
 
 
 @dataclass(frozen=True)
@@ -27,69 +26,103 @@ class SavedRun:
     tokenizer: Tokenizer
     source: Vocabulary
     target: Vocabulary
-    max_source_words: int
-    """The length of the longest source in training. The model reads no more words of a sentence."""
+    max_source_len: int
+    """The tokens of the longest source in training. The model reads no more of a sentence."""
     max_target_len: int
-    """The length of the longest target in training, with `<eos>`."""
+    """The tokens of the longest target in training, `<eos>` included."""
     weights: dict[str, np.ndarray]
     """The parameters under PyTorch's names."""
+    settings: Mapping[str, Any]
+    """The content of config.json."""
 
     @classmethod
     def load(cls, folder: Path | str) -> "SavedRun":
         """Read a folder.
 
         Raises:
-            ConfigError: the folder does not exist, holds no run, a damaged run or one of another version, or weights
+            ConfigError: the folder does not exist, holds no run, a damaged run or one of a newer version, or weights
                 that are NaN or infinite.
         """
         folder = Path(folder)
         if not folder.is_dir():
             raise ConfigError(f"there is no folder {folder}; name the run folder that `python -m train.nmt` wrote")
         try:
-            settings = _read_json(folder / "config.json", dict)
-            if settings.get("format", 1) != FORMAT:
-                raise ValueError(f"it has format {settings['format']}, and this version of the program reads {FORMAT}")
-            return cls(
-                folder,
-                _read_settings(ModelConfig, settings, "model"),
-                _read_settings(SearchConfig, settings, "search"),
-                _read_settings(CorpusConfig, settings, "corpus").tokenizer,
-                Vocabulary(tuple(_read_json(folder / "source.json", list))),
-                Vocabulary(tuple(_read_json(folder / "target.json", list))),
-                _read_length(settings, "max_source_words"),
-                _read_length(settings, "max_target_len"),
-                _read_weights(folder / "model.safetensors"),
-            )
+            return cls._read(folder)
         except FileNotFoundError as error:
             reason = f"it has no {Path(error.filename).name}; name the run folder that `python -m train.nmt` wrote"
         except (OSError, ValueError) as error:
             reason = " ".join(str(error).split())
         raise ConfigError(f"{folder} holds no run that can be loaded: {reason}")
 
+    @classmethod
+    def _read(cls, folder: Path) -> "SavedRun":
+        settings = read_json(folder / "config.json")
+        version = settings.get("format", 1)
+        if type(version) is not int or not 1 <= version <= FORMAT:
+            raise ValueError(
+                f"config.json has format {version!r}, and this version of the program reads up to {FORMAT}"
+            )
+        model = _read_section(ModelConfig, settings, "model")
+        search = _read_section(SearchConfig, settings, "search")
+        tokenizer = _read_tokenizer(settings)
+        check_manifest(folder, ("config.json", WEIGHTS, *FILES[tokenizer]))
+        source, target = (read_vocabulary((folder / name).read_bytes(), name, tokenizer) for name in FILES[tokenizer])
+        old_name = "max_source_words"  # of folders that hold words alone
+        source_name = old_name if old_name in settings else "max_source_len"
+        return cls(
+            folder,
+            model,
+            search,
+            tokenizer,
+            source,
+            target,
+            _read_length(settings, source_name),
+            _read_length(settings, "max_target_len"),
+            _read_weights(folder / WEIGHTS),
+            settings,
+        )
 
-def _read_json(path: Path, kind: type) -> Any:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path.name} is damaged, it is not JSON ({error}); copy the folder again") from error
-    if not isinstance(content, kind):
-        raise ValueError(f"{path.name} is damaged: it must hold a JSON {kind.__name__}; copy the folder again")
-    return content
+    def config(self) -> Config:
+        """Return the whole configuration; ConfigError if another version wrote it, with settings unknown here."""
+        lengths = ("format", "max_source_words", "max_source_len", "max_target_len")
+        try:
+            return read_settings(Config, {key: v for key, v in self.settings.items() if key not in lengths})
+        except ValueError as error:
+            raise ConfigError(f"{self.folder}/config.json is of another version: {error}") from error
 
 
-def _read_settings(kind: type[Settings], settings: Mapping[str, Any], name: str) -> Settings:
-    """Return the settings called `name`. A setting that an older version did not write has its default.
+def check_manifest(folder: Path, needed: tuple[str, ...]) -> None:
+    """Raise DamageError if a file of a folder differs from its manifest; a folder without one is an older run."""
+    if not (folder / MANIFEST).exists():
+        return
+    files = read_json(folder / MANIFEST).get("files")
+    missing = [name for name in needed if not isinstance(files, dict) or name not in files]
+    if missing:
+        raise DamageError(f"{MANIFEST} is damaged: it does not list {missing[0]}; copy the folder again")
+    check(folder, files)
 
-    Raises:
-        ValueError: there are no such settings, or one of them is unknown.
-    """
+
+def _read_section(kind: Any, settings: Mapping[str, Any], name: str) -> Any:
+    """Return the settings called `name`. A setting that an older version did not write has its default."""
     given = settings.get(name)
     if not isinstance(given, dict):
         raise ValueError(f"config.json is damaged: it has no settings called {name}")
-    for key in given.keys() - {field.name for field in fields(kind)}:
-        raise ValueError(f"another version of this program wrote it, which had {name}.{key}; use that version")
-    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-    return kind(**values)
+    try:
+        section = read_settings(kind, given, f"{name}.")
+    except ValueError as error:
+        raise ValueError(f"config.json is damaged or of another version of this program: {error}") from error
+    wrong = wrong_numbers(section, lambda field: f"{name}.{field}")
+    if wrong:
+        raise ValueError(f"config.json is damaged: {'; '.join(wrong)}")
+    return section
+
+
+def _read_tokenizer(settings: Mapping[str, Any]) -> Tokenizer:
+    corpus = settings.get("corpus")
+    tokenizer = corpus.get("tokenizer", "words") if isinstance(corpus, dict) else None
+    if not isinstance(tokenizer, str) or tokenizer not in FILES:
+        raise ValueError(f"config.json is damaged: corpus.tokenizer must be one of {', '.join(FILES)}; got {tokenizer}")
+    return tokenizer  # type: ignore[return-value] # a key of FILES
 
 
 def _read_length(settings: Mapping[str, Any], name: str) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,11 +22,22 @@ Search = Callable[[np.ndarray, np.ndarray, np.ndarray], SearchResult]
 Sampling draws by `numbers`, each sentence's number in its text, so that the batch does not change what is drawn.
 """
 
-Candidates = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Any, Any]]
-"""candidates(sources [rows, S], source_lens [rows], targets [rows, L]) -> (log p [rows, L, k], tokens [rows, L, k]).
 
-The k most probable tokens at each step while the targets are read, the most probable first.
-"""
+class Followed(NamedTuple):
+    """What the models say at each step while they read given targets."""
+
+    log_probs: Any
+    """`[rows, L, k]`: log p of the k most probable tokens, the most probable first."""
+    tokens: Any
+    """`[rows, L, k]`: those tokens."""
+    target_log_probs: Any
+    """`[rows, L]`: log p of the targets."""
+    weights: Any
+    """`[rows, L, S]`: the attention weights, or None."""
+
+
+Follow = Callable[[np.ndarray, np.ndarray, np.ndarray], Followed]
+"""follow(sources [rows, S], source_lens [rows], targets [rows, L])."""
 
 
 def begin(
@@ -66,25 +77,24 @@ def make_search(models: tuple[EncoderDecoder, ...], config: SearchConfig, max_le
 
 
 @lru_cache(maxsize=8)
-def make_candidates(models: tuple[EncoderDecoder, ...], k: int) -> Callable[..., tuple[jax.Array, jax.Array]]:
-    """Return a jitted function (params of each model, sources, source_lens, targets), see `Candidates`.
+def make_follow(models: tuple[EncoderDecoder, ...], k: int) -> Callable[..., Followed]:
+    """Return a jitted function (params of each model, sources, source_lens, targets), see `Followed`.
 
     It drives the same step as a search does, along given targets.
     """
 
     @jax.jit
-    def candidates(
-        params: Sequence[Any], sources: jax.Array, source_lens: jax.Array, targets: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def follow(params: Sequence[Any], sources: jax.Array, source_lens: jax.Array, targets: jax.Array) -> Followed:
         step, state, memory = begin(models, params, sources, source_lens)
 
         def advance(carry: Any, target: jax.Array) -> Any:
             tokens, state = carry
-            log_probs, state, _ = step(tokens, state, memory)
-            return (target, state), top_k(log_probs, k)
+            log_probs, state, weights = step(tokens, state, memory)
+            found = jnp.take_along_axis(log_probs, target[:, None], axis=1)[:, 0]
+            return (target, state), Followed(*top_k(log_probs, k), found, weights)
 
         start = jnp.full(targets.shape[0], BOS, targets.dtype)
-        _, (log_probs, tokens) = jax.lax.scan(advance, (start, state), targets.T)
-        return jnp.swapaxes(log_probs, 0, 1), jnp.swapaxes(tokens, 0, 1)
+        _, steps = jax.lax.scan(advance, (start, state), targets.T)
+        return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps)
 
-    return candidates
+    return follow

@@ -15,6 +15,7 @@ from train.config import ConfigError, SearchConfig, search_settings
 from train.data.vocabulary import BOS, EOS
 from train.model import decoder_settings, encoder_settings, model_settings
 from train.translation.saved_run import SavedRun
+from train.translation.search import Followed
 
 
 def load_model(run: SavedRun) -> EncoderDecoder:
@@ -31,13 +32,14 @@ def load_model(run: SavedRun) -> EncoderDecoder:
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise ConfigError(
-            f"{run.folder} holds no run that can be loaded: model.safetensors does not fit config.json: {reason}"
+            f"{run.folder} holds no run that can be loaded: model.safetensors does not fit config.json or the "
+            f"vocabularies: {reason}"
         ) from error
     return model.eval()
 
 
 class TorchSearch:
-    """The functions `Search` and `Candidates` for batches of one row."""
+    """The functions `Search` and `Follow` for batches of one row."""
 
     def __init__(self, runs: Sequence[SavedRun], config: SearchConfig, max_len: int, num_candidates: int) -> None:
         self.models = [load_model(run) for run in runs]
@@ -57,19 +59,17 @@ class TorchSearch:
         return SearchResult(*parts)
 
     @torch.no_grad()
-    def candidates(
-        self, sources: np.ndarray, source_lens: np.ndarray, targets: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """List the most probable tokens, see `train.translation.search.Candidates`."""
+    def follow(self, sources: np.ndarray, source_lens: np.ndarray, targets: np.ndarray) -> Followed:
+        """Read given targets, see `train.translation.search.Followed`."""
         step, state, memory = self._begin(sources, source_lens)
-        token, log_probs, tokens = torch.full((len(sources),), BOS), [], []
+        token, steps = torch.full((len(sources),), BOS), []
         for target in torch.as_tensor(targets, dtype=torch.int64).T:
-            found, state, _ = step(token, state, memory)
-            best = found.topk(self.num_candidates)
-            log_probs.append(best.values)
-            tokens.append(best.indices)
+            log_probs, state, weights = step(token, state, memory)
+            best = log_probs.topk(self.num_candidates)
+            steps.append((best.values, best.indices, log_probs.gather(1, target[:, None])[:, 0], weights))
             token = target
-        return torch.stack(log_probs, 1).numpy(), torch.stack(tokens, 1).numpy()
+        columns = zip(*steps, strict=True)
+        return Followed(*(None if column[0] is None else torch.stack(column, 1).numpy() for column in columns))
 
     def _begin(self, sources: np.ndarray, source_lens: np.ndarray) -> tuple[Any, Any, Any]:
         inputs = torch.as_tensor(sources, dtype=torch.int64), torch.as_tensor(source_lens, dtype=torch.int64)

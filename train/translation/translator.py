@@ -1,13 +1,13 @@
-"""Translate text: words to ids, search, and ids back to words."""
+"""Translate text: text to ids, search, and ids back to text."""
 
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import jax
 import numpy as np
@@ -16,13 +16,13 @@ from jaxtyping import Float
 from jax_attn.models import EncoderDecoder
 from jax_attn.search import SearchResult
 from jax_attn.weights import from_torch
-from train.config import ConfigError, SearchConfig, wrong_search
-from train.data.batches import encode_sources, pad
-from train.data.tokens import Tokenizer, detokenize, tokenize
-from train.data.vocabulary import Vocabulary
+from train.config import ConfigError, SearchConfig
+from train.data.batches import pad
+from train.data.vocabulary import EOS, Vocabulary
 from train.model import build_model
+from train.translation.check_search import check_search
 from train.translation.saved_run import SavedRun
-from train.translation.search import Candidates, Search, make_candidates, make_search
+from train.translation.search import Follow, Search, make_follow, make_search
 
 Framework = Literal["jax", "torch"]
 
@@ -40,25 +40,30 @@ class Hypothesis:
     ids: tuple[int, ...]
     """Its tokens, with `<eos>` at the end if it was reached."""
     target: tuple[str, ...]
-    """Its words, without `<eos>`."""
+    """Its words, without `<eos>`; or its pieces, if the translator shows pieces."""
     score: float
     """Σ log p in nats; for a beam, with its penalties. −inf if the search found nothing of positive probability."""
     token_scores: Float[np.ndarray, "token"]
     """log p of each token."""
-    weights: Float[np.ndarray, "token source"] | None
-    """The attention of each token to the source words and `<eos>`, which is last on both sides."""
+    weights: Float[np.ndarray, "word source"] | None
+    """The attention of each word to the source words and `<eos>`, which is last on both sides.
 
-    @property
-    def text(self) -> str:
-        return detokenize(list(self.target))
+    Where a word is several tokens, weights are summed over those of the source and averaged over those of the target.
+    """
+    text: str
+    """The translation as text."""
+    spans: tuple[range, ...]
+    """The tokens of each row of the weights."""
+    pieces: tuple[str, ...]
+    """A name for each token."""
 
     @property
     def tokens(self) -> tuple[str, ...]:
         """The words, and `<eos>` if it was reached: a name for each row of the weights."""
-        return (*self.target, "<eos>")[: len(self.ids)]
+        return (*self.target, "<eos>")[: len(self.spans)]
 
 
-NOTHING = Hypothesis((), (), 0.0, np.zeros(0, np.float32), None)
+NOTHING = Hypothesis((), (), 0.0, np.zeros(0, np.float32), None, "", (), ())
 """The translation of an empty sentence. The model is not asked."""
 
 
@@ -67,8 +72,10 @@ class Translation:
     """A sentence's hypotheses, at least one: the best first, or samples in the order in which they were drawn."""
 
     source: tuple[str, ...]
-    """The words that were read."""
+    """The words that were read; or their pieces, if the translator shows pieces."""
     hypotheses: tuple[Hypothesis, ...]
+    source_text: str = ""
+    """The sentence as it was given."""
 
     @property
     def best(self) -> Hypothesis:
@@ -87,29 +94,45 @@ class Translation:
         return self.best.score
 
     @property
-    def weights(self) -> Float[np.ndarray, "token source"] | None:
+    def weights(self) -> Float[np.ndarray, "word source"] | None:
         return self.best.weights
+
+
+class Source(NamedTuple):
+    """A sentence as the model reads it, cut to the tokens that it can read."""
+
+    text: str
+    ids: list[int]
+    names: tuple[str, ...]
+    """The words, or the pieces, without `<eos>`."""
+    spans: tuple[range, ...]
+    """The tokens of each word, and those of `<eos>`."""
 
 
 @dataclass(frozen=True)
 class Translator:
     """Translate sentences with a search.
 
-    The search is one compiled program of one shape: `batch_size` rows of `max_words` words and `<eos>`. Its rows do not
-    influence each other. So a translation depends on its sentence alone, to the last bit, and not on the number or the
-    order of the other sentences. (Programs of other shapes would take the same sums in another order.)
+    The search is one compiled program for each of a few widths: `batch_size` rows of that many tokens. A sentence is
+    searched at the smallest width that it fits, and the rows of a program do not influence each other. So a translation
+    depends on its sentence alone, to the last bit, and not on the number or the order of the other sentences. (A
+    program of another shape would take the same sums in another order.)
     """
 
     search: Search
     source: Vocabulary
     target: Vocabulary
-    tokenizer: Tokenizer
-    max_words: int
+    max_source_len: int
+    """The most tokens of a sentence that are read, without `<eos>`."""
     batch_size: int
-    candidates: Candidates | None = None
+    follow: Follow | None = None
+    pieces: bool = False
+    """Show the pieces of subwords instead of words."""
 
     @classmethod
-    def load(cls, run: Path | str, *more: Path | str, framework: Framework = "jax", **search: Any) -> "Translator":
+    def load(
+        cls, run: Path | str, *more: Path | str, framework: Framework = "jax", pieces: bool = False, **search: Any
+    ) -> "Translator":
         """Load the model of a run folder, whichever framework trained it.
 
             Translator.load("runs/demo-1")("the cat sleeps .").text
@@ -119,16 +142,19 @@ class Translator:
             run: the folder.
             more: further runs with the same vocabularies, which form an ensemble with the first.
             framework: what computes. torch needs PyTorch, searches one sentence at a time, and is for comparison.
+            pieces: give the pieces of subwords and their weights instead of those of words.
             search: options of `SearchConfig`; the others are those of the run.
 
         Raises:
             ConfigError: a folder holds no run, the runs do not fit together, or options cannot be used.
         """
         runs = [SavedRun.load(folder) for folder in (run, *more)]
-        return cls.from_runs(runs, configure(runs[0], search), framework)
+        return cls.from_runs(runs, configure(runs[0], search), framework, pieces)
 
     @classmethod
-    def from_runs(cls, runs: Sequence[SavedRun], config: SearchConfig, framework: Framework = "jax") -> "Translator":
+    def from_runs(
+        cls, runs: Sequence[SavedRun], config: SearchConfig, framework: Framework = "jax", pieces: bool = False
+    ) -> "Translator":
         """Return the translator of runs that have been read; see `load`."""
         first = runs[0]
         for other in runs[1:]:
@@ -138,10 +164,10 @@ class Translator:
                     "the runs of an ensemble are trained on the same corpus"
                 )
         make = _torch_functions if framework == "torch" else _jax_functions
-        search, candidates = make(runs, config, min(run.max_target_len for run in runs))
-        max_words = min(run.max_source_words for run in runs)
+        search, follow = make(runs, config, min(run.max_target_len for run in runs))
+        max_source_len = min(run.max_source_len for run in runs)
         rows = 1 if framework == "torch" else config.batch_size
-        return cls(search, first.source, first.target, first.tokenizer, max_words, rows, candidates)
+        return cls(search, first.source, first.target, max_source_len, rows, follow, pieces)
 
     @overload
     def __call__(self, sentences: str, first: int = 1) -> Translation: ...  # type: ignore[overload-overlap] # a str is a sequence
@@ -150,7 +176,7 @@ class Translator:
     def __call__(self, sentences: Sequence[str], first: int = 1) -> list[Translation]: ...
 
     def __call__(self, sentences: str | Sequence[str], first: int = 1) -> Translation | list[Translation]:
-        """Translate a sentence or a list of sentences. A sentence of more than `max_words` words is cut with a warning.
+        """Translate a sentence or a list of sentences. A sentence that is too long is cut with a warning.
 
         Args:
             sentences: one text gives one translation, a list gives a list in its order.
@@ -161,39 +187,64 @@ class Translator:
         """
         if isinstance(sentences, str):
             return self([sentences], first)[0]
-        return self.translate_words([tokenize(sentence, self.tokenizer) for sentence in sentences], first)
-
-    def translate_words(self, sentences: Sequence[Sequence[str]], first: int = 1) -> list[Translation]:
-        """Translate sentences that are lists of words already."""
-        for number, words in enumerate(sentences, first):
-            if len(words) > self.max_words:
-                warnings.warn(
-                    f"sentence {number} has {len(words)} words and is translated in part: "
-                    f"the model reads {self.max_words}, as many as its longest in training",
-                    stacklevel=2,
-                )
-        sources = [tuple(words[: self.max_words]) for words in sentences]
-        translations = [Translation((), (NOTHING,)) for _ in sources]
-        indices = [i for i, words in enumerate(sources) if words]
-        for start in range(0, len(indices), self.batch_size):
-            batch = indices[start : start + self.batch_size]
-            translated = self._translate_batch([sources[i] for i in batch], [first + i for i in batch])
+        sources = [self.read(text, number) for number, text in enumerate(sentences, first)]
+        translations = [Translation((), (NOTHING,), source.text) for source in sources]
+        for width, batch in self._batches(sources):
+            translated = self._translate_batch([sources[i] for i in batch], [first + i for i in batch], width)
             for i, translation in zip(batch, translated, strict=True):
                 translations[i] = translation
         return translations
 
-    def _translate_batch(self, sentences: list[tuple[str, ...]], numbers: list[int]) -> list[Translation]:
-        sources, source_lens = encode_sources(self._pad_rows(sentences), self.source, self.max_words + 1)
-        found = self.search(sources, source_lens, np.resize(np.array(numbers, np.int32), self.batch_size))
+    def read(self, text: str, number: int | None = None) -> Source:
+        """Encode a sentence; warn if it is cut and has a number."""
+        ids, tokens, limit = self.source.encode(text), self.source.cut(text), self.max_source_len
+        if len(ids) > limit and number is not None:
+            unit = "words" if self.source.lower_case else "pieces"
+            warnings.warn(
+                f"sentence {number} has {len(ids)} {unit} and is translated in part: "
+                f"the model reads {limit}, as many as its longest in training",
+                stacklevel=3,
+            )
+        ids = ids[:limit]
+        spans = self._spans(self.source, [*ids, EOS])
+        names = tuple(
+            tokens[span.start] if self.pieces else self.source.word(tokens[span.start : span.stop])
+            for span in spans[:-1]
+        )
+        return Source(text, ids, names, spans)
+
+    def _spans(self, vocabulary: Vocabulary, ids: Sequence[int]) -> tuple[range, ...]:
+        """Return the tokens of each word, or of each piece."""
+        return tuple(range(i, i + 1) for i in range(len(ids))) if self.pieces else tuple(vocabulary.words(ids))
+
+    def _batches(self, sources: Sequence[Source]) -> Iterator[tuple[int, list[int]]]:
+        """Yield batches of sentences of one width, as indices; sentences without tokens are left out."""
+        by_width: dict[int, list[int]] = {width: [] for width in widths(self.max_source_len + 1)}
+        for i, source in enumerate(sources):
+            if source.ids:
+                by_width[next(width for width in by_width if len(source.ids) < width)].append(i)
+        for width, members in by_width.items():
+            for start in range(0, len(members), self.batch_size):
+                yield width, members[start : start + self.batch_size]
+
+    def _pad(self, sources: Sequence[Source], width: int) -> tuple[np.ndarray, np.ndarray]:
+        """Pad sentences to a width, with `<eos>`; also return their lengths."""
+        return pad(self._pad_rows([[*source.ids, EOS] for source in sources]), width)
+
+    def _translate_batch(self, sentences: list[Source], numbers: list[int], width: int) -> list[Translation]:
+        found = self.search(*self._pad(sentences, width), np.resize(np.array(numbers, np.int32), self.batch_size))
         result: Any = SearchResult(*jax.device_get(tuple(found)))
         for row, number in enumerate(numbers):
             if np.isnan(result.scores[row]).any():
                 raise FloatingPointError(
                     f"the model's scores of sentence {number} are NaN: the weights are damaged or the training diverged"
                 )
-        return [Translation(words, self._hypotheses(result, row, words)) for row, words in enumerate(sentences)]
+        return [
+            Translation(source.names, self._hypotheses(result, row, source), source.text)
+            for row, source in enumerate(sentences)
+        ]
 
-    def _hypotheses(self, result: Any, row: int, words: tuple[str, ...]) -> tuple[Hypothesis, ...]:
+    def _hypotheses(self, result: Any, row: int, source: Source) -> tuple[Hypothesis, ...]:
         """Return the hypotheses of positive probability, or the first, which is empty, if there is none."""
         hypotheses = []
         for n, score in enumerate(result.scores[row].tolist()):
@@ -201,39 +252,91 @@ class Translator:
                 continue
             length = int(result.lengths[row, n])
             ids = tuple(result.ids[row, n, :length].tolist())
-            weights = None if result.weights is None else result.weights[row, n, :length, : len(words) + 1]
-            target = tuple(self.target.decode(ids))
-            hypotheses.append(Hypothesis(ids, target, score, result.token_scores[row, n, :length], weights))
+            spans = self._spans(self.target, ids)
+            weights = None if result.weights is None else result.weights[row, n, :length]
+            hypotheses.append(
+                Hypothesis(
+                    ids,
+                    self._target_names(ids, spans),
+                    score,
+                    result.token_scores[row, n, :length],
+                    None if weights is None else by_words(weights, spans, source.spans),
+                    self.target.decode(ids),
+                    spans,
+                    tuple(self.target.tokens[i] for i in ids),
+                )
+            )
         return tuple(hypotheses)
+
+    def _target_names(self, ids: Sequence[int], spans: Sequence[range]) -> tuple[str, ...]:
+        names = [[self.target.tokens[ids[i]] for i in span] for span in spans if ids[span.start] != EOS]
+        return tuple(parts[0] if self.pieces else self.target.word(parts) for parts in names)
 
     def explain(self, translations: Sequence[Translation]) -> list[list[Steps]]:
         """List the most probable tokens at each step of each hypothesis of each translation.
 
         Raises:
-            ValueError: this translator was made without `candidates`.
+            ValueError: this translator was made without `follow`.
         """
-        if self.candidates is None:
-            raise ValueError("explain needs a translator with candidates; got None")
-        pairs = [(t.source, hypothesis.ids) for t in translations for hypothesis in t.hypotheses]
-        longest = max((len(ids) for _, ids in pairs), default=0)
-        length = 16 * (longest // 16 + 1)  # few different shapes, since each is compiled
-        explained: list[Steps] = []
-        for start in range(0, len(pairs), self.batch_size):
-            batch = pairs[start : start + self.batch_size]
-            sources = encode_sources(self._pad_rows([words for words, _ in batch]), self.source, self.max_words + 1)
-            targets, lens = pad(self._pad_rows([ids for _, ids in batch]), length)
-            log_probs, tokens = (np.asarray(x).tolist() for x in self.candidates(*sources, targets))
-            for row in range(len(batch)):
-                steps = zip(tokens[row][: lens[row]], log_probs[row], strict=False)
-                explained.append(
-                    [[(self.target.words[i], log) for i, log in zip(*step, strict=True)] for step in steps]
-                )
+        pairs = [(t.source_text, hypothesis.ids) for t in translations for hypothesis in t.hypotheses]
+        names = self.target.tokens
+        explained: list[Steps] = [[] for _ in pairs]
+        for batch, followed in self.read_targets(pairs):
+            log_probs, tokens = np.asarray(followed.log_probs).tolist(), np.asarray(followed.tokens).tolist()
+            for row, i in enumerate(batch):
+                steps = zip(tokens[row], log_probs[row], strict=True)
+                steps_of_pair = [[(names[token], log) for token, log in zip(*step, strict=True)] for step in steps]
+                explained[i] = steps_of_pair[: len(pairs[i][1])]
         remaining = iter(explained)
         return [[next(remaining) for _ in t.hypotheses] for t in translations]
 
-    def _pad_rows(self, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    def read_targets(self, pairs: Sequence[tuple[str, Sequence[int]]]) -> Iterator[tuple[list[int], Any]]:
+        """Let the decoder read a given target for each source text. Yield batches: indices and `Followed` arrays.
+
+        Pairs with an empty source are left out. Targets of similar lengths are read together, padded to a power of two,
+        since each shape is compiled.
+
+        Raises:
+            ValueError: this translator was made without `follow`.
+        """
+        if self.follow is None:
+            raise ValueError("reading targets needs a translator with `follow`; got None")
+        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][1]))
+        sources = [self.read(pairs[i][0]) for i in order]
+        for width, members in self._batches(sources):
+            batch = [order[i] for i in members]
+            longest = max(len(pairs[i][1]) for i in batch)
+            targets, _ = pad(self._pad_rows([pairs[i][1] for i in batch]), max(16, 1 << (longest - 1).bit_length()))
+            found = self.follow(*self._pad([sources[i] for i in members], width), targets)
+            yield batch, type(found)(*jax.device_get(tuple(found)))
+
+    def _pad_rows(self, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         """Add empty rows up to the program's number of rows."""
         return [*rows, *[()] * (self.batch_size - len(rows))]
+
+
+def widths(longest: int) -> tuple[int, ...]:
+    """Return the widths that sources are padded to: the longest one and up to three halvings of it, of at least 16.
+
+    widths(63) = (16, 32, 63)
+    """
+    found = [longest]
+    while len(found) < 4 and found[0] // 2 >= 15:
+        found.insert(0, -(-found[0] // 2))
+    return tuple(found)
+
+
+def by_words(
+    weights: Float[np.ndarray, "token source"], targets: Sequence[range], sources: Sequence[range]
+) -> Float[np.ndarray, "word source_word"]:
+    """Sum weights over the tokens of each source word, and average them over the tokens of each target word."""
+    if len(targets) == len(weights):
+        rows = weights
+    else:
+        rows = np.stack([weights[span.start : span.stop].mean(axis=0) for span in targets])
+    if all(len(span) == 1 for span in sources):
+        return rows[:, : len(sources)]
+    return np.stack([rows[:, span.start : span.stop].sum(axis=1) for span in sources], axis=1)
 
 
 def configure(run: SavedRun, changes: Mapping[str, Any], option_name: Callable[[str], str] = str) -> SearchConfig:
@@ -247,21 +350,7 @@ def configure(run: SavedRun, changes: Mapping[str, Any], option_name: Callable[[
     if unknown:
         raise ConfigError(f"a search has no option {', '.join(unknown)}; it has {', '.join(known)}")
     config = dataclasses.replace(run.search, **changes)
-    wrong = wrong_search(config, option_name)
-    if config.beam_size > len(run.target):
-        wrong.append(
-            f"{option_name('beam_size')} must be at most {len(run.target)}, the number of target words; "
-            f"got {config.beam_size}"
-        )
-    if config.coverage_penalty and run.model.attention == "none":
-        wrong.append(f"{option_name('coverage_penalty')} needs attention, and the model of {run.folder} has none")
-    if config.max_len is None and config.min_len > run.max_target_len:
-        wrong.append(
-            f"{option_name('min_len')} must be at most {run.max_target_len}, the longest target in the training of "
-            f"{run.folder}, unless {option_name('max_len')} is given; got {config.min_len}"
-        )
-    if wrong:
-        raise ConfigError("; ".join(wrong))
+    check_search(config, run.model, len(run.target), run.max_source_len, run.max_target_len, option_name)
     return config
 
 
@@ -278,20 +367,21 @@ def load_model(run: SavedRun) -> tuple[EncoderDecoder, Any]:
         return model, from_torch(run.weights, like)
     except (KeyError, ValueError, TypeError) as error:
         raise ConfigError(
-            f"{run.folder} holds no run that can be loaded: model.safetensors does not fit config.json: {error.args[0]}"
+            f"{run.folder} holds no run that can be loaded: model.safetensors does not fit config.json or the "
+            f"vocabularies: {error.args[0]}"
         ) from error
 
 
-def _jax_functions(runs: Sequence[SavedRun], config: SearchConfig, max_len: int) -> tuple[Search, Candidates]:
+def _jax_functions(runs: Sequence[SavedRun], config: SearchConfig, max_len: int) -> tuple[Search, Follow]:
     models, params = zip(*(load_model(run) for run in runs), strict=True)
-    candidates = make_candidates(models, min(NUM_CANDIDATES, len(runs[0].target)))
-    return partial(make_search(models, config, max_len), params), partial(candidates, params)
+    follow = make_follow(models, min(NUM_CANDIDATES, len(runs[0].target)))
+    return partial(make_search(models, config, max_len), params), partial(follow, params)
 
 
-def _torch_functions(runs: Sequence[SavedRun], config: SearchConfig, max_len: int) -> tuple[Search, Candidates]:
+def _torch_functions(runs: Sequence[SavedRun], config: SearchConfig, max_len: int) -> tuple[Search, Follow]:
     try:
         from train.translation.torch_search import TorchSearch
     except ImportError as error:
         raise ConfigError(f"--framework torch needs PyTorch: install the extra `torch` ({error})") from error
     torch_search = TorchSearch(runs, config, max_len, min(NUM_CANDIDATES, len(runs[0].target)))
-    return torch_search.search, torch_search.candidates
+    return torch_search.search, torch_search.follow

@@ -1,0 +1,179 @@
+"""Subwords of sentencepiece (Kudo & Richardson, 2018): cased text in, text as people write it out."""
+
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import sentencepiece
+
+from train.config import ConfigError, CorpusConfig
+from train.data.tokens import clean
+from train.data.vocabulary import EOS, SPECIAL, UNKNOWN, Vocabulary, until_eos
+
+if TYPE_CHECKING:
+    from train.data.corpus import Pair
+
+SPACE = "\u2581"
+"""Stands for a space in a piece: a piece that begins with it begins a word."""
+
+MAX_SENTENCES = 2_000_000
+"""Sentences that pieces are learnt from, at most; of more, as many are drawn from all of them."""
+
+NUM_THREADS = 8
+"""Threads of the training. The pieces depend on it, and so it is the same on every machine."""
+
+
+class PieceVocabulary:
+    """The pieces of a sentencepiece model. Words are what spaces separate.
+
+    Every character of the training text is a piece. So <unk> is a character that the training text lacks, and no
+    target of the training has one. Where the characters alone would fill the vocabulary, the rarest 0.05 % of the text
+    is <unk> too. (sentencepiece's byte_fallback would give bytes whose embeddings are never trained, and translations
+    that are no UTF-8.)
+    """
+
+    lower_case = False
+
+    def __init__(self, model: bytes, sampling: float = 0.0) -> None:
+        """Read a model.
+
+        Args:
+            model: the content of the model's file.
+            sampling: of `sample_all`. unigram: cuts are drawn with a probability proportional to theirs to the power of
+                this number. bpe: each merge is left out with this probability. 0 is off.
+
+        Raises:
+            ValueError: it is no such model, or one with other special ids.
+        """
+        self.model, self.sampling = model, sampling
+        try:
+            self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except (RuntimeError, OSError) as error:
+            raise ValueError("it is no model of sentencepiece") from error
+        found = tuple(self._pieces.id_to_piece(i) for i in range(min(len(SPECIAL), len(self._pieces))))
+        if found != SPECIAL:
+            raise ValueError(f"its first pieces must be {SPECIAL}; got {found}")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PieceVocabulary) and self.model == other.model
+
+    def __hash__(self) -> int:
+        return hash(self.model)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    @cached_property
+    def tokens(self) -> tuple[str, ...]:
+        return tuple(self._pieces.id_to_piece(list(range(len(self)))))
+
+    def cut(self, text: str) -> list[str]:
+        return self._pieces.encode(clean(text), out_type=str)
+
+    def encode(self, text: str) -> list[int]:
+        return self._pieces.encode(clean(text))
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._pieces.encode([clean(text) for text in texts])
+
+    def sample_all(self, texts: Sequence[str], seed: int) -> list[list[int]]:
+        """Draw the cuts of each text (Kudo, 2018; Provilkov et al., 2020), see `sampling`."""
+        if not self.sampling:
+            return self.encode_all(texts)
+        # The generator belongs to a thread and takes the seed when the thread begins. With num_threads=1 each call has
+        # one new thread, so that the same seed draws the same.
+        sentencepiece.set_random_generator_seed(seed % 2**32)
+        return self._pieces.encode(
+            [clean(text) for text in texts], enable_sampling=True, alpha=self.sampling, nbest_size=-1, num_threads=1
+        )
+
+    def decode(self, ids: Iterable[int]) -> str:
+        text: str = self._pieces.decode(until_eos(ids, len(self)))
+        return " ".join(text.split())  # an untrained model may write several spaces
+
+    def words(self, ids: Sequence[int]) -> list[range]:
+        """Begin a word at each piece that begins with a space; spaces alone belong to the word after them."""
+        starts: list[int] = []
+        empty = False  # whether the word that began last has no letter yet
+        for i, piece in enumerate(ids):
+            name = self.tokens[piece]
+            if piece == EOS and empty and len(starts) > 1:
+                starts.pop()  # a space before the end belongs to the word before it
+            if not starts or piece == EOS or (name.startswith(SPACE) and not empty):
+                starts.append(i)
+                empty = True
+            empty = empty and name == SPACE
+        ends = [*starts[1:], len(ids)]
+        return [range(start, end) for start, end in zip(starts, ends, strict=False)]
+
+    def word(self, tokens: Sequence[str]) -> str:
+        return "".join(tokens).replace(SPACE, "")
+
+    def join(self, words: Sequence[str]) -> str:
+        return " ".join(words)
+
+    def to_bytes(self) -> bytes:
+        return self.model
+
+
+def train_pieces(config: CorpusConfig, pairs: Iterable["Pair"]) -> tuple[Vocabulary, Vocabulary]:
+    """Learn the pieces of both languages together, or of each: the same pairs give the same bytes.
+
+    Raises:
+        ConfigError: the pairs are too few for `vocab_size`, or their characters too many.
+    """
+    if config.joint:
+        both = PieceVocabulary(_learn(pairs, ("source", "target"), config), config.sampling)
+        return both, both
+    source, target = (PieceVocabulary(_learn(pairs, (side,), config), config.sampling) for side in ("source", "target"))
+    return source, target
+
+
+def _learn(pairs: Iterable["Pair"], sides: Sequence[str], config: CorpusConfig) -> bytes:
+    """Learn pieces with every character, or without the rarest ones where there are too many."""
+    for coverage in (1.0, 0.9995):
+        try:
+            return _train((getattr(pair, side) for pair in pairs for side in sides), config, coverage)
+        except RuntimeError as error:
+            message = str(error)
+            if "smaller than required_chars" not in message:
+                break
+    raise ConfigError(_reason(message, config.vocab_size))
+
+
+def _train(texts: Iterator[str], config: CorpusConfig, coverage: float) -> bytes:
+    """Learn pieces of cleaned texts. There is no other normalisation, so that `decode` gives the text again."""
+    sentencepiece.set_random_generator_seed(0)
+    model = io.BytesIO()
+    special: dict[str, Any] = {f"{name[1:-1]}_piece": name for name in SPECIAL}
+    special |= {f"{name[1:-1]}_id": i for i, name in enumerate(SPECIAL)}
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=filter(None, map(clean, texts)),
+        model_writer=model,
+        model_type=config.tokenizer,
+        vocab_size=config.vocab_size,
+        character_coverage=coverage,
+        normalization_rule_name="identity",
+        **special,
+        unk_surface=SPECIAL[UNKNOWN],
+        input_sentence_size=MAX_SENTENCES,
+        shuffle_input_sentence=True,
+        num_threads=NUM_THREADS,
+        minloglevel=3,
+    )
+    return model.getvalue()
+
+
+def _reason(message: str, size: int) -> str:
+    """Say in the project's words why pieces cannot be learnt."""
+    too_large = re.search(r"Vocabulary size too high .* value <= (\d+)", message)
+    if too_large:
+        return (
+            f"corpus.vocab-size must be at most {too_large[1]}, since the training text has no more pieces; got {size}"
+        )
+    too_small = re.search(r"smaller than required_chars\. \d+ vs (\d+)", message)
+    if too_small:
+        return f"corpus.vocab-size must be at least {too_small[1]}, since each character is a piece; got {size}"
+    return f"corpus.tokenizer: sentencepiece cannot learn pieces from this text: {' '.join(message.split())}"

@@ -1,0 +1,104 @@
+"""The scores of a saved run, on its own test set and on files."""
+
+import gzip
+import json
+
+import pytest
+
+from train import evaluate
+from train.data.corpus import Pair
+from train.translate import Translator
+from train.translation import evaluation
+from train.translation.metrics import compare_texts, score_in_detail, score_texts
+
+TWO = "The cat sleeps.\tLe chat dort.\nI am here.\tJe suis ici.\n"
+
+
+def call(capsys, *arguments) -> tuple[int, str, str]:
+    capsys.readouterr()
+    status = evaluate.main([str(argument) for argument in arguments])
+    return status, *capsys.readouterr()
+
+
+def test_the_runs_own_test_set_gives_the_scores_of_its_summary(run, capsys):
+    folder, summary = run
+    status, output, errors = call(capsys, folder, "--json")
+    assert (status, errors) == (0, "")
+    report = json.loads(output)
+    assert report["pairs"] == summary["test_pairs"] == 16
+    assert report["scores"]["BLEU lower-cased"]["score"] == pytest.approx(summary["bleu"])
+    assert (
+        report["scores"]["BLEU lower-cased"]["signature"].replace("|bs:1000|seed:12345", "")
+        == (summary["bleu_signature"])
+    )
+    assert report["scores"]["chrF"]["score"] == pytest.approx(summary["chrf"])
+    assert report["nats_per_token"] == pytest.approx(summary["test_nats_per_token"])
+
+
+def test_a_file_and_two_parallel_files_give_the_same_and_a_run_equals_itself(run, capsys, tmp_path):
+    (tmp_path / "two.txt").write_text(TWO)
+    sides = zip(*(line.split("\t") for line in TWO.splitlines()), strict=True)
+    for name, lines in zip("ab", sides, strict=True):
+        (tmp_path / name).write_bytes(gzip.compress("\n".join(lines).encode()))
+    one = call(capsys, run[0], "--data", tmp_path / "two.txt", "--compare", run[0])
+    assert one == call(capsys, run[0], "--data", tmp_path / "a", tmp_path / "b", "--compare", run[0])
+    assert one[0] == 0
+    assert "+0.00   p 1.0000 by paired bootstrap, 1.0000 by approximate randomisation" in one[1]
+    assert "BLEU lower-cased" in one[1]
+    assert "case:lc" in one[1]
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ([b"a\tb\nc\n"], "line 2 of {0} is no pair"),
+        ([b""], "{0} is empty"),
+        ([b"a\nb\n", b"c\n"], "{1} ends after line 1, and the other file goes on"),
+        ([gzip.compress(b"a\tb\n" * 99)[:-9]], "{0} cannot be read: it is damaged"),
+        ([b"a\t\xff\n"], "line 1 of {0} is not UTF-8"),
+        ([None], "{0} cannot be read: No such file or directory"),
+        ([b"a\tb\n"] * 3, "--data takes one file or two; got 3"),
+    ],
+)
+def test_files_that_cannot_be_scored_give_one_line_of_error(capsys, tmp_path, files, message):
+    paths = [tmp_path / str(i) for i in range(len(files))]
+    for path, content in zip(paths, files, strict=True):
+        if content is not None:
+            path.write_bytes(content)
+    status, output, errors = call(capsys, tmp_path, "--data", *paths)
+    assert (status, output, errors.count("\n")) == (2, "", 1)
+    assert message.format(*paths) in errors
+
+
+def test_a_large_test_set_is_thinned_with_a_warning(run, monkeypatch):
+    monkeypatch.setattr(evaluation, "MAX_PAIRS", 3)
+    monkeypatch.setattr(evaluation, "CHUNK", 2)
+    translator = Translator.load(run[0])
+    pairs = [Pair(f"the cat sleeps {i} .", "le chat dort .") for i in range(8)]
+    with pytest.warns(UserWarning, match="every 3th of the 8 pairs is scored"):
+        found = evaluation.evaluate(translator, pairs)
+    assert found.pairs == pairs[::3]
+    assert found.tokens == 15
+    assert len(found.links) == len(found.texts) == 3
+    whole = evaluation.evaluate(translator, pairs[:1])
+    assert whole.texts == found.texts[:1]
+    assert whole.links == found.links[:1]
+
+
+def test_case_counts_unless_the_translations_have_none():
+    ours, raw = ["Le chat dort.", "je suis là."], ["le chat dort.", "Je suis là."]
+    assert score_texts(ours, raw).bleu < 60
+    assert score_texts(ours, raw, lower_case=True).bleu == pytest.approx(100)
+    detail = score_in_detail(ours, raw)
+    assert detail["BLEU"].score == score_texts(ours, raw).bleu
+    assert detail["BLEU lower-cased"].score == detail["BLEU tokenised"].score == pytest.approx(100)
+    assert "bs:1000" in detail["BLEU"].signature
+    assert "case:lc" in detail["BLEU tokenised"].signature
+
+
+def test_a_better_system_is_told_from_a_worse_one():
+    texts = [f"la phrase numéro {i} est ici ." for i in range(40)]
+    worse = [text.replace("est", "était") for text in texts]
+    for paired in compare_texts(texts, worse, texts).values():
+        assert paired.other < 90 < paired.score
+        assert max(paired.p_bootstrap, paired.p_randomisation) < 0.01
