@@ -9,7 +9,7 @@ from textwrap import fill
 from typing import Any, NamedTuple, NoReturn, get_args
 
 from train.config import AttentionName, Config, ConfigError, OptimizerName, check
-from train.config_file import read_options
+from train.config_file import read_config
 from train.presets import PRESETS
 
 PROGRAM = "python -m train.nmt"
@@ -36,7 +36,8 @@ Examples:
   python -m train.nmt --model.attention none            a model without attention
 
 Options, with their values in the preset {preset}:
-  --data FILE                      sentence pairs, one source<TAB>target a line (default: the embedded corpus)
+  --data FILE                      sentence pairs, one source<TAB>target a line; or two files, a stem or a name
+                                   (default: the embedded corpus)
   --out FOLDER                     the run folder, a new one (default: the next free one in runs/)
   --epochs {c.epochs:<23} passes over the training pairs
   --seed {c.seed:<25} seed of the parameters, the order of examples and dropout
@@ -84,18 +85,22 @@ def parse(arguments: list[str]) -> Command:
             allowed = ", ".join(sorted(RESUMED_OPTIONS))
             raise ConfigError(f"--resume RUN keeps the run's settings; beside it there may be only {allowed}")
         file = resume / "config.json"
+    default = PRESETS[preset]
     if file is not None:
-        preset, from_file = read_options(file)
-        _require_preset(preset)
-        options = from_file + options
-    config, rest = _read(preset, options)
+        preset, default = read_config(file)
+    config, rest = _read(preset, default, options)
+    for name in (*config.data, *config.valid, *config.test):
+        if name in PRESETS:
+            _refuse(preset, config, [name], options)
     if rest:
         from train import optimizer  # imports JAX
 
-        settings, unknown = optimizer.read_settings(config.training.optimizer, rest, f"{PROGRAM} {preset}")
+        same = config.training.optimizer == default.training.optimizer
+        known = default.training.optimizer_settings if same else {}
+        changed_settings, unknown = optimizer.read_settings(config.training.optimizer, rest, f"{PROGRAM} {preset}")
         if unknown:
             _refuse(preset, config, unknown, options)
-        config = replace(config, training=replace(config.training, optimizer_settings=settings))
+        config = replace(config, training=replace(config.training, optimizer_settings=known | changed_settings))
         optimizer.chosen_optimizer(config.training)
     check(config)
     return Command(preset, config, resume)
@@ -129,12 +134,12 @@ def _option_name(argument: str) -> str:
     return argument.split("=")[0].replace("_", "-")
 
 
-def _read(preset: str, options: list[str]) -> tuple[Config, list[str]]:
+def _read(preset: str, default: Config, options: list[str]) -> tuple[Config, list[str]]:
     """Read the options of `Config`; also return the arguments that are none."""
     import tyro
 
     prog = f"{PROGRAM} {preset}"
-    return tyro.cli(Config, prog=prog, args=options, default=PRESETS[preset], return_unknown_args=True)
+    return tyro.cli(Config, prog=prog, args=options, default=default, return_unknown_args=True)
 
 
 def _refuse(preset: str, config: Config, unknown: list[str], options: list[str]) -> NoReturn:
@@ -163,7 +168,7 @@ def _print_help(preset: str) -> NoReturn:
 
 def _print_all_options(preset: str) -> NoReturn:
     with suppress(SystemExit):
-        _read(preset, ["--help"])
+        _read(preset, PRESETS[preset], ["--help"])
 
     from train.optimizer import OPTIMIZERS
 

@@ -64,7 +64,7 @@ def test_help_shows_every_day_options_with_their_values(arguments, capsys):
             setting = config
             for name in option.removeprefix("--").replace("-", "_").split("."):
                 setting = getattr(setting, name)
-            assert value == str(setting) or (value in ("FILE", "FOLDER") and setting is None)
+            assert value == str(setting) or (value in ("FILE", "FOLDER") and not setting)
 
 
 def test_all_help_shows_the_settings_of_every_optimiser(capsys):

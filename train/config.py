@@ -41,13 +41,14 @@ Size = Annotated[int, Range(1, 65_536)]  # with larger ones, memory ends before 
 class CorpusConfig:
     """The sentence pairs, and how they are cut into words."""
 
+    split: Literal["hash", "first"] = "hash"
+    """hash draws all parts from all over a file, by a hash of the source; first trains on the first pairs, in order."""
     train: Annotated[int | None, Range(1, 10_000_000)] = None
-    """Pairs for training; the default is 20,000 of the embedded corpus, or all that are left of a file.
-    With a number, a file's first pairs are for training and the next ones for validation and test."""
-    valid: Count = 500
-    """Pairs for the validation loss after each epoch."""
-    test: Count = 500
-    """Pairs for BLEU, chrF and the alignment error at the end."""
+    """Pairs for training; the default is 20,000 of the embedded corpus, or all that are left of a file."""
+    valid: Count | None = None
+    """Pairs for validation; the default is 500 of the embedded corpus, or 2 % of a file but at most 1000."""
+    test: Count | None = None
+    """Pairs for BLEU, chrF and the alignment error at the end; the default is as for valid."""
     tokenizer: Tokenizer = "words"
     """unigram and bpe: cased subwords of sentencepiece. words: lower case, splits off punctuation, and a French word
     before an apostrophe. book: lower case, splits off only , . and !"""
@@ -59,12 +60,10 @@ class CorpusConfig:
     """Cut the words of the training into other subwords in each epoch: 0.1 to 0.3 is usual, 0 is off."""
     min_freq: Annotated[int, Range(1, 10_000_000)] = 1
     """Words that occur less often in training become <unk>."""
-    max_words: Size = 30
-    """Pairs of a file with a longer side are left out."""
+    max_len: Size = 100
+    """Training pairs with a side of more tokens are left out."""
     steps: Annotated[int | None, Range(3, 65_536)] = None
     """Pad every sentence to this many tokens, <bos> and <eos> included; the default fits the longest pair."""
-    seed: Seed = 0
-    """Seed of the embedded corpus, and of the choice of pairs for validation and test."""
 
 
 @dataclass(frozen=True)
@@ -204,8 +203,17 @@ class SearchConfig:
 class Config:
     """All settings of `python -m train.nmt`."""
 
-    data: Path | None = None
-    """A text file with one source<TAB>target a line; the default is the embedded English-French corpus."""
+    data: tuple[str, ...] = ()
+    """A file with source<TAB>target on each line; two files with one sentence on each line; a stem with languages; or
+    tatoeba:eng-fra or multi30k:de-en, which is downloaded once. The default is the embedded English-French corpus."""
+    valid: tuple[str, ...] = ()
+    """Pairs for validation, given as for data; by default they are held out of data."""
+    test: tuple[str, ...] = ()
+    """Pairs for the test, given as for data; by default they are held out of data."""
+    languages: tuple[str, ...] = ()
+    """The source's and the target's ending: data corpora/train with de en reads corpora/train.de and .en, or .gz."""
+    mirror: str | None = None
+    """A folder or an address with the files of tatoeba or multi30k, instead of the public address."""
     out: Path | None = None
     """The run folder, which must not exist yet; the default is the next free one in runs/."""
     epochs: Annotated[int, Range(1, 1_000_000)] = 5
@@ -244,10 +252,14 @@ def check(config: Config) -> None:
             f"training.batch-size must be a multiple of training.num-parts, {config.training.num_parts}; "
             f"got {config.training.batch_size}"
         )
-    if config.data is None and config.corpus.tokenizer == "book":
+    if not config.data and config.corpus.tokenizer == "book":
         wrong.append("corpus.tokenizer must be words, unigram or bpe for the embedded corpus")
     if config.corpus.sampling and config.corpus.tokenizer not in ("unigram", "bpe"):
         wrong.append(f"corpus.sampling needs corpus.tokenizer unigram or bpe; got {config.corpus.tokenizer}")
+    if not config.data and (config.valid or config.test):
+        wrong.append("valid and test are files beside those of data; give data, too")
+    if len(config.languages) not in (0, 2):
+        wrong.append(f"languages must be the source's and the target's, as in de en; got {len(config.languages)}")
     if wrong:
         raise ConfigError("; ".join(wrong))
 
@@ -267,7 +279,7 @@ def wrong_numbers(settings: Any, called: Callable[[str], str]) -> list[str]:
 
 def num_widths(config: Config) -> int:
     """Return the number of widths that sentences are padded to."""
-    default = 1 if config.data is None or config.training.loss == "sentences" else 4
+    default = 1 if not config.data or config.training.loss == "sentences" else 4
     return config.training.num_widths or default
 
 

@@ -1,49 +1,66 @@
 """Read a configuration from a file: JSON, TOML or YAML with the fields of `Config`."""
 
+import dataclasses
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+import types
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from train.config import ConfigError
+from train.config import Config, ConfigError
+from train.presets import PRESETS
 
-NO_SETTINGS = {"format", "preset", "out", "max_source_words", "max_source_len", "max_target_len", "data_sha256"}
+NO_SETTINGS = ("format", "preset", "out", "max_source_words", "max_source_len", "max_target_len", "data_sha256")
 """What config.json of a run folder holds beside the settings; and `out`, which each run has for itself."""
 
 
-def read_options(path: Path) -> tuple[str, list[str]]:
-    """Return the preset that a file begins with (`preset: book`), by default `demo`, and its settings as options.
-
-        {"epochs": 3, "model": {"cell": "lstm", "bridge": false}}  ->  --epochs 3 --model.cell lstm --model.no-bridge
+def read_config(path: Path) -> tuple[str, Config]:
+    """Return the preset that a file names (`preset: book`; demo without a name), changed by the file's settings.
 
     Raises:
         ConfigError: there is no such file, or it holds something else.
     """
-    settings = _read(path)
-    preset = settings.get("preset", "demo")
-    return preset, list(_options({key: value for key, value in settings.items() if key not in NO_SETTINGS}))
+    values = _read_file(path)
+    preset = values.get("preset", "demo")
+    if preset not in PRESETS:
+        raise ConfigError(f"{path}: there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
+    values = {key: value for key, value in values.items() if key not in NO_SETTINGS}
+    try:
+        return preset, read_settings(Config, _merge(dataclasses.asdict(PRESETS[preset]), values))
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the old settings with the new ones in their places."""
+    sections = {
+        key: _merge(old[key], value)
+        for key, value in new.items()
+        if isinstance(old.get(key), dict) and isinstance(value, dict)
+    }
+    return {**old, **new, **sections}
+
+
+def _read_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".toml":
-            settings = tomllib.loads(text)
+            values = tomllib.loads(text)
         elif path.suffix in (".yaml", ".yml"):
-            settings = _read_yaml(text)
+            values = _parse_yaml(text)
         else:
-            settings = json.loads(text)
+            values = json.loads(text)
     except OSError as error:
-        raise ConfigError(f"the configuration {path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"the configuration {path} is no valid {path.suffix or 'JSON'}: {error}") from error
-    if not isinstance(settings, dict):
-        raise ConfigError(f"the configuration {path} must hold settings by name; got {type(settings).__name__}")
-    return settings
+        raise ConfigError(f"{path} is no valid {path.suffix or 'JSON'}: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold settings by name; got {type(values).__name__}")
+    return values
 
 
-def _read_yaml(text: str) -> Any:
+def _parse_yaml(text: str) -> Any:
     import yaml
 
     try:
@@ -52,16 +69,49 @@ def _read_yaml(text: str) -> Any:
         raise ValueError(" ".join(str(error).split())) from error
 
 
-def _options(settings: Mapping[str, Any], section: str = "") -> Iterator[str]:
-    """Yield settings as options of the command line."""
-    for key, value in settings.items():
-        name = f"{section}{str(key).replace('_', '-')}"
-        if isinstance(value, dict):
-            # The optimiser's own settings are options of the training.
-            yield from _options(value, section if key == "optimizer_settings" else f"{name}.")
-        elif isinstance(value, bool):
-            yield f"--{name}" if value else f"--{section}no-{str(key).replace('_', '-')}"
-        elif isinstance(value, list | tuple):
-            yield from (f"--{name}", *map(str, value)) if value else ()
-        elif value is not None:
-            yield from (f"--{name}", str(value))
+Settings = TypeVar("Settings")
+
+
+def read_settings(kind: type[Settings], values: Mapping[str, Any], path: str = "") -> Settings:
+    """Make a dataclass of settings from what JSON holds. A setting that is not given has its default.
+
+    Raises:
+        ValueError: a setting that there is not, or a value of another type; the message names it.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    unknown = sorted(values.keys() - hints.keys())
+    if unknown:
+        raise ValueError(f"there is no setting {path}{unknown[0]}")
+    return kind(**{name: _read(hints[name], value, f"{path}{name}") for name, value in values.items()})
+
+
+def _read(hint: Any, value: Any, name: str) -> Any:
+    """Return a value as its type hint says; ValueError if it is something else."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _read(arguments[0], value, name)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        return _read(next(argument for argument in arguments if argument is not type(None)), value, name)
+    if origin is Literal and value in arguments:
+        return value
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
+        return read_settings(hint, value, f"{name}.")
+    if (origin or hint) is tuple and isinstance(value, list | tuple):
+        return tuple(_read(arguments[0], item, name) for item in value)
+    if (origin or hint) is dict and isinstance(value, dict):
+        return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
+    if hint is Path and isinstance(value, str | Path):
+        return Path(value)
+    if hint is float and type(value) in (int, float):
+        return float(value)
+    if hint in (int, str, bool) and type(value) is hint:
+        return value
+    raise ValueError(f"{name} must be {_describe(hint)}; got {value!r}")
+
+
+def _describe(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(map(str, get_args(hint)))
+    return "settings" if dataclasses.is_dataclass(hint) else getattr(hint, "__name__", str(hint))

@@ -23,13 +23,13 @@ REDRAW = 0.1
 
 def show_start(config: Config, data: Data, folder: RunFolder) -> None:
     """Print the sizes of the data, the lines of the corpus that are not used, and the run folder."""
-    origin = "the embedded corpus" if config.data is None else str(config.data)
+    origin = " and ".join(config.data) or "the embedded corpus"
     CONSOLE.print(
-        f"{len(data.corpus.train)} pairs for training, {len(data.corpus.valid)} for validation, "
-        f"{len(data.corpus.test)} for test from {origin}; {len(data.source)} and {len(data.target)} words known",
+        f"{len(data.train)} pairs for training, {len(data.valid)} for validation, "
+        f"{len(data.test)} for test from {origin}; {len(data.source)} and {len(data.target)} words known",
         markup=False,
     )
-    for reason, count in data.corpus.report.items():
+    for reason, count in data.report.items():
         CONSOLE.print(f"  {count} {reason}", markup=False)
     CONSOLE.print(f"run folder: {folder.path}", markup=False, soft_wrap=True)
 

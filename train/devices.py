@@ -69,9 +69,14 @@ def _cache_programs() -> None:
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
-def data_mesh(batch_size: int) -> Mesh:
-    """Return the mesh for batches of this size: as many local devices as divide it into at least `MIN_ROWS` rows."""
+def data_mesh(batch_size: int | None = None) -> Mesh:
+    """Return the mesh for batches of this size: as many local devices as divide it into at least `MIN_ROWS` rows.
+
+    Without a size, all local devices: the batches are made to fit them.
+    """
     devices = jax.local_devices()
+    if batch_size is None:
+        return Mesh(np.array(devices), (DATA,))
     counts = range(1, len(devices) + 1)
     count = max(n for n in counts if n == 1 or (batch_size % n == 0 and batch_size // n >= MIN_ROWS))
     return Mesh(np.array(devices[:count]), (DATA,))

@@ -5,9 +5,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from jax_attn.search import SearchResult
-from train.data.batches import Examples
-
 
 class DivergenceError(ArithmeticError):
     """The loss is NaN or infinite, or the gradients are."""
@@ -83,12 +80,6 @@ class Learner(Protocol):
 
     def fit(self, recorder: Recorder) -> bool:
         """Train, and keep the best parameters. Return False if the recorder wanted to stop before the end."""
-
-    def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
-        """Translate padded sources `[rows, S]`; sampling draws by the sentences' numbers."""
-
-    def force_decode(self, examples: Examples) -> np.ndarray | None:
-        """Return the attention weights `[examples, T, S]` of the references, None without attention."""
 
     def weights(self) -> dict[str, np.ndarray]:
         """Return the parameters by PyTorch's names."""

@@ -9,23 +9,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_attn.search import SearchResult
 from jax_attn.weights import from_torch, to_torch
 from train.config import Config, num_widths
-from train.data.batches import PADDING_ROW, Examples, Group, in_order, make_buckets, plan, take
+from train.data.batches import PADDING_ROW, Examples, Group, in_order, make_buckets, plan, refill, take
 from train.data.dataset import Data
+from train.data.prefetch import prefetch
 from train.devices import data_mesh, first_copy, replicate, shard_batches
 from train.learner import DivergenceError, Recorder, Report
 from train.model import build_model
 from train.optimizer import make_optimizer
-from train.step import Losses, make_eval_step, make_force_decode, make_init, make_train_steps
-from train.translation.search import make_search
+from train.step import Losses, make_eval_step, make_init, make_train_steps
 
 STEPS_PER_CALL = 16
 """Training steps of one call. With one step a call, the demo was a third slower (two cores)."""
 
 CALLS_IN_FLIGHT = 2
 """Calls that may be under way. XLA's devices on a CPU deadlock if many wait for each other's gradients."""
+
+VALID_WIDTHS = 2
+"""The widths that the validation pairs are padded to."""
 
 SKIPPED_IN_A_ROW = 3
 """Steps without finite gradients, one after another, that end a training."""
@@ -64,13 +66,21 @@ class JaxLearner:
         self.config, self.data = config, data
         training = config.training
         self.model = build_model(config.model, len(data.source), len(data.target))
-        self._mesh = data_mesh(training.batch_size // training.num_parts)
-        self._buckets = make_buckets(data.train, num_widths(config))
-        self.steps_per_epoch = sum(-(-bucket.members.size // training.batch_size) for bucket in self._buckets)
+        self._mesh = data_mesh(None if training.batch_tokens else training.batch_size // training.num_parts)
+        self._buckets = make_buckets(
+            data.train,
+            num_widths(config),
+            training.batch_size,
+            training.batch_tokens,
+            multiple=self._mesh.size * training.num_parts,
+            steps=config.corpus.steps,
+        )
+        self.steps_per_epoch = sum(-(-bucket.members.size // bucket.batch_size) for bucket in self._buckets)
+        self._valid_buckets = make_buckets(data.valid, VALID_WIDTHS, training.batch_size) if len(data.valid) else ()
         optimizer = make_optimizer(training, self.num_steps)
         average, plateau = training.average > 0, training.schedule == "plateau"
         init = make_init(self.model, optimizer, average=average, plateau=plateau)
-        example = Examples(*(column[:1] for column in data.train))
+        example = take(data.train, np.zeros(1, np.int32), self._buckets[-1])
         self.state = replicate(init(np.uint32(config.seed), example), self._mesh)
         self._train_steps = make_train_steps(
             self.model,
@@ -83,8 +93,6 @@ class JaxLearner:
             average_decay=training.average,
         )
         self._eval_step = make_eval_step(self.model)
-        self._force_decode = make_force_decode(self.model)
-        self._search = make_search((self.model,), config.search, data.max_target_len)
         self._position = Position()
         self._running: deque[Losses] = deque()
 
@@ -103,8 +111,8 @@ class JaxLearner:
         self._restore(recorder)
         saved = self._clock = time.perf_counter()
         while not self._is_done():
-            for group in self._rest_of_epoch():
-                self._take_steps(group, recorder)
+            for group, batches in self._rest_of_epoch():
+                self._take_steps(group, batches, recorder)
                 if self._is_due():
                     self._report(recorder)
                 stop = recorder.should_stop()
@@ -140,24 +148,28 @@ class JaxLearner:
         is_at_end = position.epoch >= self.config.epochs or position.step >= self.num_steps
         return is_at_end or (patience is not None and position.since_best >= patience)
 
-    def _rest_of_epoch(self) -> Iterator[Group]:
-        """Yield the groups of the epoch that are still to come, and move the position before each step on it."""
-        epoch = self._position.epoch
-        groups = plan(self._buckets, self.config.training.batch_size, STEPS_PER_CALL, self.config.seed, epoch)
-        for index in range(self._position.group, len(groups)):
-            is_last = index + 1 == len(groups)
-            self._position = self._position._replace(epoch=epoch + is_last, group=0 if is_last else index + 1)
-            yield groups[index]
+    def _rest_of_epoch(self) -> Iterator[tuple[Group, Examples]]:
+        """Yield the groups of the epoch that are still to come, with their batches, made in the background."""
+        epoch, start = self._position.epoch, self._position.group
+        pairs = self.data.train_at(epoch)
+        buckets = self._buckets if pairs is self.data.train else refill(self._buckets, pairs)
+        groups = plan(buckets, STEPS_PER_CALL, self.config.seed, epoch)
+        batches = prefetch((group, take(pairs, group.rows, group.bucket)) for group in groups[start:])
+        for index, group_and_batches in enumerate(batches, start + 1):
+            is_last = index == len(groups)
+            self._position = self._position._replace(epoch=epoch + is_last, group=0 if is_last else index)
+            yield group_and_batches
 
-    def _take_steps(self, group: Group, recorder: Recorder) -> None:
+    def _take_steps(self, group: Group, batches: Examples, recorder: Recorder) -> None:
         """Start the steps of a group, and wait for the steps of earlier ones if too many are under way."""
-        steps = (group.rows != PADDING_ROW).any(axis=1)
+        num_steps = int((group.rows != PADDING_ROW).any(axis=1).sum())
         left = self.num_steps - self._position.step
-        rows = np.where(np.arange(len(steps))[:, None] < left, group.rows, PADDING_ROW)
-        batches = shard_batches(take(self.data.train, rows, group.bucket), self._mesh)
-        self.state, losses = self._train_steps(self.state, batches)
+        if num_steps > left:  # a batch of padding rows alone is no step
+            num_steps = left
+            batches.source_lens[left:], batches.target_lens[left:] = 0, 0
+        self.state, losses = self._train_steps(self.state, shard_batches(batches, self._mesh))
         self._running.append(losses)
-        self._position = self._position._replace(step=self._position.step + min(int(steps.sum()), left))
+        self._position = self._position._replace(step=self._position.step + num_steps)
         self._finish_calls(recorder, CALLS_IN_FLIGHT - 1)
 
     def _finish_calls(self, recorder: Recorder, still_running: int = 0) -> None:
@@ -234,20 +246,15 @@ class JaxLearner:
         return self._position
 
     def _valid_loss(self) -> float | None:
-        if not self.data.corpus.valid:
+        valid, losses = self.data.valid, []
+        if not len(valid):
             return None
-        params, batch_rows = self.params, in_order(len(self.data.corpus.valid), self.config.training.batch_size)
-        losses = jax.device_get([self._eval_step(params, take(self.data.valid, rows)) for rows in batch_rows])
-        total = _total(jax.tree.map(lambda *x: np.array(x), *losses))
+        for bucket in self._valid_buckets:
+            for rows in in_order(len(bucket.members), bucket.batch_size):
+                members = np.where(rows == PADDING_ROW, PADDING_ROW, bucket.members[rows])
+                losses.append(self._eval_step(self.params, take(valid, members, bucket)))
+        total = _total(jax.tree.map(lambda *x: np.array(x), *jax.device_get(losses)))
         return total.nats / total.tokens
-
-    def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
-        return jax.device_get(self._search([self.params], sources, source_lens, numbers))
-
-    def force_decode(self, examples: Examples) -> np.ndarray | None:
-        params, batch_rows = self.params, in_order(len(examples.sources), self.config.search.batch_size)
-        weights = jax.device_get([self._force_decode(params, take(examples, rows)) for rows in batch_rows])
-        return None if weights[0] is None else np.concatenate(weights)[: len(examples.sources)]
 
     def weights(self) -> dict[str, np.ndarray]:
         # Copies, since the next step reuses the memory of the parameters.

@@ -10,7 +10,7 @@ DEMO = Config()
 
 BOOK = Config(
     epochs=500,
-    corpus=CorpusConfig(train=1000, valid=0, test=100, tokenizer="book", min_freq=3, max_words=8, steps=10),
+    corpus=CorpusConfig("first", train=1000, valid=0, test=100, tokenizer="book", min_freq=3, max_len=8, steps=10),
     model=ModelConfig(
         cell="lstm",
         embed_size=32,

@@ -2,17 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import torch
 
-from jax_attn.search import SearchResult
 from torch_ref import recipe
 from train.config import Config, ConfigError, SearchConfig
-from train.data.batches import PADDING_ROW, Examples, make_buckets, plan
+from train.data.batches import PADDING_ROW, Examples, make_buckets, plan, take
 from train.data.dataset import Data
-from train.data.vocabulary import BOS, EOS
 from train.learner import Recorder, Report
 
 
@@ -26,7 +22,7 @@ class TorchLearner:
 
     @property
     def steps_per_epoch(self) -> int:
-        return -(-len(self.data.train.sources) // self.config.training.batch_size)
+        return -(-len(self.data.train) // self.config.training.batch_size)
 
     @property
     def num_steps(self) -> int:
@@ -34,7 +30,7 @@ class TorchLearner:
 
     def fit(self, recorder: Recorder) -> bool:
         def convert(done: recipe.EpochReport) -> None:
-            tokens = int(np.maximum(self.data.train.target_lens - 1, 0).sum())
+            tokens = int((self.data.train.target.lens + 1).sum())
             seconds, step = tokens / done.tokens_per_second, (done.epoch + 1) * self.steps_per_epoch
             recorder.progress(step, done.nats_per_token, tokens)
             recorder.report(Report(step, done.epoch + 1, done.nats_per_token, done.loss_book, None, tokens, seconds))
@@ -49,19 +45,9 @@ class TorchLearner:
 
     def _batches(self, epoch: int) -> Iterator[Examples]:
         train = self.data.train
-        for group in plan(make_buckets(train, 1), self.config.training.batch_size, 1, self.config.seed, epoch):
-            examples = group.rows[group.rows != PADDING_ROW]
-            yield Examples(*(column[examples] for column in train))
-
-    def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
-        found = recipe.translate(self.model, sources, source_lens, BOS, EOS, self.data.max_target_len)
-        arrays: Any = [None if part is None else part.numpy() for part in found]
-        return SearchResult(*arrays)
-
-    def force_decode(self, examples: Examples) -> np.ndarray | None:
-        with torch.no_grad():
-            inputs = (examples.sources, examples.targets[:, :-1], examples.source_lens)
-            return self.model(*map(torch.as_tensor, inputs))[1].numpy()
+        buckets = make_buckets(train, 1, self.config.training.batch_size, steps=self.config.corpus.steps)
+        for group in plan(buckets, 1, self.config.seed, epoch):
+            yield take(train, group.rows[group.rows != PADDING_ROW], group.bucket)
 
     def weights(self) -> dict[str, np.ndarray]:
         return {name: tensor.numpy() for name, tensor in self.model.state_dict().items()}

@@ -196,13 +196,3 @@ def make_train_steps(
 def make_eval_step(model: EncoderDecoder) -> Callable[[Any, Examples], Losses]:
     """Make a jitted function (params, batch) -> losses, without dropout."""
     return jax.jit(lambda params, batch: batch_losses(model, params, batch)[1])
-
-
-def make_force_decode(model: EncoderDecoder) -> Callable[[Any, Examples], Array | None]:
-    """Make a jitted function (params, batch) -> attention weights `[B, T, S]` while the references are read."""
-
-    def force_decode(params: Any, batch: Examples) -> Any:
-        _, weights = model.apply(params, batch.sources, batch.targets[:, :-1], batch.source_lens)
-        return weights
-
-    return jax.jit(force_decode)

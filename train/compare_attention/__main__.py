@@ -103,7 +103,7 @@ def parse(arguments: list[str]) -> tuple[Options, list[str]]:
 def compare(options: Options, arguments: Sequence[str]) -> None:
     """Train the missing runs, then print and write the comparison of all."""
     planned = runs.plan(options.out, options.attentions, options.seeds, arguments)
-    if planned[0].config.corpus.test < 1:
+    if planned[0].config.corpus.test == 0:
         raise ConfigError("corpus.test must be at least 1: the test sentences are what is compared; got 0")
     runs.train_missing(planned)
 

@@ -1,75 +1,157 @@
-"""The data of a run: the corpus, its vocabularies, and its sentences as padded ids."""
+"""The data of a run: its pairs as text, the vocabularies, and the pairs as ids."""
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import chain
 
 import numpy as np
 
 from train.config import Config, ConfigError
-from train.data import corpus
-from train.data.batches import Examples, encode
-from train.data.corpus import Corpus, Pair
+from train.data.corpus import Corpus, CorpusError, Pair
+from train.data.load_corpus import in_batches, load_corpus
+from train.data.sentences import PairIds, SentenceWriter
 from train.data.vocabulary import Vocabulary, build_vocabularies
+
+BATCH = 4096
+"""Pairs that are turned into ids at a time."""
+
+Vocabularies = tuple[Vocabulary, Vocabulary]
+IdLists = list[list[int]]
 
 
 @dataclass(frozen=True)
 class Data:
-    """Sentence pairs as words and as ids; sources are padded to S ids, targets to T."""
+    """The pairs of a run. Text of the training pairs is read from the file when it is needed."""
 
     corpus: Corpus
     source: Vocabulary
     target: Vocabulary
-    train: Examples
-    valid: Examples
-    test: Examples
+    train: PairIds
+    valid: PairIds
+    test: PairIds
+    report: dict[str, int]
+    """Counts of the lines and pairs that were used and, by reason, of those that were not."""
+    max_source_len: int
+    """The most tokens of a source in training, without its `<eos>`. The model reads no more of any sentence."""
+    max_target_len: int
+    """The most tokens of a target in training, with its `<eos>`: as many as the decoder's steps in training."""
+    max_len: int
+    sampling: bool
+    """Whether words are cut into other pieces in each epoch."""
+    seed: int
 
     @property
     def valid_pairs(self) -> tuple[Pair, ...]:
-        """The validation pairs as text."""
+        """The pairs for validation, as text."""
         return self.corpus.valid
 
     @property
     def test_pairs(self) -> tuple[Pair, ...]:
-        """The test pairs as text."""
+        """The pairs for the test, as text."""
         return self.corpus.test
 
-    @property
-    def max_source_len(self) -> int:
-        """The most tokens of a source, without its `<eos>`."""
-        return self.train.sources.shape[1] - 1
+    def train_at(self, epoch: int) -> PairIds:
+        """Return the ids of the training pairs in an epoch: the same in each, unless words are cut at random.
 
-    @property
-    def max_target_len(self) -> int:
-        """The most tokens of a translation, its `<eos>` included: as many as the decoder's steps in training."""
-        return self.train.targets.shape[1] - 1
+        A sentence that is longer than the longest of `train`, since it was cut into many pieces, is cut as in `train`.
+        """
+        if not self.sampling:
+            return self.train
+        vocabularies = self.source, self.target
+        limits = self.max_source_len, self.max_target_len - 1
+        writers = tuple(SentenceWriter(len(vocabulary)) for vocabulary in vocabularies)
+        for i, (batch, sides) in enumerate(_encode(self.corpus.train, vocabularies, self.max_len, Counter())):
+            texts = [pair.source for pair in batch], [pair.target for pair in batch]
+            for side, (vocabulary, writer, limit) in enumerate(zip(vocabularies, writers, limits, strict=True)):
+                seed = int(np.random.SeedSequence([self.seed, epoch, i, side]).generate_state(1)[0])
+                sampled = vocabulary.sample_all(texts[side], seed)
+                writer.extend([s if len(s) <= limit else ids for s, ids in zip(sampled, sides[side], strict=True)])
+        return PairIds(*(writer.finish() for writer in writers))
 
     def digest(self) -> str:
         """Return a SHA-256 of all ids, by which a run that goes on knows its data."""
         digest = sha256()
-        for examples in (self.train, self.valid, self.test):
-            for array in examples:
-                digest.update(np.ascontiguousarray(array).data)
+        for pairs in (self.train, self.valid, self.test):
+            for sentences in pairs:
+                for array in sentences:
+                    digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
 
 def load(config: Config) -> Data:
     """Read or generate the corpus, and turn it into ids; CorpusError or ConfigError if it cannot be used."""
     settings = config.corpus
-    pairs = corpus.embedded(settings) if config.data is None else corpus.read(config.data, settings)
-    source, target = build_vocabularies(settings, pairs.train)
-    everything = list(chain(pairs.train, pairs.valid, pairs.test))
-    source_length = max(map(len, source.encode_all([pair.source for pair in everything]))) + 1  # <eos>
-    target_length = max(map(len, target.encode_all([pair.target for pair in everything]))) + 2  # <bos>, <eos>
+    corpus = load_corpus(config)
+    vocabularies = build_vocabularies(settings, corpus.train)
+    report = Counter(corpus.report)
+    train = _encode_training(corpus, vocabularies, settings.max_len, report)
+    longest = int(train.source.lens.max()), int(train.target.lens.max())
     if settings.steps is not None:
-        longest = max(source_length, target_length)
-        if settings.steps < longest:
+        if settings.steps < max(longest[0] + 1, longest[1] + 2):
             raise ConfigError(
-                f"corpus.steps must be at least {longest} for these pairs; got {settings.steps} "
-                "(or leave longer pairs out with corpus.max-words)"
+                f"corpus.steps must be at least {max(longest[0] + 1, longest[1] + 2)} for these pairs; got "
+                f"{settings.steps} (or leave longer pairs out with corpus.max-len)"
             )
-        source_length = target_length = settings.steps
-    splits = (
-        encode(split, source, target, source_length, target_length) for split in (pairs.train, pairs.valid, pairs.test)
+        longest = settings.steps - 1, settings.steps - 2
+    valid, test = (
+        _encode_held_out(name, pairs, vocabularies, longest[0], report)
+        for name, pairs in (("validation", corpus.valid), ("test", corpus.test))
     )
-    return Data(pairs, source, target, *splits)
+    return Data(
+        corpus,
+        *vocabularies,
+        train,
+        valid,
+        test,
+        {reason: count for reason, count in report.items() if count},
+        longest[0],
+        longest[1] + 1,
+        settings.max_len,
+        settings.sampling > 0,
+        config.seed,
+    )
+
+
+def _encode(
+    pairs: Iterable[Pair], vocabularies: Vocabularies, max_len: int, report: Counter[str]
+) -> Iterator[tuple[list[Pair], tuple[IdLists, IdLists]]]:
+    """Yield the pairs of at most `max_len` tokens a side in batches, with their ids; count the others."""
+    for batch in in_batches(pairs, BATCH):
+        texts = [pair.source for pair in batch], [pair.target for pair in batch]
+        sides = [vocabulary.encode_all(side) for vocabulary, side in zip(vocabularies, texts, strict=True)]
+        kept = [i for i, lens in enumerate(zip(*sides, strict=True)) if max(map(len, lens)) <= max_len]
+        source, target = ([side[i] for i in kept] for side in sides)
+        report[f"training pairs with a side of more than {max_len} tokens, left out"] += len(batch) - len(kept)
+        yield [batch[i] for i in kept], (source, target)
+
+
+def _encode_training(corpus: Corpus, vocabularies: Vocabularies, max_len: int, report: Counter[str]) -> PairIds:
+    """Turn the training pairs into ids; count those that are too long."""
+    source, target = (SentenceWriter(len(vocabulary)) for vocabulary in vocabularies)
+    for _, sides in _encode(corpus.train, vocabularies, max_len, report):
+        source.extend(sides[0])
+        target.extend(sides[1])
+    train = PairIds(source.finish(), target.finish())
+    if not len(train):
+        raise CorpusError(
+            f"every pair for training has a side of more than {max_len} tokens; raise --corpus.max-len, or cut the "
+            "text into sentences"
+        )
+    if "pairs for training" in report:
+        report["pairs for training"] = len(train)
+    return train
+
+
+def _encode_held_out(
+    name: str, pairs: Sequence[Pair], vocabularies: Vocabularies, max_source_len: int, report: Counter[str]
+) -> PairIds:
+    """Turn all pairs for validation or test into ids; cut sources that the model cannot read to their end."""
+    source, target = (SentenceWriter(len(vocabulary)) for vocabulary in vocabularies)
+    ids = vocabularies[0].encode_all([pair.source for pair in pairs])
+    cut = sum(len(sentence) > max_source_len for sentence in ids)
+    if cut:
+        report[f"{name} sources of more than {max_source_len} tokens, the longest in training, cut"] += cut
+    source.extend([sentence[:max_source_len] for sentence in ids])
+    target.extend(vocabularies[1].encode_all([pair.target for pair in pairs]))
+    return PairIds(source.finish(), target.finish())

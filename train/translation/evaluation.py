@@ -12,11 +12,11 @@ import numpy as np
 
 from jax_attn.models import EncoderDecoder
 from jax_attn.plots import save, show_alignments
-from train.run_folder import RunFolder
 from train.config import Config, SearchConfig
 from train.data.corpus import Pair
 from train.data.tokens import detokenize
 from train.data.vocabulary import EOS, Vocabulary
+from train.run_folder import RunFolder
 from train.translation.metrics import Link, TextScores, alignment_error_rate, diagonal, peaks, score_texts
 from train.translation.search import make_search
 from train.translation.translator import Translation, Translator, by_words

@@ -9,11 +9,11 @@ import numpy as np
 
 from jax_attn.checkpoints import read_safetensors
 from train.config import Config, ConfigError, ModelConfig, SearchConfig, wrong_numbers
+from train.config_file import read_settings
 from train.data.tokens import Tokenizer
 from train.data.vocabulary import FILES, Vocabulary, read_vocabulary
 from train.manifest import DamageError, check, read_json
 from train.run_folder import FORMAT, MANIFEST, WEIGHTS
-from train.translation.settings import read_settings
 
 
 @dataclass(frozen=True)

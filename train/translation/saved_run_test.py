@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from train.config import Config, ConfigError, ModelConfig, SearchConfig
+from train.config_file import read_settings
 from train.translation.check_search import check_search, search_bytes
 from train.translation.saved_run import SavedRun
-from train.translation.settings import read_settings
 
 FILES = ("config.json", "model.safetensors", "source.json", "target.json")
 

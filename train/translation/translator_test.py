@@ -8,12 +8,12 @@ import pytest
 
 from jax_attn.weights import to_torch
 from train import nmt
-from train.run_folder import RunFolder
 from train.data import dataset
 from train.data.corpus import Pair
 from train.data.embedded import grammar
 from train.data.vocabulary import UNKNOWN
 from train.model import build_model
+from train.run_folder import RunFolder
 from train.translate import Translator, main, printable
 from train.translation.alignments import as_json, replace_unknown
 from train.translation.evaluation import evaluate, make_validation

@@ -1,0 +1,174 @@
+"""Fetch a public corpus by its name, once: `tatoeba:eng-fra`, `multi30k:de-en`."""
+
+import hashlib
+import re
+import shutil
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from train.data.corpus import CorpusError
+from train.data.files import PairFiles
+
+TATOEBA = "https://www.manythings.org/anki"
+"""Its archives grow, so that no checksum is known. Zip holds checksums of its own."""
+
+MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
+MULTI30K_FILES = {
+    "train.de.gz": "726e39b2fa9eb9ffb6dc763fb35a179f80fae06ffc5d28b6ace5faa883de28a6",
+    "train.en.gz": "d79cfa999dd4c51d2cb42499b6796d5a882c3a8a961923c25a898c90f8bbd56f",
+    "train.fr.gz": "622e75069e9f4c577425c4f277116ce66e63a2401c0a2312d90073cb12379a3c",
+    "val.de.gz": "f0cba2f995189cf5770f29a8a9a537a3ad3f51657ad873405082ff6863a5e75a",
+    "val.en.gz": "14f7d25ddd868909a9213e361768460edcacdd6ab9d1e77b92560dc10c10dc28",
+    "val.fr.gz": "ca3106f1a72390591d25f6c45cb4cd39dec4cd3f123e099748a3ce5256c160e9",
+    "test_2016_flickr.de.gz": "9204244e408ccb38d2a55cfcd344df15005fc42a07a6e55ca6c52b6ababb8cc8",
+    "test_2016_flickr.en.gz": "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
+    "test_2016_flickr.fr.gz": "6d326e188d259fb1d04ac19eae3af956559b3a0b93d7635e56c90987c40c8b90",
+}
+"""The files of task 1 and their SHA-256."""
+
+
+class NamedCorpus(NamedTuple):
+    """The files of a public corpus; validation and test are None where it has no such parts."""
+
+    train: PairFiles
+    valid: PairFiles | None = None
+    test: PairFiles | None = None
+
+
+def is_name(text: str) -> bool:
+    """Whether `--data` names a public corpus, and no file."""
+    return text.startswith(("tatoeba:", "multi30k:"))
+
+
+def fetch(name: str, mirror: str | None = None) -> NamedCorpus:
+    """Return the files of a public corpus. Download those that are not in the cache folder yet.
+
+    Args:
+        mirror: a folder or an address that has the files, instead of the public address.
+
+    Raises:
+        CorpusError: there is no such corpus, or a file cannot be fetched or is damaged.
+    """
+    collection, _, languages = name.partition(":")
+    codes = languages.split("-")
+    if collection == "multi30k":
+        if len(codes) != 2 or codes[0] == codes[1] or not set(codes) <= {"de", "en", "fr"}:
+            raise CorpusError(f"multi30k:SOURCE-TARGET takes two of de, en, fr, as in multi30k:de-en; got {name}")
+        parts = ("train", "val", "test_2016_flickr")
+        return NamedCorpus(*(PairFiles(tuple(_multi30k(f"{part}.{code}", mirror) for code in codes)) for part in parts))
+    if len(codes) != 2 or codes.count("eng") != 1 or not all(re.fullmatch("[a-z]{3}", code) for code in codes):
+        raise CorpusError(f"tatoeba:SOURCE-TARGET takes eng and another language, as in tatoeba:eng-fra; got {name}")
+    other = next(code for code in codes if code != "eng")
+    return NamedCorpus(PairFiles((_tatoeba(other, mirror),), swapped=codes[1] == "eng"))
+
+
+def _multi30k(stem: str, mirror: str | None) -> Path:
+    packed = f"{stem}.gz"
+    folder = _mirror_folder(mirror)
+    if folder is None:
+        return _download(f"{mirror or MULTI30K}/{packed}", MULTI30K_FILES[packed])
+    if (folder / packed).exists():
+        found = hashlib.sha256((folder / packed).read_bytes()).hexdigest()
+        if found != MULTI30K_FILES[packed]:
+            raise CorpusError(
+                f"{folder / packed} is damaged or another file: its SHA-256 must be {MULTI30K_FILES[packed]}; "
+                f"got {found}"
+            )
+        return folder / packed
+    if (folder / stem).exists():
+        return folder / stem
+    raise CorpusError(f"there is no {packed} in {folder}; fetch {MULTI30K}/{packed} and put it there")
+
+
+def _tatoeba(language: str, mirror: str | None) -> Path:
+    text, packed = f"{language}.txt", f"{language}-eng.zip"
+    folder = _mirror_folder(mirror)
+    if folder is None:
+        if (_cache() / text).exists():
+            return _cache() / text
+        return _unpack(_download(f"{mirror or TATOEBA}/{packed}", None), text)
+    if (folder / text).exists():
+        return folder / text
+    if (folder / packed).exists():
+        return _unpack(folder / packed, text)
+    raise CorpusError(f"there is no {text} or {packed} in {folder}; fetch {TATOEBA}/{packed} and put it there")
+
+
+def _mirror_folder(mirror: str | None) -> Path | None:
+    if mirror is None or "://" in mirror:
+        return None
+    if not Path(mirror).is_dir():
+        raise CorpusError(f"--mirror takes a folder or an address (https://…); there is no folder {mirror}")
+    return Path(mirror)
+
+
+def _cache() -> Path:
+    import pooch
+
+    return Path(pooch.os_cache("jax-attn")) / "corpora"
+
+
+def _unpack(archive: Path, name: str) -> Path:
+    """Unpack a file of a zip archive into the cache folder, completely or not at all."""
+    target = _cache() / name
+    unfinished = target.with_suffix(".part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(archive) as packed, packed.open(name) as source, unfinished.open("wb") as file:
+            shutil.copyfileobj(source, file)
+        unfinished.replace(target)
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
+        unfinished.unlink(missing_ok=True)
+        if archive.parent == _cache():
+            archive.unlink()  # so that it is downloaded again
+        raise CorpusError(f"{archive} is damaged or another file ({error}); fetch it again") from error
+    except OSError as error:
+        raise CorpusError(f"{target} cannot be written: {error.strerror or error}") from error
+    return target
+
+
+def _download(url: str, sha256: str | None) -> Path:
+    """Download a file into the cache folder, unless it is there; CorpusError with what to do by hand if that fails."""
+    import pooch
+    import requests
+
+    folder, name = _cache(), url.rsplit("/", 1)[-1]
+    pooch.get_logger().setLevel("WARNING")
+    downloader = pooch.HTTPDownloader(
+        progressbar=_Bar(name), headers={"User-Agent": "Mozilla/5.0 (jax-attn)"}, timeout=30
+    )
+    try:
+        known = None if sha256 is None else f"sha256:{sha256}"
+        return Path(pooch.retrieve(url, known, fname=name, path=folder, downloader=downloader))
+    except (requests.RequestException, ValueError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise CorpusError(
+            f"{url} cannot be downloaded ({reason[:200]}); fetch it by hand and put it at {folder / name}, "
+            "or name its folder with --mirror"
+        ) from error
+
+
+class _Bar:
+    """A bar for one download, with the methods that pooch calls."""
+
+    def __init__(self, name: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress
+
+        console = Console(stderr=True)
+        columns = ("{task.description}", BarColumn(), DownloadColumn())
+        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._progress.add_task(name, total=None)
+        self.total = 0
+
+    def update(self, amount: int) -> Any:
+        self._progress.start()
+        self._progress.update(self._task, advance=amount, total=self.total or None)
+
+    def reset(self) -> None:
+        self._progress.reset(self._task)
+
+    def close(self) -> None:
+        self._progress.stop()

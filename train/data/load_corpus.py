@@ -1,0 +1,156 @@
+"""The pairs of a run: generated, or read from the files that the configuration names."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from jaxtyping import Int
+
+from train.config import Config, CorpusConfig
+from train.data.corpus import Alignment, Corpus, CorpusError, Pair
+from train.data.download import NamedCorpus, fetch, is_name
+from train.data.embedded import grammar
+from train.data.files import PairFiles, find_files, read_pairs
+from train.data.progress import show_progress
+from train.data.splits import Hashes, Parts, hash_pairs, split_by_hash, split_in_order
+
+EMBEDDED_SIZES = (20_000, 500, 500)
+"""Pairs of the embedded corpus for training, validation and test, if the configuration gives no number."""
+
+
+def load_corpus(config: Config) -> Corpus:
+    """Return the pairs for training, validation and test.
+
+    Raises:
+        CorpusError: a file cannot be used, or has too few pairs.
+    """
+    if not config.data:
+        return _generate(config.corpus)
+    given = _given_files(config)
+    report: Counter[str] = Counter()
+    pairs = show_progress(read_pairs(given.train, report), f"reading {given.train.paths[0].name}")
+    sources, targets = hash_pairs(pairs)
+    held_out = {"valid": _read_whole(given.valid, report), "test": _read_whole(given.test, report)}
+    parts = _split(sources, targets, config.corpus, held_out, report)
+    chosen = {"valid": parts.valid, "test": parts.test}
+    drawn = _read_chosen(given.train, np.concatenate(list(chosen.values())))
+    valid, test = (
+        tuple(drawn[i] for i in chosen[name].tolist()) if read is None else read for name, read in held_out.items()
+    )
+    if held_out["valid"] is not None or held_out["test"] is not None:
+        _count_leaks({"training": (sources[parts.train], targets[parts.train])}, valid, test, report)
+    used = {"pairs for training": len(parts.train), "for validation": len(valid), "for test": len(test)}
+    return Corpus(TrainingPairs(given.train, parts.train), valid, test, {k: n for k, n in report.items() if n} | used)
+
+
+def _generate(config: CorpusConfig) -> Corpus:
+    """Generate the corpus of `train.data.embedded`; its words are joined by spaces."""
+    given = (config.train, config.valid, config.test)
+    sizes = tuple(default if size is None else size for size, default in zip(given, EMBEDDED_SIZES, strict=True))
+    train, valid, test = (
+        tuple(
+            Pair(" ".join(p.source), " ".join(p.target), Alignment(frozenset(p.sure), frozenset(p.possible)))
+            for p in split
+        )
+        for split in grammar.generate(0, sizes)
+    )
+    return Corpus(train, valid, test)
+
+
+def _given_files(config: Config) -> NamedCorpus:
+    """Return the files of --data, --valid and --test; a public corpus may have all three."""
+    given = {}
+    for option, names in (("--data", config.data), ("--valid", config.valid), ("--test", config.test)):
+        if len(names) == 1 and is_name(names[0]):
+            given[option] = fetch(names[0], config.mirror)
+        elif names:
+            given[option] = NamedCorpus(find_files(names, config.languages, option))
+    valid, test = given.get("--valid"), given.get("--test")
+    data = given["--data"]
+    files = NamedCorpus(data.train, valid.train if valid else data.valid, test.train if test else data.test)
+    for name, part in (("valid", files.valid), ("test", files.test)):
+        if part is not None and getattr(config.corpus, name) is not None:
+            raise CorpusError(
+                f"--corpus.{name} is a number of pairs held out of --data; leave it out where {part} is given"
+            )
+    return files
+
+
+def _read_whole(files: PairFiles | None, report: Counter[str]) -> tuple[Pair, ...] | None:
+    """Read a file for validation or test; add what is wrong with it to the report."""
+    if files is None:
+        return None
+    found: Counter[str] = Counter()
+    pairs = tuple(read_pairs(files, found))
+    for reason, count in found.items():
+        if reason != "pairs read":
+            report[f"{reason} ({files})"] += count
+    return pairs
+
+
+def _split(
+    sources: Hashes,
+    targets: Hashes,
+    config: CorpusConfig,
+    held_out: dict[str, tuple[Pair, ...] | None],
+    report: Counter[str],
+) -> Parts:
+    valid, test = (getattr(config, name) if pairs is None else 0 for name, pairs in held_out.items())
+    if config.split == "hash":
+        return split_by_hash(sources, targets, config.train, valid, test, report)
+    if config.train is None:
+        raise CorpusError("--corpus.split first needs --corpus.train, the number of pairs for training")
+    return split_in_order(sources, targets, config.train, valid, test, report)
+
+
+def _count_leaks(
+    known: dict[str, tuple[Hashes, Hashes]], valid: tuple[Pair, ...], test: tuple[Pair, ...], report: Counter[str]
+) -> None:
+    """Count the sentences of validation and test that are in training, and those of test that are in validation."""
+    for name, pairs in (("validation", valid), ("test", test)):
+        hashes = hash_pairs(pairs)
+        for other, parts in known.items():
+            for side, own, others in zip(("source", "target"), hashes, parts, strict=True):
+                leaks = int(np.isin(own, others).sum())
+                report[f"{side} sentences of {name} that are in {other} too"] += leaks
+        known = known | {name: hashes}
+
+
+@dataclass(frozen=True)
+class TrainingPairs:
+    """The pairs of a file that are for training, read from the file at each pass."""
+
+    files: PairFiles
+    indices: Int[np.ndarray, "pair"]
+    """Ascending indices into the pairs of the file."""
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __iter__(self) -> Iterator[Pair]:
+        return show_progress(_choose(self.files, self.indices), "reading the training pairs", len(self.indices))
+
+
+def _choose(files: PairFiles, indices: Int[np.ndarray, "pair"]) -> Iterator[Pair]:
+    """Yield the pairs of ascending indices; CorpusError if the file has become shorter."""
+    pairs = read_pairs(files, Counter())
+    steps = np.diff(indices, prepend=-1) - 1
+    for step in steps.tolist():
+        pair = next(pairs if not step else islice(pairs, step, None), None)
+        if pair is None:
+            raise CorpusError(f"{files} changed while it was read; start again")
+        yield pair
+
+
+def _read_chosen(files: PairFiles, indices: Int[np.ndarray, "pair"]) -> dict[int, Pair]:
+    ordered = np.sort(indices)
+    return dict(zip(ordered.tolist(), _choose(files, ordered), strict=True)) if len(indices) else {}
+
+
+def in_batches(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
+    """Yield the pairs in lists of `size`, the last of which may be shorter."""
+    iterator = iter(pairs)
+    while batch := list(islice(iterator, size)):
+        yield batch

@@ -1,0 +1,133 @@
+"""Corpora as the configuration names them, and as ids."""
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from train.config import Config, ConfigError, CorpusConfig
+from train.data import dataset, sentences
+from train.data.corpus import CorpusError
+from train.data.load_corpus import load_corpus
+
+
+def lines(start: int, end: int, side: str) -> str:
+    return "".join(f"{side} {i}\n" for i in range(start, end))
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Parallel files of 200 pairs for training, one of them gzipped, and of 20 for validation with 3 of training."""
+    (tmp_path / "train.de").write_text(lines(0, 200, "satz"))
+    (tmp_path / "train.en.gz").write_bytes(gzip.compress(lines(0, 200, "sentence").encode()))
+    (tmp_path / "valid.de").write_text(lines(197, 217, "Satz"))
+    (tmp_path / "valid.en").write_text(lines(197, 217, "other"))
+    return tmp_path
+
+
+def stem(folder, name="train", **options):
+    return Config(data=(str(folder / name),), languages=("de", "en"), **options)
+
+
+def test_a_stem_is_split_by_hash_and_can_be_read_again(folder):
+    corpus = load_corpus(stem(folder))
+    assert (len(corpus.valid), len(corpus.test)) == (4, 4)
+    pairs = list(corpus.train)
+    assert pairs == list(corpus.train)
+    assert [pair.target.split()[1] for pair in pairs] == [pair.source.split()[1] for pair in pairs]
+    assert corpus.report["pairs for training"] == len(pairs) < 200
+
+
+def test_a_file_for_validation_is_read_whole_and_a_leak_is_counted(folder):
+    corpus = load_corpus(stem(folder, valid=(str(folder / "valid"),), corpus=CorpusConfig(test=0)))
+    assert [pair.source for pair in corpus.valid] == lines(197, 217, "Satz").splitlines()
+    assert len(list(corpus.train)) == 200
+    assert {reason: n for reason, n in corpus.report.items() if "too" in reason} == {
+        "source sentences of validation that are in training too": 3
+    }
+    with pytest.raises(CorpusError, match=r"--corpus.valid is a number of pairs held out of --data"):
+        load_corpus(stem(folder, valid=(str(folder / "valid"),), corpus=CorpusConfig(valid=5)))
+
+
+def test_the_order_of_the_file_needs_a_number_for_training(folder):
+    corpus = load_corpus(stem(folder, corpus=CorpusConfig("first", train=100, valid=1, test=2)))
+    assert [pair.source for pair in (*corpus.train, *corpus.valid, *corpus.test)] == lines(0, 103, "satz").splitlines()
+    with pytest.raises(CorpusError, match=r"split first needs --corpus\.train"):
+        load_corpus(stem(folder, corpus=CorpusConfig("first")))
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error(folder):
+    corpus = load_corpus(stem(folder))
+    for name, content in (("train.de", b"satz 0\n"), ("train.en.gz", gzip.compress(b"sentence 0\n"))):
+        (folder / name).write_bytes(content)
+    with pytest.raises(CorpusError, match="changed while it was read"):
+        list(corpus.train)
+
+
+def test_the_embedded_corpus_carries_alignments_and_shares_no_sentence():
+    corpus = load_corpus(Config(corpus=CorpusConfig(train=500, valid=50, test=50)))
+    parts = [list(corpus.train), corpus.valid, corpus.test]
+    assert [len(part) for part in parts] == [500, 50, 50]
+    for side in (0, 1):
+        assert len({pair[side] for part in parts for pair in part}) == 600
+    for pair in parts[0]:
+        for i, j in pair.alignment.sure | pair.alignment.possible:
+            assert i < len(pair.source.split())
+            assert j < len(pair.target.split())
+
+
+def test_long_training_pairs_are_left_out_and_held_out_sources_are_cut_and_counted(folder):
+    for language in ("de", "en"):
+        (folder / f"valid.{language}").write_text(f"a b c {language}\n")
+        (folder / f"short.{language}").write_text("a b\na b c d e f\n")
+    config = stem(folder, "short", valid=(str(folder / "valid"),), corpus=CorpusConfig(test=0, max_len=5))
+    data = dataset.load(config)
+    assert (len(data.train), len(data.valid), data.max_source_len, data.max_target_len) == (1, 1, 2, 3)
+    assert data.valid.source.lens.tolist() == [2]
+    assert data.valid.target.lens.tolist() == [4]
+    assert data.report["training pairs with a side of more than 5 tokens, left out"] == 1
+    assert data.report["validation sources of more than 2 tokens, the longest in training, cut"] == 1
+    with pytest.raises(CorpusError, match=r"every pair for training has a side of more than 1 tokens"):
+        dataset.load(replace(config, corpus=CorpusConfig(test=0, max_len=1)))
+    with pytest.raises(ConfigError, match=r"corpus\.steps must be at least 4 for these pairs; got 3"):
+        dataset.load(replace(config, corpus=CorpusConfig(test=0, max_len=5, steps=3)))
+
+
+def test_ids_are_small_and_the_same_in_memory_and_in_a_file(folder, monkeypatch):
+    small = dataset.load(stem(folder)).train
+    monkeypatch.setattr(sentences, "IN_MEMORY", 100)
+    mapped = dataset.load(stem(folder)).train
+    assert isinstance(mapped.source.ids, np.memmap)
+    assert mapped.source.ids.dtype == np.uint16
+    assert mapped.source.ids.tolist() == small.source.ids.tolist()
+    assert mapped.target[3].tolist() == small.target[3].tolist()
+
+
+class Sampled:
+    """A vocabulary that cuts words into another number of pieces in each epoch."""
+
+    def __init__(self, vocabulary):
+        self.encode_all, self.size = vocabulary.encode_all, len(vocabulary)
+
+    def __len__(self):
+        return self.size
+
+    def sample_all(self, texts, seed):
+        random = np.random.default_rng(seed)
+        return [[4] * int(random.integers(1, 4)) for _ in texts]
+
+
+def test_words_cut_at_random_depend_on_the_epoch_alone_and_are_never_longer_than_the_widths(folder):
+    data = dataset.load(stem(folder))
+    assert data.train_at(1) is data.train
+    data = replace(data, sampling=True, source=Sampled(data.source), target=Sampled(data.target))
+    one, again, other = (data.train_at(epoch).source for epoch in (1, 1, 2))
+    assert one.ids.tolist() == again.ids.tolist()
+    assert one.ids.tolist() != other.ids.tolist()
+    assert len(one) == len(data.train)
+    assert one.lens.max() == data.max_source_len == 2
+    assert one.lens.min() == 1
+    assert json.dumps(data.report)
