@@ -33,13 +33,9 @@ def read_config(path: Path) -> tuple[str, Config]:
 
 
 def _merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the old settings with the new ones in their places."""
-    sections = {
-        key: _merge(old[key], value)
-        for key, value in new.items()
-        if isinstance(old.get(key), dict) and isinstance(value, dict)
-    }
-    return {**old, **new, **sections}
+    """Return the old settings with the new ones in their places, section by section."""
+    both_sections = {key for key in new if isinstance(old.get(key), dict) and isinstance(new[key], dict)}
+    return {**old, **new, **{key: _merge(old[key], new[key]) for key in both_sections}}
 
 
 def _read_file(path: Path) -> dict[str, Any]:

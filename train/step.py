@@ -177,7 +177,7 @@ def make_train_steps(
         is_finite = jnp.isfinite(optax.tree.norm(d_params))
         new = TrainState(params, opt_state, state.step + 1, average, state.rate_factor)
         new = optax.tree.where(is_finite, new, state._replace(step=state.step + 1))
-        none = Losses(*jax.tree.map(jnp.zeros_like, losses[:-1]), jnp.ones((), jnp.int32))
+        none = jax.tree.map(jnp.zeros_like, losses)._replace(skipped=jnp.ones((), jnp.int32))
         return new, optax.tree.where(is_finite, losses, none)
 
     def train_steps(state: TrainState, batches: Examples) -> tuple[TrainState, Losses]:

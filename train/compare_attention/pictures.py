@@ -11,8 +11,9 @@ from jaxtyping import Float
 from jax_attn.plots import save, show_alignments
 from train.compare_attention.results import read_test
 from train.compare_attention.runs import Run
-from train.data.batches import encode
+from train.data.batches import pad
 from train.data.corpus import Alignment, Pair
+from train.data.vocabulary import BOS, EOS
 from train.translation.saved_run import SavedRun
 from train.translation.translator import load_model
 
@@ -75,8 +76,9 @@ def read_weights(forward: Callable[..., Any], params: Any, run: SavedRun, pairs:
     found: Weights = []
     for start in range(0, len(pairs), 100):
         batch = pairs[start : start + 100]
-        examples = encode(batch, run.source, run.target, run.max_source_len + 1, run.max_target_len + 1)
-        weights = np.asarray(forward(params, examples.sources, examples.targets[:, :-1], examples.source_lens)[1])
+        sources, lens = pad([[*run.source.encode(p.source), EOS] for p in batch], run.max_source_len + 1)
+        targets, _ = pad([[BOS, *run.target.encode(p.target)] for p in batch], run.max_target_len)
+        weights = np.asarray(forward(params, sources, targets, lens)[1])
         found += [
             w[: len(p.target.split()) + 1, : len(p.source.split()) + 1] for w, p in zip(weights, batch, strict=True)
         ]

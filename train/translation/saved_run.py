@@ -95,7 +95,7 @@ def check_manifest(folder: Path, needed: tuple[str, ...]) -> None:
     """Raise DamageError if a file of a folder differs from its manifest; a folder without one is an older run."""
     if not (folder / MANIFEST).exists():
         return
-    files = read_json(folder / MANIFEST).get("files")
+    files: Any = read_json(folder / MANIFEST).get("files")
     missing = [name for name in needed if not isinstance(files, dict) or name not in files]
     if missing:
         raise DamageError(f"{MANIFEST} is damaged: it does not list {missing[0]}; copy the folder again")
