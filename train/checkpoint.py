@@ -65,7 +65,7 @@ class Checkpoints:
                 with ocp.StandardCheckpointer() as checkpointer:
                     return checkpointer.restore(folder / "state", like), read_json(folder / "position.json")
             except DamageError as error:
-                warnings.warn(f"a checkpoint cannot be used, and the one before it is: {error}", stacklevel=2)
+                warnings.warn(f"checkpoint {file.stem} cannot be used, and the one before it is: {error}", stacklevel=2)
         return None
 
     def _save(self, step: int, state: Any, position: dict[str, Any]) -> None:

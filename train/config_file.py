@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from train.config import Config, ConfigError
 from train.presets import PRESETS
 
-NO_SETTINGS = ("format", "preset", "out", "max_source_words", "max_source_len", "max_target_len", "data_sha256")
-"""What config.json of a run folder holds beside the settings; and `out`, which each run has for itself."""
+NO_SETTINGS = ("format", "preset", "max_source_words", "max_source_len", "max_target_len", "data_sha256")
+"""What config.json of a run folder holds beside the settings."""
 
 
 def read_config(path: Path) -> tuple[str, Config]:
@@ -25,7 +25,7 @@ def read_config(path: Path) -> tuple[str, Config]:
     preset = values.get("preset", "demo")
     if preset not in PRESETS:
         raise ConfigError(f"{path}: there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
-    values = {key: value for key, value in values.items() if key not in NO_SETTINGS}
+    values = {key: value for key, value in values.items() if key not in (*NO_SETTINGS, "out")}  # each run has its own
     try:
         return preset, read_settings(Config, _merge(dataclasses.asdict(PRESETS[preset]), values))
     except ValueError as error:
@@ -94,6 +94,8 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         return value
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
         return read_settings(hint, value, f"{name}.")
+    if (origin or hint) is tuple and isinstance(value, str):
+        return (value,)
     if (origin or hint) is tuple and isinstance(value, list | tuple):
         return tuple(_read(arguments[0], item, name) for item in value)
     if (origin or hint) is dict and isinstance(value, dict):

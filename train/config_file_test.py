@@ -1,6 +1,5 @@
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 
@@ -37,7 +36,7 @@ def test_yaml_and_toml_mean_the_same(tmp_path, name, text):
     book = PRESETS["book"]
     assert preset == "book"
     assert config == dataclasses.replace(
-        book, data=Path("x"), epochs=3, model=dataclasses.replace(book.model, num_hiddens=8)
+        book, data=("x",), epochs=3, model=dataclasses.replace(book.model, num_hiddens=8)
     )
 
 

@@ -1,6 +1,6 @@
 """The interfaces between a run, the model that it trains in either framework, and the run's folder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -64,10 +64,6 @@ class Recorder(Protocol):
 
     def should_stop(self) -> bool:
         """Return whether the user or the system wants the training to stop."""
-
-
-ScoreValidation = Callable[[], tuple[float, float]]
-"""Translate the validation pairs, and return BLEU and chrF."""
 
 
 class Learner(Protocol):

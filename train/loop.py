@@ -19,6 +19,7 @@ from train.learner import DivergenceError, Recorder, Report
 from train.model import build_model
 from train.optimizer import make_optimizer
 from train.step import Losses, make_eval_step, make_init, make_train_steps
+from train.translation.evaluation import make_validation
 
 STEPS_PER_CALL = 16
 """Training steps of one call. With one step a call, the demo was a third slower (two cores)."""
@@ -93,6 +94,11 @@ class JaxLearner:
             average_decay=training.average,
         )
         self._eval_step = make_eval_step(self.model)
+        self._score = None
+        if training.best in ("bleu", "chrf") and len(data.valid):
+            self._score = make_validation(
+                self.model, data.source, data.target, data.valid_pairs, data.max_source_len, data.max_target_len
+            )
         self._position = Position()
         self._running: deque[Losses] = deque()
 
@@ -203,16 +209,18 @@ class JaxLearner:
         now = self._with_time()
         if not now.tokens:
             raise DivergenceError("no step since the last report had finite gradients")
-        valid_loss = self._valid_loss()
+        scores = None if self._score is None else self._score(self.params)
         report = Report(
             step=now.step,
             epoch=now.epoch + (now.group > 0),
             loss=now.nats / now.tokens,
             loss_book=now.sentences / now.tokens,
-            valid_loss=valid_loss,
+            valid_loss=self._valid_loss(),
             tokens=now.tokens,
             seconds=now.seconds,
             skipped=now.skipped,
+            bleu=scores and scores.bleu,
+            chrf=scores and scores.chrf,
         )
         self._position = now._replace(
             nats=0.0, tokens=0, sentences=0.0, skipped=0, seconds=0.0, reported=now.step, reports=now.reports + 1

@@ -38,18 +38,20 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repetition)
     except FileNotFoundError:
-        raise DamageError(f"{path} is missing") from None
+        raise DamageError(f"{path.name} is missing") from None
     except (ValueError, RecursionError) as error:
-        raise DamageError(f"{path} is damaged, it is not JSON ({error}); copy the folder again") from error
+        raise DamageError(f"{path.name} is damaged, it is not JSON ({error}); copy the folder again") from error
     if not isinstance(content, dict):
-        raise DamageError(f"{path} is damaged: it must hold a JSON object; copy the folder again")
+        raise DamageError(f"{path.name} is damaged: it must hold a JSON dict; copy the folder again")
     return content
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(f"it names a key twice, among {', '.join(found)}")
+    found = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"it has {key!r} twice")
+        found[key] = value
     return found
 
 
@@ -73,9 +75,9 @@ def check(folder: Path, files: Mapping[str, str | Sequence[str]]) -> None:
     for name, digests in files.items():
         path = folder / name
         if not path.is_file():
-            raise DamageError(f"{path} is missing")
+            raise DamageError(f"{name} is missing")
         if sha256(path) not in ([digests] if isinstance(digests, str) else digests):
-            raise DamageError(f"{path} is damaged: its bytes are not those that were written; copy the folder again")
+            raise DamageError(f"{name} is damaged: its bytes are not those that were written; copy the folder again")
 
 
 def _sync(path: Path) -> None:

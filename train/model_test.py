@@ -17,7 +17,7 @@ def test_a_model_with_everything_learns_in_bfloat16(query):
     sizes = {"num_hiddens": 16, "embed_size": 8, "num_layers": 2}
     config = ModelConfig(**sizes, **DROPOUTS, query=query, tie_embeddings="all", variational=True, dtype="bfloat16")
     model = build_model(config, 9, 9)
-    optimizer = make_optimizer(TrainingConfig(learning_rate=0.03, decay=False), 60)
+    optimizer = make_optimizer(TrainingConfig(learning_rate=0.03, schedule="constant"), 60)
     tokens, full = np.random.default_rng(0).integers(4, 9, (1, 4, 5)).astype(np.int32), np.full((1, 4), 5, np.int32)
     batches = Examples(*(x.repeat(60, 0) for x in (tokens, full, tokens, full)))
     state = make_init(model, optimizer)(np.uint32(0), jax.tree.map(lambda x: x[0], batches))

@@ -21,6 +21,7 @@ from train.data.corpus import CorpusError
 from train.manifest import DamageError
 from train.run_folder import RunFolder
 from train.signals import StopRequest
+from train.translation.check_search import check_search
 
 if TYPE_CHECKING:
     import numpy as np
@@ -57,6 +58,8 @@ def run(command: Command, started: float) -> int:
     elif config.out is not None:
         RunFolder.require_free(config.out)
     data = dataset.load(config)
+    sizes = len(data.target), data.max_source_len, data.max_target_len
+    check_search(config.search, config.model, *sizes, lambda name: f"search.{name.replace('_', '-')}")
     if folder is not None:
         folder.require_data(data)
 

@@ -4,14 +4,12 @@ import pytest
 from train.data.batches import (
     PADDING_ROW,
     Bucket,
-    Examples,
     in_order,
     make_buckets,
     pad,
     padding_share,
     plan,
     refill,
-    select,
     take,
 )
 from train.data.sentences import PairIds, SentenceWriter
@@ -119,8 +117,3 @@ def test_a_given_length_is_the_width_of_both_sides():
 
 def test_in_order_fills_up_the_last_batch():
     assert in_order(3, 2).tolist() == [[0, 1], [2, PADDING_ROW]]
-
-
-def test_selected_rows_of_examples():
-    examples = Examples(np.eye(3), np.arange(3), np.eye(3), np.arange(3))
-    assert select(examples, np.array([2, PADDING_ROW])).source_lens.tolist() == [2, 0]

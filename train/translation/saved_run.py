@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from errno import ENOENT
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from jax_attn.checkpoints import read_safetensors
 from train.config import Config, ConfigError, ModelConfig, SearchConfig, wrong_numbers
-from train.config_file import read_settings
+from train.config_file import NO_SETTINGS, read_settings
 from train.data.tokens import Tokenizer
 from train.data.vocabulary import FILES, Vocabulary, read_vocabulary
 from train.manifest import DamageError, check, read_json
@@ -56,6 +57,9 @@ class SavedRun:
 
     @classmethod
     def _read(cls, folder: Path) -> "SavedRun":
+        for name in ("config.json", WEIGHTS):
+            if not (folder / name).is_file():
+                raise FileNotFoundError(ENOENT, "", folder / name)
         settings = read_json(folder / "config.json")
         version = settings.get("format", 1)
         if type(version) is not int or not 1 <= version <= FORMAT:
@@ -84,9 +88,8 @@ class SavedRun:
 
     def config(self) -> Config:
         """Return the whole configuration; ConfigError if another version wrote it, with settings unknown here."""
-        lengths = ("format", "max_source_words", "max_source_len", "max_target_len")
         try:
-            return read_settings(Config, {key: v for key, v in self.settings.items() if key not in lengths})
+            return read_settings(Config, {key: v for key, v in self.settings.items() if key not in NO_SETTINGS})
         except ValueError as error:
             raise ConfigError(f"{self.folder}/config.json is of another version: {error}") from error
 

@@ -1,6 +1,5 @@
 """Damaged folders, folders of older versions, and settings that are none."""
 
-import hashlib
 import json
 import shutil
 
@@ -17,17 +16,13 @@ FILES = ("config.json", "model.safetensors", "source.json", "target.json")
 
 @pytest.fixture
 def copy(run, tmp_path):
-    """Copy a run, and write a manifest of its files."""
-    folder = shutil.copytree(run[0], tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoint"))
-    files = {path.name: [hashlib.sha256(path.read_bytes()).hexdigest()] for path in folder.iterdir()}
-    (folder / "manifest.json").write_text(json.dumps({"files": files}))
-    return folder
+    return shutil.copytree(run[0], tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoint", "tensorboard"))
 
 
 def test_every_flipped_bit_is_found_and_the_file_named(copy):
     rng = np.random.default_rng(0)
     assert SavedRun.load(copy).tokenizer == "words"
-    for path in sorted(copy.iterdir()):
+    for path in [copy / name for name in (*FILES, "manifest.json")]:
         whole = path.read_bytes()
         for place in rng.integers(0, 8 * len(whole), 6):
             flipped = bytearray(whole)
@@ -44,7 +39,6 @@ def test_a_file_may_be_any_that_the_manifest_announces_and_needed_ones_must_be_l
     manifest = json.loads((copy / "manifest.json").read_text())
     manifest["files"]["model.safetensors"].insert(0, "0" * 64)
     (copy / "manifest.json").write_text(json.dumps(manifest))
-    (copy / "attention.png").unlink()  # not needed
     SavedRun.load(copy)
     del manifest["files"]["target.json"]
     (copy / "manifest.json").write_text(json.dumps(manifest))

@@ -28,11 +28,11 @@ def folder(tmp_path_factory):
     """Save an untrained model of pieces, so many that sources have two widths."""
     options = "--corpus.tokenizer bpe --corpus.vocab-size 110 --corpus.train 300 --corpus.valid 2 --corpus.test 2 "
     options += "--model.num-hiddens 32 --model.embed-size 16 --search.batch-size 16 --search.max-len 30"
-    _, config = nmt.parse(options.split())
+    config = nmt.parse(options.split()).config
     data = dataset.load(config)
     model, token = build_model(config.model, len(data.source), len(data.target)), np.zeros((1, 1), np.int32)
-    saved = RunFolder.create(tmp_path_factory.mktemp("pieces") / "run")
-    saved.save_inputs(config, data)
+    saved = RunFolder.create(tmp_path_factory.mktemp("pieces") / "run", "")
+    saved.save_inputs("demo", config, data)
     saved.save_weights(to_torch(jax.jit(model.init)(jax.random.key(1), token, token)))
     (saved.path / "attention.png").write_bytes(b"\x89PNG")
     return saved.path
