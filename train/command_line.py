@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn, get_args
 
 from train.config import AttentionName, Config, ConfigError, OptimizerName, check
 from train.config_file import read_config
-from train.presets import PRESETS
+from train.presets import ABOUT, PRESETS
 
 PROGRAM = "python -m train.nmt"
 
@@ -24,23 +24,27 @@ HELP = """\
 Train a translator, test it on sentences that it never saw, and leave a run folder.
 
   python -m train.nmt [PRESET] [OPTIONS]
+  python -m train.nmt --resume RUN          go on with a run that was stopped or killed
 
-Presets:
-  demo    the embedded English-French corpus, within a minute (the default preset)
-  book    the translator of d2l.ai; needs --data fra.txt
+Presets, with their time on two cores and what to expect:
+{presets}
 
 Examples:
   python -m train.nmt
   python -m train.nmt book --data fra.txt
-  python -m train.nmt --data pairs.txt --epochs 20      your own sentence pairs
-  python -m train.nmt --model.attention none            a model without attention
+  python -m train.nmt --data pairs.txt --epochs 20              your own sentence pairs
+  python -m train.nmt --data corpora/train --languages de en    two files, one sentence a line
+  python -m train.nmt --model.attention none                    a model without attention
 
 Options, with their values in the preset {preset}:
   --data FILE                      sentence pairs, one source<TAB>target a line; or two files, a stem or a name
-                                   (default: the embedded corpus)
+                                   (default: the embedded corpus); --valid and --test likewise
   --out FOLDER                     the run folder, a new one (default: the next free one in runs/)
+  --config FILE                    settings of a JSON, YAML or TOML file, such as config.json of a run
   --epochs {c.epochs:<23} passes over the training pairs
   --seed {c.seed:<25} seed of the parameters, the order of examples and dropout
+  --corpus.tokenizer {c.corpus.tokenizer:<13} words, book, or subwords: unigram, bpe
+  --corpus.vocab-size {c.corpus.vocab_size:<12} subwords
   --model.attention {c.model.attention:<14} the scoring function:
 {attentions}
   --model.cell {c.model.cell:<19} the recurrent cell: gru, lstm
@@ -48,8 +52,10 @@ Options, with their values in the preset {preset}:
   --model.embed-size {c.model.embed_size:<13} features of a word's embedding
   --model.dropout {c.model.dropout:<16} dropout between layers and on the attention weights
   --training.batch-size {c.training.batch_size:<10} sentence pairs of a step
-  --training.learning-rate {c.training.learning_rate:<7} the learning rate of the first step
+  --training.learning-rate {c.training.learning_rate:<7} the learning rate, at its highest
+  --training.schedule {c.training.schedule:<12} its course: constant, cosine, inverse_sqrt, plateau
   --training.optimizer {c.training.optimizer:<11} {optimizers}
+  --training.best {c.training.best:<16} what chooses the parameters to keep: loss, bleu, chrf, last
   --search.beam-size {c.search.beam_size:<13} hypotheses kept when translating; 1 is greedy search
 
 All options: python -m train.nmt {preset} --help-all
@@ -162,7 +168,11 @@ def _refuse(preset: str, config: Config, unknown: list[str], options: list[str])
 def _print_help(preset: str) -> NoReturn:
     attentions = fill(", ".join(get_args(AttentionName)), 110, initial_indent=INDENT, subsequent_indent=INDENT)
     optimizers = ", ".join(get_args(OptimizerName))
-    print(HELP.format(preset=preset, c=PRESETS[preset], attentions=attentions, optimizers=optimizers), end="")
+    presets = "\n".join(f"  {name:<9} {about}" for name, about in ABOUT.items())
+    print(
+        HELP.format(preset=preset, presets=presets, c=PRESETS[preset], attentions=attentions, optimizers=optimizers),
+        end="",
+    )
     raise SystemExit(0)
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from train.config import Config
 from train.data.dataset import Data
-from train.learner import Report
+from train.learner import Learner, Report
 from train.run_folder import RunFolder
 
 CONSOLE = Console(highlight=False)
@@ -21,17 +21,18 @@ REDRAW = 0.1
 """Seconds between two updates of the bar, at least."""
 
 
-def show_start(config: Config, data: Data, folder: RunFolder) -> None:
-    """Print the sizes of the data, the lines of the corpus that are not used, and the run folder."""
+def show_start(config: Config, data: Data, folder: RunFolder, learner: Learner) -> None:
+    """Print the sizes of the data, the lines that are not used, how batches are padded, and the run folder."""
     origin = " and ".join(config.data) or "the embedded corpus"
-    CONSOLE.print(
-        f"{len(data.train)} pairs for training, {len(data.valid)} for validation, "
-        f"{len(data.test)} for test from {origin}; {len(data.source)} and {len(data.target)} words known",
-        markup=False,
-    )
-    for reason, count in data.report.items():
-        CONSOLE.print(f"  {count} {reason}", markup=False)
-    CONSOLE.print(f"run folder: {folder.path}", markup=False, soft_wrap=True)
+    kind = "pieces" if config.corpus.tokenizer in ("unigram", "bpe") else "words"
+    lines = [
+        f"{len(data.train)} pairs for training, {len(data.valid)} for validation, {len(data.test)} for test "
+        f"from {origin}; {len(data.source)} and {len(data.target)} {kind} known",
+        *(f"  {count} {reason}" for reason, count in data.report.items()),
+        learner.batches(),
+        f"run folder: {folder.path}",
+    ]
+    CONSOLE.print("\n".join(lines), markup=False, soft_wrap=True)
 
 
 class Progress:

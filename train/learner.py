@@ -74,6 +74,10 @@ class Learner(Protocol):
         """The steps of the whole training."""
         raise NotImplementedError
 
+    def batches(self) -> str:
+        """Describe the batches in one line: widths, rows and padding."""
+        raise NotImplementedError
+
     def fit(self, recorder: Recorder) -> bool:
         """Train, and keep the best parameters. Return False if the recorder wanted to stop before the end."""
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_attn.weights import from_torch, to_torch
 from train.config import Config, num_widths
-from train.data.batches import PADDING_ROW, Examples, Group, in_order, make_buckets, plan, refill, take
+from train.data.batches import PADDING_ROW, Examples, Group, in_order, make_buckets, padding_share, plan, refill, take
 from train.data.dataset import Data
 from train.data.prefetch import prefetch
 from train.devices import data_mesh, first_copy, replicate, shard_batches
@@ -112,6 +112,11 @@ class JaxLearner:
     def params(self) -> Any:
         """The parameters, or their moving average, on one device."""
         return first_copy(self.state.params if self.state.average is None else self.state.average)
+
+    def batches(self) -> str:
+        widths = ", ".join(f"{b.batch_size} × ({b.source_width} + {b.target_width})" for b in self._buckets)
+        padding = padding_share(self._buckets, self.data.train)
+        return f"batches of pairs × (source + target tokens): {widths}; {padding:.0%} is padding; one program for each"
 
     def fit(self, recorder: Recorder) -> bool:
         self._restore(recorder)

@@ -85,6 +85,8 @@ def test_a_training_that_stops_anywhere_ends_with_the_same_bits(learner, start):
     assert min(report.valid_loss for report in whole.reports) == whole.saved[1]["best"]
     assert whole.saved[0].rate_factor < 1  # the plateau was met
     assert equal(learner.weights(), whole.weights)  # the best parameters, not the last
+    assert learner.batches().startswith("batches of pairs × (source + target tokens): 8 × (")
+    assert learner._train_steps._cache_size() == 2  # one program for each width
 
     parts = [Memory(calls=1, saved=start)]
     while not learner.fit(parts[-1]):

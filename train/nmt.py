@@ -73,7 +73,7 @@ def run(command: Command, started: float) -> int:
         folder.save_inputs(command.preset, config, data)
     else:
         folder.save_config(command.preset, config, data)
-    console.show_start(config, data, folder)
+    console.show_start(config, data, folder, learner)
     with StopRequest() as stop, console.Progress(learner.num_steps, num_reports(config, learner)) as progress:
         recorder = RunRecorder(folder, progress, lambda: stop.signal is not None, resume=command.resume is not None)
         try:

@@ -287,6 +287,9 @@ class Diverging:
 
     num_steps = 1
 
+    def batches(self):
+        return ""
+
     def fit(self, recorder):
         raise DivergenceError("the gradients are NaN")
 

@@ -28,6 +28,9 @@ class TorchLearner:
     def num_steps(self) -> int:
         return self.steps_per_epoch * self.config.epochs
 
+    def batches(self) -> str:
+        return f"batches of {self.config.training.batch_size} pairs, all of one width"
+
     def fit(self, recorder: Recorder) -> bool:
         def convert(done: recipe.EpochReport) -> None:
             tokens = int((self.data.train.target.lens + 1).sum())

@@ -1,0 +1,46 @@
+import jax
+import numpy as np
+import optax
+import pytest
+
+from train.config import ModelConfig
+from train.data.batches import Examples
+from train.model import build_model
+from train.step import make_init, make_train_steps
+
+MODEL = build_model(ModelConfig(embed_size=4, num_hiddens=8, dropout=0.3, dropout_words=0.3), 20, 20)
+
+
+def batches(steps: int) -> Examples:
+    random = np.random.default_rng(0)
+    ids, lens = random.integers(4, 20, (2, steps, 8, 6), np.int32), random.integers(2, 7, (2, steps, 8), np.int32)
+    return Examples(ids[0], lens[0], ids[1], lens[1])
+
+
+def train(steps: int = 3, **settings):
+    optimizer, data = optax.sgd(0.1), batches(steps)
+    state = make_init(MODEL, optimizer, average="average_decay" in settings)(
+        np.uint32(0), jax.tree.map(lambda x: x[0], data)
+    )
+    start = jax.tree.map(np.array, state)
+    state, losses = make_train_steps(MODEL, optimizer, **settings)(state, data)
+    return start, jax.tree.map(np.array, state), losses
+
+
+@pytest.mark.parametrize("loss", ["tokens", "sentences"])
+def test_a_batch_in_parts_has_the_same_gradients_and_dropout(x64, loss):
+    (_, whole, losses), (_, parts, same) = (train(loss=loss, num_parts=n) for n in (1, 4))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), whole, parts)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), losses, same)
+
+
+def test_the_average_follows_the_parameters_slowly_and_fast_at_the_beginning(x64):
+    decay, steps = 0.15, 3
+    start, _, _ = train(0)
+    average = start.params
+    for step in range(steps):
+        params = train(step + 1)[1].params  # those after this step
+        d = min(decay, (1 + step) / (10 + step))
+        average = jax.tree.map(lambda old, new, d=d: d * old + (1 - d) * new, average, params)
+    found = train(steps, average_decay=decay)[1].average
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), found, average)
