@@ -81,7 +81,7 @@ def batch_losses(
         method="cross_entropy",
     )
     total, nats = result
-    return total, Losses(nats.sum(), lens.sum(), nats.mean(axis=-1).sum(), jnp.zeros((), jnp.int32))
+    return total, Losses(nats.sum(), lens.sum(dtype=jnp.int32), nats.mean(axis=-1).sum(), jnp.zeros((), jnp.int32))
 
 
 def make_init(
@@ -186,7 +186,7 @@ def make_train_steps(
             return state, jax.tree.map(lambda losses, x: losses.at[i].set(x), carry[1], loss)
 
         num_steps = (batches.target_lens > 0).any(axis=-1).sum()
-        nats, count = jnp.zeros(len(batches.targets)), jnp.zeros(len(batches.targets), jnp.int32)
+        nats, count = (jnp.zeros(len(batches.targets), dtype) for dtype in (None, jnp.int32))
         losses = Losses(nats, count, nats, count)
         return jax.lax.fori_loop(0, num_steps, add_step, (state, losses))
 

@@ -11,19 +11,17 @@ from train.step import make_init, make_train_steps
 MODEL = build_model(ModelConfig(embed_size=4, num_hiddens=8, dropout=0.3, dropout_words=0.3), 20, 20)
 
 
-def batches(steps: int) -> Examples:
-    random = np.random.default_rng(0)
-    ids, lens = random.integers(4, 20, (2, steps, 8, 6), np.int32), random.integers(2, 7, (2, steps, 8), np.int32)
-    return Examples(ids[0], lens[0], ids[1], lens[1])
+RANDOM = np.random.default_rng(0)
+IDS, LENS = RANDOM.integers(4, 20, (2, 3, 8, 6), np.int32), RANDOM.integers(2, 7, (2, 3, 8), np.int32)
+BATCHES = Examples(IDS[0], LENS[0], IDS[1], LENS[1])
 
 
 def train(steps: int = 3, **settings):
-    optimizer, data = optax.sgd(0.1), batches(steps)
-    state = make_init(MODEL, optimizer, average="average_decay" in settings)(
-        np.uint32(0), jax.tree.map(lambda x: x[0], data)
-    )
+    optimizer = optax.sgd(0.1)
+    init = make_init(MODEL, optimizer, average="average_decay" in settings)
+    state = init(np.uint32(0), jax.tree.map(lambda x: x[0], BATCHES))
     start = jax.tree.map(np.array, state)
-    state, losses = make_train_steps(MODEL, optimizer, **settings)(state, data)
+    state, losses = make_train_steps(MODEL, optimizer, **settings)(state, jax.tree.map(lambda x: x[:steps], BATCHES))
     return start, jax.tree.map(np.array, state), losses
 
 
