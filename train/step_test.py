@@ -38,7 +38,7 @@ def test_the_average_follows_the_parameters_slowly_and_fast_at_the_beginning(x64
     average = train(1)[0].params
     for step in range(steps):
         params = train(step + 1)[1].params  # those after this step
-        d = min(decay, (1 + step) / (10 + step))
+        d = np.float32(min(decay, (1 + step) / (10 + step)))
         average = jax.tree.map(lambda old, new, d=d: d * old + (1 - d) * new, average, params)
     found = train(steps, average_decay=decay)[1].average
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), found, average)
