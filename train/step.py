@@ -172,7 +172,7 @@ def make_train_steps(
             updates = optax.tree.scale(state.rate_factor, updates)
         params, average = optax.apply_updates(state.params, updates), state.average
         if average is not None:
-            decay = jnp.minimum(average_decay, (1 + state.step) / (10 + state.step))
+            decay = jnp.minimum(average_decay, (1.0 + state.step) / (10.0 + state.step))
             average = optax.incremental_update(params, average, 1 - decay)
         is_finite = jnp.isfinite(optax.tree.norm(d_params))
         new = TrainState(params, opt_state, state.step + 1, average, state.rate_factor)
