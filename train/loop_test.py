@@ -16,7 +16,7 @@ from train.loop import STEPS_PER_CALL, JaxLearner, Position
 CONFIG = Config(
     epochs=3,
     corpus=CorpusConfig(train=200, valid=16, test=16),
-    model=ModelConfig(embed_size=8, num_hiddens=8, dropout=0.2),
+    model=ModelConfig("dot", embed_size=8, num_hiddens=8, dropout=0.2, bidirectional=False),
     training=TrainingConfig(
         batch_size=8,
         valid_every=20,

@@ -14,7 +14,7 @@ DROPOUTS = {"dropout": 0.1, "dropout_words": 0.1, "dropout_embedding": 0.1, "dro
 
 @pytest.mark.parametrize("query", ["new", pytest.param("between", marks=pytest.mark.slow)])
 def test_a_model_with_everything_learns_in_bfloat16(query):
-    sizes = {"num_hiddens": 16, "embed_size": 8, "num_layers": 2}
+    sizes = {"num_hiddens": 16, "embed_size": 8, "bidirectional": False}
     config = ModelConfig(**sizes, **DROPOUTS, query=query, tie_embeddings="all", variational=True, dtype="bfloat16")
     model = build_model(config, 9, 9)
     optimizer = make_optimizer(TrainingConfig(learning_rate=0.03, schedule="constant"), 60)

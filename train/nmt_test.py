@@ -165,7 +165,9 @@ def test_a_run_that_is_asked_to_stop_goes_on_later(tmp_path, capsys):
     assert (tmp_path / "run" / "summary.json").exists()
 
 
-SLOW_MODELS = (
+OTHER_MODELS = (
+    "none --model.cell lstm --model.no-input-feeding --model.query previous --model.no-bridge "
+    "--search.beam-size 3 --training.optimizer momentum --training.nesterov --training.weight-decay 1e-4",
     "multi_head --model.num-heads 2 --model.dropout 0.1",
     "scaled_bilinear --model.cell lstm --model.dropout 0.2 --model.num-layers 2",
     "sum --model.query previous --model.no-input-feeding --model.no-bridge --training.optimizer adagrad",
@@ -174,11 +176,7 @@ SLOW_MODELS = (
 
 @pytest.mark.parametrize(
     "options",
-    [
-        "none --model.cell lstm --model.no-input-feeding --model.query previous --model.no-bridge "
-        "--search.beam-size 3 --training.optimizer momentum --training.nesterov --training.weight-decay 1e-4",
-        *(pytest.param(options, marks=pytest.mark.slow) for options in SLOW_MODELS),
-    ],
+    ["none --model.no-bidirectional", *(pytest.param(options, marks=pytest.mark.slow) for options in OTHER_MODELS)],
 )
 def test_other_models_run_to_their_end_and_translate_alike_in_both_frameworks(tmp_path, options):
     summary = train(tmp_path, *SMALL, "--model.attention", *options.split())

@@ -7,7 +7,7 @@ from train.data.batches import Examples
 from train.model import build_model
 from train.step import make_init, make_train_steps
 
-MODEL = build_model(ModelConfig(embed_size=4, num_hiddens=8, dropout=0.3, dropout_words=0.3), 20, 20)
+MODEL = build_model(ModelConfig("dot", embed_size=4, num_hiddens=8, dropout=0.3, bidirectional=False), 20, 20)
 
 
 RANDOM = np.random.default_rng(0)
