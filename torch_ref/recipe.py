@@ -16,8 +16,6 @@ from torch_ref.models.rnn_decoder import Seq2SeqAttentionDecoder
 from torch_ref.models.rnn_encoder import Seq2SeqEncoder
 from torch_ref.models.seq2seq import EncoderDecoder
 from torch_ref.modules.attention import AdditiveAttention
-from torch_ref.search.greedy import greedy_search
-from torch_ref.search.result import SearchResult
 
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # source [B, S], lengths [B], target [B, T], lengths [B]
 
@@ -125,32 +123,3 @@ def train(
         if report is not None:
             report(reports[-1])
     return reports
-
-
-def translate(
-    model: EncoderDecoder,
-    source: np.ndarray | Tensor,
-    source_lens: np.ndarray | Tensor,
-    bos: int,
-    eos: int,
-    max_len: int,
-) -> SearchResult:
-    """Translate source [B, S] by greedy search, without dropout; restore the model's mode afterwards."""
-    device = next(model.parameters()).device
-    source, source_lens = torch.as_tensor(source, device=device), torch.as_tensor(source_lens, device=device)
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            memory = model.encode(source, source_lens)
-            return greedy_search(
-                model.step,
-                model.initial_state(memory),
-                memory,
-                bos=bos,
-                eos=eos,
-                max_len=max_len,
-                batch_size=source.shape[0],
-            )
-    finally:
-        model.train(was_training)

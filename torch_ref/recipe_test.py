@@ -1,7 +1,8 @@
 import numpy as np
 import torch
 
-from torch_ref.recipe import Recipe, build, clip_gradients, sentence_losses, train, translate
+from torch_ref.recipe import Recipe, build, clip_gradients, sentence_losses, train
+from torch_ref.search.greedy import greedy_search
 
 PAD, BOS, EOS = 1, 2, 3
 SOURCE = np.array([[4, 5, 3, 1], [6, 3, 1, 1], [7, 8, 4, 3]])
@@ -26,7 +27,10 @@ def test_it_learns_three_sentences_by_heart():
     reports = train(model, lambda epoch: [padded(1)], recipe, 80)
     assert reports[-1].loss_book < 0.02 < reports[0].loss_book
     assert np.isclose(reports[0].nats_per_token, 4 * reports[0].loss_book)
-    result = translate(model, SOURCE, SOURCE_LENS, BOS, EOS, max_len=6)
+    with torch.no_grad():
+        memory = model.encode(torch.as_tensor(SOURCE), torch.as_tensor(SOURCE_LENS))
+        state = model.initial_state(memory)
+    result = greedy_search(model.step, state, memory, bos=BOS, eos=EOS, max_len=6, batch_size=3)
     for ids, length, target in zip(result.ids[:, 0].tolist(), result.lengths[:, 0], TARGET, strict=True):
         assert ids[:length] == target[1 : 1 + length].tolist()
         assert ids[length - 1] == EOS

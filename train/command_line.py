@@ -103,7 +103,7 @@ def parse(arguments: list[str]) -> Command:
 
         same = config.training.optimizer == default.training.optimizer
         known = default.training.optimizer_settings if same else {}
-        changed_settings, unknown = optimizer.read_settings(config.training.optimizer, rest, f"{PROGRAM} {preset}")
+        changed_settings, unknown = optimizer.read_options(config.training.optimizer, rest, f"{PROGRAM} {preset}")
         if unknown:
             _refuse(preset, config, unknown, options)
         config = replace(config, training=replace(config.training, optimizer_settings=known | changed_settings))
@@ -127,13 +127,9 @@ def _take_path(options: list[str], name: str) -> tuple[list[str], Path | None]:
 def _split_preset(arguments: list[str]) -> tuple[str, list[str]]:
     if not arguments or arguments[0].startswith("-"):
         return "demo", arguments
-    _require_preset(arguments[0])
+    if arguments[0] not in PRESETS:
+        raise ConfigError(f"there is no preset {arguments[0]!r}; there are: {', '.join(PRESETS)}")
     return arguments[0], arguments[1:]
-
-
-def _require_preset(name: str) -> None:
-    if name not in PRESETS:
-        raise ConfigError(f"there is no preset {name!r}; there are: {', '.join(PRESETS)}")
 
 
 def _option_name(argument: str) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from tyro.conf import Fixed, Suppress
 
-from train.data.tokens import Tokenizer
+from train.data.tokens import SUBWORDS, Tokenizer
 
 # These are the names of the registries, which cannot be read without importing JAX. A wrong option should be answered
 # at once. A test holds them equal.
@@ -16,7 +16,6 @@ AttentionName = Literal[
     "additive", "dot", "scaled_dot", "bilinear", "scaled_bilinear", "cosine", "gaussian", "multi_head", "sum", "none"
 ]
 OptimizerName = Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad"]
-
 
 Metric = Literal["loss", "bleu", "chrf", "last"]
 
@@ -59,7 +58,7 @@ class CorpusConfig:
     sampling: Annotated[float, Range(0, 1)] = 0.0
     """Cut the words of the training into other subwords in each epoch: 0.1 to 0.3 is usual, 0 is off."""
     min_freq: Annotated[int, Range(1, 10_000_000)] = 1
-    """Words that occur less often in training become <unk>."""
+    """Words that occur less often in training become <unk>; of words and book."""
     max_len: Size = 100
     """Training pairs with a side of more tokens are left out."""
     steps: Annotated[int | None, Range(3, 65_536)] = None
@@ -87,7 +86,7 @@ class ModelConfig:
     dropout_output: float = 0.0
     """Dropout of the features that the output layer reads."""
     variational: bool = False
-    """Drop the same entries at all steps of a sentence; not of words and attention weights."""
+    """Use one dropout mask for all steps of a sentence; that of words and of attention weights changes in each step."""
     num_layers: Annotated[int, Range(1, 64)] = 1
     """Layers of the encoder, and of the decoder."""
     num_heads: Size = 4
@@ -254,7 +253,7 @@ def check(config: Config) -> None:
         )
     if not config.data and config.corpus.tokenizer == "book":
         wrong.append("corpus.tokenizer must be words, unigram or bpe for the embedded corpus")
-    if config.corpus.sampling and config.corpus.tokenizer not in ("unigram", "bpe"):
+    if config.corpus.sampling and config.corpus.tokenizer not in SUBWORDS:
         wrong.append(f"corpus.sampling needs corpus.tokenizer unigram or bpe; got {config.corpus.tokenizer}")
     if not config.data and (config.valid or config.test):
         wrong.append("valid and test are files beside those of data; give data, too")
@@ -268,12 +267,16 @@ def _option(section: str, name: str) -> str:
     return f"{section}.{name.replace('_', '-')}"
 
 
-def wrong_numbers(settings: Any, called: Callable[[str], str]) -> list[str]:
-    """List the fields that are out of their `Range`; `called` turns a field's name into the one in the message."""
+def wrong_numbers(settings: Any, option_name: Callable[[str], str]) -> list[str]:
+    """List the fields that are out of their `Range`; `option_name` turns a field's name into that of the message."""
     hints = get_type_hints(type(settings), include_extras=True)
     ranges = {name: part for name, hint in hints.items() for part in getattr(hint, "__metadata__", ())}
     return outside(
-        {called(name): (getattr(settings, name), *part) for name, part in ranges.items() if isinstance(part, Range)}
+        {
+            option_name(name): (getattr(settings, name), *part)
+            for name, part in ranges.items()
+            if isinstance(part, Range)
+        }
     )
 
 
@@ -292,13 +295,15 @@ def outside(bounds: Mapping[str, tuple[float | None, float, float]]) -> list[str
     ]
 
 
-def wrong_search(search: SearchConfig, called: Callable[[str], str]) -> list[str]:
-    """List the settings that no search could use; `called` turns a field's name into the one in the message."""
-    wrong = wrong_numbers(search, called)
+def wrong_search(search: SearchConfig, option_name: Callable[[str], str]) -> list[str]:
+    """List the settings that no search could use; `option_name` turns a field's name into that of the message."""
+    wrong = wrong_numbers(search, option_name)
     if search.max_len is not None and search.min_len > search.max_len >= 1:
-        wrong.append(f"{called('min_len')} must be at most {search.max_len}, the most tokens; got {search.min_len}")
+        wrong.append(
+            f"{option_name('min_len')} must be at most {search.max_len}, the most tokens; got {search.min_len}"
+        )
     if search.sample and search.beam_size > 1:
-        wrong.append(f"{called('beam_size')} must be 1 where translations are drawn; got {search.beam_size}")
+        wrong.append(f"{option_name('beam_size')} must be 1 where translations are drawn; got {search.beam_size}")
     return wrong
 
 

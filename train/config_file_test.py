@@ -48,6 +48,8 @@ def test_yaml_and_toml_mean_the_same(tmp_path, name, text):
         ("a.toml", "=", "is no valid .toml"),
         ("a.json", "[1]", "must hold settings by name; got list"),
         ("a.json", '{"preset": "x"}', "there is no preset 'x'"),
+        ("a.json", '{"model": {"flux": 1}}', r"there is no setting model\.flux"),
+        ("a.json", '{"model": 3}', "model must be settings; got 3"),
         ("a.json", '{"epochs": 0}', r"epochs must be in \[1, 1000000\]; got 0"),
     ],
 )

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from train.config import Config
 from train.data.dataset import Data
+from train.data.tokens import SUBWORDS
 from train.learner import Learner, Report
 from train.run_folder import RunFolder
 
@@ -24,7 +25,7 @@ REDRAW = 0.1
 def show_start(config: Config, data: Data, folder: RunFolder, learner: Learner) -> None:
     """Print the sizes of the data, the lines that are not used, how batches are padded, and the run folder."""
     origin = " and ".join(config.data) or "the embedded corpus"
-    kind = "pieces" if config.corpus.tokenizer in ("unigram", "bpe") else "words"
+    kind = "pieces" if config.corpus.tokenizer in SUBWORDS else "words"
     lines = [
         f"{len(data.train)} pairs for training, {len(data.valid)} for validation, {len(data.test)} for test "
         f"from {origin}; {len(data.source)} and {len(data.target)} {kind} known",
@@ -68,12 +69,12 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def update(self, step: int, loss: float | None = None, tokens: int = 0) -> None:
+    def update(self, step: int, loss: float, tokens: int = 0) -> None:
         """Move the bar. Cheap enough to be called after every step, since it draws at most ten times a second.
 
         Args:
             step: the steps done since the beginning of the training.
-            loss: nats a token of a late step; None if it is not known yet.
+            loss: nats a token of a late step.
             tokens: the target tokens learnt from since the last call.
         """
         now = time.perf_counter()
@@ -83,7 +84,7 @@ class Progress:
         if self.bar.disable or now - self.drawn < REDRAW:
             return
         self.drawn = now
-        numbers = "" if loss is None else f"  loss {loss:.4f}"
+        numbers = f"  loss {loss:.4f}"
         if self.tokens > self.first_tokens:
             numbers += f"  {(self.tokens - self.first_tokens) / (now - self.started):,.0f} tokens/s"
         self.bar.update(self.task, completed=step, numbers=numbers)

@@ -42,7 +42,7 @@ def test_updates_between_two_drawings_are_not_drawn(screen, monkeypatch):
     monkeypatch.setattr(console, "REDRAW", 1e9)
     with console.Progress(10, 1) as progress:
         for step in range(1, 6):
-            progress.update(step)
+            progress.update(step, 1.0)
         assert progress.bar.tasks[0].completed == 1
 
 

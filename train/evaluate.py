@@ -8,7 +8,6 @@ RUN is the folder that `python -m train.nmt` wrote. Without --data its own test 
 # Importing JAX takes a second, and a wrong option should be reported at once. So JAX is imported where it is needed.
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import sys
@@ -25,8 +24,9 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from train.command_line import set_encodings
 from train.config import ConfigError
-from train.data import dataset
 from train.data.corpus import CorpusError, Pair
+from train.data.files import open_file
+from train.data.load_corpus import load_corpus
 from train.data.tokens import clean
 from train.translation.lines import InputError, read_lines
 from train.translation.options import OptionalFile, Search, given, option_name
@@ -113,7 +113,7 @@ def run(options: Options) -> None:
 
 def own_test(saved: SavedRun) -> Sequence[Pair]:
     """Make the run's own test set again; ConfigError or CorpusError if its data are not there or it has none."""
-    pairs = dataset.load(saved.config()).test_pairs
+    pairs = load_corpus(saved.config()).test
     if not pairs:
         raise ConfigError(f"{saved.folder} was trained without a test set; name one with --data")
     return pairs
@@ -133,7 +133,7 @@ def as_report(saved: SavedRun, evaluation: Evaluation, scores: dict[str, Any]) -
 
 
 def as_text(report: dict[str, Any]) -> str:
-    """Write a report for people."""
+    """Format a report as text."""
     lines = [f"{report['run']}: {report['pairs']} pairs"]
     for name, score in report["scores"].items():
         lines.append(f"  {name:<17}{score['score']:6.2f} ± {score['interval']:.2f}   {score['signature']}")
@@ -161,6 +161,7 @@ def read_pairs(paths: Sequence[Path]) -> list[Pair]:
     Raises:
         InputError: a file cannot be read, is not UTF-8, or has no pairs; a line has no tab or an empty side; the files
             have different numbers of lines.
+        CorpusError: a path is no regular file, or a zip archive.
     """
     if len(paths) == 1:
         lines = [line.split("\t") for line in _lines(paths[0])]
@@ -184,9 +185,7 @@ def read_pairs(paths: Sequence[Path]) -> list[Pair]:
 def _lines(path: Path) -> Iterator[str]:
     """Yield the lines of a plain or gzipped file."""
     try:
-        with path.open("rb") as plain:
-            zipped = plain.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if zipped else path.open("rb") as file:
+        with open_file(path) as file:
             yield from read_lines(cast(BinaryIO, file), str(path))
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or f"it is damaged ({error})"

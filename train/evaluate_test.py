@@ -9,7 +9,6 @@ from train import evaluate
 from train.data.corpus import Pair
 from train.translate import Translator
 from train.translation import evaluation
-from train.translation.metrics import compare_texts, score_in_detail, score_texts
 
 TWO = "The cat sleeps.\tLe chat dort.\nI am here.\tJe suis ici.\n"
 
@@ -83,22 +82,3 @@ def test_a_large_test_set_is_thinned_with_a_warning(run, monkeypatch):
     whole = evaluation.evaluate(translator, pairs[:1])
     assert whole.texts == found.texts[:1]
     assert whole.links == found.links[:1]
-
-
-def test_case_counts_unless_the_translations_have_none():
-    ours, raw = ["Le chat dort.", "je suis là."], ["le chat dort.", "Je suis là."]
-    assert score_texts(ours, raw).bleu < 60
-    assert score_texts(ours, raw, lower_case=True).bleu == pytest.approx(100)
-    detail = score_in_detail(ours, raw)
-    assert detail["BLEU"].score == score_texts(ours, raw).bleu
-    assert detail["BLEU lower-cased"].score == detail["BLEU tokenised"].score == pytest.approx(100)
-    assert "bs:1000" in detail["BLEU"].signature
-    assert "case:lc" in detail["BLEU tokenised"].signature
-
-
-def test_a_better_system_is_told_from_a_worse_one():
-    texts = [f"la phrase numéro {i} est ici ." for i in range(40)]
-    worse = [text.replace("est", "était") for text in texts]
-    for paired in compare_texts(texts, worse, texts).values():
-        assert paired.other < 90 < paired.score
-        assert max(paired.p_bootstrap, paired.p_randomisation) < 0.01

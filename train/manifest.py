@@ -67,7 +67,7 @@ def sha256_of_tree(folder: Path) -> dict[str, str]:
 
 
 def check(folder: Path, files: Mapping[str, str | Sequence[str]]) -> None:
-    """Compare the files of a folder with their SHA-256. A file that is being replaced has two.
+    """Compare the files of a folder with their SHA-256. A file that is being replaced has two: the old and the new.
 
     Raises:
         DamageError: a file is missing, or differs.

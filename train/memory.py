@@ -1,10 +1,19 @@
-"""The peak memory of a run."""
+"""The memory of the machine, and how much of it a run takes."""
 
+import os
 import re
 import sys
 from pathlib import Path
 
 STATUS = Path("/proc/self/status")
+
+
+def of_machine() -> int | None:
+    """Return the bytes of memory that this machine has; None if the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def peak() -> int | None:

@@ -68,7 +68,7 @@ def require_setting(optimizer: str, name: str) -> None:
         raise ConfigError(f"{option} belongs to optimizer {' or '.join(owners) or 'none'}; got {optimizer}")
 
 
-def read_settings(optimizer: str, arguments: Sequence[str], prog: str) -> tuple[dict[str, Any], list[str]]:
+def read_options(optimizer: str, arguments: Sequence[str], prog: str) -> tuple[dict[str, Any], list[str]]:
     """Read options such as `--training.weight-decay 0.01`; return the settings that change, and what is left."""
     import tyro
 

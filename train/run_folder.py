@@ -13,7 +13,7 @@ import numpy as np
 from train.config import Config, ConfigError
 from train.data.dataset import Data
 from train.data.vocabulary import save_vocabularies
-from train.manifest import check, read_json, sha256, write_json, write_whole
+from train.manifest import DamageError, check, read_json, sha256, write_json, write_whole
 
 FORMAT = 1
 """The version of the folder's layout: a change that a reader has to know of raises it."""
@@ -91,7 +91,7 @@ class RunFolder:
 
     def check_inputs(self) -> None:
         """Raise DamageError if a file that the manifest lists is not what was written."""
-        check(self.path, read_json(self.path / MANIFEST)["files"])
+        check(self.path, read_manifest(self.path, ("config.json",)))
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
@@ -113,7 +113,7 @@ class RunFolder:
 
     def _replace(self, name: str, write: Callable[[Path], object]) -> None:
         """Replace a file of the manifest. Until that is done the manifest lists the old bytes and the new ones."""
-        files = read_json(self.path / MANIFEST)["files"]
+        files = read_manifest(self.path)
 
         def write_and_announce(beside: Path) -> None:
             write(beside)
@@ -132,6 +132,17 @@ class RunFolder:
     def save_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the results, last of all: a folder without a summary is a run that did not end."""
         write_json(self.path / SUMMARY, summary)
+
+
+def read_manifest(folder: Path, needed: Iterable[str] = ()) -> dict[str, list[str]]:
+    """Return the SHA-256 of the files by their names; DamageError unless all that are needed are listed."""
+    files = read_json(folder / MANIFEST).get("files")
+    if not isinstance(files, dict):
+        raise DamageError(f"{MANIFEST} is damaged: it lists no files; copy the folder again")
+    missing = [name for name in needed if name not in files]
+    if missing:
+        raise DamageError(f"{MANIFEST} is damaged: it does not list {missing[0]}; copy the folder again")
+    return files
 
 
 def _make(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Stop a training at its next step when the user or the system asks for it."""
+"""Stop a training between two steps when the user or the system asks for it."""
 
 import os
 import signal
@@ -44,4 +44,4 @@ class StopRequest:
                 os._exit(128 + number)
             self.signal = number
             with suppress(OSError):  # the terminal is closed
-                print("\nstopping after this step; once more ends at once", file=sys.stderr, flush=True)
+                print("\nstopping after the steps under way; once more ends at once", file=sys.stderr, flush=True)

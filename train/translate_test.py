@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from train import translate
 from train.config import ConfigError, SearchConfig, search_settings
 from train.data.embedded import grammar
-from train.translate import Translator
+from train.translate import Translator, printable
 from train.translation.alignments import replace_unknown
 
 SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (120, 1, 1))[0]]
@@ -97,6 +97,10 @@ def test_each_line_gives_one_line_whatever_it_holds(folder, call):
     assert len(written) == 6  # the last line has its end
     assert written[1] == written[2] == written[5] == ""
     assert written[0] == written[4] != ""
+
+
+def test_control_characters_are_not_written():
+    assert printable("a\x1b[31m\x85\u200db") == "a\ufffd[31m\ufffd\u200db"
 
 
 def test_sentences_come_from_arguments_a_file_or_standard_input(folder, call, tmp_path):

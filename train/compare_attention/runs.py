@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train import nmt
+from train.command_line import parse
 from train.config import Config, ConfigError
 from train.run_folder import FORMAT
 
@@ -49,7 +49,7 @@ def plan(out: Path, attentions: Sequence[str], seeds: Sequence[int], arguments: 
         for attention in attentions:
             folder = out / f"{attention}-{seed}"
             own = (*arguments, "--model.attention", attention, "--seed", str(seed), "--out", str(folder))
-            runs.append(Run(attention, seed, folder, nmt.parse(list(own))[1], own))
+            runs.append(Run(attention, seed, folder, parse(list(own)).config, own))
     return runs
 
 

@@ -12,7 +12,7 @@ TRAIN = """
 import json, pathlib, sys
 folder, config = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
 folder.mkdir(parents=True)
-(folder / "config.json").write_text(json.dumps(config | {"max_source_words": 13, "max_target_len": 14}))
+(folder / "config.json").write_text(json.dumps(config | {"max_source_len": 13, "max_target_len": 14}))
 (folder / "checkpoint").mkdir()
 (folder / "test.jsonl").write_text("")
 (folder / "summary.json").write_text(json.dumps({"bleu": 50.0, "alignment_error_rate": None, "seconds": 1.0}))

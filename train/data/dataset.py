@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import islice
 
 import numpy as np
 
 from train.config import Config, ConfigError
 from train.data.corpus import Corpus, CorpusError, Pair
-from train.data.load_corpus import in_batches, load_corpus
+from train.data.load_corpus import load_corpus
 from train.data.sentences import PairIds, SentenceWriter
 from train.data.vocabulary import Vocabulary, build_vocabularies
 
@@ -116,7 +117,8 @@ def _encode(
     pairs: Iterable[Pair], vocabularies: Vocabularies, max_len: int, report: Counter[str]
 ) -> Iterator[tuple[list[Pair], tuple[IdLists, IdLists]]]:
     """Yield the pairs of at most `max_len` tokens a side in batches, with their ids; count the others."""
-    for batch in in_batches(pairs, BATCH):
+    iterator = iter(pairs)
+    while batch := list(islice(iterator, BATCH)):
         texts = [pair.source for pair in batch], [pair.target for pair in batch]
         sides = [vocabulary.encode_all(side) for vocabulary, side in zip(vocabularies, texts, strict=True)]
         kept = [i for i, lens in enumerate(zip(*sides, strict=True)) if max(map(len, lens)) <= max_len]

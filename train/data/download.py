@@ -1,6 +1,5 @@
 """Fetch a public corpus by its name, once: `tatoeba:eng-fra`, `multi30k:de-en`."""
 
-import hashlib
 import re
 import shutil
 import zipfile
@@ -10,9 +9,10 @@ from typing import Any, NamedTuple
 
 from train.data.corpus import CorpusError
 from train.data.files import PairFiles
+from train.manifest import sha256
 
 TATOEBA = "https://www.manythings.org/anki"
-"""Its archives grow, so that no checksum is known. Zip holds checksums of its own."""
+"""Its archives grow, so no checksum is known. A zip archive holds checksums of its own."""
 
 MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 MULTI30K_FILES = {
@@ -70,7 +70,7 @@ def _multi30k(stem: str, mirror: str | None) -> Path:
     if folder is None:
         return _download(f"{mirror or MULTI30K}/{packed}", MULTI30K_FILES[packed])
     if (folder / packed).exists():
-        found = hashlib.sha256((folder / packed).read_bytes()).hexdigest()
+        found = sha256(folder / packed)
         if found != MULTI30K_FILES[packed]:
             raise CorpusError(
                 f"{folder / packed} is damaged or another file: its SHA-256 must be {MULTI30K_FILES[packed]}; "
@@ -129,7 +129,7 @@ def _unpack(archive: Path, name: str) -> Path:
     return target
 
 
-def _download(url: str, sha256: str | None) -> Path:
+def _download(url: str, digest: str | None) -> Path:
     """Download a file into the cache folder, unless it is there; CorpusError with what to do by hand if that fails."""
     import pooch
     import requests
@@ -140,7 +140,7 @@ def _download(url: str, sha256: str | None) -> Path:
         progressbar=_Bar(name), headers={"User-Agent": "Mozilla/5.0 (jax-attn)"}, timeout=30
     )
     try:
-        known = None if sha256 is None else f"sha256:{sha256}"
+        known = None if digest is None else f"sha256:{digest}"
         return Path(pooch.retrieve(url, known, fname=name, path=folder, downloader=downloader))
     except (requests.RequestException, ValueError, OSError) as error:
         reason = " ".join(str(error).split())

@@ -153,7 +153,7 @@ def _read_blocks(path: Path, report: Counter[str]) -> Iterator[bytes]:
     """Yield a file in blocks of whole lines, of which the last may lack its end; cut long lines to `CUT` bytes."""
     rest = b""
     ended = False
-    with _open(path) as file:
+    with open_file(path) as file:
         first = file.read(3)
         if first == b"\xef\xbb\xbf":
             report["byte order mark, ignored"] += 1
@@ -176,8 +176,8 @@ def _read_blocks(path: Path, report: Counter[str]) -> Iterator[bytes]:
         yield rest
 
 
-def _open(path: Path) -> IO[bytes] | gzip.GzipFile:
-    """Open a regular file, and unpack it if it is gzipped, whatever its name."""
+def open_file(path: Path) -> IO[bytes] | gzip.GzipFile:
+    """Open a regular file, and unpack it if it is gzipped, whatever its name; CorpusError for another kind of file."""
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "no regular file (a pipe or a device)"

@@ -1,7 +1,7 @@
 """The pairs of a run: generated, or read from the files that the configuration names."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -147,10 +147,3 @@ def _choose(files: PairFiles, indices: Int[np.ndarray, "pair"]) -> Iterator[Pair
 def _read_chosen(files: PairFiles, indices: Int[np.ndarray, "pair"]) -> dict[int, Pair]:
     ordered = np.sort(indices)
     return dict(zip(ordered.tolist(), _choose(files, ordered), strict=True)) if len(indices) else {}
-
-
-def in_batches(pairs: Iterable[Pair], size: int) -> Iterator[list[Pair]]:
-    """Yield the pairs in lists of `size`, the last of which may be shorter."""
-    iterator = iter(pairs)
-    while batch := list(islice(iterator, size)):
-        yield batch

@@ -1,15 +1,11 @@
-"""Corpora as the configuration names them, and as ids."""
+"""Corpora as the configuration names them."""
 
 import gzip
-import json
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from train.config import Config, ConfigError, CorpusConfig
-from train.data import dataset, sentences
+from train.config import Config, CorpusConfig
 from train.data.corpus import CorpusError
 from train.data.load_corpus import load_corpus
 
@@ -28,8 +24,8 @@ def folder(tmp_path) -> Path:
     return tmp_path
 
 
-def stem(folder, name="train", **options):
-    return Config(data=(str(folder / name),), languages=("de", "en"), **options)
+def stem(folder, **options):
+    return Config(data=(str(folder / "train"),), languages=("de", "en"), **options)
 
 
 def test_a_stem_is_split_by_hash_and_can_be_read_again(folder):
@@ -77,57 +73,3 @@ def test_the_embedded_corpus_carries_alignments_and_shares_no_sentence():
         for i, j in pair.alignment.sure | pair.alignment.possible:
             assert i < len(pair.source.split())
             assert j < len(pair.target.split())
-
-
-def test_long_training_pairs_are_left_out_and_held_out_sources_are_cut_and_counted(folder):
-    for language in ("de", "en"):
-        (folder / f"valid.{language}").write_text(f"a b c {language}\n")
-        (folder / f"short.{language}").write_text("a b\na b c d e f\n")
-    config = stem(folder, "short", valid=(str(folder / "valid"),), corpus=CorpusConfig(test=0, max_len=5))
-    data = dataset.load(config)
-    assert (len(data.train), len(data.valid), data.max_source_len, data.max_target_len) == (1, 1, 2, 3)
-    assert data.valid.source.lens.tolist() == [2]
-    assert data.valid.target.lens.tolist() == [4]
-    assert data.report["training pairs with a side of more than 5 tokens, left out"] == 1
-    assert data.report["validation sources of more than 2 tokens, the longest in training, cut"] == 1
-    with pytest.raises(CorpusError, match=r"every pair for training has a side of more than 1 tokens"):
-        dataset.load(replace(config, corpus=CorpusConfig(test=0, max_len=1)))
-    with pytest.raises(ConfigError, match=r"corpus\.steps must be at least 4 for these pairs; got 3"):
-        dataset.load(replace(config, corpus=CorpusConfig(test=0, max_len=5, steps=3)))
-
-
-def test_ids_are_small_and_the_same_in_memory_and_in_a_file(folder, monkeypatch):
-    small = dataset.load(stem(folder)).train
-    monkeypatch.setattr(sentences, "IN_MEMORY", 100)
-    mapped = dataset.load(stem(folder)).train
-    assert isinstance(mapped.source.ids, np.memmap)
-    assert mapped.source.ids.dtype == np.uint16
-    assert mapped.source.ids.tolist() == small.source.ids.tolist()
-    assert mapped.target[3].tolist() == small.target[3].tolist()
-
-
-class Sampled:
-    """A vocabulary that cuts words into another number of pieces in each epoch."""
-
-    def __init__(self, vocabulary):
-        self.encode_all, self.size = vocabulary.encode_all, len(vocabulary)
-
-    def __len__(self):
-        return self.size
-
-    def sample_all(self, texts, seed):
-        random = np.random.default_rng(seed)
-        return [[4] * int(random.integers(1, 4)) for _ in texts]
-
-
-def test_words_cut_at_random_depend_on_the_epoch_alone_and_are_never_longer_than_the_widths(folder):
-    data = dataset.load(stem(folder))
-    assert data.train_at(1) is data.train
-    data = replace(data, sampling=True, source=Sampled(data.source), target=Sampled(data.target))
-    one, again, other = (data.train_at(epoch).source for epoch in (1, 1, 2))
-    assert one.ids.tolist() == again.ids.tolist()
-    assert one.ids.tolist() != other.ids.tolist()
-    assert len(one) == len(data.train)
-    assert one.lens.max() == data.max_source_len == 2
-    assert one.lens.min() == 1
-    assert json.dumps(data.report)

@@ -27,9 +27,6 @@ class Sentences:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, i: int) -> Int[np.ndarray, "token"]:
-        return self.ids[self.offsets[i] : self.offsets[i + 1]]
-
     @cached_property
     def lens(self) -> Int[np.ndarray, "sentence"]:
         """The number of tokens of each sentence."""
@@ -63,7 +60,7 @@ class SentenceWriter:
             self._file.write(ids.tobytes())
         except OSError as error:
             raise CorpusError(
-                f"the ids of the training pairs cannot be written to a temporary file: {error.strerror}; "
+                f"the ids of the sentences cannot be written to a temporary file: {error.strerror}; "
                 "name a folder with more space by the environment's TMPDIR"
             ) from error
         self._lens.extend(lens)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from train.data.tokens import Tokenizer, detokenize, tokenize
+from train.data.tokens import SUBWORDS, Tokenizer, detokenize, tokenize
 
 if TYPE_CHECKING:
     from train.config import CorpusConfig
@@ -96,16 +96,8 @@ class WordVocabulary:
             raise ValueError(f"a vocabulary must hold each word once; it holds {twice!r} twice")
 
     @classmethod
-    def build(cls, texts: Iterable[str], min_freq: int = 1, tokenizer: Tokenizer = "words") -> "WordVocabulary":
-        """Take the words that occur at least `min_freq` times, by frequency and then by the alphabet."""
-        counts: Counter[str] = Counter()
-        for text in texts:
-            counts.update(tokenize(text, tokenizer))
-        return cls.of_counts(counts, min_freq, tokenizer)
-
-    @classmethod
     def of_counts(cls, counts: Counter[str], min_freq: int, tokenizer: Tokenizer) -> "WordVocabulary":
-        """Take the words that are counted at least `min_freq` times."""
+        """Take the words that are counted at least `min_freq` times, by frequency and then by the alphabet."""
         frequent = [word for word, count in counts.items() if count >= min_freq and word not in SPECIAL]
         return cls((*SPECIAL, *sorted(frequent, key=lambda word: (-counts[word], word))), tokenizer)
 
@@ -157,7 +149,7 @@ def until_eos(ids: Iterable[int], size: int) -> list[int]:
 
 def build_vocabularies(config: "CorpusConfig", pairs: Iterable["Pair"]) -> tuple[Vocabulary, Vocabulary]:
     """Learn both vocabularies from the training pairs; ConfigError if they are too few for the size asked for."""
-    if config.tokenizer in ("unigram", "bpe"):
+    if config.tokenizer in SUBWORDS:
         from train.data.subwords import train_pieces
 
         return train_pieces(config, pairs)
@@ -176,29 +168,26 @@ def save_vocabularies(folder: Path, source: Vocabulary, target: Vocabulary) -> N
         (folder / name).write_bytes(vocabulary.to_bytes())
 
 
-def load_vocabularies(folder: Path, tokenizer: Tokenizer, sampling: float = 0.0) -> tuple[Vocabulary, Vocabulary]:
+def load_vocabularies(folder: Path, tokenizer: Tokenizer) -> tuple[Vocabulary, Vocabulary]:
     """Read the two files that `save_vocabularies` wrote.
 
     Raises:
         FileNotFoundError: there is no such file.
         ConfigError: a file is damaged, or holds something else.
     """
-    source, target = ((folder / name).read_bytes() for name in FILES[tokenizer])
-    return (
-        read_vocabulary(source, FILES[tokenizer][0], tokenizer, sampling),
-        read_vocabulary(target, FILES[tokenizer][1], tokenizer, sampling),
-    )
+    source, target = (_load(folder / name, tokenizer) for name in FILES[tokenizer])
+    return source, target
 
 
-def read_vocabulary(content: bytes, name: str, tokenizer: Tokenizer, sampling: float = 0.0) -> Vocabulary:
-    """Read the content of a vocabulary's file called `name`; ConfigError if it is damaged."""
+def _load(path: Path, tokenizer: Tokenizer) -> Vocabulary:
     from train.config import ConfigError
 
+    content = path.read_bytes()
     try:
-        if tokenizer in ("unigram", "bpe"):
+        if tokenizer in SUBWORDS:
             from train.data.subwords import PieceVocabulary
 
-            return PieceVocabulary(content, sampling)
+            return PieceVocabulary(content)
         try:
             words = json.loads(content.decode())
         except ValueError as error:
@@ -207,4 +196,4 @@ def read_vocabulary(content: bytes, name: str, tokenizer: Tokenizer, sampling: f
             raise ValueError("it must hold a JSON list")
         return WordVocabulary(tuple(words), tokenizer)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{name} is damaged: {error}; copy the folder again") from error
+        raise ConfigError(f"{path.name} is damaged: {error}; copy the folder again") from error

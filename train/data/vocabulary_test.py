@@ -14,19 +14,23 @@ from train.data.vocabulary import (
 TEXTS = ["B a", "b c a", "b rare"]
 
 
+def build(texts: list[str], **settings) -> WordVocabulary:
+    return build_vocabularies(CorpusConfig(**settings), [Pair(text, "x") for text in texts])[0]
+
+
 def test_words_are_ordered_by_frequency_then_by_the_alphabet_and_rare_ones_left_out():
-    assert WordVocabulary.build(TEXTS).tokens == (*SPECIAL, "b", "a", "c", "rare")
-    assert WordVocabulary.build(TEXTS, min_freq=2).tokens == (*SPECIAL, "b", "a")
+    assert build(TEXTS).tokens == (*SPECIAL, "b", "a", "c", "rare")
+    assert build(TEXTS, min_freq=2).tokens == (*SPECIAL, "b", "a")
 
 
 def test_an_unknown_word_and_a_word_called_like_a_special_one_are_unknown():
-    book = WordVocabulary.build(TEXTS, tokenizer="book")  # which leaves <eos> in one piece
+    book = build(TEXTS, tokenizer="book")  # which leaves <eos> in one piece
     assert book.encode("A never <eos> <pad>") == [5, UNKNOWN, UNKNOWN, UNKNOWN]
     assert book.sample_all(["a"], 0) == book.encode_all(["a"]) == [[5]]
 
 
 def test_decoding_ends_at_eos_and_shows_unknown_words():
-    vocabulary = WordVocabulary.build(["j' ai b"])
+    vocabulary = build(["j' ai b"])
     assert vocabulary.decode(vocabulary.encode("J'ai vu")) == "j'ai <unk>"
     assert vocabulary.decode([4, 2, 5]) == vocabulary.tokens[4]
     assert vocabulary.words([4, 2]) == [range(0, 1), range(1, 2)]
@@ -35,7 +39,7 @@ def test_decoding_ends_at_eos_and_shows_unknown_words():
 @pytest.mark.parametrize("wrong", [-1, 8])
 def test_an_id_out_of_range_is_an_error(wrong):
     with pytest.raises(IndexError, match=r"ids must be in \[0, 8\)"):
-        WordVocabulary.build(TEXTS).decode([wrong])
+        build(TEXTS).decode([wrong])
 
 
 def test_saving_and_loading_gives_the_same_vocabularies(tmp_path):

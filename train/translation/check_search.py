@@ -1,8 +1,8 @@
 """Check that a search can be done with a model, before anything is computed."""
 
-import os
 from collections.abc import Callable
 
+from train import memory
 from train.config import ConfigError, ModelConfig, SearchConfig, wrong_search
 
 
@@ -35,7 +35,7 @@ def check_search(
             f"unless {option_name('max_len')} is given; got {search.min_len}"
         )
     if not wrong:
-        needed, available = search_bytes(search, model, vocab_size, max_source_len, max_target_len), memory_bytes()
+        needed, available = search_bytes(search, model, vocab_size, max_source_len, max_target_len), memory.of_machine()
         if available is not None and needed > available:
             several = option_name("num_samples" if search.sample else "beam_size")
             wrong.append(
@@ -56,11 +56,3 @@ def search_bytes(
     states = 4 * model.num_layers * model.num_hiddens
     history = steps * (2 * (max_source_len + 1) + 6)  # kept once by step and once by sentence
     return 4 * rows * (scores + states + history)
-
-
-def memory_bytes() -> int | None:
-    """Return the memory of this machine; None if the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None

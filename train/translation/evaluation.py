@@ -118,7 +118,7 @@ def as_reference(pair: Pair, vocabulary: Vocabulary) -> str:
 def _read_references(translator: Translator, pairs: Sequence[Pair]) -> list[tuple[float, int, set[Link] | None]]:
     """Return for each pair the reference's nats and tokens, and the links of its words, None without attention."""
     targets = [[*translator.target.encode(pair.target), EOS] for pair in pairs]
-    found: list[tuple[float, int, set[Link] | None]] = [(0.0, 0, None if translator.pieces else set())] * len(pairs)
+    found: list[tuple[float, int, set[Link] | None]] = [(0.0, 0, set())] * len(pairs)  # of pairs with an empty source
     sources = [pair.source for pair in pairs]
     for batch, followed in translator.read_targets(list(zip(sources, targets, strict=True))):
         for row, i in enumerate(batch):

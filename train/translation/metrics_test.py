@@ -8,8 +8,10 @@ from train.translation.metrics import (
     alignment_error_rate,
     bleu_counts,
     bleu_of,
+    compare_texts,
     diagonal,
     peaks,
+    score_in_detail,
     score_texts,
 )
 
@@ -44,6 +46,25 @@ def test_score_texts_gives_the_scores_of_sacrebleu_and_their_signatures():
     assert perfect.chrf == pytest.approx(100)
     assert "tok:13a" in perfect.bleu_signature
     assert score_texts(["le chien"], ["une autre phrase entière"]).bleu < 5
+
+
+def test_case_counts_unless_the_translations_have_none():
+    ours, raw = ["Le chat dort.", "je suis là."], ["le chat dort.", "Je suis là."]
+    assert score_texts(ours, raw).bleu < 60
+    assert score_texts(ours, raw, lower_case=True).bleu == pytest.approx(100)
+    detail = score_in_detail(ours, raw)
+    assert detail["BLEU"].score == score_texts(ours, raw).bleu
+    assert detail["BLEU lower-cased"].score == detail["BLEU tokenised"].score == pytest.approx(100)
+    assert "bs:1000" in detail["BLEU"].signature
+    assert "case:lc" in detail["BLEU tokenised"].signature
+
+
+def test_a_better_system_is_told_from_a_worse_one():
+    texts = [f"la phrase numéro {i} est ici ." for i in range(40)]
+    worse = [text.replace("est", "était") for text in texts]
+    for paired in compare_texts(texts, worse, texts).values():
+        assert paired.other < 90 < paired.score
+        assert max(paired.p_bootstrap, paired.p_randomisation) < 0.01
 
 
 HYPOTHESES = ["le chat noir dort .", "elle mange", "je ne sais pas .", "oui"]

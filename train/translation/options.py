@@ -163,7 +163,10 @@ def _refusals(path: Path, options: Options) -> list[str]:
     if any(path.resolve().is_relative_to(run.resolve()) for run in (options.run, *options.model.ensemble)):
         return [f"{path} is a file of the run: name another file"]
     with contextlib.suppress(OSError):
-        head = path.read_bytes()[:4096] if path.is_file() else b""
+        head = b""
+        if path.is_file():
+            with path.open("rb") as file:
+                head = file.read(4096)
         if not options.picture.force and KINDS.get(path.suffix, PAGE) not in head:
             return [f"{path} exists, and is no picture or page of this kind: name another file, or add --force"]
     return []

@@ -12,9 +12,9 @@ from jax_attn.checkpoints import read_safetensors
 from train.config import Config, ConfigError, ModelConfig, SearchConfig, wrong_numbers
 from train.config_file import NO_SETTINGS, read_settings
 from train.data.tokens import Tokenizer
-from train.data.vocabulary import FILES, Vocabulary, read_vocabulary
-from train.manifest import DamageError, check, read_json
-from train.run_folder import FORMAT, MANIFEST, WEIGHTS
+from train.data.vocabulary import FILES, Vocabulary, load_vocabularies
+from train.manifest import check, read_json
+from train.run_folder import FORMAT, MANIFEST, WEIGHTS, read_manifest
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,9 @@ class SavedRun:
         model = _read_section(ModelConfig, settings, "model")
         search = _read_section(SearchConfig, settings, "search")
         tokenizer = _read_tokenizer(settings)
-        check_manifest(folder, ("config.json", WEIGHTS, *FILES[tokenizer]))
-        source, target = (read_vocabulary((folder / name).read_bytes(), name, tokenizer) for name in FILES[tokenizer])
+        if (folder / MANIFEST).exists():  # a folder without one is of an older version
+            check(folder, read_manifest(folder, ("config.json", WEIGHTS, *FILES[tokenizer])))
+        source, target = load_vocabularies(folder, tokenizer)
         old_name = "max_source_words"  # of folders that hold words alone
         source_name = old_name if old_name in settings else "max_source_len"
         return cls(
@@ -92,17 +93,6 @@ class SavedRun:
             return read_settings(Config, {key: v for key, v in self.settings.items() if key not in NO_SETTINGS})
         except ValueError as error:
             raise ConfigError(f"{self.folder}/config.json is of another version: {error}") from error
-
-
-def check_manifest(folder: Path, needed: tuple[str, ...]) -> None:
-    """Raise DamageError if a file of a folder differs from its manifest; a folder without one is an older run."""
-    if not (folder / MANIFEST).exists():
-        return
-    files: Any = read_json(folder / MANIFEST).get("files")
-    missing = [name for name in needed if not isinstance(files, dict) or name not in files]
-    if missing:
-        raise DamageError(f"{MANIFEST} is damaged: it does not list {missing[0]}; copy the folder again")
-    check(folder, files)
 
 
 def _read_section(kind: Any, settings: Mapping[str, Any], name: str) -> Any:

@@ -14,7 +14,7 @@ from train.data.embedded import grammar
 from train.data.vocabulary import UNKNOWN
 from train.model import build_model
 from train.run_folder import RunFolder
-from train.translate import Translator, main, printable
+from train.translate import Translator, main
 from train.translation.alignments import as_json, replace_unknown
 from train.translation.evaluation import evaluate, make_validation
 from train.translation.saved_run import SavedRun
@@ -131,7 +131,3 @@ def test_no_file_but_a_picture_or_a_page_is_overwritten(folder, tmp_path, capsys
         assert main([str(folder), "--page", str(page), "--pieces", SENTENCES[0], *(["--force"] if _ == 0 else [])]) == 0
     assert "\u2581" in page.read_text(encoding="utf-8")
     assert all(path.read_bytes() == content for path, content in kept.items())
-
-
-def test_control_characters_are_not_written():
-    assert printable("a\x1b[31m\x85\u200db") == "a\ufffd[31m\ufffd\u200db"
