@@ -78,6 +78,9 @@ def parse(arguments: list[str]) -> Command:
         ConfigError: no such preset, file or run, or settings that no run could use.
         SystemExit: after help, or after an option that there is not.
     """
+    for argument in arguments:
+        if not argument.isascii() and argument.encode(errors="replace").decode() != argument:
+            raise ConfigError(f"the argument {argument!r} holds bytes that are not UTF-8")
     preset, options = _split_preset(arguments)
     if "--help" in options or "-h" in options:
         _print_help(preset)

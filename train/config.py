@@ -44,9 +44,9 @@ class CorpusConfig:
     """hash draws all parts from all over a file, by a hash of the source; first trains on the first pairs, in order."""
     train: Annotated[int | None, Range(1, 10_000_000)] = None
     """Pairs for training; the default is 20,000 of the embedded corpus, or all that are left of a file."""
-    valid: Count | None = None
+    valid: Annotated[int | None, Range(0, 10_000_000)] = None
     """Pairs for validation; the default is 500 of the embedded corpus, or 2 % of a file but at most 1000."""
-    test: Count | None = None
+    test: Annotated[int | None, Range(0, 10_000_000)] = None
     """Pairs for BLEU, chrF and the alignment error at the end; the default is as for valid."""
     tokenizer: Tokenizer = "words"
     """unigram and bpe: cased subwords of sentencepiece. words: lower case, splits off punctuation, and a French word
@@ -125,7 +125,7 @@ class TrainingConfig:
     """Form batches by this many target tokens, padding included, instead of by batch_size."""
     num_parts: Size = 1
     """Compute the gradients of a batch in this many parts, one after another; it takes less memory."""
-    num_widths: Annotated[int, Range(1, 16)] | None = None
+    num_widths: Annotated[int | None, Range(1, 16)] = None
     """The widths that sentences are padded to. More widths pad less, but each compiles the training step once.
     By default 4 for a file, 1 for the embedded corpus or with loss sentences."""
     learning_rate: Annotated[float, Range(1e-30, 1e3)] = 0.005
@@ -259,8 +259,26 @@ def check(config: Config) -> None:
         wrong.append("valid and test are files beside those of data; give data, too")
     if len(config.languages) not in (0, 2):
         wrong.append(f"languages must be the source's and the target's, as in de en; got {len(config.languages)}")
+    wrong += _without_validation(config)
     if wrong:
         raise ConfigError("; ".join(wrong))
+
+
+def _without_validation(config: Config) -> list[str]:
+    """List the settings that ask for a validation which the run does not have."""
+    training = config.training
+    if training.best != "last" and (config.valid or config.corpus.valid != 0):
+        return []
+    needed = {
+        "training.schedule": (training.schedule, training.schedule == "plateau"),
+        "training.patience": (training.patience, training.patience is not None),
+        "training.best": (training.best, training.best in ("bleu", "chrf")),
+    }
+    return [
+        f"{name} {value} needs validation pairs, and training.best loss, bleu or chrf"
+        for name, (value, is_asked) in needed.items()
+        if is_asked
+    ]
 
 
 def _option(section: str, name: str) -> str:

@@ -23,7 +23,7 @@ def read_config(path: Path) -> tuple[str, Config]:
     """
     values = _read_file(path)
     preset = values.get("preset", "demo")
-    if preset not in PRESETS:
+    if not isinstance(preset, str) or preset not in PRESETS:
         raise ConfigError(f"{path}: there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
     values = {key: value for key, value in values.items() if key not in (*NO_SETTINGS, "out")}  # each run has its own
     try:
@@ -49,7 +49,7 @@ def _read_file(path: Path) -> dict[str, Any]:
             values = json.loads(text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is no valid {path.suffix or 'JSON'}: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold settings by name; got {type(values).__name__}")
@@ -75,7 +75,7 @@ def read_settings(kind: type[Settings], values: Mapping[str, Any], path: str = "
         ValueError: a setting that there is not, or a value of another type; the message names it.
     """
     hints = get_type_hints(kind, include_extras=True)
-    unknown = sorted(values.keys() - hints.keys())
+    unknown = sorted(map(str, values.keys() - hints.keys()))
     if unknown:
         raise ValueError(f"there is no setting {path}{unknown[0]}")
     return kind(**{name: _read(hints[name], value, f"{path}{name}") for name, value in values.items()})

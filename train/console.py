@@ -1,8 +1,10 @@
 """The messages of a run: what it reads, how far the training is, and its results."""
 
 import math
+import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import rich.progress
@@ -16,7 +18,26 @@ from train.data.tokens import SUBWORDS
 from train.learner import Learner, Report
 from train.run_folder import RunFolder
 
-CONSOLE = Console(highlight=False)
+
+class Output:
+    """Standard output. Where it is closed or full, a training goes on without it."""
+
+    def write(self, text: str) -> int:
+        """Write what can be written."""
+        with suppress(OSError, ValueError):
+            sys.stdout.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush what can be flushed."""
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stdout, name)
+
+
+CONSOLE = Console(file=Output(), highlight=False)  # type: ignore[arg-type]  # it has what a file has
 
 REDRAW = 0.1
 """Seconds between two updates of the bar, at least."""

@@ -1,5 +1,6 @@
 """Draw the losses of a run."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +9,10 @@ from train.learner import Report
 
 
 def draw(reports: Sequence[Report], path: Path) -> None:
-    """Draw the losses against the steps, and the scores of the validation, if there are some, below them."""
+    """Draw the losses against the steps, and the scores of the validation, if there are some, below them.
+
+    A picture that cannot be drawn is a warning.
+    """
     from matplotlib.figure import Figure
 
     scores = {"BLEU": [report.bleu for report in reports], "chrF": [report.chrf for report in reports]}
@@ -27,4 +31,7 @@ def draw(reports: Sequence[Report], path: Path) -> None:
         ax.grid(alpha=0.3)
         ax.legend()
     axes[-1].set_xlabel("training steps")
-    save(figure, path)
+    try:
+        save(figure, path)
+    except (OSError, ValueError, RuntimeError) as error:
+        warnings.warn(f"{path.name} is not drawn: {error}", stacklevel=2)

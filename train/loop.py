@@ -1,5 +1,6 @@
-"""The training loop in JAX, and what is asked of a trained model. `train.reference` has the same in PyTorch."""
+"""The training loop in JAX. `train.reference` has the same in PyTorch."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_attn.weights import from_torch, to_torch
-from train.config import Config, num_widths
+from train import memory
+from train.config import Config, ConfigError, num_widths
 from train.data.batches import PADDING_ROW, Examples, Group, in_order, make_buckets, padding_share, plan, refill, take
 from train.data.dataset import Data
 from train.data.prefetch import prefetch
@@ -79,9 +81,10 @@ class JaxLearner:
         self.steps_per_epoch = sum(-(-bucket.members.size // bucket.batch_size) for bucket in self._buckets)
         self._valid_buckets = make_buckets(data.valid, VALID_WIDTHS, training.batch_size) if len(data.valid) else ()
         optimizer = make_optimizer(training, self.num_steps)
+        example = take(data.train, np.zeros(1, np.int32), self._buckets[-1])
         average, plateau = training.average > 0, training.schedule == "plateau"
         init = make_init(self.model, optimizer, average=average, plateau=plateau)
-        example = take(data.train, np.zeros(1, np.int32), self._buckets[-1])
+        _require_memory(jax.eval_shape(init, np.uint32(0), example))
         self.state = replicate(init(np.uint32(config.seed), example), self._mesh)
         self._train_steps = make_train_steps(
             self.model,
@@ -156,7 +159,7 @@ class JaxLearner:
 
     def _is_done(self) -> bool:
         position, patience = self._position, self.config.training.patience
-        is_at_end = position.epoch >= self.config.epochs or position.step >= self.num_steps
+        is_at_end = position.epoch >= self.config.epochs or position.step >= (self.config.max_steps or math.inf)
         return is_at_end or (patience is not None and position.since_best >= patience)
 
     def _rest_of_epoch(self) -> Iterator[tuple[Group, Examples]]:
@@ -174,9 +177,9 @@ class JaxLearner:
     def _take_steps(self, group: Group, batches: Examples, recorder: Recorder) -> None:
         """Start the steps of a group, and wait for the steps of earlier ones if too many are under way."""
         num_steps = int((group.rows != PADDING_ROW).any(axis=1).sum())
-        left = self.num_steps - self._position.step
+        left = (self.config.max_steps or math.inf) - self._position.step
         if num_steps > left:  # a batch of padding rows alone is no step
-            num_steps = left
+            num_steps = left = int(left)
             batches.source_lens[left:], batches.target_lens[left:] = 0, 0
         self.state, losses = self._train_steps(self.state, shard_batches(batches, self._mesh))
         self._running.append(losses)
@@ -227,6 +230,9 @@ class JaxLearner:
             bleu=scores and scores.bleu,
             chrf=scores and scores.chrf,
         )
+        for loss in (report.loss, report.valid_loss):
+            if loss is not None and not math.isfinite(loss):
+                raise DivergenceError(f"the loss is {loss} in epoch {report.epoch}")
         self._position = now._replace(
             nats=0.0, tokens=0, sentences=0.0, skipped=0, seconds=0.0, reported=now.step, reports=now.reports + 1
         )
@@ -272,6 +278,17 @@ class JaxLearner:
     def weights(self) -> dict[str, np.ndarray]:
         # Copies, since the next step reuses the memory of the parameters.
         return {name: np.array(weight) for name, weight in to_torch(self.params).items()}
+
+
+def _require_memory(state: Any) -> None:
+    """Raise ConfigError if parameters, gradients and the optimiser's state are larger than the memory of the CPU."""
+    sizes = [sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree)) for tree in (state, state.params)]
+    needed, available = sum(sizes), memory.of_machine()
+    if jax.default_backend() == "cpu" and available is not None and needed > available:
+        raise ConfigError(
+            f"the training needs at least {needed / 1e9:.1f} GB, and this machine has {available / 1e9:.1f} GB: lower "
+            "--model.num-hiddens, --model.embed-size or --model.num-layers"
+        )
 
 
 class Total(NamedTuple):

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.command_line import Command, parse, set_encodings
@@ -41,6 +42,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (ConfigError, CorpusError, DamageError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
+        except OSError as error:
+            reason = f"{error.filename or 'the run folder'} cannot be written: {error.strerror or error}"
+            print(f"error: {reason}; what was saved before is whole, and --resume goes on from it", file=sys.stderr)
+            return 1
         except ArithmeticError as error:  # the training diverged
             print(f"error: {error}", file=sys.stderr)
             return 1
@@ -55,8 +60,8 @@ def run(command: Command, started: float) -> int:
     if command.resume is not None:
         folder = RunFolder(command.resume)
         folder.check_inputs()
-    elif config.out is not None:
-        RunFolder.require_free(config.out)
+    else:
+        RunFolder.require_free(config.out or Path("runs") / f".{command.preset}")
     data = dataset.load(config)
     sizes = len(data.target), data.max_source_len, data.max_target_len
     check_search(config.search, config.model, *sizes, lambda name: f"search.{name.replace('_', '-')}")
@@ -74,7 +79,11 @@ def run(command: Command, started: float) -> int:
     else:
         folder.save_config(command.preset, config, data)
     console.show_start(config, data, folder, learner)
-    with StopRequest() as stop, console.Progress(learner.num_steps, num_reports(config, learner)) as progress:
+    with (
+        folder.lock(),
+        StopRequest() as stop,
+        console.Progress(learner.num_steps, num_reports(config, learner)) as progress,
+    ):
         recorder = RunRecorder(folder, progress, lambda: stop.signal is not None, resume=command.resume is not None)
         try:
             ended = learner.fit(recorder)
@@ -85,6 +94,8 @@ def run(command: Command, started: float) -> int:
     if not ended:
         print(f"stopped; go on with: python -m train.nmt --resume {folder.path}", file=sys.stderr)
         return 130 if stop.signal == signal.SIGINT else 0
+    if not recorder.reports:
+        raise ConfigError(f"{folder.path} has taken more steps than that, and no validation; raise --max-steps")
     finish(learner, command, data, folder, recorder.reports, started)
     return 0
 

@@ -1,6 +1,5 @@
 """Write down what a training does: metrics, TensorBoard's scalars, the best parameters, checkpoints."""
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 from train.checkpoint import Checkpoints
 from train.config import ConfigError
 from train.console import Progress
-from train.learner import DivergenceError, Report
+from train.learner import Report
 from train.run_folder import WEIGHTS, RunFolder
 
 
@@ -31,9 +30,6 @@ class RunRecorder:
         self.bar.update(step, loss, tokens)
 
     def report(self, report: Report) -> None:
-        if not math.isfinite(report.loss) or not math.isfinite(report.valid_loss or 0):
-            wrong = report.loss if not math.isfinite(report.loss) else report.valid_loss
-            raise DivergenceError(f"the loss is {wrong} in epoch {report.epoch}")
         self.reports.append(report)
         self.folder.append_metrics(report._asdict())
         self.bar.show_report(report)

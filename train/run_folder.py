@@ -1,10 +1,11 @@
 """The folder of a run: made once, never overwritten, and checked when it is read."""
 
 import dataclasses
+import fcntl
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,8 @@ class RunFolder:
     @staticmethod
     def require_free(path: Path) -> None:
         """Raise ConfigError if the folder cannot be made. Nothing is made yet."""
-        if set(str(path)) & set("*?[]"):
-            raise ConfigError(f"the run folder's path must not hold any of * ? [ ]; got {path}")
+        if set(str(path.absolute())) & set("*?[]"):  # Orbax takes them for a pattern
+            raise ConfigError(f"the run folder's path must not hold any of * ? [ ]; got {path.absolute()}")
         try:
             taken = path.exists() or path.is_symlink()
             parent = next(folder for folder in path.absolute().parents if folder.exists() or folder.is_symlink())
@@ -64,8 +65,7 @@ class RunFolder:
         Raises:
             ConfigError: it exists, or cannot be made.
         """
-        if path is not None:
-            cls.require_free(path)
+        cls.require_free(path or Path("runs") / f".{name}")
         try:
             return cls(_make_next_free(Path("runs"), name) if path is None else _make(path))
         except OSError as error:
@@ -92,6 +92,18 @@ class RunFolder:
     def check_inputs(self) -> None:
         """Raise DamageError if a file that the manifest lists is not what was written."""
         check(self.path, read_manifest(self.path, ("config.json",)))
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from training in the folder; ConfigError if one does so already."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise ConfigError(f"{self.path} is in use: another process trains in it") from None
+        finally:
+            os.close(descriptor)
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl."""

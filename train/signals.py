@@ -5,6 +5,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from contextlib import suppress
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -12,6 +13,9 @@ SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if 
 
 class StopRequest:
     """Within its `with` block, Ctrl-C, SIGTERM and SIGHUP set `signal`; a second one ends the process.
+
+    A signal that the process was started to ignore (`nohup`) is left alone. Two signals within a second are one: a
+    terminal that is closed, for example, sends several.
 
     Python runs signal handlers between two lines of its main thread, which may compile for a minute. So a thread reads
     the signals' numbers from a socket, to which Python writes them at once.
@@ -23,7 +27,8 @@ class StopRequest:
     def __enter__(self) -> "StopRequest":
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
-        self._previous = {number: signal.signal(number, lambda *_: None) for number in SIGNALS}
+        heeded = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+        self._previous = {number: signal.signal(number, lambda *_: None) for number in heeded}
         self._fd = signal.set_wakeup_fd(self._writer.fileno())
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -38,10 +43,13 @@ class StopRequest:
         self._reader.close()
 
     def _watch(self) -> None:
+        first = 0.0
         while numbers := self._reader.recv(1):
-            number = numbers[0]
+            number, now = numbers[0], time.monotonic()
             if self.signal is not None:
-                os._exit(128 + number)
-            self.signal = number
+                if now - first > 1:
+                    os._exit(128 + number)
+                continue
+            self.signal, first = number, now
             with suppress(OSError):  # the terminal is closed
                 print("\nstopping after the steps under way; once more ends at once", file=sys.stderr, flush=True)
