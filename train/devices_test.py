@@ -17,7 +17,7 @@ from train.data import dataset
 from train.config import Config, CorpusConfig, ModelConfig
 from train.loop import JaxLearner
 
-model = ModelConfig(embed_size=8, num_hiddens=8, dropout=0.2)
+model = ModelConfig("dot", embed_size=8, num_hiddens=8, dropout=0.2, bidirectional=False)
 config = Config(epochs=3, corpus=CorpusConfig(train=150, valid=20, test=20), model=model)
 compiled = []
 jax.monitoring.register_event_duration_secs_listener(

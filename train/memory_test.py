@@ -9,21 +9,31 @@ import pytest
 
 from train import memory
 
+HOLD = """
+import numpy
+from train import memory
+before = memory.peak()
+held = numpy.ones(2**25)  # 256 MB, which is more than there ever was
+size = held.nbytes
+del held
+print(before, size, memory.peak())
+"""
+
+
+def run(program: str) -> list[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
 
 def test_the_peak_grows_with_what_is_held_and_stays_when_it_is_given_back():
-    before = memory.peak()
-    if before is None:
+    if memory.peak() is None:
         pytest.skip("this system has no such number")
-    held = np.ones(before // 8 + 2**23)  # more than there ever was
-    size = held.nbytes
-    del held
-    assert size <= memory.peak() <= before + size + 2**26
+    before, size, peak = map(int, run(HOLD))
+    assert before < size <= peak <= before + size + 2**26
 
 
 def test_the_peak_is_that_of_the_process_alone():
     held = np.ones(2**26)  # half a gigabyte, which the one that is started has no part in
-    program = [sys.executable, "-c", "from train import memory; print(memory.peak())"]
-    printed = subprocess.run(program, capture_output=True, text=True, check=True).stdout.strip()
+    (printed,) = run("from train import memory; print(memory.peak())")
     if printed == "None":
         pytest.skip("this system has no such number")
     assert 2**20 <= int(printed) < held.nbytes

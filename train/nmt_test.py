@@ -128,19 +128,20 @@ def results(folder: Path) -> tuple:
 @pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_ends_as_one_that_was_not(tmp_path):
     command = [sys.executable, "-m", "train.nmt"]  # always a process of its own, so that all have the same devices
-    subprocess.run([*command, *options_of(tmp_path, "whole")], check=True)
+    more = ["--epochs", "60"]
+    subprocess.run([*command, *options_of(tmp_path, "whole"), *more], check=True)
     killed, resume = tmp_path / "killed", ["--resume", str(tmp_path / "killed")]
     random, kills = np.random.default_rng(0), 0
-    for number in range(12):
-        process = subprocess.Popen([*command, *(resume if number else options_of(tmp_path, "killed"))])
+    for number in range(25):
+        process = subprocess.Popen([*command, *(resume if number else [*options_of(tmp_path, "killed"), *more])])
         while not list((killed / "checkpoint").glob("*")) and process.poll() is None:
             time.sleep(0.05)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(random.uniform(2, 9))
+            process.wait(random.uniform(4, 12))
         kills += process.poll() is None
         process.kill()
         process.wait()
-    assert kills > 3
+    assert kills > 5
     subprocess.run([*command, *resume], check=True)
     assert results(killed) == results(tmp_path / "whole")
 

@@ -77,7 +77,7 @@ def test_its_cross_entropy_is_that_of_its_logits(tie_embeddings, label_lens):
 RATES = {"dropout": 0.4, "dropout_words": 0.3, "dropout_embedding": 0.2}
 
 
-@pytest.mark.parametrize("variational", [False, True])
+@pytest.mark.parametrize("variational", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_every_dropout_changes_the_loss_and_its_masks_can_be_drawn_before(variational):
     encoder = Seq2SeqEncoder(9, 6, 4, 2, **RATES, variational=variational)
     more = {"dropout_output": 0.1, "query": "between", "tie_embeddings": True, "variational": variational}
@@ -153,7 +153,7 @@ def test_dropout_is_off_unless_asked_and_then_runs_through_both_halves():
     assert np.abs(dropped - plain).max() > 0.01
 
 
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("cell", ["gru", pytest.param("lstm", marks=pytest.mark.slow)])
 def test_a_model_computes_in_bfloat16_with_parameters_in_float32(cell):
     half = build(dtype=jnp.bfloat16, cell=cell)
     params = random_params(half, SOURCES, TARGETS, LENS)

@@ -68,18 +68,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
 RATES: dict[str, Any] = {"dropout": 0.4, "dropout_words": 0.3, "dropout_embedding": 0.2, "dropout_output": 0.1}
 DROPPED, VARIATIONAL, TIED = "all dropouts", "all dropouts, variational, between, tied", "tied, other sizes, fed"
 AGAIN: dict[str, dict[str, Any]] = {
+    "lstm, between, fed": {"cell": "lstm", "query": "between", "input_feeding": True},
     DROPPED: {"num_layers": 2, "cell": "lstm", "query": "new", **RATES},
     VARIATIONAL: {
         **{"num_layers": 2, "query": "between", "variational": True, "tie_embeddings": True, "embed_size": 3},
         **RATES,
     },
     TIED: {"cell": "lstm", "tie_embeddings": True, "embed_size": 3, **FED},
-    "lstm, between, fed": {"cell": "lstm", "query": "between", "input_feeding": True},
-    "gru, scaled dot, new, tied": {"attention": "scaled_dot", "query": "new", "tie_embeddings": True},
     "lstm, no attention, no biases": {"cell": "lstm", "attention": "none", "num_layers": 2, "use_bias": False},
     "lstm, two heads, new, fed": {"cell": "lstm", "num_heads": 2, **FED},
 }
 SLOW: dict[str, dict[str, Any]] = {
+    "gru, scaled dot, new, tied": {"attention": "scaled_dot", "query": "new", "tie_embeddings": True},
     "gru, no attention, new, fed, bridged": {"attention": "none", "bridge": True, **FED},
     **{f"gru, {name}": {"attention": name} for name in ATTENTIONS if name not in ("additive", "dot", "scaled_dot")},
 }
