@@ -1,7 +1,5 @@
 """The command line of `python -m train.nmt`: a preset, and options that change it."""
 
-import io
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -192,10 +190,3 @@ def _as_option(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return f"--training.{option}" if value else f"--training.no-{option}"
     return f"--training.{option} {' '.join(map(str, value)) if isinstance(value, tuple) else value}"
-
-
-def set_encodings() -> None:
-    """Write UTF-8 to files and pipes, and the terminal's own encoding to a terminal."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,12 +21,12 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, cast
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from train.command_line import set_encodings
 from train.config import ConfigError
 from train.data.corpus import CorpusError, Pair
 from train.data.files import open_file
 from train.data.load_corpus import load_corpus
 from train.data.tokens import clean
+from train.terminal import plain_output
 from train.translation.lines import InputError, read_lines
 from train.translation.options import OptionalFile, Search, given, option_name
 
@@ -57,11 +56,8 @@ class Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Report an error on one line, and return the exit status."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+    with plain_output():
         try:
-            set_encodings()
             options = tyro.cli(
                 OmitArgPrefixes[Options],
                 prog="python -m train.evaluate",

@@ -15,13 +15,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train.command_line import Command, parse, set_encodings
+from train.command_line import Command, parse
 from train.config import Config, ConfigError
 from train.data import dataset
 from train.data.corpus import CorpusError
 from train.manifest import DamageError
 from train.run_folder import RunFolder
 from train.signals import StopRequest
+from train.terminal import plain_output
 from train.translation.check_search import check_search
 
 if TYPE_CHECKING:
@@ -33,10 +34,7 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train one model, and return the exit status; an error is one line on stderr."""
     started = time.perf_counter()
-    set_encodings()
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+    with plain_output():
         try:
             return run(parse(sys.argv[1:] if arguments is None else list(arguments)), started)
         except (ConfigError, CorpusError, DamageError) as error:

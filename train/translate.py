@@ -19,8 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train.command_line import set_encodings
 from train.config import ConfigError
+from train.terminal import plain_output
 from train.translation.lines import InputError, batched, read_lines
 from train.translation.options import Options, Output, Picture, given, option_name, parse
 
@@ -35,11 +35,8 @@ MAX_IN_PICTURE, MAX_ON_PAGE = 24, 200
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Report an error on one line, and return the exit status."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+    with plain_output():
         try:
-            set_encodings()
             if sys.stdout is None or sys.stdin is None:
                 raise InputError("standard input and standard output must be open")
             run(parse(sys.argv[1:] if arguments is None else list(arguments), __doc__))

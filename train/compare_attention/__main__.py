@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from train.command_line import set_encodings
 from train.compare_attention import runs
 from train.config import AttentionName, ConfigError
+from train.terminal import set_encodings
 
 ATTENTIONS: tuple[str, ...] = get_args(AttentionName)
 
