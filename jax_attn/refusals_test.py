@@ -111,6 +111,13 @@ def attention():
     yield from each(ja.blockwise_attention, fitting, **wrong)
     yield from case(ja.blockwise_attention, fitting, {"parameters": (ints(4),)}, "parameters", "int32")
     yield from case(ja.blockwise_attention, fitting, {"queries": floats(1, 3, 4)}, "keys", "[2]")
+    for score in (ja.dot_score, ja.scaled_dot_score):
+        for features in (1, 5):
+            wrong = {"keys": floats(2, 5, features), "score": score}
+            yield from case(ja.blockwise_attention, fitting, wrong, got=str(features))
+    empty = {"queries": floats(2, 3, 0), "keys": floats(2, 5, 0)}
+    yield from case(ja.scaled_dot_score, {}, empty)
+    yield from case(ja.blockwise_attention, fitting, empty | {"score": ja.scaled_dot_score})
     fitting = {"x": floats(2, 3), "keep_mask": bools(2, 3), "rate": 0.5}
     yield from each(ja.dropout, fitting, rate=[1.0, -0.1], x=[ints(2, 3)], keep_mask=[bools(3), ints(2, 3)])
 
@@ -443,6 +450,39 @@ def test_lengths_and_ids_out_of_range_are_refused_outside_of_a_jit(call, argumen
         values = np.ones(shape, np.int32)
         values.flat[0] = wrong
         refuses(call, arguments, {name: values}, "tokens|sources" if name == "sources" else name, str(wrong), False)
+
+
+LABELS = [
+    (ja.masked_cross_entropy, {"logits": floats(2, 3, 4)}, "labels", (2, 3), 4),
+    (
+        ja.projected_cross_entropy,
+        {"features": floats(2, 3, 5), "kernel": floats(5, 4), "bias": floats(4), "weights": floats(2, 3)},
+        "labels",
+        (2, 3),
+        4,
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "arguments", "name", "shape", "above"), OUT_OF_RANGE + LABELS)
+def test_integers_that_do_not_fit_jax_s_dtype_and_masked_arrays_are_refused(call, arguments, name, shape, above):
+    named = "(tokens|sources)" if name == "sources" else name
+    with pytest.raises(ValueError, match=f"{named} must fit int32, .*; got 4294967297"):
+        call(**arguments | {name: np.full(shape, 2**32 + 1)})  # 1 as int32
+    with pytest.raises(TypeError, match=f"{named} must not be a NumPy masked array"):
+        call(**arguments | {name: np.ma.masked_array(np.ones(shape, np.int32), True)})
+
+
+def test_scores_values_and_masks_that_are_masked_arrays_are_refused():
+    arguments = {"scores": floats(2, 3, 5), "values": floats(2, 5, 4), "mask": bools(2, 3, 5)}
+    for name, array in arguments.items():
+        for wrong in (np.ma.masked_array(array, True), [np.ma.masked_array(part, True) for part in array]):
+            with pytest.raises(TypeError, match=f"{name} must not be a NumPy masked array"):
+                ja.attend(**arguments | {name: wrong})
+
+
+def test_with_x64_integers_of_64_bits_fit(x64):
+    np.testing.assert_array_equal(ja.sequence_mask(np.full((1, 2), 2**40), np.array([1])), [[2**40, 0]])
 
 
 def test_a_length_that_is_nan_is_refused_outside_of_a_jit():

@@ -86,15 +86,36 @@ def find_state_dict(path: Path, content: Any) -> tuple[Mapping[str, Tensor], lis
     if len(held) > 1:
         raise ValueError(f"{path} holds both {held[0]!r} and {held[1]!r}; save the right one in a file of its own")
     state_dict = content[held[0]] if held else content
+    names = [repr(name) for name in state_dict if not isinstance(name, str) or name == "__metadata__"]
+    if names:
+        raise ValueError(f"{path} must name its tensors by strings other than '__metadata__'; got {', '.join(names)}")
     others = [str(name) for name, value in state_dict.items() if not isinstance(value, Tensor)]
     if others:
         raise ValueError(f"{path} must hold only tensors; these are not: {', '.join(others)}")
     if not state_dict:
         raise ValueError(f"{path} holds no tensors")
-    strange = [f"{name} ({tensor.layout})" for name, tensor in state_dict.items() if tensor.layout != torch.strided]
+    strange = [
+        f"{name} ({tensor.layout}, {tensor.dtype}, {tensor.device})"
+        for name, tensor in state_dict.items()
+        if not can_be_written(tensor)
+    ]
     if strange:
-        raise ValueError(f"{path} must hold dense tensors; these are not: {', '.join(strange)}")
+        raise ValueError(
+            f"{path} must hold dense tensors with data, of a dtype that safetensors has; these are not: "
+            f"{', '.join(strange)}; convert them, by .to_dense(), .dequantize() or .to(dtype), and save again"
+        )
     return state_dict, [str(key) for key in content if held and key not in held]
+
+
+def can_be_written(tensor: Tensor) -> bool:
+    """Return whether safetensors can hold a tensor of this kind, by writing an empty one."""
+    from safetensors.torch import save
+
+    try:
+        save({"x": tensor.detach().new_empty(0)})
+    except Exception:  # of many types: quantised, sparse, nested, without data, or a dtype that safetensors lacks
+        return False
+    return True
 
 
 if __name__ == "__main__":

@@ -70,9 +70,13 @@ class Dangerous:
         ({"state_dict": {"x": torch.zeros(1)}, "model": {"y": torch.zeros(1)}}, "both 'state_dict' and 'model'"),
         ([torch.zeros(1)], "must hold a state dict; it holds a list"),
         ({}, "holds no tensors"),
-        ({"x": torch.eye(2).to_sparse()}, "must hold dense tensors; these are not: x (torch.sparse_coo)"),
+        ({"x": torch.eye(2).to_sparse()}, "these are not: x (torch.sparse_coo, torch.float32, cpu); convert them"),
+        ({"x": torch.zeros(1, dtype=torch.complex128)}, "these are not: x (torch.strided, torch.complex128, cpu)"),
+        ({"x": torch.zeros(1, device="meta")}, "these are not: x (torch.strided, torch.float32, meta)"),
+        ({"x": torch.zeros(1), 3: torch.zeros(1)}, "must name its tensors by strings other than '__metadata__'; got 3"),
+        ({"__metadata__": torch.zeros(1)}, "got '__metadata__'"),
     ],
-    ids=["module", "counter", "two", "list", "empty", "sparse"],
+    ids=["module", "counter", "two", "list", "empty", "sparse", "dtype", "meta", "number", "reserved"],
 )
 def test_anything_but_a_state_dict_is_refused(tmp_path, capsys, content, message):
     assert main([str(save(tmp_path / "a.pt", content))]) == 2
@@ -81,6 +85,15 @@ def test_anything_but_a_state_dict_is_refused(tmp_path, capsys, content, message
     assert message in shown
     assert shown.count("\n") == 1
     assert not (tmp_path / "a.safetensors").exists()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_quantised_tensor_is_refused(tmp_path, capsys):
+    quantised = torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8)
+    assert main([str(save(tmp_path / "a.pt", {"x": quantised, "y": torch.zeros(1)}))]) == 2
+    shown = capsys.readouterr().err
+    assert "these are not: x (torch.strided, torch.qint8, cpu); convert them, by .to_dense(), .dequantize()" in shown
+    assert shown.count("\n") == 1
 
 
 def test_no_program_in_a_file_is_run(tmp_path, capsys):

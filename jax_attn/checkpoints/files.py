@@ -12,6 +12,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from jax_attn.weights import to_numpy
+
 PICKLES = (b"PK\x03\x04", b"\x80")
 """The first bytes of a file of `torch.save`: a zip archive since version 1.6, a bare pickle before."""
 
@@ -72,15 +74,34 @@ def write_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -
 
     Raises:
         FileExistsError: the file exists already; it is not overwritten.
-        ValueError: a dtype that safetensors does not have.
+        ValueError: a name that is not a string, or something that is not an array, is a masked array, or has a dtype
+            that safetensors does not have; the message names it.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import save
 
-    contiguous = {name: np.array(array, order="C") for name, array in arrays.items()}  # save() requires it
+    contiguous = {name: _contiguous(path, name, array) for name, array in arrays.items()}
     try:
         content = save(contiguous)
     except SafetensorError as error:
-        raise ValueError(f"{path} cannot be written: {error}") from error
+        known = {np.dtype(dtype) for dtype in DTYPES.values()}
+        strange = [f"{name} ({x.dtype})" for name, x in contiguous.items() if x.dtype.newbyteorder("=") not in known]
+        raise ValueError(
+            f"{path} cannot be written: {', '.join(strange)} must be an array of a dtype that safetensors has; "
+            f"convert it to float32, for example ({error})"
+        ) from error
     with Path(path).open("xb") as file:
         file.write(content)
+
+
+def _contiguous(path: str | os.PathLike[str], name: Any, array: Any) -> np.ndarray:
+    """Copy an array in order, as safetensors needs it; raise ValueError for a name or array that cannot be written."""
+    if not isinstance(name, str) or name == "__metadata__":
+        raise ValueError(f"{path} cannot be written: a name must be a string other than '__metadata__'; got {name!r}")
+    if isinstance(array, np.ma.MaskedArray):
+        raise ValueError(f"{path} cannot be written: the mask of {name} would be lost; give .filled(...) of it")
+    try:
+        return np.array(to_numpy(array), order="C")
+    except (TypeError, ValueError, RuntimeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{path} cannot be written: {name} must be an array that NumPy can read ({reason})") from error

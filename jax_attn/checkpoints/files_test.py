@@ -46,6 +46,24 @@ def test_an_unknown_dtype_is_refused_and_nothing_is_written(tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"bad": np.array(["text"])}, r"bad \(<U4\) must be an array of a dtype that safetensors has"),
+        ({"bad": {"kernel": np.zeros(1)}}, r"bad \(object\) must be"),
+        ({"bad": [[1], [1, 2]]}, "bad must be an array that NumPy can read"),
+        ({"bad": np.ma.masked_array([1.0], [True])}, "the mask of bad would be lost"),
+        ({3: np.zeros(1)}, "a name must be a string .*; got 3"),
+        ({"__metadata__": np.zeros(1)}, "a name must be a string other than '__metadata__'"),
+    ],
+    ids=["strings", "tree", "ragged", "masked", "number", "reserved"],
+)
+def test_what_cannot_be_written_is_named(tmp_path, arrays, message):
+    with pytest.raises(ValueError, match=f"cannot be written: {message}"):
+        write_safetensors(tmp_path / "a", {"good": np.zeros(1), **arrays})
+    assert not (tmp_path / "a").exists()
+
+
 def test_a_file_cut_anywhere_is_refused(tmp_path):
     path, content = tmp_path / "cut.safetensors", save({"a": np.arange(3.0), "b": np.ones(2, np.float32)})
     for length in range(len(content)):

@@ -10,7 +10,14 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Num
 
-from jax_attn.functional.checks import require_float, require_same_batch, require_same_length, shape_text, wide_dtype
+from jax_attn.functional.checks import (
+    as_array,
+    require_float,
+    require_same_batch,
+    require_same_length,
+    shape_text,
+    wide_dtype,
+)
 from jax_attn.functional.dropout import dropout
 from jax_attn.functional.masks import allow_all_where_empty, attention_mask, zero_unattended
 from jax_attn.functional.scores import scaled_dot_score
@@ -81,7 +88,7 @@ def attend(
     Raises:
         ValueError, TypeError: a shape, rank or dtype does not fit.
     """
-    scores, values = jnp.asarray(scores), jnp.asarray(values)
+    scores, values = as_array("scores", scores), as_array("values", values)
     require_float(scores=scores, values=values)
     if values.ndim != scores.ndim or values.shape[:-1] != scores.shape[:-2] + scores.shape[-1:]:
         raise ValueError(
@@ -119,7 +126,7 @@ def attention(
     Raises:
         ValueError, TypeError: a shape, rank or dtype does not fit.
     """
-    query, key, value = jnp.asarray(query), jnp.asarray(key), jnp.asarray(value)
+    query, key, value = as_array("query", query), as_array("key", key), as_array("value", value)
     require_float(query=query, key=key, value=value)
     require_same_batch(query=query, key=key)
     require_same_length(key=key, value=value)

@@ -67,12 +67,16 @@ def blockwise_attention(
     Raises:
         ValueError, TypeError: a shape, rank or dtype does not fit, as in `attend`; `block_size` is less than 1.
     """
-    queries, keys, values, *parameters_ = map(jnp.asarray, (queries, keys, values, *parameters))
-    checks.require_float(queries=queries, keys=keys, values=values)
-    checks.require_float(**{f"parameters[{i}]": parameter for i, parameter in enumerate(parameters_)})
+    named = {"queries": queries, "keys": keys, "values": values}
+    named |= {f"parameters[{i}]": parameter for i, parameter in enumerate(parameters)}
+    named = {name: checks.as_array(name, array) for name, array in named.items()}
+    checks.require_float(**named)
+    queries, keys, values, *parameters_ = named.values()
     checks.require_same_batch(queries=queries, keys=keys)
     checks.require_same_length(keys=keys, values=values)
     require_empty_row(empty_row)
+    if score in _FAST:
+        jax.eval_shape(score, queries, keys, *parameters_)  # for its checks, which the fast form does not make
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1; got {block_size}")
     shape = (*queries.shape[:-1], keys.shape[-2])
@@ -157,7 +161,7 @@ def _blocks(array: Array, block_size: int, axis: int = 0, fill: float = 0) -> Ar
 
 def _joined(blocks: Array, length: int) -> Array:
     """Undo `_blocks` of the first axis."""
-    return blocks.reshape(-1, *blocks.shape[2:])[:length]
+    return jax.lax.collapse(blocks, 0, 2)[:length]
 
 
 def _blocks_of_pairs(pairs: Pairs, num_keys: int, block_size: int) -> Pairs:

@@ -120,6 +120,13 @@ def test_any_leading_axes_and_masks_that_broadcast_over_them(x64, batch):
         close(*both(dot_score, inputs, mask=random.random((3, 1, 1, 1, K)) < 0.6))
 
 
+@pytest.mark.parametrize("sizes", [(D, 0), (0, 3)], ids=["no features of a value", "nor of a key"])
+def test_a_last_axis_may_be_empty(x64, sizes):
+    arrays = [random.normal(size=shape) for shape in ((Q, sizes[0]), (K, sizes[0]), (K, sizes[1]))]
+    by_blocks, plain = both(dot_score, (*map(jnp.asarray, arrays), ()))
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12), by_blocks, plain)
+
+
 def test_vmap_gives_the_same(x64):
     inputs, lens = make_inputs(), jnp.asarray(MASKINGS["lengths"]["valid_lens"])
 

@@ -1,6 +1,8 @@
 """Checks of arguments. Each message says which argument is wrong, what it must be, and what it is.
 
 Shapes and dtypes are checked when a function is traced. Values are checked only outside a jit.
+
+The checks of dtypes, and `as_array`, also refuse what JAX would change in silence, see `require_plain`.
 """
 
 from collections.abc import Sequence
@@ -17,8 +19,35 @@ def shape_text(shape: Sequence[int | str]) -> str:
     return "[" + ", ".join(str(size) for size in shape) + "]"
 
 
+def require_plain(**arrays: Any) -> None:
+    """Raise for what JAX would change in silence: a masked array (TypeError), an integer too large (ValueError)."""
+    for name, array in arrays.items():
+        parts = array if isinstance(array, list | tuple) else (array,)
+        if any(isinstance(part, np.ma.MaskedArray) for part in parts):
+            raise TypeError(
+                f"{name} must not be a NumPy masked array, whose mask would be lost; "
+                "pass .filled(...) of it, and the positions that count as mask or valid_lens"
+            )
+        if isinstance(array, np.ndarray | np.generic) and array.dtype.kind in "iu" and array.size:
+            dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+            lowest, highest = np.iinfo(dtype).min, np.iinfo(dtype).max
+            if array.min() < lowest or array.max() > highest:
+                wrong = array.min() if array.min() < lowest else array.max()
+                raise ValueError(
+                    f"{name} must fit {dtype}, [{lowest}, {highest}]; got {wrong}, which would become another number; "
+                    'correct it, or call jax.config.update("jax_enable_x64", True)'
+                )
+
+
+def as_array(name: str, value: Any) -> Array:
+    """Check a value by `require_plain`, and convert it to a JAX array."""
+    require_plain(**{name: value})
+    return jnp.asarray(value)
+
+
 def require_float(**arrays: Array) -> None:
     """Raise TypeError unless every array has a real floating dtype."""
+    require_plain(**arrays)
     for name, array in arrays.items():
         if not jnp.issubdtype(jnp.result_type(array), jnp.floating):
             raise TypeError(f"{name} must have a floating dtype; got {jnp.result_type(array)}")
@@ -26,6 +55,7 @@ def require_float(**arrays: Array) -> None:
 
 def require_integer(**arrays: Array) -> None:
     """Raise TypeError unless every array has an integer dtype."""
+    require_plain(**arrays)
     for name, array in arrays.items():
         if not jnp.issubdtype(jnp.result_type(array), jnp.integer):
             raise TypeError(f"{name} must have an integer dtype; got {jnp.result_type(array)}")
@@ -33,6 +63,7 @@ def require_integer(**arrays: Array) -> None:
 
 def require_bool(**arrays: Array) -> None:
     """Raise TypeError unless every array is boolean."""
+    require_plain(**arrays)
     for name, array in arrays.items():
         if jnp.result_type(array) != jnp.bool_:
             raise TypeError(f"{name} must be boolean; got {jnp.result_type(array)}")
@@ -115,6 +146,7 @@ def require_ids(vocab_size: int, **arrays: Any) -> None:
 
 def require_lengths(longest: int, **arrays: Any) -> None:
     """Raise TypeError unless lengths are numbers, and (outside a jit) ValueError if one is outside [0, longest]."""
+    require_plain(**arrays)
     for name, array in arrays.items():
         dtype = jnp.result_type(array)
         if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int, Num
 
-from jax_attn.functional.checks import require_float, require_integer, require_rank, require_shape, wide_dtype
+from jax_attn.functional.checks import as_array, require_float, require_integer, require_rank, require_shape, wide_dtype
 from jax_attn.functional.masks import checked_mask, length_mask
 
 Reduction = Literal["tokens", "sentences", "none"]
@@ -35,6 +35,7 @@ def masked_cross_entropy(
         logits: `[*batch, T, N]`.
         labels: `[*batch, T]` integers in [0, N) where they count, anything elsewhere (−100 for example). A label that
             counts and is out of range gives NaN: under jit no error can be raised, and a wrong number must not pass.
+            A NumPy label that does not fit JAX's dtype (int32 without x64) is an error wherever it stands.
         valid_lens: `[*batch]`, the number of positions that count.
         mask: boolean, broadcastable to `[*batch, T]`; True = counts. If both are given, both must allow.
         label_smoothing: ε, with the meaning of PyTorch's `cross_entropy`.
@@ -57,7 +58,7 @@ def masked_cross_entropy(
     require_shape(logits.shape[:-1], labels=labels)
     is_counted = jnp.ones(labels.shape, bool)
     if valid_lens is not None:
-        require_shape(labels.shape[:-1], valid_lens=jnp.asarray(valid_lens))
+        require_shape(labels.shape[:-1], valid_lens=as_array("valid_lens", valid_lens))
         is_counted &= length_mask(valid_lens, labels.shape[-1])
     if mask is not None:
         is_counted &= checked_mask(mask, labels.shape)
@@ -108,7 +109,7 @@ def projected_cross_entropy(
         features: `[*batch, T, H]`.
         kernel, bias: `[H, N]` and `[N]`, the output layer.
         labels: `[*batch, T]` integers in [0, N) where the weight is not 0, anything elsewhere. A label that counts and
-            is out of range gives NaN.
+            is out of range gives NaN. A NumPy label must fit JAX's dtype, see `masked_cross_entropy`.
         weights: `[*batch, T]`. Where a weight is 0, feature and label change neither the value nor a gradient, even if
             they are NaN.
         label_smoothing: ε, with the meaning of PyTorch's `cross_entropy`.

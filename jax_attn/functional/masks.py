@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int, Num
 
-from jax_attn.functional.checks import require_lengths, require_rank, require_shape, shape_text, wide_dtype
+from jax_attn.functional.checks import as_array, require_lengths, require_rank, require_shape, shape_text, wide_dtype
 
 
 def length_mask(valid_lens: Num[Array, "*lens"], size: int) -> Bool[Array, "*lens {size}"]:
@@ -33,7 +33,7 @@ def length_mask(valid_lens: Num[Array, "*lens"], size: int) -> Bool[Array, "*len
 
 def _comparable(valid_lens: Num[Array, "*lens"], size: int) -> Num[Array, "*lens"]:
     """Check that lengths are within [0, size], and return them in a dtype that can be compared with positions."""
-    valid_lens = jnp.asarray(valid_lens)
+    valid_lens = as_array("valid_lens", valid_lens)
     require_lengths(size, valid_lens=valid_lens)
     if jnp.issubdtype(valid_lens.dtype, jnp.floating):  # bfloat16 cannot tell 256 from 257
         valid_lens = valid_lens.astype(wide_dtype(valid_lens))
@@ -86,7 +86,7 @@ def attention_mask(
 
 def checked_lens(valid_lens: Num[Array, "..."], shape: tuple[int, ...]) -> Num[Array, "*batch #query 1"]:
     """Check that lengths fit scores of a shape, as in `attention_mask`, and give them the scores' rank."""
-    valid_lens = jnp.asarray(valid_lens)
+    valid_lens = as_array("valid_lens", valid_lens)
     if valid_lens.shape not in (shape[:-2], shape[:-1]):
         raise ValueError(
             f"valid_lens must be {shape_text(shape[:-2])} or {shape_text(shape[:-1])}; "
@@ -98,7 +98,7 @@ def checked_lens(valid_lens: Num[Array, "..."], shape: tuple[int, ...]) -> Num[A
 
 def checked_mask(mask: Bool[Array, "..."], shape: tuple[int, ...]) -> Bool[Array, "*#batch #query #key"]:
     """Check that a mask is boolean (TypeError) and broadcastable to `shape` (ValueError), and give it that rank."""
-    mask = jnp.asarray(mask)
+    mask = as_array("mask", mask)
     if mask.dtype != jnp.bool_:
         raise TypeError(f"mask must be boolean, True where it allows; got {mask.dtype}")
     trailing = shape[len(shape) - mask.ndim :]
@@ -138,7 +138,7 @@ def sequence_mask(X: Num[Array, "*shape"], valid_lens: Int[Array, "*batch"], val
     Raises:
         ValueError: `valid_lens` does not have the leading axes of `X`.
     """
-    X, valid_lens = jnp.asarray(X), jnp.asarray(valid_lens)
+    X, valid_lens = as_array("X", X), as_array("valid_lens", valid_lens)
     require_rank(valid_lens.ndim + 1, "the axes of valid_lens and time", X=X)
     require_shape(X.shape[: valid_lens.ndim], valid_lens=valid_lens)
     keep = length_mask(valid_lens, X.shape[valid_lens.ndim])

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int, Num
 
-from jax_attn.functional.checks import require_float, require_rank, require_shape
+from jax_attn.functional.checks import as_array, require_float, require_rank, require_shape
 from jax_attn.functional.masks import length_mask, sequence_mask
 
 LSTMCarry = tuple[Float[Array, "*batch hidden"], Float[Array, "*batch hidden"]]
@@ -141,7 +141,7 @@ def unroll(
     if valid_lens is None:
         valid = None
     else:
-        valid_lens = jnp.asarray(valid_lens)
+        valid_lens = as_array("valid_lens", valid_lens)
         require_shape(inputs.shape[:-2], valid_lens=valid_lens)
         valid = jnp.moveaxis(length_mask(valid_lens, inputs.shape[-2]), -1, 0)  # [T, *batch]
         inputs = sequence_mask(inputs, valid_lens)  # 0 · NaN is NaN: what is discarded below must be finite
@@ -189,7 +189,7 @@ def reverse_sequence(
     require_rank(2, "[*batch, T, D]", inputs=inputs)
     if valid_lens is None:
         return jnp.flip(inputs, axis=-2)
-    valid_lens = jnp.asarray(valid_lens)
+    valid_lens = as_array("valid_lens", valid_lens)
     require_shape(inputs.shape[:-2], valid_lens=valid_lens)
     position = jnp.arange(inputs.shape[-2])
     counts = length_mask(valid_lens, position.size).sum(axis=-1, keepdims=True)

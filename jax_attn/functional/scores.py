@@ -22,6 +22,7 @@ from jax_attn.functional.checks import (
     require_same_batch,
     require_same_features,
     require_shape,
+    shape_text,
     wide_dtype,
 )
 
@@ -50,7 +51,10 @@ def scaled_dot_score(
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
     """Score a(q, k) = q · k / √D, whose variance does not grow with D (Vaswani et al., 2017)."""
-    scores = _inner_products(queries, keys) / math.sqrt(queries.shape[-1])
+    scores = _inner_products(queries, keys)
+    if queries.shape[-1] == 0:
+        raise ValueError(f"queries must have at least 1 feature, to divide by √D; got {shape_text(queries.shape)}")
+    scores = scores / math.sqrt(queries.shape[-1])
     return scores.astype(dtype or jnp.result_type(queries, keys))
 
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Num
 
-from jax_attn.functional.checks import require_float, require_rank, wide_dtype
+from jax_attn.functional.checks import as_array, require_float, require_rank, wide_dtype
 from jax_attn.functional.masks import allow_all_where_empty, attention_mask
 
 EmptyRow = Literal["zero", "uniform"]
@@ -50,7 +50,7 @@ def masked_softmax(
 
     Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-scoring-functions.html
     """
-    scores = jnp.asarray(scores)
+    scores = as_array("scores", scores)
     exponents, total, *_ = _exponentials(scores, valid_lens, mask, empty_row)
     return (exponents / jnp.where(total > 0, total, 1)).astype(scores.dtype)
 
@@ -68,7 +68,7 @@ def masked_log_softmax(
 
     Arguments and errors are those of `masked_softmax`; an empty row is all −inf ("zero") or all −log K ("uniform").
     """
-    scores = jnp.asarray(scores)
+    scores = as_array("scores", scores)
     _, total, shifted, allowed = _exponentials(scores, valid_lens, mask, empty_row)
     # The inner where keeps an empty row's log 0 out of the gradient.
     log_weights = shifted - jnp.log(jnp.where(total > 0, total, 1))
