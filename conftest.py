@@ -7,9 +7,14 @@ away.
 
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Generator, Iterator
 
-os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"  # of the programs under test and their processes: a test is no run
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    # The processes of one run of the tests share the programs that take long to compile. No other run sees them.
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="jax-attn-tests-")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
 # PyTorch's tensors here are so small that a second thread is all waiting, and every core has a process already.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -32,6 +37,12 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.collect()
         gc.freeze()
         gc.enable()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the programs when all processes have ended."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture

@@ -31,6 +31,9 @@ CHUNK = 1000
 
 NUM_SHOWN, NUM_DRAWN = 8, 4
 
+EASY_TO_READ = 15
+"""Source words of a sentence that is drawn, if there are enough such sentences."""
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -51,7 +54,7 @@ class Evaluation:
     shown: list[Translation]
     """The first translations."""
     drawn: list[Translation]
-    """The translations whose attention moves back most often."""
+    """The short translations whose attention moves back most often."""
 
     @property
     def nats_per_token(self) -> float:
@@ -76,7 +79,7 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
     words: list[tuple[str, ...]] = []
     shown: list[Translation] = []
     links: list[set[Link]] = []
-    drawn: list[tuple[int, int, Translation]] = []
+    drawn: list[tuple[tuple[bool, int], int, Translation]] = []
     nats, tokens, attends = 0.0, 0, True
     for start in range(0, len(pairs), CHUNK):
         chunk = pairs[start : start + CHUNK]
@@ -84,7 +87,11 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
         texts += [t.text for t in translated]
         words += [t.target for t in translated]
         shown += translated[: NUM_SHOWN - len(shown)]
-        moving = [(_steps_back(t), -start - i, t) for i, t in enumerate(translated) if t.weights is not None]
+        moving = [
+            ((len(t.source) <= EASY_TO_READ, _steps_back(t)), -start - i, t)
+            for i, t in enumerate(translated)
+            if t.weights is not None
+        ]
         drawn = heapq.nlargest(NUM_DRAWN, [*drawn, *moving])
         for found in _read_references(translator, chunk):
             nats, tokens = nats + found[0], tokens + found[1]
