@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from train.manifest import DamageError, check, read_json, sha256_of_tree, write_json
+from train.manifest import check, read_json, sha256_of_tree, write_json
 
 KEPT = 2
 """Checkpoints that are kept: the last one, and the one before it, which is used if the last is damaged."""
@@ -64,7 +64,7 @@ class Checkpoints:
                 check(folder, read_json(file))
                 with ocp.StandardCheckpointer() as checkpointer:
                     return checkpointer.restore(folder / "state", like), read_json(folder / "position.json")
-            except DamageError as error:
+            except (ValueError, KeyError, TypeError) as error:  # damaged, or of another version of the program
                 warnings.warn(f"checkpoint {file.stem} cannot be used, and the one before it is: {error}", stacklevel=2)
         return None
 

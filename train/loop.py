@@ -147,6 +147,8 @@ class JaxLearner:
         """Go on from the last checkpoint, if there is one."""
         found = recorder.restore(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), self.state))
         if found is not None:
+            if found[1].keys() != set(Position._fields):
+                raise ConfigError("the checkpoint is of another version of this program; start a new run")
             self.state, self._position = replicate(found[0], self._mesh), Position(**found[1])
 
     def _save(self, recorder: Recorder) -> None:

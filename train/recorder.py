@@ -18,13 +18,11 @@ class RunRecorder:
     def __init__(
         self, folder: RunFolder, progress: Progress, should_stop: Callable[[], bool], *, resume: bool = False
     ) -> None:
-        from tensorboardX import SummaryWriter
-
         self.folder, self.bar, self.should_stop, self.resume = folder, progress, should_stop, resume
         self.reports: list[Report] = []
         self.checkpoints = Checkpoints(folder.path / "checkpoint")
         self.checkpoints.folder.mkdir(exist_ok=True)
-        self.scalars = SummaryWriter(str(folder.path / "tensorboard"))
+        self._scalars: Any = None
 
     def progress(self, step: int, loss: float, tokens: int) -> None:
         self.bar.update(step, loss, tokens)
@@ -35,7 +33,7 @@ class RunRecorder:
         self.bar.show_report(report)
         for name in ("loss", "valid_loss", "bleu", "chrf"):
             if getattr(report, name) is not None:
-                self.scalars.add_scalar(name, getattr(report, name), report.step)
+                self._scalars.add_scalar(name, getattr(report, name), report.step)
 
     def keep(self, weights: Mapping[str, np.ndarray]) -> None:
         self.checkpoints.run(self.folder.save_weights, weights)
@@ -47,17 +45,22 @@ class RunRecorder:
         return read_safetensors(self.folder.path / WEIGHTS)
 
     def save(self, step: int, state: Any, position: dict[str, Any]) -> None:
-        self.scalars.flush()
+        self._scalars.flush()
         self.checkpoints.save(step, state, position)
 
     def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
+        from tensorboardX import SummaryWriter
+
         found = self.checkpoints.restore(like) if self.resume else None
         if self.resume and found is None:
             raise ConfigError(f"{self.folder.path} holds no checkpoint that can be used; start a new run")
         self.reports = [Report(**line) for line in self.folder.cut_metrics(found[1]["reports"] if found else 0)]
+        last = self.reports[-1].step if self.reports else 0
+        self._scalars = SummaryWriter(str(self.folder.path / "tensorboard"), purge_step=last + 1)
         return found
 
     def close(self) -> None:
         """Wait for what is being written."""
         self.checkpoints.wait()
-        self.scalars.close()
+        if self._scalars is not None:
+            self._scalars.close()

@@ -99,6 +99,8 @@ class RunFolder:
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for unfinished in self.path.glob(".*.[0-9]*"):  # what a killed process was writing
+                unfinished.unlink()
             yield
         except BlockingIOError:
             raise ConfigError(f"{self.path} is in use: another process trains in it") from None
