@@ -74,7 +74,10 @@ class ModelConfig:
     cell: Literal["gru", "lstm"] = "gru"
     """The recurrent cell of encoder and decoder."""
     num_hiddens: Size = 96
-    """Hidden units of the decoder; the encoder's directions share the same number."""
+    """Hidden units of the decoder."""
+    encoder_hiddens: Annotated[int | None, Range(1, 65_536)] = None
+    """Hidden units of each direction of the encoder; by default the directions share num_hiddens. Another size in all
+    than the decoder's needs bridge."""
     embed_size: Size = 64
     """Features of a word's embedding."""
     dropout: float = 0.0
@@ -239,6 +242,12 @@ def check(config: Config) -> None:
     for name in ("dropout", "dropout_words", "dropout_embedding", "dropout_output"):
         if not 0 <= (rate := getattr(model, name)) < 1:
             wrong.append(f"{_option('model', name)} must be in [0, 1); got {rate}")
+    in_all = (model.encoder_hiddens or 0) * (2 if model.bidirectional else 1)
+    if in_all not in (0, model.num_hiddens) and not model.bridge:
+        wrong.append(
+            f"model.encoder-hiddens must be model.num-hiddens in all directions together, or model.bridge be set; got "
+            f"{in_all} and {model.num_hiddens}"
+        )
     if model.attention == "multi_head" and model.num_hiddens % max(model.num_heads, 1):
         wrong.append(
             f"model.num-hiddens must be a multiple of model.num-heads; got {model.num_hiddens} for "

@@ -25,13 +25,13 @@ def build_model(config: ModelConfig, source_vocab_size: int, target_vocab_size: 
 def encoder_settings(config: ModelConfig) -> dict[str, Any]:
     """Return the encoder's arguments in either framework, but for the size of its vocabulary.
 
-    The directions share the hidden units, so an odd number of them for two directions is a ConfigError.
+    By default the directions share the decoder's hidden units, so an odd number of them is a ConfigError.
     """
     directions = 2 if config.bidirectional else 1
-    if config.num_hiddens % directions:
+    if config.encoder_hiddens is None and config.num_hiddens % directions:
         raise ConfigError(f"num_hiddens must be even for two directions; got {config.num_hiddens}")
     settings = {name: getattr(config, name) for name in (*SHARED, "bidirectional", "stop_at_length")}
-    return settings | {"num_hiddens": config.num_hiddens // directions}
+    return settings | {"num_hiddens": config.encoder_hiddens or config.num_hiddens // directions}
 
 
 def decoder_settings(config: ModelConfig) -> dict[str, Any]:

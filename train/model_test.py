@@ -1,8 +1,11 @@
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jax_attn.weights import to_torch
 from train.config import Config, ConfigError, ModelConfig, TrainingConfig, check
 from train.data.batches import Examples
 from train.model import build_model
@@ -29,6 +32,16 @@ def test_a_model_with_everything_learns_in_bfloat16(query):
 def test_the_switch_of_older_runs_ties_the_output_alone():
     assert ModelConfig(tie_embeddings=True) == ModelConfig(tie_embeddings="output")
     assert ModelConfig(tie_embeddings=False) == ModelConfig()
+
+
+def test_the_encoder_may_have_a_size_of_its_own_behind_a_bridge():
+    config = ModelConfig(embed_size=4, num_hiddens=6, encoder_hiddens=5)
+    token = np.zeros((1, 1), np.int32)
+    weights = to_torch(jax.jit(build_model(config, 9, 9).init)(jax.random.key(0), token, token))
+    assert weights["encoder.rnn.weight_hh_l0_reverse"].shape == (15, 5)
+    assert weights["decoder.bridge_h.weight"].shape == (6, 10)
+    with pytest.raises(ConfigError, match="bridge be set; got 10 and 6"):
+        check(Config(model=replace(config, bridge=False)))
 
 
 @pytest.mark.parametrize("name", DROPOUTS)

@@ -66,6 +66,7 @@ def _recipe(config: Config) -> recipe.Recipe:
         "model.input-feeding": (model.input_feeding, False),
         "model.bidirectional": (model.bidirectional, False),
         "model.bridge": (model.bridge, False),
+        "model.encoder-hiddens": (model.encoder_hiddens, None),
         "model.tie-embeddings": (model.tie_embeddings, "none"),
         "model.dropout-words": (model.dropout_words, 0),
         "model.dropout-embedding": (model.dropout_embedding, 0),
