@@ -41,33 +41,33 @@ _SUBWORDS = ModelConfig(
 
 MULTI30K = Config(
     data=("multi30k:de-en",),
-    epochs=6,
+    epochs=20,
     corpus=CorpusConfig(tokenizer="unigram", vocab_size=6000),
     model=_SUBWORDS,
     training=TrainingConfig(
         learning_rate=0.002,
-        warmup=300,
+        warmup=400,
         num_widths=6,
         label_smoothing=0.1,
-        average=0.995,
+        average=0.998,
         best="bleu",
     ),
     search=SearchConfig(beam_size=5),
 )
-"""Multi30k, German to English.
+"""Multi30k, German to English: half an hour, BLEU 42.6 on the test set of 2016 (13a, cased, beam 5).
 
     python -m train.nmt multi30k
 """
 
 TATOEBA = Config(
     data=("tatoeba:eng-fra",),
-    epochs=8,
+    epochs=10,
     corpus=CorpusConfig(tokenizer="unigram", vocab_size=8000),
     model=_SUBWORDS,
     training=MULTI30K.training,
     search=SearchConfig(beam_size=5),
 )
-"""The English-French pairs of Tatoeba.
+"""The English-French pairs of Tatoeba, with the settings of Multi30k. Its time and its scores were not measured yet.
 
     python -m train.nmt tatoeba
 """
@@ -77,5 +77,7 @@ PRESETS = {"demo": DEMO, "book": BOOK, "multi30k": MULTI30K, "tatoeba": TATOEBA}
 ABOUT = {
     "demo": "the embedded English-French corpus: within a minute, BLEU 97 (the default preset)",
     "book": "the translator of d2l.ai; needs --data fra.txt: a minute, its three translations",
+    "multi30k": "Multi30k, German to English: 30 minutes, BLEU 42.6; with --epochs 6: 9 minutes, about 40",
+    "tatoeba": "the English-French pairs of Tatoeba, cased subwords; time and scores not measured yet",
 }
 """What `--help` says of each preset."""
