@@ -15,7 +15,8 @@ from train.step import make_init, make_train_steps
 DROPOUTS = {"dropout": 0.1, "dropout_words": 0.1, "dropout_embedding": 0.1, "dropout_output": 0.1}
 
 
-@pytest.mark.parametrize("query", ["new", pytest.param("between", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("query", ["new", "between"])
 def test_a_model_with_everything_learns_in_bfloat16(query):
     sizes = {"num_hiddens": 16, "embed_size": 8, "bidirectional": False}
     config = ModelConfig(**sizes, **DROPOUTS, query=query, tie_embeddings="all", variational=True, dtype="bfloat16")

@@ -183,6 +183,7 @@ def test_options_of_the_search_change_what_is_found(folder):
         assert t.score == pytest.approx(t.best.token_scores.sum() * 6 / (5 + length) + 5 * coverage, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_seed_draws_the_same_and_another_seed_other_translations(folder, call):
     drawn = [call(folder, "--sample", "--seed", seed, "--top-k", "50", *SENTENCES[:9])[1] for seed in ("1", "1", "2")]
     assert drawn[0] == drawn[1] != drawn[2]
@@ -203,7 +204,7 @@ def test_an_ensemble_of_a_run_with_itself_is_the_run(folder):
         assert one.score == pytest.approx(two.score, abs=1e-5)
 
 
-@pytest.mark.parametrize("search", [{}, CONSTRAINED])
+@pytest.mark.parametrize("search", [{}, pytest.param(CONSTRAINED, marks=pytest.mark.slow)])
 def test_both_frameworks_translate_alike(folder, search):
     pytest.importorskip("torch")
     ours = Translator.load(folder, **search)

@@ -74,11 +74,11 @@ AGAIN: dict[str, dict[str, Any]] = {
         **{"num_layers": 2, "query": "between", "variational": True, "tie_embeddings": True, "embed_size": 3},
         **RATES,
     },
-    TIED: {"cell": "lstm", "tie_embeddings": True, "embed_size": 3, **FED},
     "lstm, no attention, no biases": {"cell": "lstm", "attention": "none", "num_layers": 2, "use_bias": False},
-    "lstm, two heads, new, fed": {"cell": "lstm", "num_heads": 2, **FED},
+    TIED: {"cell": "lstm", "tie_embeddings": True, "embed_size": 3, **FED},
 }
 SLOW: dict[str, dict[str, Any]] = {
+    "lstm, two heads, new, fed": {"cell": "lstm", "num_heads": 2, **FED},
     "gru, scaled dot, new, tied": {"attention": "scaled_dot", "query": "new", "tie_embeddings": True},
     "gru, no attention, new, fed, bridged": {"attention": "none", "bridge": True, **FED},
     **{f"gru, {name}": {"attention": name} for name in ATTENTIONS if name not in ("additive", "dot", "scaled_dot")},

@@ -78,8 +78,9 @@ def test_both_frameworks_train_alike_to_the_end(which):
     assert not any(result.failed for result in results), "\n".join(map(str, results))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", TRAININGS, ids=lambda which: which.name)
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_is_exactly_0_in_pytorch_is_exactly_0_in_jax(which, dtype):
     """Rounding in its place would be as large as any step, once Adam has divided it by its own size."""
     in_jax, in_torch = (Trainer(which, framework, dtype) for framework in ("JAX", "PyTorch"))
