@@ -44,8 +44,8 @@ class Position(NamedTuple):
     epoch: int = 0
     group: int = 0
     """The next group of the epoch's plan."""
+    # Sums since the last report:
     nats: float = 0.0
-    """This and the next four are sums since the last report."""
     tokens: int = 0
     sentences: float = 0.0
     skipped: int = 0
@@ -100,7 +100,7 @@ class JaxLearner:
         self._score = None
         if training.best in ("bleu", "chrf") and len(data.valid):
             self._score = make_validation(
-                self.model, data.source, data.target, data.valid_pairs, data.max_source_len, data.max_target_len
+                self.model, data.source, data.target, data.corpus.valid, data.max_source_len, data.max_target_len
             )
         self._position = Position()
         self._running: deque[Losses] = deque()

@@ -113,7 +113,7 @@ def finish(
         "versions": versions(config.framework),
     }
     summary |= summarize(reports) | count_parameters(learner.weights())
-    summary |= finish_run(folder, config, data.test_pairs, data.corpus.train)
+    summary |= finish_run(folder, config, data.corpus.test, data.corpus.train)
     summary |= {"peak_memory_bytes": memory.peak(), "peak_device_memory_bytes": memory.peak_of_device(config.framework)}
     summary["seconds"] = time.perf_counter() - started
     learning_curve.draw(reports, folder.path / "learning_curve.png")

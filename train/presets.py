@@ -77,7 +77,7 @@ PRESETS = {"demo": DEMO, "book": BOOK, "multi30k": MULTI30K, "tatoeba": TATOEBA}
 ABOUT = {
     "demo": "the embedded English-French corpus: within a minute, BLEU 97 (the default preset)",
     "book": "the translator of d2l.ai; needs --data fra.txt: a minute, its three translations",
-    "multi30k": "Multi30k, German to English: 30 minutes, BLEU 42.6; with --epochs 6: 9 minutes, about 40",
+    "multi30k": "Multi30k, German to English: 30 minutes, BLEU 42.6",
     "tatoeba": "the English-French pairs of Tatoeba, cased subwords; time and scores not measured yet",
 }
 """What `--help` says of each preset."""

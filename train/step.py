@@ -42,10 +42,6 @@ class Losses(NamedTuple):
     skipped: Int[Array, ""]
     """1 if the step was left out, since a gradient was NaN or infinite; then the other fields are 0."""
 
-    def per_token(self) -> Array:
-        """Return the mean cross entropy of a label token, in nats."""
-        return self.nats / jnp.maximum(self.tokens, 1)
-
 
 TrainSteps = Callable[[TrainState, Examples], tuple[TrainState, Losses]]
 

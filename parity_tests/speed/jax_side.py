@@ -138,7 +138,7 @@ def train(device: str, *, translator: inputs.Translator, attention: str = "addit
     def first_losses() -> dict[str, np.ndarray]:
         compared = make_training(translator.without_dropout()) if translator.dropout else training
         _, (losses, *_) = compared.run(compared.start(params), batches[:1])
-        return {"losses": np.asarray(losses.per_token())[: inputs.COMPARED]}
+        return {"losses": np.asarray(losses.nats / np.maximum(losses.tokens, 1))[: inputs.COMPARED]}
 
     return Program(run, first_losses)
 

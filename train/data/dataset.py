@@ -42,16 +42,6 @@ class Data:
     """Whether words are cut into other pieces in each epoch."""
     seed: int
 
-    @property
-    def valid_pairs(self) -> tuple[Pair, ...]:
-        """The pairs for validation, as text."""
-        return self.corpus.valid
-
-    @property
-    def test_pairs(self) -> tuple[Pair, ...]:
-        """The pairs for the test, as text."""
-        return self.corpus.test
-
     def train_at(self, epoch: int) -> PairIds:
         """Return the ids of the training pairs in an epoch: the same in each, unless words are cut at random.
 
