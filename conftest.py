@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Generator, Iterator
+from importlib.metadata import version
 
 if "PYTEST_XDIST_WORKER" not in os.environ:
     # The processes of one run of the tests share the programs that take long to compile. No other run sees them.
@@ -27,6 +28,26 @@ gc.disable()  # until all is collected: what is imported stays, and need not be 
 install_import_hook("jax_attn", "beartype.beartype")
 
 pytest_plugins = ["parity_tests.plugin"]  # imported after this file has run, and so under the hook
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the default tests compile quickly, since they compile much and compute little.
+
+    The tests marked slow run the programs as users do.
+    """
+    if config.getoption("markexpr") == "not slow":
+        jax.config.update("jax_disable_most_optimizations", True)
+        if version("jaxlib").startswith("0.10."):  # in a version without this flag the process would end
+            os.environ["XLA_FLAGS"] = f"--xla_cpu_use_fusion_emitters=false {os.environ.get('XLA_FLAGS', '')}"
+
+
+@pytest.fixture
+def full_compilation() -> Iterator[None]:
+    """Compile with XLA's optimisations, for tests of the compiled program itself."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,8 +18,6 @@ from parity_tests.numbers import given_numbers
 from parity_tests.properties.subjects import SIZES, SUBJECTS
 from parity_tests.torch_side import run_torch
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 FUNCTIONS = (
     *("dot_score", "scaled_dot_score", "gaussian_score", "additive_score", "bilinear_score"),
     *("attend", "attention"),

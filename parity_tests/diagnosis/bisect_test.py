@@ -17,8 +17,6 @@ from parity_tests.faults.in_jax import gates_swapped
 from parity_tests.jax_side import forget_programs
 from parity_tests.taps import recording
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 X = np.random.default_rng(0).normal(size=(3, 4))
 
 

@@ -12,8 +12,6 @@ import torch
 import jax_attn
 from parity_tests import Case, JaxSide, Variant, find_divergence, torch_function, torch_module
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 RNG = np.random.default_rng(0)
 X, H, C = (RNG.normal(size=(3, 4)) for _ in range(3))
 

@@ -7,8 +7,6 @@ import pytest
 from parity_tests.properties.__main__ import Options, main
 from parity_tests.properties.properties import PROPERTIES, Property, check_property
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 # Another dtype is another program to compile; softmaxes compile in no time.
 QUICK = [
     pytest.param(
