@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from tyro.conf import Fixed, Suppress
 
-from train.data.tokens import SUBWORDS, Tokenizer
+from train.data.tokens import Tokenizer
 
 # These are the names of the registries, which cannot be read without importing JAX. A wrong option should be answered
 # at once. A test holds them equal.
@@ -56,7 +56,7 @@ class CorpusConfig:
     joint: bool = True
     """One vocabulary of subwords for both languages."""
     sampling: Annotated[float, Range(0, 1)] = 0.0
-    """Cut the words of the training into other subwords in each epoch: 0.1 to 0.3 is usual, 0 is off."""
+    """Cut the words of the training into other subwords in each epoch, of unigram: 0.1 to 0.3 is usual, 0 is off."""
     min_freq: Annotated[int, Range(1, 10_000_000)] = 1
     """Words that occur less often in training become <unk>; of words and book."""
     max_len: Size = 100
@@ -262,8 +262,8 @@ def check(config: Config) -> None:
         )
     if not config.data and config.corpus.tokenizer == "book":
         wrong.append("corpus.tokenizer must be words, unigram or bpe for the embedded corpus")
-    if config.corpus.sampling and config.corpus.tokenizer not in SUBWORDS:
-        wrong.append(f"corpus.sampling needs corpus.tokenizer unigram or bpe; got {config.corpus.tokenizer}")
+    if config.corpus.sampling and config.corpus.tokenizer != "unigram":
+        wrong.append(f"corpus.sampling needs corpus.tokenizer unigram; got {config.corpus.tokenizer}")
     if not config.data and (config.valid or config.test):
         wrong.append("valid and test are files beside those of data; give data, too")
     if len(config.languages) not in (0, 2):

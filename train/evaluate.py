@@ -1,6 +1,7 @@
 """Score a trained model: `python -m train.evaluate RUN [--data FILE...] [--compare RUN2] [OPTIONS]`.
 $ python -m train.evaluate runs/demo-1
 $ python -m train.evaluate runs/mine --data test.de.gz test.en.gz --beam 5 --compare runs/other
+$ python -m train.evaluate runs/mine --data multi30k:de-en --mirror folder
 
 RUN is the folder that `python -m train.nmt` wrote. Without --data its own test set is scored.
 """
@@ -11,23 +12,21 @@ from __future__ import annotations
 import json
 import math
 import sys
-import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import zip_longest
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from train.config import ConfigError
 from train.data.corpus import CorpusError, Pair
-from train.data.files import open_file
-from train.data.load_corpus import load_corpus
-from train.data.tokens import clean
+from train.data.download import is_name
+from train.data.load_corpus import find_corpus, load_corpus, read_whole
 from train.terminal import plain_output
-from train.translation.lines import InputError, read_lines
 from train.translation.options import OptionalFile, Search, given, option_name
 
 if TYPE_CHECKING:
@@ -41,8 +40,13 @@ class Options:
 
     run: Annotated[Positional[Path], arg(metavar="RUN", help_behavior_hint="")]
     """The run folder, from this machine or another."""
-    data: Annotated[tuple[Path, ...], arg(metavar="FILE [FILE]", help_behavior_hint="")] = ()
-    """Pairs to score: a file with one source<TAB>target a line, or two files of parallel lines; plain or gzipped."""
+    data: Annotated[tuple[str, ...], arg(metavar="FILE [FILE]", help_behavior_hint="")] = ()
+    """Pairs to score: a file with source<TAB>target on each line; two files with one sentence on each line; a stem with
+    --languages; or multi30k:de-en, whose test set is meant. Files may be gzipped."""
+    languages: Annotated[tuple[str, ...], arg(metavar="SOURCE TARGET", help_behavior_hint="")] = ()
+    """The endings of a stem: --data corpora/test --languages de en reads corpora/test.de and .en, or .gz."""
+    mirror: Annotated[str | None, arg(metavar="DIR", help_behavior_hint="")] = None
+    """A folder or an address with the files of multi30k or tatoeba, instead of the public address."""
     compare: OptionalFile = None
     """Score another run on the same pairs, and test the difference."""
     beam_size: Annotated[int | None, arg(aliases=["--beam"], metavar="N", help_behavior_hint="")] = None
@@ -65,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 args=sys.argv[1:] if arguments is None else list(arguments),
             )
             run(options)
-        except (ConfigError, CorpusError, InputError, FloatingPointError) as error:
+        except (ConfigError, CorpusError, FloatingPointError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
         except KeyboardInterrupt:
@@ -75,9 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: Options) -> None:
     """Score the run, and the one that it is compared with, and print the scores."""
-    if len(options.data) > 2:
-        raise ConfigError(f"--data takes one file or two; got {len(options.data)}")
-    pairs: Sequence[Pair] = read_pairs(options.data) if options.data else ()
+    pairs: Sequence[Pair] = given_pairs(options) if options.data else ()
 
     from train.devices import start_jax
     from train.translation.evaluation import evaluate
@@ -90,7 +92,7 @@ def run(options: Options) -> None:
     changes = given(options.search) | ({} if options.beam_size is None else {"beam_size": options.beam_size})
     configs = [configure(saved, changes, option_name) for saved in runs]
     if not options.data:
-        pairs = own_test(runs[0])
+        pairs = own_test(runs[0], options.mirror)
     translators = (
         Translator.from_runs([saved], config, options.framework) for saved, config in zip(runs, configs, strict=True)
     )
@@ -107,9 +109,27 @@ def run(options: Options) -> None:
     print(json.dumps(result, ensure_ascii=False, indent=2) if options.json else as_text(result))
 
 
-def own_test(saved: SavedRun) -> Sequence[Pair]:
+def given_pairs(options: Options) -> Sequence[Pair]:
+    """Read the pairs of --data, of a public corpus its test set. A line that cannot be used is a warning.
+
+    Raises:
+        CorpusError: a file cannot be used.
+    """
+    found = find_corpus(options.data, options.languages, options.mirror, "--data")
+    files = found.test if is_name(options.data[0]) else found.train
+    if files is None:
+        raise CorpusError(f"{options.data[0]} has no test set of its own; name a file")
+    report: Counter[str] = Counter()
+    pairs = read_whole(files, report)
+    for reason, count in report.items():
+        warnings.warn(f"{count} {reason}", stacklevel=2)
+    return pairs
+
+
+def own_test(saved: SavedRun, mirror: str | None) -> Sequence[Pair]:
     """Make the run's own test set again; ConfigError or CorpusError if its data are not there or it has none."""
-    pairs = load_corpus(saved.config()).test
+    config = saved.config()
+    pairs = load_corpus(replace(config, mirror=mirror or config.mirror)).test
     if not pairs:
         raise ConfigError(f"{saved.folder} was trained without a test set; name one with --data")
     return pairs
@@ -149,43 +169,6 @@ def as_text(report: dict[str, Any]) -> str:
                 f"{test['p_randomisation']:.4f} by approximate randomisation"
             )
     return "\n".join(lines)
-
-
-def read_pairs(paths: Sequence[Path]) -> list[Pair]:
-    """Read sentence pairs from a tab-separated file, or from two files of parallel lines.
-
-    Raises:
-        InputError: a file cannot be read, is not UTF-8, or has no pairs; a line has no tab or an empty side; the files
-            have different numbers of lines.
-        CorpusError: a path is no regular file, or a zip archive.
-    """
-    if len(paths) == 1:
-        lines = [line.split("\t") for line in _lines(paths[0])]
-    else:
-        lines = []
-        for number, sides in enumerate(zip_longest(*map(_lines, paths)), 1):
-            if None in sides:
-                short = paths[sides.index(None)]
-                raise InputError(f"{short} ends after line {number - 1}, and the other file goes on")
-            lines.append(list(sides))
-    pairs = []
-    for number, columns in enumerate(lines, 1):
-        if len(columns) < 2 or not columns[0].strip() or not columns[1].strip():
-            raise InputError(f"line {number} of {paths[0]} is no pair: it must be source<TAB>target, both not empty")
-        pairs.append(Pair(clean(columns[0]), clean(columns[1])))
-    if not pairs:
-        raise InputError(f"{paths[0]} is empty")
-    return pairs
-
-
-def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a plain or gzipped file."""
-    try:
-        with open_file(path) as file:
-            yield from read_lines(cast(BinaryIO, file), str(path))
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or f"it is damaged ({error})"
-        raise InputError(f"{path} cannot be read: {reason}") from error
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 
 from train import evaluate
-from train.data.corpus import Pair
+from train.data.corpus import CorpusError, Pair
 from train.translate import Translator
 from train.translation import evaluation
 
@@ -39,8 +40,10 @@ def test_a_file_and_two_parallel_files_give_the_same_and_a_run_equals_itself(run
     sides = zip(*(line.split("\t") for line in TWO.splitlines()), strict=True)
     for name, lines in zip("ab", sides, strict=True):
         (tmp_path / name).write_bytes(gzip.compress("\n".join(lines).encode()))
+        (tmp_path / f"t.{name}").symlink_to(tmp_path / name)
     one = call(capsys, run[0], "--data", tmp_path / "two.txt", "--compare", run[0])
     assert one == call(capsys, run[0], "--data", tmp_path / "a", tmp_path / "b", "--compare", run[0])
+    assert one == call(capsys, run[0], "--data", tmp_path / "t", "--languages", "a", "b", "--compare", run[0])
     assert one[0] == 0
     assert "+0.00   p 1.0000 by paired bootstrap, 1.0000 by approximate randomisation" in one[1]
     assert "BLEU lower-cased" in one[1]
@@ -50,13 +53,11 @@ def test_a_file_and_two_parallel_files_give_the_same_and_a_run_equals_itself(run
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ([b"a\tb\nc\n"], "line 2 of {0} is no pair"),
-        ([b""], "{0} is empty"),
-        ([b"a\nb\n", b"c\n"], "{1} ends after line 1, and the other file goes on"),
-        ([gzip.compress(b"a\tb\n" * 99, mtime=0)[:-9]], "{0} cannot be read: it is damaged"),
-        ([b"a\t\xff\n"], "line 1 of {0} is not UTF-8"),
-        ([None], "{0} cannot be read: No such file or directory"),
-        ([b"a\tb\n"] * 3, "--data takes one file or two; got 3"),
+        ([b""], "no pair in {0} (it is empty)"),
+        ([b"a\nb\n", b"c\n"], "{1} ends after line 1, and {0} has 2 lines"),
+        ([gzip.compress(b"a\tb\n" * 99, mtime=0)[:-9]], "{0} is damaged: gzip cannot unpack it"),
+        ([None], "there is no file {0}"),
+        ([b"a\tb\n"] * 3, "got 3 names"),
     ],
 )
 def test_files_that_cannot_be_scored_give_one_line_of_error(capsys, tmp_path, files, message):
@@ -67,6 +68,23 @@ def test_files_that_cannot_be_scored_give_one_line_of_error(capsys, tmp_path, fi
     status, output, errors = call(capsys, tmp_path, "--data", *paths)
     assert (status, output, errors.count("\n")) == (2, "", 1)
     assert message.format(*paths) in errors
+
+
+def test_lines_that_cannot_be_used_are_a_warning_and_a_public_corpus_gives_its_test_set(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"a\tb\nc\n\xff\tb\n")
+    with (
+        pytest.warns(UserWarning, match=r"1 lines without a tab \(.*a\.txt\)"),
+        pytest.warns(match="1 lines of invalid"),
+    ):
+        assert evaluate.given_pairs(evaluate.Options(tmp_path, (str(tmp_path / "a.txt"),))) == (Pair("a", "b"),)
+    for part in ("train", "val", "test_2016_flickr"):
+        for language in ("de", "en"):
+            (tmp_path / f"{part}.{language}").write_text(f"{part} {language}\n")
+    named = evaluate.Options(tmp_path, ("multi30k:de-en",), mirror=str(tmp_path))
+    assert evaluate.given_pairs(named) == (Pair("test_2016_flickr de", "test_2016_flickr en"),)
+    (tmp_path / "fra.txt").write_text("a\tb\n")
+    with pytest.raises(CorpusError, match="tatoeba:eng-fra has no test set of its own"):
+        evaluate.given_pairs(replace(named, data=("tatoeba:eng-fra",)))
 
 
 def test_a_large_test_set_is_thinned_with_a_warning(run, monkeypatch):

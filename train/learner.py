@@ -18,7 +18,7 @@ class Report(NamedTuple):
     epoch: int
     """The epoch of the last step, from 1 on."""
     loss: float
-    """The mean cross entropy of a label token while training, in nats."""
+    """The mean cross entropy of a label token while training, in nats: with dropout, without label smoothing."""
     loss_book: float
     """The loss by the book's measure: the sum of the sentences' mean losses over all label positions, divided by the
     number of label tokens."""

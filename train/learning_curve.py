@@ -20,7 +20,7 @@ def draw(reports: Sequence[Report], path: Path) -> None:
     steps, marker = [report.step for report in reports], "." if len(reports) < 50 else ""
     figure = Figure(figsize=(6.4, 3.6 + 2.4 * bool(scores)), layout="constrained")
     axes = figure.subplots(1 + bool(scores), 1, sharex=True, squeeze=False)[:, 0]
-    axes[0].plot(steps, [report.loss for report in reports], marker=marker, label="training, as minimised")
+    axes[0].plot(steps, [report.loss for report in reports], marker=marker, label="training")
     if reports[0].valid_loss is not None:
         axes[0].plot(steps, [report.valid_loss for report in reports], marker=marker, label="validation")
     axes[0].set_ylabel("loss (nats a token)")

@@ -16,6 +16,7 @@ from train.config import Config, ConfigError, num_widths
 from train.data.batches import PADDING_ROW, Examples, Group, in_order, make_buckets, padding_share, plan, refill, take
 from train.data.dataset import Data
 from train.data.prefetch import prefetch
+from train.data.sentences import PairIds
 from train.devices import data_mesh, first_copy, replicate, shard_batches
 from train.learner import DivergenceError, Recorder, Report
 from train.model import build_model
@@ -124,8 +125,9 @@ class JaxLearner:
     def fit(self, recorder: Recorder) -> bool:
         self._restore(recorder)
         saved = self._clock = time.perf_counter()
+        epochs = self.data.epochs(self._position.epoch, self.config.epochs)
         while not self._is_done():
-            for group, batches in self._rest_of_epoch():
+            for group, batches in self._rest_of_epoch(next(epochs)):
                 self._take_steps(group, batches, recorder)
                 if self._is_due():
                     self._report(recorder)
@@ -164,10 +166,9 @@ class JaxLearner:
         is_at_end = position.epoch >= self.config.epochs or position.step >= (self.config.max_steps or math.inf)
         return is_at_end or (patience is not None and position.since_best >= patience)
 
-    def _rest_of_epoch(self) -> Iterator[tuple[Group, Examples]]:
+    def _rest_of_epoch(self, pairs: PairIds) -> Iterator[tuple[Group, Examples]]:
         """Yield the groups of the epoch that are still to come, with their batches, made in the background."""
         epoch, start = self._position.epoch, self._position.group
-        pairs = self.data.train_at(epoch)
         buckets = self._buckets if pairs is self.data.train else refill(self._buckets, pairs)
         groups = plan(buckets, STEPS_PER_CALL, self.config.seed, epoch)
         batches = prefetch((group, take(pairs, group.rows, group.bucket)) for group in groups[start:])

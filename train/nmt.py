@@ -54,13 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(command: Command, started: float) -> int:
     """Train, test, and write the run folder; return the exit status."""
-    config, folder = command.config, None
+    config, folder, vocabularies = command.config, None, None
     if command.resume is not None:
         folder = RunFolder(command.resume)
-        folder.check_inputs()
+        vocabularies = folder.load_vocabularies(config)
     else:
         RunFolder.require_free(config.out or Path("runs") / f".{command.preset}")
-    data = dataset.load(config)
+    data = dataset.load(config, vocabularies)
     sizes = len(data.target), data.max_source_len, data.max_target_len
     check_search(config.search, config.model, *sizes, lambda name: f"search.{name.replace('_', '-')}")
     if folder is not None:

@@ -20,6 +20,8 @@ from train.data import dataset
 from train.data.corpus import Alignment
 from train.data.tokens import detokenize
 from train.learner import DivergenceError
+from train.manifest import DamageError, check
+from train.run_folder import RunFolder, read_manifest
 from train.translate import Translator
 from train.translation.metrics import alignment_error_rate, bleu_counts, bleu_of
 
@@ -44,6 +46,19 @@ def test_a_run_leaves_every_file_that_it_promises(run):
     }  # fmt: skip
     for name in ("attention.png", "learning_curve.png"):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
+    listed = read_manifest(folder)
+    check(folder, listed)
+    assert listed.keys() == {
+        "config.json", "source.json", "target.json", "model.safetensors", "test.jsonl", "summary.json",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("content", [None, '{"step": 1}\n', '{"step": 1}\n{"step\n', "[]\n[]\n"])
+def test_metrics_that_are_damaged_are_an_error(tmp_path, content):
+    if content is not None:
+        (tmp_path / "metrics.jsonl").write_text(content)
+    with pytest.raises(DamageError, match=r"metrics\.jsonl is damaged: "):
+        RunFolder(tmp_path).cut_metrics(2)
 
 
 def test_the_summary_holds_the_results(run):
@@ -146,7 +161,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_one_that_was_not(tmp_path)
     assert results(killed) == results(tmp_path / "whole")
 
 
-def test_a_run_that_is_asked_to_stop_goes_on_later(tmp_path, capsys):
+def test_a_run_that_is_asked_to_stop_goes_on_later_with_its_vocabularies(tmp_path, capsys, monkeypatch):
     process = subprocess.Popen(
         [sys.executable, "-m", "train.nmt", *options_of(tmp_path, "run"), "--epochs", "1000"],
         stderr=subprocess.PIPE,
@@ -158,6 +173,7 @@ def test_a_run_that_is_asked_to_stop_goes_on_later(tmp_path, capsys):
     assert f"stopped; go on with: python -m train.nmt --resume {tmp_path / 'run'}" in process.communicate(timeout=60)[1]
     assert process.returncode == 0
     assert Translator.load(tmp_path / "run")("the cat sleeps .").text  # from the best parameters until then
+    monkeypatch.setattr(dataset, "build_vocabularies", None)
     (tmp_path / "run" / "checkpoint").rename(tmp_path / "run" / "moved")
     assert nmt.main(["--resume", str(tmp_path / "run"), "--epochs", "1"]) == 2
     assert "holds no checkpoint that can be used" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """Write down what a training does: metrics, TensorBoard's scalars, the best parameters, checkpoints."""
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,6 +24,7 @@ class RunRecorder:
         self.checkpoints = Checkpoints(folder.path / "checkpoint")
         self.checkpoints.folder.mkdir(exist_ok=True)
         self._scalars: Any = None
+        self._unwritten: Mapping[str, np.ndarray] | None = None
 
     def progress(self, step: int, loss: float, tokens: int) -> None:
         self.bar.update(step, loss, tokens)
@@ -36,17 +38,33 @@ class RunRecorder:
                 self._scalars.add_scalar(name, getattr(report, name), report.step)
 
     def keep(self, weights: Mapping[str, np.ndarray]) -> None:
-        self.checkpoints.run(self.folder.save_weights, weights)
+        self.checkpoints.wait()
+        self._unwritten = weights
+        self.checkpoints.run(self._write, weights)
+
+    def _write(self, weights: Mapping[str, np.ndarray]) -> None:
+        self.folder.save_weights(weights)
+        self._unwritten = None
+
+    def _is_written(self) -> bool:
+        """Whether the kept parameters are in the folder; if writing them failed, try once more."""
+        self.checkpoints.wait()
+        if self._unwritten is not None:
+            self.checkpoints.run(self._write, self._unwritten)
+            self.checkpoints.wait()
+        return self._unwritten is None
 
     def kept(self) -> dict[str, np.ndarray]:
         from jax_attn.checkpoints import read_safetensors
 
-        self.checkpoints.wait()
+        if not self._is_written():
+            return dict(self._unwritten or {})
         return read_safetensors(self.folder.path / WEIGHTS)
 
     def save(self, step: int, state: Any, position: dict[str, Any]) -> None:
         self._scalars.flush()
-        self.checkpoints.save(step, state, position)
+        if self._is_written():  # else a run that goes on would look for the best parameters in vain
+            self.checkpoints.save(step, state, position)
 
     def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
         from tensorboardX import SummaryWriter
@@ -61,6 +79,8 @@ class RunRecorder:
 
     def close(self) -> None:
         """Wait for what is being written."""
-        self.checkpoints.wait()
+        if not self._is_written():
+            text = f"{WEIGHTS} holds older parameters than the best, which could not be written; so do the results"
+            warnings.warn(text, stacklevel=2)
         if self._scalars is not None:
             self._scalars.close()

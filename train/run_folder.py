@@ -13,13 +13,14 @@ import numpy as np
 
 from train.config import Config, ConfigError
 from train.data.dataset import Data
-from train.data.vocabulary import save_vocabularies
+from train.data.vocabulary import FILES, Vocabulary, load_vocabularies, save_vocabularies
 from train.manifest import DamageError, check, read_json, sha256, write_json, write_whole
 
 FORMAT = 1
 """The version of the folder's layout: a change that a reader has to know of raises it."""
 
-WEIGHTS, METRICS, MANIFEST, SUMMARY = "model.safetensors", "metrics.jsonl", "manifest.json", "summary.json"
+WEIGHTS, METRICS, MANIFEST = "model.safetensors", "metrics.jsonl", "manifest.json"
+TEST, SUMMARY = "test.jsonl", "summary.json"
 
 
 class RunFolder:
@@ -28,7 +29,7 @@ class RunFolder:
     config.json           the configuration, every setting of it
     source.json           the vocabularies, a word a line; source.model and target.model for subwords
     target.json
-    manifest.json         the SHA-256 of config.json, of the vocabularies and of model.safetensors
+    manifest.json         the SHA-256 of config.json, the vocabularies, model.safetensors, test.jsonl and summary.json
     metrics.jsonl         one line for each validation
     tensorboard/          the same numbers for TensorBoard
     checkpoint/           the last states of the training, to go on from (Orbax)
@@ -89,9 +90,15 @@ class RunFolder:
         if read_json(self.path / "config.json")["data_sha256"] != data.digest():
             raise ConfigError(f"the sentence pairs have changed since {self.path} began; start a new run")
 
-    def check_inputs(self) -> None:
-        """Raise DamageError if a file that the manifest lists is not what was written."""
-        check(self.path, read_manifest(self.path, ("config.json",)))
+    def load_vocabularies(self, config: Config) -> tuple[Vocabulary, Vocabulary]:
+        """Return the vocabularies of a run that goes on.
+
+        Raises:
+            DamageError: a file that the manifest lists is not what was written.
+        """
+        tokenizer, sampling = config.corpus.tokenizer, config.corpus.sampling
+        check_files(self.path, ("config.json", *FILES[tokenizer]))
+        return load_vocabularies(self.path, tokenizer, sampling)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -113,11 +120,17 @@ class RunFolder:
             file.write(json.dumps(record, allow_nan=False) + "\n")
 
     def cut_metrics(self, count: int) -> list[dict[str, Any]]:
-        """Return the first `count` lines of metrics.jsonl, and remove those after them."""
+        """Return the first `count` lines of metrics.jsonl, and remove those after them; DamageError if one is none."""
         path = self.path / METRICS
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:count] if path.exists() else []
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:count] if count else []
+            records = [json.loads(line) for line in lines]
+            if len(records) < count or not all(isinstance(record, dict) for record in records):
+                raise ValueError(f"it must have {count} records")
+        except (FileNotFoundError, ValueError) as error:
+            raise DamageError(f"{METRICS} is damaged: {error}; copy the folder again") from error
         write_whole(path, lambda beside: beside.write_text("".join(lines), encoding="utf-8"))
-        return [json.loads(line) for line in lines]
+        return records
 
     def save_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """Write the parameters as safetensors, with PyTorch's names and layouts."""
@@ -141,11 +154,11 @@ class RunFolder:
     def save_test(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Write the test set, one sentence a line: see `train.evaluate`."""
         lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-        write_whole(self.path / "test.jsonl", lambda beside: beside.write_text("".join(lines), encoding="utf-8"))
+        self._replace(TEST, lambda beside: beside.write_text("".join(lines), encoding="utf-8"))
 
     def save_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the results, last of all: a folder without a summary is a run that did not end."""
-        write_json(self.path / SUMMARY, summary)
+        self._replace(SUMMARY, lambda beside: write_json(beside, summary))
 
 
 def read_manifest(folder: Path, needed: Iterable[str] = ()) -> dict[str, list[str]]:
@@ -157,6 +170,16 @@ def read_manifest(folder: Path, needed: Iterable[str] = ()) -> dict[str, list[st
     if missing:
         raise DamageError(f"{MANIFEST} is damaged: it does not list {missing[0]}; copy the folder again")
     return files
+
+
+def check_files(folder: Path, needed: Iterable[str]) -> None:
+    """Check the files that the manifest lists. The results may be missing, as in a copy to translate with.
+
+    Raises:
+        DamageError: a file that is needed is not listed, or a file is not what was written.
+    """
+    files = read_manifest(folder, needed)
+    check(folder, {name: files[name] for name in files if name not in (TEST, SUMMARY) or (folder / name).exists()})
 
 
 def _make(path: Path) -> Path:

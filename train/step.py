@@ -33,7 +33,7 @@ class Losses(NamedTuple):
     """The losses of a batch, as sums."""
 
     nats: Float[Array, ""]
-    """Cross entropy, summed over the label tokens."""
+    """Cross entropy, summed over the label tokens, without label smoothing."""
     tokens: Int[Array, ""]
     """The number of label tokens: the target's words and `<eos>`."""
     sentences: Float[Array, ""]

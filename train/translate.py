@@ -66,8 +66,6 @@ def run(options: Options) -> None:
         interactive = not options.sentences and options.file is None and sys.stdin.isatty()
         if interactive:
             print("one sentence a line; Ctrl-D ends", file=sys.stderr)
-        elif options.file is not None and options.file.is_fifo():
-            print(f"reading {options.file}, a pipe, until its writer closes it", file=sys.stderr)
         first = 1
         for batch in batched(lines, 1 if interactive else options.model.batch):
             translations = translate(translator, batch, first, options)
@@ -88,6 +86,8 @@ def open_input(options: Options) -> Iterator[Iterator[str]]:
     elif options.file is None:
         yield read_lines(sys.stdin.buffer, "standard input")
     else:
+        if options.file.is_fifo():
+            print(f"reading {options.file}, a pipe, until its writer closes it", file=sys.stderr)
         try:
             file = options.file.open("rb")
         except OSError as error:

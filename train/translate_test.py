@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from train import translate
 from train.config import ConfigError, SearchConfig, search_settings
 from train.data.embedded import grammar
 from train.translate import Translator, printable
+from train.translation import lines
 from train.translation.alignments import replace_unknown
 
 SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (120, 1, 1))[0]]
@@ -110,10 +112,26 @@ def test_sentences_come_from_arguments_a_file_or_standard_input(folder, call, tm
         call(folder, *two),
         call(folder, "--file", tmp_path / "two.txt"),
         call(folder, stdin="\n".join(two).encode()),
+        call(folder, "--file", "-", stdin="\n".join(two).encode()),
     ]
-    assert ways[0] == ways[1] == ways[2]
+    assert ways[0] == ways[1] == ways[2] == ways[3]
     assert ways[0][1].count("\n") == 2
     assert call(folder, stdin=b"") == (0, "", "")
+
+
+def test_a_pipe_is_waited_for_with_a_word_and_a_line_that_never_ends_is_an_error(folder, call, tmp_path, monkeypatch):
+    os.mkfifo(tmp_path / "pipe")
+    said = threading.Event()
+    monkeypatch.setattr(sys.stderr, "write", lambda text: said.set())
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text(SENTENCES[0] * said.wait(30)))
+    writer.start()
+    assert call(folder, "--file", tmp_path / "pipe")[1] == call(folder, SENTENCES[0])[1]
+    writer.join()
+    monkeypatch.undo()
+    monkeypatch.setattr(lines, "LONGEST", 100)
+    status, output, errors = call(folder, "--batch", "1", "--file", "/dev/zero")
+    assert (status, output) == (2, "")
+    assert errors == "error: line 1 of /dev/zero has more than 100 bytes; is it a text?\n"
 
 
 def test_a_long_line_is_translated_in_part_and_a_warning_says_so(folder, call):

@@ -105,6 +105,8 @@ def projected_cross_entropy(
     `masked_cross_entropy` of the logits is the same sum with weights of 0 where masked, and elsewhere 1 divided by the
     number of tokens ("tokens") or by T ("sentences").
 
+    The second result has no smoothing, so that a training's number can be compared with a validation's.
+
     Args:
         features: `[*batch, T, H]`.
         kernel, bias: `[H, N]` and `[N]`, the output layer.
@@ -115,7 +117,7 @@ def projected_cross_entropy(
         label_smoothing: ε, with the meaning of PyTorch's `cross_entropy`.
 
     Returns:
-        The total, and the losses in nats `[*batch, T]`, 0 where the weight is 0, which have no gradient; both in
+        The total, and −log p[label_t] in nats `[*batch, T]`, 0 where the weight is 0, which has no gradient; both in
         float32 or wider. There is no forward mode, and no second derivative.
 
     Raises:
@@ -140,9 +142,9 @@ def projected_cross_entropy(
         x = jnp.moveaxis(x.reshape(batch, num_blocks, steps, *features), 1, 0)
         return x.reshape(num_blocks, batch * steps, *features)
 
-    total, losses = _sum_of_blocks(label_smoothing, kernel, bias, Rows(*map(in_blocks, (features, labels, weights))))
-    losses = jnp.moveaxis(losses.reshape(num_blocks, batch, steps), 0, 1).reshape(batch, num_blocks * steps)
-    return total, jax.lax.stop_gradient(losses[:, :time].reshape(labels.shape))
+    total, nats = _sum_of_blocks(label_smoothing, kernel, bias, Rows(*map(in_blocks, (features, labels, weights))))
+    nats = jnp.moveaxis(nats.reshape(num_blocks, batch, steps), 0, 1).reshape(batch, num_blocks * steps)
+    return total, jax.lax.stop_gradient(nats[:, :time].reshape(labels.shape))
 
 
 class Rows(NamedTuple):
@@ -155,30 +157,30 @@ class Rows(NamedTuple):
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _sum_of_blocks(label_smoothing: float, kernel: Array, bias: Array, blocks: Rows) -> tuple[Array, Array]:
-    """Return Σ weights · losses, and the losses `[blocks, rows]`."""
-    losses = jax.lax.map(lambda block: _losses_and_gradient(label_smoothing, kernel, bias, block)[0], blocks)
-    return (blocks.weights * losses).sum(), losses
+    """Return Σ weights · losses, and the nats `[blocks, rows]`."""
+    losses, nats = jax.lax.map(lambda block: _losses_and_gradient(label_smoothing, kernel, bias, block)[:2], blocks)
+    return (blocks.weights * losses).sum(), nats
 
 
 def _forward(label_smoothing: float, kernel: Array, bias: Array, blocks: Rows) -> tuple[tuple[Array, Array], Any]:
     """Make the gradient of the total as well, while a block's logits are in the cache."""
 
-    def add_block(so_far: tuple[Array, Array], block: Rows) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        losses, d_logits = _losses_and_gradient(label_smoothing, kernel, bias, block)
+    def add_block(so_far: tuple[Array, Array], block: Rows) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
+        losses, nats, d_logits = _losses_and_gradient(label_smoothing, kernel, bias, block)
         d_features = jax.lax.dot_general(d_logits, kernel, (((1,), (1,)), ((), ())))
         d_kernel = jax.lax.dot_general(block.features, d_logits, (((0,), (0,)), ((), ())))
         d_bias = d_logits.sum(axis=0, dtype=so_far[1].dtype)
-        return (so_far[0] + d_kernel, so_far[1] + d_bias), (losses, d_features.astype(block.features.dtype))
+        return (so_far[0] + d_kernel, so_far[1] + d_bias), (losses, nats, d_features.astype(block.features.dtype))
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide_dtype(x)), (kernel, bias))
-    (d_kernel, d_bias), (losses, d_features) = jax.lax.scan(add_block, zeros, blocks)
+    (d_kernel, d_bias), (losses, nats, d_features) = jax.lax.scan(add_block, zeros, blocks)
     gradients = (
         d_kernel.astype(kernel.dtype),
         d_bias.astype(bias.dtype),
         d_features,
         losses.astype(blocks.weights.dtype),
     )
-    return ((blocks.weights * losses).sum(), losses), gradients
+    return ((blocks.weights * losses).sum(), nats), gradients
 
 
 def _backward(label_smoothing: float, gradients: Any, d_outputs: tuple[Array, Array]) -> tuple[Array, Array, Rows]:
@@ -189,8 +191,13 @@ def _backward(label_smoothing: float, gradients: Any, d_outputs: tuple[Array, Ar
 _sum_of_blocks.defvjp(_forward, _backward)
 
 
-def _losses_and_gradient(label_smoothing: float, kernel: Array, bias: Array, rows: Rows) -> tuple[Array, Array]:
-    """Return one block's losses `[R]`, and the gradient of their weighted sum with respect to the logits `[R, N]`."""
+def _losses_and_gradient(label_smoothing: float, kernel: Array, bias: Array, rows: Rows) -> tuple[Array, Array, Array]:
+    """Compute one block.
+
+    Returns:
+        The losses `[R]`; the nats `[R]`, which are the losses without smoothing; and the gradient of the weighted sum
+        of the losses with respect to the logits `[R, N]`.
+    """
     logits = rows.features @ kernel + bias
     wide = logits.astype(wide_dtype(logits))
     shifted = wide - wide.max(axis=-1, keepdims=True)
@@ -198,12 +205,15 @@ def _losses_and_gradient(label_smoothing: float, kernel: Array, bias: Array, row
     total = exponents.sum(axis=-1, keepdims=True)
     vocab_size = logits.shape[-1]
     is_label = jnp.arange(vocab_size) == rows.labels[:, None]
-    target = (1 - label_smoothing) * is_label + label_smoothing / vocab_size
-    losses = (target * (jnp.log(total) - shifted)).sum(axis=-1)
+    surprise = jnp.log(total) - shifted  # −log p
+    losses = nats = (is_label * surprise).sum(axis=-1)
+    if label_smoothing:
+        losses = (1 - label_smoothing) * nats + label_smoothing * surprise.mean(axis=-1)
     in_range = (rows.labels >= 0) & (rows.labels < vocab_size)
-    losses = jnp.where(rows.weights != 0, jnp.where(in_range, losses, jnp.nan), 0)
+    losses, nats = (jnp.where(rows.weights != 0, jnp.where(in_range, x, jnp.nan), 0) for x in (losses, nats))
+    target = (1 - label_smoothing) * is_label + label_smoothing / vocab_size
     d_logits = rows.weights[:, None] * (exponents / total - target)
-    return losses, d_logits.astype(logits.dtype)
+    return losses, nats, d_logits.astype(logits.dtype)
 
 
 def _require_smoothing(label_smoothing: float) -> None:

@@ -136,7 +136,7 @@ class EncoderDecoder(nn.Module):
             keep_masks: the entries that dropout keeps, given instead of drawn.
 
         Returns:
-            Σ weights · losses, and the losses in nats `[B, T]`, which have no gradient.
+            Σ weights · losses, and the nats `[B, T]` without smoothing, which have no gradient.
         """
         of_encoder, of_decoder = (None, None) if keep_masks is None else keep_masks
         memory = self.encode(sources, source_lens, deterministic=deterministic, keep_masks=of_encoder)

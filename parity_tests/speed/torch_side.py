@@ -126,10 +126,13 @@ def make_reference_step(translator: inputs.Translator, device: str) -> Step:
     return step
 
 
-def make_tuned_step(translator: inputs.Translator, label_positions: int, device: str, compiled: bool) -> Step:
+def make_tuned_step(
+    translator: inputs.Translator, label_positions: int, device: str, compiled: bool, *, timed: bool = True
+) -> Step:
     """Make a training step of the tuned model with fused Adam; with `compiled`, torch.compile gets the decoder's step.
 
-    Batches are cut to their longest sentences, but the book's loss still divides by all `label_positions`.
+    Batches are cut to their longest sentences, but the book's loss still divides by all `label_positions`. A timed
+    step returns what it has, the loss with smoothing; the other one computes the loss without smoothing.
     """
     model, training = tuned_model(translator), translator.training
     load_weights(model, translator.name)
@@ -147,7 +150,7 @@ def make_tuned_step(translator: inputs.Translator, label_positions: int, device:
         (nats / (len(logits) if training["loss"] == "tokens" else label_positions)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        return nats.detach() / len(logits)
+        return nats.detach() / len(logits) if timed else F.cross_entropy(logits.detach(), labels)
 
     return step
 
@@ -167,12 +170,12 @@ def train(device: str, *, translator: inputs.Translator, reference: bool = False
     wait, groups = use_device(device), inputs.draw_training(translator.name)
     batches = list(make_batches(groups, device, trim=not reference))
 
-    def make_step(translator: inputs.Translator) -> Step:
+    def make_step(translator: inputs.Translator, timed: bool) -> Step:
         if reference:
             return make_reference_step(translator, device)
-        return make_tuned_step(translator, groups[0].targets.shape[-1] - 1, device, compiled)
+        return make_tuned_step(translator, groups[0].targets.shape[-1] - 1, device, compiled, timed=timed)
 
-    step = make_step(translator)
+    step = make_step(translator, timed=True)
 
     def run() -> None:
         for batch in batches:
@@ -180,7 +183,7 @@ def train(device: str, *, translator: inputs.Translator, reference: bool = False
         wait()
 
     def first_losses() -> dict[str, np.ndarray]:
-        compared = make_step(translator.without_dropout()) if translator.dropout else step
+        compared = make_step(translator.without_dropout(), timed=False) if translator.dropout else step
         losses = [compared(batch) for batch in batches[: min(inputs.COMPARED, len(groups[0].sources))]]
         return {"losses": torch.stack(losses).cpu().numpy()}
 

@@ -52,12 +52,13 @@ def masked_cross_entropy(
 def projected_cross_entropy(
     features: Tensor, kernel: Tensor, bias: Tensor, labels: Tensor, weights: Tensor, *, label_smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Return sum over t of weights[t] * loss[t], and loss[t] without its gradient.
+    """Return sum over t of weights[t] * loss[t], and loss[t] without smoothing and without its gradient.
 
     loss is the cross entropy of logits = features @ kernel + bias. The weight 0 masks its position.
     Shapes: features [*batch, T, H], kernel [H, N], bias [N], labels and weights [*batch, T] -> [], [*batch, T].
     """
     is_counted = weights != 0
     logits = torch.where(is_counted.unsqueeze(-1), features, 0) @ kernel + bias
+    nats = masked_cross_entropy(logits, labels, mask=is_counted, reduction="none")
     loss = masked_cross_entropy(logits, labels, mask=is_counted, label_smoothing=label_smoothing, reduction="none")
-    return (weights * loss).sum(), loss.detach()
+    return (weights * loss).sum(), nats.detach()

@@ -12,7 +12,8 @@ from typing import Any
 
 from train.command_line import parse
 from train.config import Config, ConfigError
-from train.run_folder import FORMAT
+from train.manifest import DamageError
+from train.run_folder import FORMAT, MANIFEST, SUMMARY, TEST, check_files
 
 
 class RunError(RuntimeError):
@@ -54,7 +55,7 @@ def plan(out: Path, attentions: Sequence[str], seeds: Sequence[int], arguments: 
 
 
 def is_complete(run: Run) -> bool:
-    """Whether the folder holds the whole run; False for a run that was stopped.
+    """Whether the folder holds the whole run; False for a run that was stopped, or whose results are damaged.
 
     Raises:
         ConfigError: the folder is not a run's, or its run has other settings.
@@ -64,9 +65,14 @@ def is_complete(run: Run) -> bool:
         return False
     if not folder.is_dir() or (any(folder.iterdir()) and not (folder / "config.json").exists()):
         raise ConfigError(f"{folder} is not a run; name another folder with --out")
-    found, summary = _read(folder / "config.json"), _read(folder / "summary.json")
-    if found is None or summary is None or not (folder / "test.jsonl").exists():
+    found, summary = _read(folder / "config.json"), _read(folder / SUMMARY)
+    if found is None or summary is None or not (folder / TEST).exists():
         return False
+    if (folder / MANIFEST).exists():  # a folder without one is of an older version
+        try:
+            check_files(folder, ())
+        except DamageError:
+            return False
     planned = json.loads(json.dumps({"format": FORMAT} | dataclasses.asdict(run.config), default=str))
     differing = [name for name, value in planned.items() if name != "out" and found.get(name) != value]
     if differing:

@@ -60,7 +60,7 @@ def test_each_run_is_trained_once_and_may_be_moved(planned, tmp_path, capsys):
     assert [run.folder.stat().st_mtime_ns for run in moved] == before
 
 
-@pytest.mark.parametrize("lost", ["summary.json", "config.json", "test.jsonl"])
+@pytest.mark.parametrize("lost", ["summary.json", "config.json", "test.jsonl", "manifest.json"])
 def test_only_an_incomplete_run_is_trained_again(planned, capsys, lost):
     train(planned[:2], capsys)
     incomplete, complete = planned[0].folder, planned[1].folder
@@ -68,6 +68,8 @@ def test_only_an_incomplete_run_is_trained_again(planned, capsys, lost):
     (incomplete / "old").write_text("from the first attempt")
     if lost == "test.jsonl":
         (incomplete / lost).unlink()
+    elif lost == "manifest.json":
+        (incomplete / lost).write_text('{"files": {"test.jsonl": ["another SHA-256"]}}')
     else:
         (incomplete / lost).write_text("{")  # the program was killed while it wrote the file
     lines = train(planned[:2], capsys)

@@ -1,8 +1,8 @@
 """Sentence pairs, and their division into training, validation and test."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 class CorpusError(ValueError):
@@ -26,12 +26,21 @@ class Pair(NamedTuple):
     alignment: Alignment | None = None
 
 
+class Pairs(Protocol):
+    """Pairs that can be read again and again. Those of a file are read from the file each time."""
+
+    def __iter__(self) -> Iterator[Pair]:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Pairs for training, validation and test."""
 
-    train: Iterable[Pair]
-    """It can be read again and again. Pairs of a file are read from the file each time."""
+    train: Pairs
     valid: tuple[Pair, ...]
     test: tuple[Pair, ...]
     report: dict[str, int] = field(default_factory=dict)

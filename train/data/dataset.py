@@ -5,12 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
+from threading import Event
 
 import numpy as np
 
 from train.config import Config, ConfigError
 from train.data.corpus import Corpus, CorpusError, Pair
 from train.data.load_corpus import load_corpus
+from train.data.prefetch import prefetch
 from train.data.sentences import PairIds, SentenceWriter
 from train.data.vocabulary import Vocabulary, build_vocabularies
 
@@ -42,10 +44,24 @@ class Data:
     """Whether words are cut into other pieces in each epoch."""
     seed: int
 
-    def train_at(self, epoch: int) -> PairIds:
+    def epochs(self, first: int, end: int) -> Iterator[PairIds]:
+        """Yield `train_at` of the epochs in [first, end); the next one is made while the present one is used."""
+        stop = Event()
+        coming = prefetch((self.train_at(epoch, stop) for epoch in range(first, end)), 1)
+        try:
+            for pairs in coming:  # noqa: UP028  `yield from` would wait for the next epoch before it stops
+                yield pairs
+        finally:
+            stop.set()
+            coming.close()
+
+    def train_at(self, epoch: int, stop: Event | None = None) -> PairIds:
         """Return the ids of the training pairs in an epoch: the same in each, unless words are cut at random.
 
         A sentence that is longer than the longest of `train`, since it was cut into many pieces, is cut as in `train`.
+
+        Args:
+            stop: when it is set, nobody needs the pairs any more, and the rest of them is left out.
         """
         if not self.sampling:
             return self.train
@@ -53,6 +69,8 @@ class Data:
         limits = self.max_source_len, self.max_target_len - 1
         writers = tuple(SentenceWriter(len(vocabulary)) for vocabulary in vocabularies)
         for i, (batch, sides) in enumerate(_encode(self.corpus.train, vocabularies, self.max_len, Counter())):
+            if stop is not None and stop.is_set():
+                break
             texts = [pair.source for pair in batch], [pair.target for pair in batch]
             for side, (vocabulary, writer, limit) in enumerate(zip(vocabularies, writers, limits, strict=True)):
                 seed = int(np.random.SeedSequence([self.seed, epoch, i, side]).generate_state(1)[0])
@@ -61,19 +79,26 @@ class Data:
         return PairIds(*(writer.finish() for writer in writers))
 
     def digest(self) -> str:
-        """Return a SHA-256 of all ids, by which a run that goes on knows its data."""
-        digest = sha256()
+        """Return a SHA-256 of all ids and of the held-out text, by which a run that goes on knows its data."""
+        digest = sha256(repr([(pair.source, pair.target) for pair in self.corpus.valid + self.corpus.test]).encode())
         for pairs in (self.train, self.valid, self.test):
             for array in (pairs.source.ids, pairs.source.offsets, pairs.target.ids, pairs.target.offsets):
                 digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
 
-def load(config: Config) -> Data:
-    """Read or generate the corpus, and turn it into ids; CorpusError or ConfigError if it cannot be used."""
+def load(config: Config, vocabularies: Vocabularies | None = None) -> Data:
+    """Read or generate the corpus, and turn it into ids.
+
+    Args:
+        vocabularies: of a run that goes on; they are learnt from the training pairs if there are none yet.
+
+    Raises:
+        CorpusError, ConfigError: the corpus cannot be used.
+    """
     settings = config.corpus
     corpus = load_corpus(config)
-    vocabularies = build_vocabularies(settings, corpus.train)
+    vocabularies = vocabularies or build_vocabularies(settings, corpus.train)
     report = Counter(corpus.report)
     train = _encode_training(corpus, vocabularies, settings.max_len, report)
     longest = int(train.source.lens.max()), int(train.target.lens.max())

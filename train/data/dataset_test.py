@@ -44,6 +44,19 @@ def test_ids_are_small_and_the_same_in_memory_and_in_a_file(config, monkeypatch)
     assert mapped.target.offsets.tolist() == small.target.offsets.tolist()
 
 
+def test_a_run_that_goes_on_keeps_its_vocabularies_and_sees_that_its_data_changed(config, tmp_path, monkeypatch):
+    config = replace(config, corpus=CorpusConfig(min_freq=2))  # the numbers are <unk>
+    data = dataset.load(config)
+    monkeypatch.setattr(dataset, "build_vocabularies", None)
+    again = dataset.load(config, (data.source, data.target))
+    assert again.source is data.source
+    assert again.digest() == data.digest()
+    text = (tmp_path / "pairs.txt").read_text()
+    for old, new in ((data.corpus.valid[0].target, "sentence one"), (next(iter(data.corpus.train)).target, "one")):
+        (tmp_path / "pairs.txt").write_text(text.replace(f"\t{old}\n", f"\t{new}\n"))
+        assert dataset.load(config, (data.source, data.target)).digest() != data.digest()
+
+
 class Sampled:
     """A vocabulary that cuts words into another number of pieces in each epoch."""
 
@@ -65,6 +78,7 @@ def test_words_cut_at_random_depend_on_the_epoch_alone_and_are_never_longer_than
     one, again, other = (data.train_at(epoch).source for epoch in (1, 1, 2))
     assert one.ids.tolist() == again.ids.tolist()
     assert one.ids.tolist() != other.ids.tolist()
+    assert [pairs.source.ids.tolist() for pairs in data.epochs(1, 3)] == [one.ids.tolist(), other.ids.tolist()]
     assert len(one) == len(data.train)
     assert one.lens.max() == data.max_source_len == 2
     assert one.lens.min() == 1

@@ -1,9 +1,11 @@
 """Fetch a public corpus by its name, once: `tatoeba:eng-fra`, `multi30k:de-en`."""
 
+import fcntl
 import re
 import shutil
 import zipfile
 import zlib
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,18 +138,42 @@ def _download(url: str, digest: str | None) -> Path:
 
     folder, name = _cache(), url.rsplit("/", 1)[-1]
     pooch.get_logger().setLevel("WARNING")
-    downloader = pooch.HTTPDownloader(
-        progressbar=_Bar(name), headers={"User-Agent": "Mozilla/5.0 (jax-attn)"}, timeout=30
-    )
     try:
         known = None if digest is None else f"sha256:{digest}"
-        return Path(pooch.retrieve(url, known, fname=name, path=folder, downloader=downloader))
+        return Path(pooch.retrieve(url, known, fname=name, path=folder, downloader=_fetch_rest))
     except (requests.RequestException, ValueError, OSError) as error:
-        reason = " ".join(str(error).split())
+        no_server = isinstance(error, requests.ConnectionError)
+        reason = "the server cannot be reached" if no_server else " ".join(str(error).split())[:200]
         raise CorpusError(
-            f"{url} cannot be downloaded ({reason[:200]}); fetch it by hand and put it at {folder / name}, "
-            "or name its folder with --mirror"
+            f"{url} cannot be downloaded ({reason}); start again to go on, or fetch it by hand and put it at "
+            f"{folder / name}, or name its folder with --mirror"
         ) from error
+
+
+def _fetch_rest(url: str, output: str, _: object) -> None:
+    """Download a file for pooch. What a cut download left behind is not fetched again, if the server allows that."""
+    import pooch
+
+    name = url.rsplit("/", 1)[-1]
+    part, bar = Path(output).with_name(f"{name}.part"), _Bar(name)
+    with part.open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError("another process is downloading it") from None
+
+        def start(response: Any, *_: object, **__: object) -> None:
+            if response.status_code in (HTTPStatus.OK, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
+                file.truncate(0)  # the server sends the whole file, or has another one
+
+        headers = {"User-Agent": "Mozilla/5.0 (jax-attn)", "Accept-Encoding": "identity"}
+        if file.tell():
+            headers["Range"] = f"bytes={file.tell()}-"
+        try:
+            pooch.HTTPDownloader(bar, headers=headers, timeout=30, hooks={"response": start})(url, file, None)
+        finally:
+            bar.close()
+        part.replace(output)
 
 
 class _Bar:
@@ -171,4 +197,5 @@ class _Bar:
         self._progress.reset(self._task)
 
     def close(self) -> None:
-        self._progress.stop()
+        if not self._progress.disable:
+            self._progress.stop()

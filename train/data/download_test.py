@@ -1,10 +1,12 @@
 """Public corpora from a mirror, and what is said without a network."""
 
 import gzip
+import io
 import threading
 import zipfile
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
 
 import pytest
 
@@ -34,9 +36,13 @@ def test_multi30k_has_three_parts(mirror):
     for part, count in (("train", 5), ("val", 2), ("test_2016_flickr", 1)):
         for language in ("de", "en"):
             (mirror / f"{part}.{language}").write_text("".join(f"{part} {language} {i}\n" for i in range(count)))
-    corpus = load_corpus(Config(data=("multi30k:en-de",), mirror=str(mirror)))
+    name = "multi30k:en-de"
+    corpus = load_corpus(Config(data=(name,), mirror=str(mirror)))
     assert [len(part) for part in (list(corpus.train), corpus.valid, corpus.test)] == [5, 2, 1]
     assert corpus.test[0][:2] == ("test_2016_flickr en 0", "test_2016_flickr de 0")
+    (mirror / "own.txt").write_text("a\tb\nc\td\n")
+    corpus = load_corpus(Config(data=(str(mirror / "own.txt"),), valid=(name,), test=(name,), mirror=str(mirror)))
+    assert [len(part) for part in (corpus.valid, corpus.test)] == [2, 1]  # the parts of these names
 
 
 def test_tatoeba_is_unpacked_once_and_read_in_both_directions(mirror, cache):
@@ -77,38 +83,58 @@ def test_a_damaged_file_of_a_mirror_is_an_error(mirror, cache):
 
 
 class Server(BaseHTTPRequestHandler):
-    """Send half of every file at first, and then whole ones; count the requests."""
+    """Cuts the first answer short. It sends the rest of a file if it `knows_ranges`, else the whole file again."""
 
     content = b""
-    requests = 0
+    knows_ranges = True
+    sent: ClassVar[list[int]] = []
+    """The size of each answer."""
 
     def do_GET(self):
-        Server.requests += 1
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.content)))
+        start = int(self.headers.get("Range", "bytes=0-")[6:-1]) if self.knows_ranges else 0
+        rest = self.content[start:]
+        self.send_response(206 if start else 200)
+        self.send_header("Content-Length", str(len(rest)))
         self.end_headers()
-        self.wfile.write(self.content[: None if Server.requests > 1 else len(self.content) // 2])
+        self.sent.append(self.wfile.write(rest if self.sent else rest[: len(rest) // 2]))
 
     def log_message(self, *_):
         pass
 
 
-def test_a_download_cut_short_is_an_error_and_a_whole_one_is_made_once(mirror, cache):
-    with zipfile.ZipFile(mirror / "fra-eng.zip", "w") as archive:
+@pytest.fixture
+def address(monkeypatch):
+    """The address of a server that has one corpus, whatever is asked for."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
         archive.writestr("fra.txt", "Go.\tVa !\n" * 1000)
-    Server.content = (mirror / "fra-eng.zip").read_bytes()
+    monkeypatch.setattr(Server, "content", packed.getvalue())
+    monkeypatch.setattr(Server, "sent", [])
     with HTTPServer(("127.0.0.1", 0), Server) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_port}"
-        with pytest.raises(CorpusError, match=r"fra-eng\.zip cannot be downloaded"):
-            fetch("tatoeba:eng-fra", address)
-        assert not list(cache.iterdir())
-        for _ in "12":
-            assert fetch("tatoeba:eng-fra", address).train.paths == (cache / "fra.txt",)
-        assert Server.requests == 2
-        with pytest.raises(CorpusError, match=r"train\.de\.gz cannot be downloaded \(SHA256 hash of downloaded file"):
-            fetch("multi30k:de-en", address)
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+@pytest.mark.parametrize("knows_ranges", [True, False])
+def test_a_download_that_was_cut_goes_on_and_a_whole_one_is_made_once(address, cache, monkeypatch, knows_ranges):
+    monkeypatch.setattr(Server, "knows_ranges", knows_ranges)
+    with pytest.raises(CorpusError, match=r"fra-eng\.zip cannot be downloaded .* start again to go on"):
+        fetch("tatoeba:eng-fra", address)
+    assert [path.name for path in cache.iterdir()] == ["fra-eng.zip.part"]
+    for _ in "12":
+        assert fetch("tatoeba:eng-fra", address).train.paths == (cache / "fra.txt",)
+    assert len(Server.sent) == 2
+    assert (Server.sent[1] < len(Server.content)) == knows_ranges
+    assert (cache / "fra-eng.zip").read_bytes() == Server.content
+    assert not list(cache.glob("*.part"))
+
+
+def test_a_file_with_another_checksum_is_an_error_and_removed(address, cache):
+    Server.sent.append(0)
+    with pytest.raises(CorpusError, match=r"train\.de\.gz cannot be downloaded \(SHA256 hash of downloaded file"):
+        fetch("multi30k:de-en", address)
+    assert not list(cache.iterdir())
 
 
 def test_without_a_network_the_error_names_the_file_and_its_place(cache):

@@ -32,7 +32,10 @@ def load_corpus(config: Config) -> Corpus:
     report: Counter[str] = Counter()
     pairs = show_progress(read_pairs(given.train, report), f"reading {given.train.paths[0].name}")
     sources, targets = hash_pairs(pairs)
-    held_out = {"valid": _read_whole(given.valid, report), "test": _read_whole(given.test, report)}
+    held_out = {
+        name: None if files is None else read_whole(files, report)
+        for name, files in (("valid", given.valid), ("test", given.test))
+    }
     parts = _split(sources, targets, config.corpus, held_out, report)
     chosen = {"valid": parts.valid, "test": parts.test}
     drawn = _read_chosen(given.train, np.concatenate(list(chosen.values())))
@@ -59,18 +62,25 @@ def _generate(config: CorpusConfig) -> Corpus:
     return Corpus(train, valid, test)
 
 
+def find_corpus(names: tuple[str, ...], languages: tuple[str, ...], mirror: str | None, option: str) -> NamedCorpus:
+    """Return the files that an option names: those of a public corpus, or files of the user as the part `train`.
+
+    Raises:
+        CorpusError: there are no such files, or a public corpus cannot be fetched.
+    """
+    if len(names) == 1 and is_name(names[0]):
+        return fetch(names[0], mirror)
+    return NamedCorpus(find_files(names, languages, option))
+
+
 def _given_files(config: Config) -> NamedCorpus:
     """Return the files of --data, --valid and --test; a public corpus may have all three."""
-    given = {}
-    for option, names in (("--data", config.data), ("--valid", config.valid), ("--test", config.test)):
-        if len(names) == 1 and is_name(names[0]):
-            given[option] = fetch(names[0], config.mirror)
-        elif names:
-            given[option] = NamedCorpus(find_files(names, config.languages, option))
-    valid, test = given.get("--valid"), given.get("--test")
-    data = given["--data"]
-    files = NamedCorpus(data.train, valid.train if valid else data.valid, test.train if test else data.test)
-    for name, part in (("valid", files.valid), ("test", files.test)):
+    files = find_corpus(config.data, config.languages, config.mirror, "--data")
+    for name in ("valid", "test"):
+        if names := getattr(config, name):
+            given = find_corpus(names, config.languages, config.mirror, f"--{name}")
+            files = files._replace(**{name: getattr(given, name) or given.train})
+        part = getattr(files, name)
         if part is not None and getattr(config.corpus, name) is not None:
             raise CorpusError(
                 f"--corpus.{name} is a number of pairs held out of --data; leave it out where {part} is given"
@@ -78,10 +88,8 @@ def _given_files(config: Config) -> NamedCorpus:
     return files
 
 
-def _read_whole(files: PairFiles | None, report: Counter[str]) -> tuple[Pair, ...] | None:
+def read_whole(files: PairFiles, report: Counter[str]) -> tuple[Pair, ...]:
     """Read a file for validation or test; add what is wrong with it to the report."""
-    if files is None:
-        return None
     found: Counter[str] = Counter()
     pairs = tuple(read_pairs(files, found))
     for reason, count in found.items():

@@ -1,14 +1,14 @@
 """Compute the next items of an iterator in a thread, while the present one is used."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
 
-def prefetch(items: Iterable[Item], ahead: int = 2) -> Iterator[Item]:
+def prefetch(items: Iterable[Item], ahead: int = 2) -> Generator[Item]:
     """Yield the items, of which up to `ahead` are computed in advance, one after another in one thread.
 
     An exception of the iterator is raised where its item would have come. When the consumer stops (or closes the

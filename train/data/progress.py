@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -17,7 +18,10 @@ EVERY = 4096
 
 
 def show_progress(items: Iterable[Item], task: str, total: int | None = None) -> Iterator[Item]:
-    """Yield the items. If that takes more than a second, a terminal shows the task and the number of items."""
+    """Yield the items. If that takes more than a second, a terminal shows the task and the number of items.
+
+    In the background nothing is shown.
+    """
     started = time.monotonic()
     bar = None
     try:
@@ -25,7 +29,7 @@ def show_progress(items: Iterable[Item], task: str, total: int | None = None) ->
             if count % EVERY == 0 and count:
                 if bar is not None:
                     bar.update(bar.task_ids[0], completed=count)
-                elif time.monotonic() - started > PATIENCE:
+                elif time.monotonic() - started > PATIENCE and current_thread() is main_thread():
                     bar = _start_bar(task, total)
             yield item
     finally:

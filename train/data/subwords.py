@@ -2,10 +2,14 @@
 
 import io
 import re
+from array import array
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import sentencepiece
 
 from train.config import ConfigError, CorpusConfig
@@ -13,13 +17,20 @@ from train.data.tokens import clean
 from train.data.vocabulary import EOS, SPECIAL, UNKNOWN, Vocabulary, until_eos
 
 if TYPE_CHECKING:
-    from train.data.corpus import Pair
+    from train.data.corpus import Pairs
 
 SPACE = "\u2581"
 """Stands for a space in a piece: a piece that begins with it begins a word."""
 
-MAX_SENTENCES = 2_000_000
-"""Sentences that pieces are learnt from, at most; of more, as many are drawn from all of them."""
+MAX_SENTENCES = 500_000
+"""Sentences that pieces are learnt from, at most; of more pairs, every n-th is taken. (Sentencepiece would draw other
+ones in each process, whatever its seed.)"""
+
+NUM_CUTS = 16
+"""Cuts of a word that are drawn from."""
+
+MAX_WORDS = 2**16
+"""Words whose cuts are kept in memory."""
 
 NUM_THREADS = 8
 """Threads of the training. The pieces depend on it, and so it is the same on every machine."""
@@ -41,13 +52,14 @@ class PieceVocabulary:
 
         Args:
             model: the content of the model's file.
-            sampling: of `sample_all`. unigram: cuts are drawn with a probability proportional to theirs to the power of
-                this number. bpe: each merge is left out with this probability. 0 is off.
+            sampling: of `sample_all`, for unigram pieces: the best cuts of a word are drawn with a probability
+                proportional to theirs to the power of this number; 0 is off.
 
         Raises:
             ValueError: it is no such model, or one with other special ids.
         """
         self.model, self.sampling = model, sampling
+        self._cuts = lru_cache(MAX_WORDS)(self._draw_cuts)
         try:
             self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
         except (RuntimeError, OSError) as error:
@@ -79,15 +91,34 @@ class PieceVocabulary:
         return self._pieces.encode([clean(text) for text in texts])
 
     def sample_all(self, texts: Sequence[str], seed: int) -> list[list[int]]:
-        """Draw the cuts of each text (Kudo, 2018; Provilkov et al., 2020), see `sampling`."""
+        """Draw the cut of each word from its `NUM_CUTS` best ones (Kudo, 2018); see `sampling`.
+
+        Sentencepiece draws, too, but in each process differently, whatever its seed.
+        """
         if not self.sampling:
             return self.encode_all(texts)
-        # The generator belongs to a thread and takes the seed when the thread begins. With num_threads=1 each call has
-        # one new thread, so that the same seed draws the same.
-        sentencepiece.set_random_generator_seed(seed % 2**32)
-        return self._pieces.encode(
-            [clean(text) for text in texts], enable_sampling=True, alpha=self.sampling, nbest_size=-1, num_threads=1
-        )
+        words = [clean(text).split() for text in texts]
+        draws = iter(np.random.default_rng(seed).random(sum(map(len, words))).tolist())
+        found = []
+        for sentence in words:
+            ids: list[int] = []
+            for word, draw in zip(sentence, draws, strict=False):
+                cuts, bounds = self._cuts(word)
+                ids.extend(cuts[bisect(bounds, draw)])
+            found.append(ids)
+        return found
+
+    def _draw_cuts(self, word: str) -> tuple[list["array[int]"], "array[float]"]:
+        """Return some cuts of a word, and the upper bounds in [0, 1] of the draws that give all but the last."""
+        cuts = self._pieces.nbest_encode_as_ids(word, NUM_CUTS)
+        logs = np.array([sum(self._scores[i] for i in cut) for cut in cuts]) * self.sampling
+        weights = np.exp(logs - logs.max(initial=-np.inf))
+        bounds = np.cumsum(weights)[:-1] / max(weights.sum(), 1e-300)
+        return [array("i", cut) for cut in cuts], array("d", bounds)
+
+    @cached_property
+    def _scores(self) -> list[float]:
+        return [self._pieces.get_score(i) for i in range(len(self))]
 
     def decode(self, ids: Iterable[int]) -> str:
         text: str = self._pieces.decode(until_eos(ids, len(self)))
@@ -118,7 +149,7 @@ class PieceVocabulary:
         return self.model
 
 
-def train_pieces(config: CorpusConfig, pairs: Iterable["Pair"]) -> tuple[Vocabulary, Vocabulary]:
+def train_pieces(config: CorpusConfig, pairs: "Pairs") -> tuple[Vocabulary, Vocabulary]:
     """Learn the pieces of both languages together, or of each: the same pairs give the same bytes.
 
     Raises:
@@ -131,11 +162,13 @@ def train_pieces(config: CorpusConfig, pairs: Iterable["Pair"]) -> tuple[Vocabul
     return source, target
 
 
-def _learn(pairs: Iterable["Pair"], sides: Sequence[str], config: CorpusConfig) -> bytes:
+def _learn(pairs: "Pairs", sides: Sequence[str], config: CorpusConfig) -> bytes:
     """Learn pieces with every character, or without the rarest ones where there are too many."""
+    step = max(1, -(-len(pairs) * len(sides) // MAX_SENTENCES))
     for coverage in (1.0, 0.9995):
         try:
-            return _train((getattr(pair, side) for pair in pairs for side in sides), config, coverage)
+            texts = (getattr(pair, side) for pair in islice(pairs, 0, None, step) for side in sides)
+            return _train(texts, config, coverage)
         except RuntimeError as error:
             message = str(error)
             if "smaller than required_chars" not in message:
@@ -145,7 +178,6 @@ def _learn(pairs: Iterable["Pair"], sides: Sequence[str], config: CorpusConfig) 
 
 def _train(texts: Iterator[str], config: CorpusConfig, coverage: float) -> bytes:
     """Learn pieces of cleaned texts. There is no other normalisation, so that `decode` gives the text again."""
-    sentencepiece.set_random_generator_seed(0)
     model = io.BytesIO()
     special: dict[str, Any] = {f"{name[1:-1]}_piece": name for name in SPECIAL}
     special |= {f"{name[1:-1]}_id": i for i, name in enumerate(SPECIAL)}
@@ -158,8 +190,7 @@ def _train(texts: Iterator[str], config: CorpusConfig, coverage: float) -> bytes
         normalization_rule_name="identity",
         **special,
         unk_surface=SPECIAL[UNKNOWN],
-        input_sentence_size=MAX_SENTENCES,
-        shuffle_input_sentence=True,
+        shuffle_input_sentence=False,
         num_threads=NUM_THREADS,
         minloglevel=3,
     )

@@ -2,11 +2,14 @@ import gzip
 import random
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from train.config import ConfigError, CorpusConfig
+from train.data import subwords
 from train.data.corpus import Pair
 from train.data.embedded import grammar
 from train.data.subwords import PieceVocabulary
@@ -25,7 +28,12 @@ def build(tokenizer="unigram", **settings):
 
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
 def pieces(request) -> PieceVocabulary:
-    return build(request.param, sampling=0.2)[1]
+    return build(request.param)[1]
+
+
+@pytest.fixture(scope="module")
+def sampled() -> PieceVocabulary:
+    return build(sampling=0.2)[1]
 
 
 def test_text_goes_in_and_comes_out_with_its_case(pieces):
@@ -67,13 +75,32 @@ def test_the_same_pairs_give_the_same_bytes_and_joint_is_one_for_both():
     assert apart[1].decode(apart[1].encode(TEXTS[0])) == TEXTS[0]
 
 
-def test_sampling_is_a_function_of_texts_and_seed(pieces):
-    first = pieces.sample_all(TEXTS, 1)
-    pieces.sample_all(TEXTS[:7], 5)
-    assert pieces.sample_all(TEXTS, 1) == first != pieces.sample_all(TEXTS, 2)
-    assert [pieces.decode(ids) for ids in first] == TEXTS
-    plain = PieceVocabulary(pieces.to_bytes())
+def test_of_too_many_pairs_every_nth_teaches_the_same_pieces_in_every_process(monkeypatch):
+    monkeypatch.setattr(subwords, "MAX_SENTENCES", 600)
+    pieces = build()[0]
+    monkeypatch.undo()
+    assert pieces == build_vocabularies(CorpusConfig(tokenizer="unigram", vocab_size=300), PAIRS[::4])[0] != build()[0]
+
+
+def test_sampling_is_a_function_of_texts_and_seed(sampled):
+    first = sampled.sample_all(TEXTS, 1)
+    sampled.sample_all(TEXTS[:7], 5)
+    assert sampled.sample_all(TEXTS, 1) == first != sampled.sample_all(TEXTS, 2)
+    assert [sampled.decode(ids) for ids in first] == TEXTS
+    plain = PieceVocabulary(sampled.to_bytes())
     assert plain.sample_all(TEXTS, 1) == plain.encode_all(TEXTS) != first
+
+
+def test_cuts_are_drawn_with_the_probabilities_of_the_model(sampled):
+    best = PieceVocabulary(sampled.to_bytes(), 1e3)
+    for text in [*TEXTS[:50], "龍龍 all"]:
+        assert best.sample_all([text], 0) == [sampled.encode(text)]
+    word = max({word for text in TEXTS for word in text.split()}, key=len)
+    found = Counter(map(tuple, sampled.sample_all([word] * 20_000, 3)))
+    assert {sampled.decode(cut) for cut in found} == {word}
+    weights = {cut: np.exp(0.2 * sum(sampled._pieces.get_score(i) for i in cut)) for cut in found}
+    expected = {cut: weight / sum(weights.values()) for cut, weight in weights.items()}
+    assert all(abs(found[cut] / 20_000 - p) < 0.02 for cut, p in expected.items())
 
 
 def test_a_size_that_does_not_fit_the_corpus_is_an_error_with_the_one_that_would():
@@ -97,10 +124,12 @@ def test_saving_and_loading(tmp_path, pieces):
             load_vocabularies(tmp_path, "unigram")
 
 
-def test_nothing_is_logged():
-    program = "from train.data.subwords_test import build; build()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=Path(__file__).parents[2])
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+def test_every_process_draws_the_same_and_nothing_is_logged(sampled):
+    program = "from train.data.subwords_test import TEXTS, build; print(build(sampling=0.2)[1].sample_all(TEXTS, 7))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, cwd=Path(__file__).parents[2], text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == (f"{sampled.sample_all(TEXTS, 7)}\n", "")
 
 
 MULTI30K = Path(__file__).parents[3] / "shared" / "data" / "multi30k"

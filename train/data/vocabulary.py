@@ -11,7 +11,7 @@ from train.data.tokens import SUBWORDS, Tokenizer, detokenize, tokenize
 
 if TYPE_CHECKING:
     from train.config import CorpusConfig
-    from train.data.corpus import Pair
+    from train.data.corpus import Pairs
 
 PAD, BOS, EOS, UNKNOWN = range(4)
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -147,7 +147,7 @@ def until_eos(ids: Iterable[int], size: int) -> list[int]:
     return found
 
 
-def build_vocabularies(config: "CorpusConfig", pairs: Iterable["Pair"]) -> tuple[Vocabulary, Vocabulary]:
+def build_vocabularies(config: "CorpusConfig", pairs: "Pairs") -> tuple[Vocabulary, Vocabulary]:
     """Learn both vocabularies from the training pairs; ConfigError if they are too few for the size asked for."""
     if config.tokenizer in SUBWORDS:
         from train.data.subwords import train_pieces
@@ -168,18 +168,18 @@ def save_vocabularies(folder: Path, source: Vocabulary, target: Vocabulary) -> N
         (folder / name).write_bytes(vocabulary.to_bytes())
 
 
-def load_vocabularies(folder: Path, tokenizer: Tokenizer) -> tuple[Vocabulary, Vocabulary]:
-    """Read the two files that `save_vocabularies` wrote.
+def load_vocabularies(folder: Path, tokenizer: Tokenizer, sampling: float = 0.0) -> tuple[Vocabulary, Vocabulary]:
+    """Read the two files that `save_vocabularies` wrote; a training that goes on gives its `sampling`.
 
     Raises:
         FileNotFoundError: there is no such file.
         ConfigError: a file is damaged, or holds something else.
     """
-    source, target = (_load(folder / name, tokenizer) for name in FILES[tokenizer])
+    source, target = (_load(folder / name, tokenizer, sampling) for name in FILES[tokenizer])
     return source, target
 
 
-def _load(path: Path, tokenizer: Tokenizer) -> Vocabulary:
+def _load(path: Path, tokenizer: Tokenizer, sampling: float) -> Vocabulary:
     from train.config import ConfigError
 
     content = path.read_bytes()
@@ -187,7 +187,7 @@ def _load(path: Path, tokenizer: Tokenizer) -> Vocabulary:
         if tokenizer in SUBWORDS:
             from train.data.subwords import PieceVocabulary
 
-            return PieceVocabulary(content)
+            return PieceVocabulary(content, sampling)
         try:
             words = json.loads(content.decode())
         except ValueError as error:

@@ -6,6 +6,10 @@ from typing import BinaryIO
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
+LONGEST = 2**24
+"""Bytes of a line, at most: a file that never ends a line, such as /dev/zero, would fill the memory."""
+
+
 class InputError(ValueError):
     """Input that cannot be read; the message says where and why."""
 
@@ -17,9 +21,9 @@ def read_lines(file: BinaryIO, name: str) -> Iterator[str]:
     translation must stand on the line of its source.
 
     Raises:
-        InputError: a line is not UTF-8.
+        InputError: a line is not UTF-8, or has more than `LONGEST` bytes.
     """
-    for number, raw in enumerate(file, 1):
+    for number, raw in enumerate(raw_lines(file, name), 1):
         if number == 1:
             raw = raw.removeprefix(BYTE_ORDER_MARK)
         try:
@@ -29,6 +33,16 @@ def read_lines(file: BinaryIO, name: str) -> Iterator[str]:
                 f"line {number} of {name} is not UTF-8: byte {error.start + 1} of it is 0x{raw[error.start]:02x}; "
                 "convert the text with iconv"
             ) from None
+
+
+def raw_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
+    """Yield lines as they are; InputError for one of more than `LONGEST` bytes."""
+    number = 0
+    while raw := file.readline(LONGEST + 1):
+        number += 1
+        if len(raw) > LONGEST:
+            raise InputError(f"line {number} of {name} has more than {LONGEST:,} bytes; is it a text?")
+        yield raw
 
 
 def batched(lines: Iterable[str], size: int) -> Iterator[Sequence[str]]:

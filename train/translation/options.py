@@ -10,6 +10,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
 from train.config import ConfigError, outside
+from train.run_folder import WEIGHTS
 
 OptionalInt = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
 OptionalFloat = Annotated[float | None, arg(metavar="X", help_behavior_hint="")]
@@ -113,7 +114,7 @@ class Options:
     sentences: Annotated[Positional[tuple[str, ...]], arg(metavar="[SENTENCE ...]", help_behavior_hint="")]
     """Sentences to translate. Without any, --file or the standard input is read."""
     file: OptionalFile = None
-    """Read a UTF-8 text, one sentence a line."""
+    """Read a UTF-8 text, one sentence a line; `-` is the standard input, which is read without --file too."""
     beam_size: Annotated[int | None, arg(aliases=["--beam"], metavar="N", help_behavior_hint="")] = None
     """Keep N hypotheses at each step (beam search). 1 is greedy search."""
     output: Output = Output()
@@ -143,7 +144,7 @@ def parse(arguments: list[str], description: str | None) -> Options:
     wrong += [refusal for path in (heatmap, page) if path is not None for refusal in _refusals(path, options)]
     if wrong:
         raise ConfigError("; ".join(wrong))
-    return options
+    return dataclasses.replace(options, file=None) if str(options.file) == "-" else options
 
 
 KINDS = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
@@ -158,10 +159,11 @@ def _refusals(path: Path, options: Options) -> list[str]:
         return [f"{path} cannot be written: it must be a file in a folder that exists"]
     if not path.exists():
         return []
-    if options.file is not None and options.file.exists() and path.samefile(options.file):
+    text = Path("/dev/stdin") if options.file is None else options.file
+    if text.exists() and path.samefile(text):
         return [f"{path} is the text to translate: name another file"]
-    if any(path.resolve().is_relative_to(run.resolve()) for run in (options.run, *options.model.ensemble)):
-        return [f"{path} is a file of the run: name another file"]
+    if any((folder / WEIGHTS).exists() for folder in path.resolve().parents):
+        return [f"{path} is a file of a run: name another file"]
     with contextlib.suppress(OSError):
         head = b""
         if path.is_file():

@@ -13,8 +13,8 @@ from train.config import Config, ConfigError, ModelConfig, SearchConfig, wrong_n
 from train.config_file import NO_SETTINGS, read_settings
 from train.data.tokens import Tokenizer
 from train.data.vocabulary import FILES, Vocabulary, load_vocabularies
-from train.manifest import DamageError, check, read_json
-from train.run_folder import FORMAT, MANIFEST, WEIGHTS, read_manifest
+from train.manifest import DamageError, read_json
+from train.run_folder import FORMAT, MANIFEST, WEIGHTS, check_files
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class SavedRun:
         if (folder / MANIFEST).exists():  # a folder without one is of an older version
             needed = "config.json", WEIGHTS, *FILES[tokenizer]
             try:
-                check(folder, read_manifest(folder, needed))
+                check_files(folder, needed)
             except DamageError:  # the weights may have been replaced by a run that is still training
-                check(folder, read_manifest(folder, needed))
+                check_files(folder, needed)
         source, target = load_vocabularies(folder, tokenizer)
         old_name = "max_source_words"  # of folders that hold words alone
         source_name = old_name if old_name in settings else "max_source_len"

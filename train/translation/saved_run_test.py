@@ -9,7 +9,7 @@ import pytest
 from train.config import Config, ConfigError
 from train.translation.saved_run import SavedRun
 
-FILES = ("config.json", "model.safetensors", "source.json", "target.json")
+FILES = ("config.json", "model.safetensors", "source.json", "target.json", "test.jsonl", "summary.json")
 
 
 @pytest.fixture
@@ -30,6 +30,8 @@ def test_every_flipped_bit_is_found_and_the_file_named(copy):
                 SavedRun.load(copy)
             assert path.name == "manifest.json" or path.name in str(error.value)
         path.write_bytes(whole)
+    for name in ("test.jsonl", "summary.json"):  # a copy to translate with needs no results
+        (copy / name).unlink()
     SavedRun.load(copy)
 
 

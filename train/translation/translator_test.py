@@ -1,6 +1,7 @@
 """Words out of pieces, and the widths of the search."""
 
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -117,10 +118,14 @@ def test_validation_gives_the_scores_of_the_evaluation_and_compiles_once(folder)
 def test_no_file_but_a_picture_or_a_page_is_overwritten(folder, tmp_path, capsys):
     text, page = tmp_path / "in.txt", tmp_path / "a.html"
     text.write_text(SENTENCES[0])
-    kept = {path: path.read_bytes() for path in (text, folder / "config.json", folder / "attention.png")}
-    for path, message in zip(
-        kept, ("is the text to translate", "is a file of the run", "is a file of the run"), strict=True
-    ):
+    other = tmp_path / "other"
+    other.mkdir()
+    for name in ("model.safetensors", "attention.png"):
+        shutil.copy(folder / name, other)
+    of_runs = (folder / "config.json", folder / "attention.png", other / "attention.png")
+    kept = {path: path.read_bytes() for path in (text, *of_runs)}
+    for path in kept:
+        message = "is the text to translate" if path == text else "is a file of a run"
         for option in ("--page", "--heatmap") if path.suffix == ".png" else ("--page",):
             assert main([str(folder), "--file", str(text), option, str(path), "--force"]) == 2
             assert message in capsys.readouterr().err
