@@ -11,7 +11,8 @@ compare               both sides run, their tensors measured, and the verdict
 Its users:
 
 cases                 the registry: every public name, its PyTorch twin and its inputs; third parties' twins
-training              whole trainings, step by step
+training              whole trainings, step by step: `jax_attn`'s, and one's own (compare_training)
+golden, dump          PyTorch's side in a file, for a machine without PyTorch
 properties            statements that hold for any numbers, such as "masking equals deleting"
 faults                mistakes planted on purpose, in the code of either framework: the comparison must see each
 diagnosis             where two programs differ, and which known mistake explains it
@@ -19,27 +20,59 @@ report                tables and a page: `python -m parity_tests`
 plugin                the fixture `parity` for pytest
 """
 
-from parity_tests.case import Case, JaxSide, TorchSide, Variant
-from parity_tests.compare import Measurement, compare_case
-from parity_tests.diagnosis.bisect import Divergence, find_divergence
-from parity_tests.diagnosis.updates import UpdateDivergence, find_update_divergence
-from parity_tests.jax_side import jax_function, linen_module
-from parity_tests.taps import tap
-from parity_tests.torch_side import torch_function, torch_module
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parity_tests.case import Case, JaxSide, TorchSide, Variant
+    from parity_tests.compare import Measurement, compare_case
+    from parity_tests.diagnosis.bisect import Divergence, find_divergence
+    from parity_tests.diagnosis.updates import UpdateDivergence, find_update_divergence
+    from parity_tests.golden import GoldenError, load_golden
+    from parity_tests.jax_side import jax_function, linen_module
+    from parity_tests.taps import tap
+    from parity_tests.torch_side import torch_function, torch_module
+    from parity_tests.training.comparison import TrainingReport, compare_training
+
+_PLACES = {
+    "case": ("Case", "JaxSide", "TorchSide", "Variant"),
+    "compare": ("Measurement", "compare_case"),
+    "diagnosis.bisect": ("Divergence", "find_divergence"),
+    "diagnosis.updates": ("UpdateDivergence", "find_update_divergence"),
+    "golden": ("GoldenError", "load_golden"),
+    "jax_side": ("jax_function", "linen_module"),
+    "taps": ("tap",),
+    "torch_side": ("torch_function", "torch_module"),
+    "training.comparison": ("TrainingReport", "compare_training"),
+}
+"""File -> the names that it exports. They are imported when they are first used: pytest imports this package wherever
+it is installed, and a program that only taps its tensors needs no PyTorch."""
+
+
+def __getattr__(name: str) -> Any:
+    for place, names in _PLACES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{place}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "Case",
     "Divergence",
+    "GoldenError",
     "JaxSide",
     "Measurement",
     "TorchSide",
+    "TrainingReport",
     "UpdateDivergence",
     "Variant",
     "compare_case",
+    "compare_training",
     "find_divergence",
     "find_update_divergence",
     "jax_function",
     "linen_module",
+    "load_golden",
     "tap",
     "torch_function",
     "torch_module",

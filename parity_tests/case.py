@@ -42,6 +42,8 @@ class TorchSide:
     """(module, inputs, options) -> outputs; the module is None where there is none."""
     build: Callable[..., Any] | None = None
     """(options, inputs) -> an nn.Module. Its weights are drawn by name and given to both sides."""
+    golden: Any = None
+    """A record of PyTorch's runs, which takes their place (see `parity_tests.golden`)."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from parity_tests.case import Case, Variant
 from parity_tests.jax_side import Transform, run_jax
 from parity_tests.numbers import Numbers, Run, is_floating, make_numbers
 from parity_tests.taps import recording
-from parity_tests.torch_side import run_torch
 
 DRAWS = 8
 """The draws of weights and directions over which errors below float64 are averaged."""
@@ -77,17 +76,24 @@ def run_both(
     record: bool = False,
 ) -> Runs:
     """Run both sides on the same numbers; `jax_numbers` gives JAX others, `record` adds the intermediate tensors."""
-    with recording() if record else nullcontext() as trace:
-        torch_run = run_torch(case, variant, numbers, dtype)
-    torch_run = truth = replace(torch_run, trace=trace)
+    torch_run = truth = _run_torch(case, variant, numbers, dtype, dtype, record)
     if dtype != "float64":
-        with recording() if record else nullcontext() as trace:
-            truth = run_torch(case, variant, numbers, "float64")
-        truth = replace(truth, trace=trace)
+        truth = _run_torch(case, variant, numbers, dtype, "float64", record)
     with recording() if record else nullcontext() as trace:
         given = numbers if jax_numbers is None else jax_numbers
         jax_run = run_jax(case, variant, given, dtype, given.directions(torch_run), transform)
     return Runs(replace(jax_run, trace=trace), torch_run, truth)
+
+
+def _run_torch(case: Case, variant: Variant, numbers: Numbers, of: str, dtype: str, record: bool) -> Run:
+    """Run PyTorch in `dtype` on numbers rounded to the dtype `of`, or read that run from its record."""
+    if case.torch.golden is not None:
+        return case.torch.golden.run(variant.name, of, dtype)
+    from parity_tests.torch_side import run_torch  # which a machine that has a record need not have
+
+    with recording() if record else nullcontext() as trace:
+        run = run_torch(case, variant, numbers, dtype)
+    return replace(run, trace=trace)
 
 
 def unit_roundoff(dtype: str) -> float:
@@ -137,14 +143,21 @@ def compare_runs(case: Case, variant: Variant, dtype: str, runs: Runs) -> list[M
     return [judge.measure(name, *(run.tensors.get(name) for run in runs)) for name in names]
 
 
+def name_of_draw(variant: str, draw: int) -> str:
+    """Name the draws of a variant; the first has the variant's own name."""
+    return f"{variant} {draw}" if draw else variant
+
+
 def compare_variant(case: Case, variant: Variant, dtype: str, transform: Transform = jax.jit) -> list[Measurement]:
     """Run both sides and measure every tensor; below float64 for several draws of weights and directions."""
     by_draw = []
-    for draw in range(1 if dtype == "float64" else DRAWS):
-        numbers = make_numbers(case, replace(variant, name=f"{variant.name} {draw}") if draw else variant, dtype)
+    draws = case.torch.golden.draws(dtype) if case.torch.golden is not None else DRAWS
+    for draw in range(1 if dtype == "float64" else draws):
+        drawn = replace(variant, name=name_of_draw(variant.name, draw))
+        numbers = make_numbers(case, drawn, dtype)
         if draw and not numbers.weights and not numbers.differentiated:
             break  # nothing is drawn
-        by_draw.append(compare_runs(case, variant, dtype, run_both(case, variant, numbers, dtype, transform=transform)))
+        by_draw.append(compare_runs(case, variant, dtype, run_both(case, drawn, numbers, dtype, transform=transform)))
     return [mean_of_draws(measured) for measured in zip(*by_draw, strict=True)]
 
 

@@ -1,7 +1,7 @@
 """The numbers that both sides of a variant are given: inputs, weights and directions, rounded to the run's dtype."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax.numpy as jnp
@@ -48,6 +48,8 @@ class Numbers:
     """The inputs with a gradient."""
     direction: Callable[[str, Shape], np.ndarray]
     """(name and shape of an output) -> the direction along which it is differentiated."""
+    buffers: dict[str, np.ndarray] = field(default_factory=dict)
+    """Running statistics, other floating buffers and frozen parameters, by PyTorch name: they have no gradient."""
 
     def directions(self, like: Run) -> dict[str, np.ndarray]:
         """The directions for the floating outputs of PyTorch's run; none if it has no gradients."""
@@ -58,7 +60,9 @@ class Numbers:
 
 
 def make_numbers(case: Case, variant: Variant, dtype: str) -> Numbers:
-    """Draw and round a variant's inputs, weights and directions."""
+    """Draw and round a variant's inputs, weights and directions, or read them from PyTorch's record."""
+    if case.torch.golden is not None:
+        return case.torch.golden.numbers(variant.name, dtype)
     shapes = {}
     if case.torch.build is not None:
         module = case.torch.build(variant.options, variant.inputs)

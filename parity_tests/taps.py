@@ -9,6 +9,7 @@ recorded where a program asks for it, in both frameworks alike:
 Outside a recording `tap` is the identity, and costs nothing.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -20,7 +21,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import torch
 
 from jax_attn.weights import to_numpy
 from parity_tests.tree import flatten
@@ -61,7 +61,8 @@ def tap(name: str, tree: Any) -> Any:
 
 
 def _tap(trace: Trace, name: str, x: Any) -> Any:
-    if isinstance(x, torch.Tensor):
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
         if x.is_floating_point():
             call = trace.note(name, x)
             if x.requires_grad:
@@ -123,7 +124,7 @@ def _path(module: nn.Module) -> tuple[str, ...]:
 
 
 @contextmanager
-def hooked(module: torch.nn.Module | None) -> Iterator[None]:
+def hooked(module: Any) -> Iterator[None]:
     """Let the submodules of a PyTorch module tap their results."""
 
     def hook(name: str, _: Any, __: Any, result: Any) -> Any:

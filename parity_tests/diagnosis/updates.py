@@ -22,6 +22,9 @@ BOUND = 1e-11
 """In float64, of max|a − b| / max|b|: each step adds a few units of roundoff to the error of the steps before."""
 
 
+NO_EPSILON = "the norm is clipped without PyTorch's epsilon of 1e-6 in JAX"
+
+
 @dataclass(frozen=True)
 class UpdateDivergence:
     """Where two optimisers differ first."""
@@ -71,7 +74,7 @@ def find_update_divergence(
     in_jax = [jax_side.step(gradient).parameters for gradient in gradients]
 
     def run(change: Change = lambda optimizer: None, clip_epsilon: float = 1e-6) -> list[Arrays]:
-        clip = None if clip_norm is None else partial(_clip, clip_norm=clip_norm, epsilon=clip_epsilon)
+        clip = None if clip_norm is None else partial(clip_to_norm, limit=clip_norm, epsilon=clip_epsilon)
         side = TorchOptimizer(make_optimizer, start, clip)
         change(side.optimizer)
         return [side.step(gradient).parameters for gradient in gradients]
@@ -81,10 +84,10 @@ def find_update_divergence(
     if found is None:
         return None
     step, name = found
-    settings = make_optimizer([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]
-    traps = [words for words, change in _changes(settings) if _first_difference(in_jax, run(change)) is None]
+    optimizer = make_optimizer([torch.nn.Parameter(torch.zeros(1))])
+    traps = [words for words, change in changes(optimizer) if _first_difference(in_jax, run(change)) is None]
     if clip_norm is not None and _first_difference(in_jax, run(clip_epsilon=0.0)) is None:
-        traps.append("the norm is clipped without PyTorch's epsilon of 1e-6 in JAX")
+        traps.append(NO_EPSILON)
     before = in_jax[step - 1][name] if step else start[name]
     symptoms = describe(in_jax[step][name] - before, in_torch[step][name] - before)
     error = relative_error(in_jax[step][name], in_torch[step][name])
@@ -107,12 +110,12 @@ def _draw_gradients(rng: np.random.Generator, shapes: Mapping[str, tuple[int, ..
     }
 
 
-def _clip(parameters: list[torch.nn.Parameter], clip_norm: float, epsilon: float) -> torch.Tensor:
+def clip_to_norm(parameters: list[torch.nn.Parameter], limit: float, epsilon: float = 1e-6) -> torch.Tensor:
     """`torch.nn.utils.clip_grad_norm_` with a given epsilon."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
     for gradient in gradients:
-        gradient.mul_((clip_norm / (norm + epsilon)).clamp(max=1.0))
+        gradient.mul_((limit / (norm + epsilon)).clamp(max=1.0))
     return norm
 
 
@@ -133,8 +136,10 @@ Change = Callable[[torch.optim.Optimizer], None]
 """Changes PyTorch's optimiser in place."""
 
 
-def _changes(settings: Mapping[str, Any]) -> Iterator[tuple[str, Change]]:
+def changes(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Change]]:
     """Yield what may be otherwise in JAX, in words, and the change that does the same to PyTorch's optimiser."""
+    groups = optimizer.param_groups
+    settings = max(groups, key=lambda group: group.get("weight_decay", 0.0))
     for name, values in ALTERNATIVES.items():
         for value in values:
             if name in settings and settings[name] != value:
@@ -149,11 +154,40 @@ def _changes(settings: Mapping[str, Any]) -> Iterator[tuple[str, Change]]:
                 yield f"weight_decay is {value} and {how} in JAX", change
     if "initial_accumulator_value" in settings:
         yield "epsilon is inside the root in JAX", _move_epsilon_inside
+    if "betas" in settings:
+        yield "the moments are not corrected for their bias in JAX", _leave_bias
+    if settings.get("weight_decay"):
+        if len({group["weight_decay"] for group in groups}) > 1:
+            yield "weight decay acts on all parameters in JAX, and on some in PyTorch", _decay_all
+        yield "weight decay leaves vectors (biases, norms) alone in JAX, and not in PyTorch", _decay_matrices
 
 
 def _set(optimizer: torch.optim.Optimizer, **settings: Any) -> None:
+    """Change settings; the decay only where there is one, unless there is none at all."""
+    decays = any(group.get("weight_decay") for group in optimizer.param_groups)
     for group in optimizer.param_groups:
-        group.update(settings)
+        spared = {"weight_decay"} if decays and not group.get("weight_decay") else set[str]()
+        group.update({name: value for name, value in settings.items() if name not in spared})
+
+
+def _decay_all(optimizer: torch.optim.Optimizer) -> None:
+    decay = max(group["weight_decay"] for group in optimizer.param_groups)
+    for group in optimizer.param_groups:
+        group["weight_decay"] = decay
+
+
+def _decay_matrices(optimizer: torch.optim.Optimizer) -> None:
+    for group in list(optimizer.param_groups):
+        vectors = [parameter for parameter in group["params"] if parameter.dim() < 2]
+        group["params"] = [parameter for parameter in group["params"] if parameter.dim() >= 2]
+        optimizer.add_param_group({**group, "params": vectors, "weight_decay": 0.0})
+
+
+def _leave_bias(optimizer: torch.optim.Optimizer) -> None:
+    """Start from a late step, at which Adam's correction is 1."""
+    for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+        names = ("exp_avg", "exp_avg_sq")
+        optimizer.state[parameter].update({name: torch.zeros_like(parameter) for name in names}, step=torch.tensor(1e9))
 
 
 def _move_epsilon_inside(optimizer: torch.optim.Optimizer) -> None:

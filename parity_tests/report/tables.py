@@ -7,7 +7,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from parity_tests.compare import Measurement, unit_roundoff
-from parity_tests.training.training import Drift, TrainingComparison
+from parity_tests.training.comparison import TrainingReport
+from parity_tests.training.training import Drift
 
 
 class Row(NamedTuple):
@@ -75,9 +76,9 @@ def summarize(measurements: Sequence[Measurement]) -> Row:
     )
 
 
-def summarize_training(result: TrainingComparison | Drift) -> TrainingRow:
+def summarize_training(result: TrainingReport | Drift) -> TrainingRow:
     """Make the row of one training."""
-    if isinstance(result, TrainingComparison):
+    if isinstance(result, TrainingReport):
         quantity, tensor, step, error = result.worst
         where = f"{quantity} of {tensor}, step {step}"
         return TrainingRow(result.name, "float64", result.steps, error, result.bound, where, result.failed, None)

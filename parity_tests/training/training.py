@@ -18,28 +18,26 @@ The learning rates keep training from being chaotic. With 0.005 instead of 0.002
 from 1e-5 to 1e-1 within 200 steps, in either framework, and the comparison would say nothing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import torch
 
 import jax_attn
 import torch_ref
 from jax_attn import optim
-from parity_tests.case import Case, Variant, random_for
-from parity_tests.jax_side import linen_module, run_jax
-from parity_tests.numbers import given_numbers
-from parity_tests.optimizers import Arrays, JaxOptimizer, TorchOptimizer, Update
-from parity_tests.torch_side import run_torch, torch_module
+from parity_tests.case import random_for
+from parity_tests.jax_side import linen_module
+from parity_tests.training.comparison import TrainingReport, compare_steps, tensor_errors
+from parity_tests.training.sides import JaxTraining, TorchTraining
 from torch_ref.recipe import clip_gradients
-
-Framework = Literal["JAX", "PyTorch"]
 
 PAD, BOS, EOS, FIRST_WORD = 0, 1, 2, 3
 VOCAB, EMBED, HIDDEN, LAYERS, DROPOUT = 13, 8, 12, 2, 0.2
@@ -123,24 +121,20 @@ def initial_weights(training: Training, dtype: str) -> dict[str, np.ndarray]:
     return {name: draw(name, tuple(p.shape)) for name, p in _torch_model(training).named_parameters()}
 
 
-# The loss of a batch: a case like any other
+class Batches(Sequence[Any]):
+    """The batches of a training."""
+
+    def __init__(self, training: Training) -> None:
+        self.training = training
+
+    def __len__(self) -> int:
+        return 500
+
+    def __getitem__(self, step: Any) -> Any:
+        return draw_batch(self.training, step)
 
 
-@cache
-def loss_case(training: Training) -> Case:
-    """The loss of teacher forcing with given dropout, in both frameworks."""
-
-    def build(options: Any, dtype: Any) -> jax_attn.EncoderDecoder:
-        return jax_attn.EncoderDecoder(
-            jax_attn.Seq2SeqEncoder(**training.encoder, param_dtype=dtype),
-            jax_attn.Seq2SeqAttentionDecoder(**training.decoder, param_dtype=dtype),
-        )
-
-    def init(model: Any, batch: Any) -> Any:
-        return model.init(jax.random.key(0), batch["sources"], batch["targets"])
-
-    torch_side = torch_module(lambda options, inputs: _torch_model(training), partial(_torch_loss, training))
-    return Case(training.name, (Variant("", {}),), torch_side, linen_module(build, partial(_jax_loss, training), init))
+# The loss of a batch: that of teacher forcing with given dropout
 
 
 def _torch_model(training: Training) -> torch_ref.EncoderDecoder:
@@ -174,53 +168,61 @@ def _jax_loss(training: Training, model: Any, batch: Any) -> jax.Array:
     return jax_attn.projected_cross_entropy(features, kernel, bias, labels, weights)[0]
 
 
-# A step in either framework
+@cache
+def _gradient(training: Training) -> Any:
+    """A compiled function (weights by PyTorch's names, batch) -> (loss, gradients)."""
+
+    def build(options: Any, dtype: Any) -> jax_attn.EncoderDecoder:
+        return jax_attn.EncoderDecoder(
+            jax_attn.Seq2SeqEncoder(**training.encoder, param_dtype=dtype),
+            jax_attn.Seq2SeqAttentionDecoder(**training.decoder, param_dtype=dtype),
+        )
+
+    def init(model: Any, batch: Any) -> Any:
+        return model.init(jax.random.key(0), batch["sources"], batch["targets"])
+
+    side = linen_module(build, partial(_jax_loss, training), init)
+    return jax.jit(jax.value_and_grad(lambda weights, batch: side.call(weights, batch, {})))
 
 
-class Step(NamedTuple):
-    """Everything that a step computes, by PyTorch's names; the parameters are those after it."""
-
-    loss: Arrays
-    gradients: Arrays
-    norm: Arrays
-    clipped: Arrays
-    exp_avg: Arrays
-    exp_avg_sq: Arrays
-    parameters: Arrays
+# The training in either framework, as `compare_training` takes it
 
 
-class Trainer:
-    """A model and its optimiser in one framework."""
+def start_torch(training: Training, weights: Mapping[str, torch.Tensor]) -> Any:
+    """Start from given weights; return the model, its optimiser and the step."""
+    model = _torch_model(training).eval()
+    model.load_state_dict(weights)
+    optimizer = torch.optim.Adam(model.parameters(), training.learning_rate)
 
-    def __init__(self, training: Training, framework: Framework, dtype: str) -> None:
-        self.training, self.framework, self.dtype = training, framework, dtype
-        self.weights: Arrays = initial_weights(training, dtype)
-        self.optimizer: Any
-        if framework == "PyTorch":
-            clip, make = partial(_clip, training), partial(torch.optim.Adam, lr=training.learning_rate)
-            self.optimizer = TorchOptimizer(make, self.weights, clip)
-        else:
-            adam = optim.Adam().build(training.learning_rate)
-            clipping = optim.clip_by_global_norm(training.clip_norm, training.clip_epsilon)
-            self.optimizer = JaxOptimizer(adam, self.weights, clipping)
+    def step(batch: Any) -> dict[str, torch.Tensor]:
+        optimizer.zero_grad()
+        loss = _torch_loss(training, model, batch)
+        loss.backward()
+        norm = _clip(training, list(model.parameters()))
+        optimizer.step()
+        return {"loss": loss, "norm": norm}
 
-    def step(self, number: int) -> Step:
-        """Train on the batch of this step."""
-        case, batch = loss_case(self.training), draw_batch(self.training, number)
-        numbers = given_numbers(case, batch, self.weights, lambda name, shape: np.ones(shape), None)
-        if self.framework == "PyTorch":
-            run = run_torch(case, case.variants[0], numbers, self.dtype)
-        else:
-            run = run_jax(case, case.variants[0], numbers, self.dtype, {"result": np.ones(())})
-        gradients = run.gradients()
-        update = self.optimizer.step(gradients)
-        self.weights = update.parameters
-        return Step({"loss": run.tensors["result"]}, gradients, *update)  # type: ignore[dict-item]
+    return model, optimizer, step
 
-    def take_over(self, step: Step) -> None:
-        """Go on from PyTorch's parameters and moments; the number of steps is the same on both sides."""
-        self.optimizer.take_over(Update(*step[2:]))
-        self.weights = step.parameters
+
+def start_jax(training: Training, weights: Mapping[str, np.ndarray]) -> Any:
+    """Start from given weights; return the parameters under PyTorch's names, the optimiser's state and the step."""
+    adam = optim.Adam().build(training.learning_rate)
+    clip = optim.clip_by_global_norm(training.clip_norm, training.clip_epsilon)
+    params = jax.device_put(dict(weights))
+
+    @jax.jit
+    def update(params: Any, state: Any, gradients: Any) -> Any:
+        clipped, _ = clip.update(gradients, clip.init(params))
+        updates, state = adam.update(clipped, state, params)
+        return optax.apply_updates(params, updates), state, {"clipped": clipped, "norm": optax.tree.norm(gradients)}
+
+    def step(params: Any, state: Any, batch: Any) -> Any:
+        loss, gradients = _gradient(training)(params, batch)
+        params, state, seen = update(params, state, gradients)
+        return params, state, {"loss": loss, "gradients": gradients, **seen}
+
+    return params, adam.init(params), step
 
 
 def _clip(training: Training, parameters: list[torch.nn.Parameter]) -> torch.Tensor:
@@ -229,52 +231,21 @@ def _clip(training: Training, parameters: list[torch.nn.Parameter]) -> torch.Ten
     return torch.nn.utils.clip_grad_norm_(parameters, training.clip_norm)  # with its 1e-6
 
 
-class Reference:
-    """PyTorch's training in float64, computed as far as it is read: three comparisons share it."""
-
-    def __init__(self, training: Training) -> None:
-        self.trainer, self.steps = Trainer(training, "PyTorch", "float64"), list[Step]()
-
-    def __getitem__(self, number: int) -> Step:
-        while len(self.steps) <= number:
-            self.steps.append(self.trainer.step(len(self.steps)))
-        return self.steps[number]
+def in_torch(training: Training, dtype: str) -> TorchTraining:
+    """Record PyTorch's training."""
+    return TorchTraining(partial(start_torch, training), initial_weights(training, dtype), Batches(training), dtype)
 
 
-reference = lru_cache(maxsize=1)(Reference)
-"""Keeps the last training: 100 MB for 500 steps."""
+def in_jax(training: Training, beside: TorchTraining) -> JaxTraining:
+    """Make JAX's training from the same weights."""
+    return JaxTraining(partial(start_jax, training), beside)
+
+
+reference = lru_cache(maxsize=1)(partial(in_torch, dtype="float64"))
+"""PyTorch's training in float64, computed as far as it is read: three comparisons share it (100 MB for 500 steps)."""
 
 
 # The comparisons
-
-
-class Worst(NamedTuple):
-    """Where two runs were furthest apart."""
-
-    quantity: str
-    tensor: str
-    step: int
-    error: float
-
-
-@dataclass(frozen=True)
-class TrainingComparison:
-    """How far apart both frameworks were at each step, in float64."""
-
-    name: str
-    steps: int
-    bound: float
-    errors: dict[str, np.ndarray]
-    """For each quantity of `Step`, the worst tensor's error at each step."""
-    worst: Worst
-
-    @property
-    def failed(self) -> bool:
-        return not all((errors <= self.bound).all() for errors in self.errors.values())
-
-    def __str__(self) -> str:
-        quantity, tensor, step, error = self.worst
-        return f"{self.name}: {quantity} of {tensor} at step {step}: error {error:.2e}, bound {self.bound:.0e}"
 
 
 @dataclass(frozen=True)
@@ -302,35 +273,26 @@ class Drift:
         return f"{self.name}: {'; '.join(medians)}"
 
 
-def free_running(training: Training, steps: int = 200) -> TrainingComparison:
+def free_running(training: Training, steps: int = 200) -> TrainingReport:
     """Compare both from one start, each on its own, in float64: all within 1e-9.
 
     Every step adds a rounding error, which the steps after it carry on: whole trainings are compared.
     """
-    return _compare(training, steps, 1e-9, synchronise=False)
+    return _compare(training, steps, 1e-9, resync=False)
 
 
-def resynchronised(training: Training, steps: int = 500) -> TrainingComparison:
+def resynchronised(training: Training, steps: int = 500) -> TrainingReport:
     """Compare both where JAX takes over PyTorch's parameters and moments before each step; float64, within 1e-11.
 
     Nothing adds up, so each step is an independent proof, at the parameters that training has reached.
     """
-    return _compare(training, steps, 1e-11, synchronise=True)
+    return _compare(training, steps, 1e-11, resync=True)
 
 
-def _compare(training: Training, steps: int, bound: float, synchronise: bool) -> TrainingComparison:
-    errors = {quantity: np.zeros(steps) for quantity in Step._fields}
-    worst, in_jax, in_torch = Worst("", "", 0, -1.0), Trainer(training, "JAX", "float64"), reference(training)
-    for number in range(steps):
-        if synchronise and number > 0:
-            in_jax.take_over(in_torch[number - 1])
-        for quantity, found, expected in zip(Step._fields, in_jax.step(number), in_torch[number], strict=True):
-            by_tensor = tensor_errors(found, expected)
-            tensor = max(by_tensor, key=by_tensor.__getitem__)
-            errors[quantity][number] = by_tensor[tensor]
-            worst = max(worst, Worst(quantity, tensor, number, by_tensor[tensor]), key=lambda place: place.error)
-    name = f"{training.name}: {'re-synchronised' if synchronise else 'free-running'}"
-    return TrainingComparison(name, steps, bound, errors, worst)
+def _compare(training: Training, steps: int, bound: float, resync: bool) -> TrainingReport:
+    name = f"{training.name}: {'re-synchronised' if resync else 'free-running'}"
+    beside = reference(training)
+    return compare_steps(name, beside, in_jax(training, beside), steps, bound, resync, own=True)
 
 
 def drift(training: Training, steps: int = 200) -> Drift:
@@ -338,20 +300,21 @@ def drift(training: Training, steps: int = 200) -> Drift:
 
     That is, median over the steps of e_jax ≤ factor · median of e_torch, with a factor for each of `DRIFT_FACTORS`.
     """
-    trainers = {framework: Trainer(training, framework, "float32") for framework in ("JAX", "PyTorch")}
-    curves = {quantity: {framework: np.zeros(steps) for framework in trainers} for quantity in DRIFT_FACTORS}
+    beside = in_torch(training, "float32")
+    trainings: dict[str, Any] = {"JAX": in_jax(training, beside), "PyTorch": beside}
+    curves = {quantity: {framework: np.zeros(steps) for framework in trainings} for quantity in DRIFT_FACTORS}
     for number in range(steps):
         truth = reference(training)[number]
-        for framework, trainer in trainers.items():
-            step = trainer.step(number)
-            errors = list(tensor_errors(step.parameters, truth.parameters).values())
+        for framework, side in trainings.items():
+            step = side.run(beside.batches[number])
+            errors = list(tensor_errors(step["parameters"], truth["parameters"]).values())
             curves["parameters"][framework][number] = np.median(errors)
             curves["worst parameter"][framework][number] = max(errors)
-            curves["loss"][framework][number] = tensor_errors(step.loss, truth.loss)["loss"]
+            curves["loss"][framework][number] = tensor_errors(step["loss"], truth["loss"])[""]
     return Drift(f"{training.name}: drift", steps, curves)
 
 
-COMPARISONS: tuple[Callable[..., TrainingComparison | Drift], ...] = (free_running, resynchronised, drift)
+COMPARISONS: tuple[Callable[..., TrainingReport | Drift], ...] = (free_running, resynchronised, drift)
 
 DRIFT_FACTORS = {"parameters": 2.0, "worst parameter": 16.0, "loss": 4.0}
 """How many times PyTorch's drift JAX's may be, by the medians over the steps.
@@ -368,15 +331,3 @@ and for two of the three quantities far below the effect of steps that are 1e-5 
 `jax_attn.optim.scale_by_adam`). The worst tensor's factor is wide, since a single tensor's drift varies: it is there
 for a tensor that is wrong altogether.
 """
-
-
-def tensor_errors(in_jax: Arrays, in_torch: Arrays) -> dict[str, float]:
-    """max|a − b| / max|b| by tensor, absolute where b is 0; infinite where one side lacks it or has NaN."""
-    return {name: _error(in_jax.get(name), in_torch.get(name)) for name in sorted(in_jax.keys() | in_torch.keys())}
-
-
-def _error(in_jax: np.ndarray | None, in_torch: np.ndarray | None) -> float:
-    if in_jax is None or in_torch is None or in_jax.shape != in_torch.shape:
-        return np.inf
-    error = float(np.abs(in_jax.astype(np.float64) - in_torch).max()) / (float(np.abs(in_torch).max()) or 1.0)
-    return error if np.isfinite(error) else np.inf

@@ -14,20 +14,22 @@ from parity_tests.faults import TRAINING_FAULTS, Fault
 from parity_tests.jax_side import forget_programs
 from parity_tests.report.drift_plot import draw_drift
 from parity_tests.report.tables import summarize_training
+from parity_tests.training.comparison import tensor_errors
 from parity_tests.training.training import (
     BOOK,
     COMPARISONS,
     EPOCH,
     TRAININGS,
-    Step,
-    Trainer,
     draw_batch,
     drift,
     free_running,
+    in_jax,
+    in_torch,
     reference,
     resynchronised,
-    tensor_errors,
 )
+
+QUANTITIES = {"loss", "gradients", "norm", "clipped", "exp_avg", "exp_avg_sq", "parameters"}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -56,14 +58,14 @@ def test_both_frameworks_train_alike(which):
     assert not apart.failed, str(apart)
 
     # It was a training worth comparing: it learnt, clipped, and nothing was compared with itself.
-    in_torch = [reference(which)[number] for number in range(100)]
-    losses = [float(step.loss["loss"]) for step in in_torch]
+    steps = [reference(which)[number] for number in range(100)]
+    losses = [float(step["loss"][""]) for step in steps]
     assert np.mean(losses[72:80]) < 0.9 * np.mean(losses[:8])
-    clipped = [bool(step.norm["norm"] > which.clip_norm) for step in in_torch]
+    clipped = [bool(step["norm"][""] > which.clip_norm) for step in steps]
     assert any(clipped)
     assert which is BOOK or not all(clipped)
     for comparison in (free, together):
-        assert comparison.errors.keys() == set(Step._fields)
+        assert comparison.errors.keys() == QUANTITIES
         assert comparison.worst.error == max(errors.max() for errors in comparison.errors.values()) > 0
     for quantity in ("parameters", "worst parameter"):
         assert all((errors > 0).mean() > 0.9 for errors in apart.curves[quantity].values())
@@ -83,13 +85,14 @@ def test_both_frameworks_train_alike_to_the_end(which):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_is_exactly_0_in_pytorch_is_exactly_0_in_jax(which, dtype):
     """Rounding in its place would be as large as any step, once Adam has divided it by its own size."""
-    in_jax, in_torch = (Trainer(which, framework, dtype) for framework in ("JAX", "PyTorch"))
+    expected = in_torch(which, dtype)
+    found = in_jax(which, expected)
     for number in range(3):
-        found, expected = in_jax.step(number), in_torch.step(number)
-        zeros = {name: gradient == 0 for name, gradient in expected.gradients.items()}
+        gradients = found.run(draw_batch(which, number))["gradients"]
+        zeros = {name: gradient == 0 for name, gradient in expected[number]["gradients"].items()}
         assert any(zero.any() for zero in zeros.values())
         for name, zero in zeros.items():
-            np.testing.assert_array_equal(found.gradients[name] == 0, zero, err_msg=name)
+            np.testing.assert_array_equal(gradients[name] == 0, zero, err_msg=name)
 
 
 @pytest.mark.parametrize("fault", TRAINING_FAULTS, ids=lambda fault: fault.name)
@@ -110,8 +113,8 @@ def test_optaxs_own_adam_drifts_further_than_pytorchs(monkeypatch):
 
 def test_a_missing_tensor_another_shape_and_nan_are_infinitely_far():
     one, nan = np.ones(2), np.array([1.0, np.nan])
-    for in_jax, in_torch in (({}, {"a": one}), ({"a": one, "b": one}, {"a": one}), ({"a": one[:1]}, {"a": one})):
-        assert max(tensor_errors(in_jax, in_torch).values()) == np.inf
+    for found, expected in (({}, {"a": one}), ({"a": one, "b": one}, {"a": one}), ({"a": one[:1]}, {"a": one})):
+        assert max(tensor_errors(found, expected).values()) == np.inf
     assert tensor_errors({"a": nan}, {"a": one}) == tensor_errors({"a": one}, {"a": nan}) == {"a": np.inf}
     assert tensor_errors({"a": one, "b": 1.5 * one}, {"a": one, "b": one}) == {"a": 0, "b": 0.5}
     assert tensor_errors({"a": one}, {"a": 0 * one}) == {"a": 1.0}
