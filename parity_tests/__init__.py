@@ -6,7 +6,7 @@ case                  the records: a case, its variants of inputs, its two sides
 numbers, tree         the inputs and weights that both sides are given; nested arguments by name
 torch_side, jax_side  one variant run in one framework: outputs and gradients by name
 taps                  intermediate tensors, recorded by name
-compare               both sides run, their tensors measured, and the verdict
+comparison               both sides run, their tensors measured, and the verdict
 
 Its users:
 
@@ -16,6 +16,7 @@ golden, dump          PyTorch's side in a file, for a machine without PyTorch
 properties            statements that hold for any numbers, such as "masking equals deleting"
 faults                mistakes planted on purpose, in the code of either framework: the comparison must see each
 diagnosis             where two programs differ, and which known mistake explains it
+port                  `compare`: any PyTorch module and its JAX port in one call
 report                tables and a page: `python -m parity_tests`
 plugin                the fixture `parity` for pytest
 """
@@ -25,22 +26,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parity_tests.case import Case, JaxSide, TorchSide, Variant
-    from parity_tests.compare import Measurement, compare_case
+    from parity_tests.comparison import Measurement, compare_case
     from parity_tests.diagnosis.bisect import Divergence, find_divergence
     from parity_tests.diagnosis.updates import UpdateDivergence, find_update_divergence
     from parity_tests.golden import GoldenError, load_golden
     from parity_tests.jax_side import jax_function, linen_module
+    from parity_tests.port.compare import compare
+    from parity_tests.port.report import Report
     from parity_tests.taps import tap
     from parity_tests.torch_side import torch_function, torch_module
     from parity_tests.training.comparison import TrainingReport, compare_training
 
 _PLACES = {
     "case": ("Case", "JaxSide", "TorchSide", "Variant"),
-    "compare": ("Measurement", "compare_case"),
+    "comparison": ("Measurement", "compare_case"),
     "diagnosis.bisect": ("Divergence", "find_divergence"),
     "diagnosis.updates": ("UpdateDivergence", "find_update_divergence"),
     "golden": ("GoldenError", "load_golden"),
     "jax_side": ("jax_function", "linen_module"),
+    "port.compare": ("compare",),
+    "port.report": ("Report",),
     "taps": ("tap",),
     "torch_side": ("torch_function", "torch_module"),
     "training.comparison": ("TrainingReport", "compare_training"),
@@ -62,10 +67,12 @@ __all__ = [
     "GoldenError",
     "JaxSide",
     "Measurement",
+    "Report",
     "TorchSide",
     "TrainingReport",
     "UpdateDivergence",
     "Variant",
+    "compare",
     "compare_case",
     "compare_training",
     "find_divergence",

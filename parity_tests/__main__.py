@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from parity_tests.case import Case
 from parity_tests.cases import CASES
-from parity_tests.compare import compare_case
+from parity_tests.comparison import compare_case
 from parity_tests.faults import FAULTS, Fault
 from parity_tests.jax_side import forget_programs
 from parity_tests.report.page import as_page
@@ -71,6 +71,8 @@ def main() -> int:
     for path in (options.json, options.html):
         if path is not None and (path.exists() or not path.absolute().parent.is_dir()):
             return complain(f"{path} exists already, or its folder does not")
+    if options.faults and not any(fault.case in names for fault in FAULTS):
+        print(f"no fault is planted for {', '.join(names)}", file=sys.stderr)
     results = run_all(list_tasks(options, names))
     rows = [row for row in results if isinstance(row, Row)]
     trainings = [row for row in results if isinstance(row, TrainingRow)]

@@ -1,5 +1,6 @@
 """The records of a comparison: a case, its variants of inputs, and its two sides. They import no framework."""
 
+import math
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ class Variant:
     """Arguments that are no arrays: keywords of a function, or of a module's constructor."""
     weight_scales: Mapping[str, float] = field(default_factory=dict)
     """Factors of single parameters, by PyTorch name; the others stay as drawn."""
+    weights: Mapping[str, np.ndarray] | None = None
+    """Given parameters and buffers by PyTorch name, such as a checkpoint's, in the place of drawn ones."""
     vanishing: Mapping[str, str] = field(default_factory=dict)
     """Tensors that are zero except for rounding -> the reason. Their error is measured in absolute terms."""
     dtypes: tuple[str, ...] = DTYPES
@@ -51,7 +54,13 @@ class JaxSide:
     """The JAX side of a case; `jax_function` and `linen_module` make one."""
 
     call: Callable[..., Any]
-    """(weights by PyTorch name, inputs, options) -> outputs; runs under jit, differentiable in weights and inputs."""
+    """(weights and buffers by PyTorch name, inputs, options) -> outputs; runs under jit, differentiable."""
+    model: Any = field(default=None, compare=False)
+    """The object that is called, if there is one: a module of NNX, Linen or Equinox, or a function."""
+    kind: str = field(default="", compare=False)
+    """What `model` is: nnx, linen, equinox or function."""
+    paths: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """The path of a JAX submodule -> PyTorch's path of the submodule with the same weights."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +83,14 @@ class Case:
     """c in the bound 2 e_torch + c u below float64."""
     reason: str = ""
     """Why `factor` is not 8."""
+    bound: float | None = None
+    """In float64, in the place of 1e-12."""
+    inside: str = ""
+    """float32: JAX computes a part in float32 whatever comes in, so in float64 too the rule of float32 holds."""
+    adaptive: bool = False
+    """Whether the bound in float64 grows with how much a tensor amplifies rounding, measured on PyTorch in float32."""
+    layouts: Mapping[str, Any] = field(default_factory=dict)
+    """Patterns of names -> the layout of these tensors in JAX, such as NHWC."""
     slow_dtypes: tuple[str, ...] = ()
     """Dtypes that `python -m parity_tests` leaves out without --slow."""
 
@@ -101,7 +118,7 @@ def make_weights(case: Case, variant: Variant, shapes: Mapping[str, tuple[int, .
     """Draw parameters by PyTorch name, none of them zero: a missing bias of zeros would go unnoticed."""
     weights = {}
     for name, shape in shapes.items():
-        scale = 0.5 if len(shape) < 2 else 0.6 * (8 / shape[-1]) ** 0.5
+        scale = 0.5 if len(shape) < 2 else 0.6 * (8 / math.prod(shape[1:])) ** 0.5
         draw = random_for(case.name, variant.name, name).normal(size=shape)
         weights[name] = draw * scale * variant.weight_scales.get(name, 1.0)
     return weights

@@ -23,7 +23,7 @@ import tyro
 
 from jax_attn.weights import to_numpy
 from parity_tests.case import Case, JaxSide, Variant
-from parity_tests.compare import DRAWS, name_of_draw
+from parity_tests.comparison import DRAWS, name_of_draw
 from parity_tests.golden import Recorder
 from parity_tests.numbers import make_numbers, rounded
 from parity_tests.taps import recording

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.case import Case, JaxSide, TorchSide, Variant
-from parity_tests.compare import name_of_draw
+from parity_tests.comparison import name_of_draw
 from parity_tests.numbers import Numbers, Run
 from parity_tests.taps import Trace
 from parity_tests.tree import flatten

@@ -1,6 +1,6 @@
 """Run one variant in JAX: its outputs and its gradients, as NumPy arrays by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from jax_attn.weights import from_torch
 from parity_tests.case import Case, JaxSide, Variant
 from parity_tests.numbers import Numbers, Run, options_in
-from parity_tests.tree import flatten
+from parity_tests.tree import flatten, plain
 
 
 def jax_function(call: Callable[[Any, Any], Any]) -> JaxSide:
@@ -37,27 +37,37 @@ def linen_module(
         return module(**inputs) if call is None else call(module, inputs)
 
     def apply(weights: Mapping[str, Any], inputs: Any, options: Any) -> Any:
-        module = build(options, next((weight.dtype for weight in weights.values()), jnp.float32))
+        dtype = next((weight.dtype for weight in weights.values()), jnp.float32)
+        module = build(options, dtype)
 
         def create() -> Any:
             return module.init(jax.random.key(0), inputs, method=run) if init is None else init(module, inputs)
 
-        return run(Applied(module, from_torch(weights, jax.eval_shape(create))), inputs)
+        shapes = jax.eval_shape(create)
+        like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), shapes)
+        return run(Applied(module, from_torch(weights, like)), inputs)
 
     return JaxSide(apply)
 
 
 class Applied:
-    """A Linen module with its parameters. Its methods are pure functions and may be called inside any JAX loop."""
+    """A Linen module with its variables. Its methods are pure functions and may be called inside any JAX loop.
 
-    def __init__(self, module: nn.Module, parameters: Any) -> None:
-        self._module, self._parameters = module, parameters
+    Unless some collections are mutable: what the last call changed in these is in `updated`.
+    """
+
+    def __init__(self, module: nn.Module, variables: Any, mutable: Sequence[str] = ()) -> None:
+        self._module, self._variables, self._mutable = module, variables, list(mutable)
+        self.updated: Any = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._module.apply(self._parameters, *args, **kwargs)
+        if not self._mutable:
+            return self._module.apply(self._variables, *args, **kwargs)
+        results, self.updated = self._module.apply(self._variables, *args, mutable=self._mutable, **kwargs)
+        return results
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
-        return partial(self._module.apply, self._parameters, method=method)
+        return partial(self, method=method)
 
 
 _programs: dict[Any, Any] = {}
@@ -69,6 +79,12 @@ def forget_programs() -> None:
     """Drop every compiled program: after a fault was planted or removed, and before memory runs out."""
     _programs.clear()
     jax.clear_caches()
+
+
+def forget_programs_of(case: Case) -> None:
+    """Drop the compiled programs of one case."""
+    for key in [key for key in _programs if key[1] == case.jax]:
+        del _programs[key]
 
 
 def without_jit(program: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,18 +109,19 @@ def run_jax(
 
     Args:
         directions: those of the outputs to be differentiated, by name; without any the outputs alone are computed.
-        transform: applied to the program (weights, differentiated inputs, other inputs, directions) -> (outputs,
-            gradients); a compiled program is kept, and variants that differ in numbers alone share it.
+        transform: applied to the program (weights, differentiated inputs, (other inputs, buffers), directions) ->
+            (outputs, gradients); a compiled program is kept, and variants that differ in numbers alone share it.
     """
     with jax.enable_x64(dtype == "float64"):
-        fixed, weights = jax.device_put((numbers.inputs, numbers.weights))  # `jnp.asarray` compiles for each shape
+        given = (numbers.inputs, numbers.weights, numbers.buffers)
+        fixed, weights, buffers = jax.device_put(given)  # `jnp.asarray` compiles for each shape
         moved = {name: fixed.pop(name) for name in numbers.differentiated}
         options = options_in(variant, jnp.dtype(dtype))
         names = (tuple(numbers.inputs), numbers.differentiated, tuple(weights))
         key = (case.name, case.jax, repr(sorted(options.items())), dtype, names, transform)
         if key not in _programs:
             _programs[key] = transform(_differentiate(case, options, numbers.rebuild))
-        outputs, gradients = _programs[key](weights, moved, fixed, dict(directions))
+        outputs, gradients = _programs[key](weights, moved, (fixed, buffers), dict(directions))
         named = outputs | {f"gradient of {name}": gradient for name, gradient in gradients.items()}
         return Run({name: None if x is None else np.asarray(x) for name, x in named.items()})
 
@@ -112,15 +129,17 @@ def run_jax(
 def _differentiate(case: Case, options: Any, rebuild: Callable[..., Any]) -> Callable[..., Any]:
     """Make (weights, moved, fixed, directions) -> (outputs, gradients of the weights and of the moved inputs)."""
 
-    def compute(weights, moved, fixed):
-        return flatten(case.jax.call(weights, rebuild({**moved, **fixed}), options), case.outputs)[0]
+    def compute(weights, moved, constants):
+        fixed, buffers = constants
+        results = case.jax.call({**buffers, **weights}, rebuild({**moved, **fixed}), options)
+        return flatten(plain(results), case.outputs)[0]
 
-    def program(weights, moved, fixed, directions):
+    def program(weights, moved, constants, directions):
         if not directions:
-            return compute(weights, moved, fixed), {}
+            return compute(weights, moved, constants), {}
 
         def differentiable(weights, moved):
-            outputs = compute(weights, moved, fixed)
+            outputs = compute(weights, moved, constants)
             return {name: outputs[name] for name in directions if outputs.get(name) is not None}, outputs
 
         ends, pull_back, outputs = jax.vjp(differentiable, weights, moved, has_aux=True)

@@ -1,17 +1,19 @@
 """The numbers that both sides of a variant are given: inputs, weights and directions, rounded to the run's dtype."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from jax_attn.weights import to_numpy
 from parity_tests.case import RUN_DTYPE, Case, Variant, make_direction, make_weights
 from parity_tests.taps import Trace
 from parity_tests.tree import flatten
 
 Shape = tuple[int, ...]
+Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,10 @@ class Run:
     """The largest finite number that entered a softmax; only PyTorch's side knows it."""
     trace: Trace | None = None
     """The intermediate tensors, if they were recorded."""
+    is_narrow_inside: bool = False
+    """Whether PyTorch computed something in float32 although it ran in float64."""
+    without_path: frozenset[str] = frozenset()
+    """The results through which PyTorch takes no gradient, such as running statistics."""
 
     def gradients(self) -> dict[str, Any]:
         """The gradients by the name of their input or weight."""
@@ -56,22 +62,45 @@ class Numbers:
         if not like.gradients():
             return {}
         floating = {name: x for name, x in like.outputs().items() if x is not None and is_floating(x)}
-        return {name: self.direction(name, x.shape) for name, x in floating.items()}
+        return {name: self.direction(name, x.shape) for name, x in floating.items() if name not in like.without_path}
 
 
 def make_numbers(case: Case, variant: Variant, dtype: str) -> Numbers:
     """Draw and round a variant's inputs, weights and directions, or read them from PyTorch's record."""
     if case.torch.golden is not None:
         return case.torch.golden.numbers(variant.name, dtype)
-    shapes = {}
-    if case.torch.build is not None:
-        module = case.torch.build(variant.options, variant.inputs)
-        shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
+    weights, buffers = ({}, {}) if case.torch.build is None else _values(case, variant)
 
     def direction(name: str, shape: Shape) -> np.ndarray:
         return rounded(make_direction(case, variant, name, shape), dtype)
 
-    return given_numbers(case, variant.inputs, make_weights(case, variant, shapes), direction, dtype)
+    numbers = given_numbers(case, variant.inputs, weights, direction, dtype)
+    return replace(numbers, buffers={name: rounded(buffer, dtype) for name, buffer in buffers.items()})
+
+
+def _values(case: Case, variant: Variant) -> tuple[Arrays, Arrays]:
+    """Draw or take the parameters with a gradient, and all else that is floating in a module's state.
+
+    Running statistics are drawn too: a port that took them for 0 and 1 would go unnoticed. The row of an embedding's
+    padding is zero, as in PyTorch. Other buffers are constants, and keep their values.
+    """
+    assert case.torch.build is not None
+    module = case.torch.build(variant.options, variant.inputs)
+    parameters, state = dict(module.named_parameters()), module.state_dict()
+    if variant.weights is not None:
+        values = {name: variant.weights[name] for name in {**state, **parameters} if name in variant.weights}
+    else:
+        values = {name: to_numpy(x) for name, x in state.items() if name not in parameters and x.is_floating_point()}
+        values |= make_weights(case, variant, {name: tuple(x.shape) for name, x in parameters.items()})
+        statistics = make_weights(case, variant, {n: x.shape for n, x in values.items() if "running_" in n})
+        values |= {name: np.exp(x) if name.endswith("var") else x for name, x in statistics.items()}
+        for path, part in module.named_modules():
+            if getattr(part, "padding_idx", None) is not None:
+                values[f"{path}.weight".lstrip(".")][part.padding_idx] = 0
+    values = {name: x for name, x in values.items() if is_floating(x)}
+    trained = {name: x for name, x in values.items() if name in parameters and parameters[name].requires_grad}
+    aliases = {name for name, x in module.named_parameters(remove_duplicate=False)} - parameters.keys()
+    return trained, {name: x for name, x in values.items() if name not in trained and name not in aliases}
 
 
 def given_numbers(

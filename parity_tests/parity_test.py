@@ -16,7 +16,7 @@ from jax_attn.weights import from_torch, to_torch
 from parity_tests.case import DTYPES, Case
 from parity_tests.cases import CASES, WITHOUT_CASE, find_case, public_names
 from parity_tests.cases.models import jax_translator, torch_translator, translator_options
-from parity_tests.compare import Measurement, compare_variant, mean_of_draws
+from parity_tests.comparison import Measurement, compare_variant, mean_of_draws
 from parity_tests.faults import FAULTS, Fault
 from parity_tests.jax_side import forget_programs, without_jit
 

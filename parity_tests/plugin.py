@@ -1,35 +1,50 @@
-"""For pytest: the fixture `parity`, which compares a case, and a table of all comparisons at the end.
+"""For pytest: the fixture `parity`, which asserts that two programs agree, and a table of all comparisons at the end.
 
-    # conftest.py
-    pytest_plugins = ["parity_tests.plugin"]
-
-    # port_test.py
     def test_my_port(parity):
-        parity(CASE)
+        parity(compare(torch_module, jax_module, inputs))  # or a Case, with the dtypes in which it is to be run
 
-`-q` leaves the table out.
+pytest finds the plugin where the package is installed, and imports JAX only when a test uses it. `-q` leaves the table
+out.
 """
 
-import io
 from collections.abc import Callable
-from typing import Any
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from rich.console import Console
 
-from parity_tests.case import Case
-from parity_tests.compare import compare_case
-from parity_tests.diagnosis.bisect import find_divergence
-from parity_tests.report.tables import Row, as_table, summarize
+if TYPE_CHECKING:
+    from parity_tests.case import Case
+    from parity_tests.port.report import Report
 
 _PROPERTY = "parity"
+SHOWN = 3
+"""How many of a failure's tensors are listed."""
 
 
 @pytest.fixture
 def parity(record_property: Callable[[str, object], None]) -> Callable[..., None]:
-    """Compare a case in each dtype that it has inputs for; a failure names the first tensor that differs, and why."""
+    """Check a report of `compare`, or compare a case in each dtype that it has inputs for.
 
-    def compare(case: Case, *dtypes: str) -> None:
+    A failure names the first tensor that differs, and why.
+    """
+    from parity_tests.comparison import compare_case
+    from parity_tests.diagnosis.bisect import find_divergence
+    from parity_tests.port.report import Report
+    from parity_tests.report.tables import summarize
+
+    def check(found: "Case | Report", *dtypes: str) -> None:
+        if isinstance(found, Report):
+            for row in (
+                summarize(list(group)) for _, group in groupby(found.measurements, lambda m: (m.case, m.dtype))
+            ):
+                record_property(_PROPERTY, row._asdict())
+            if not found.agrees:
+                pytest.fail(str(found), pytrace=False)
+        else:
+            compare_and_record(found, *dtypes)
+
+    def compare_and_record(case: "Case", *dtypes: str) -> None:
         measured = (compare_case(case, dtype) for dtype in dtypes or ("float64", "float32"))
         rows = [summarize(measurements) for measurements in measured if measurements]
         assert rows, f"{case.name} has no variant in {dtypes}"
@@ -37,11 +52,13 @@ def parity(record_property: Callable[[str, object], None]) -> Callable[..., None
             record_property(_PROPERTY, row._asdict())
         failed = [row for row in rows if row.failures]
         if failed:
-            failures = (failure for row in failed for failure in row.failures)
             found = find_divergence(case, dtype=failed[0].dtype)
-            pytest.fail("\n".join([*failures, *([] if found is None else [str(found)])]), pytrace=False)
+            failures = [failure for row in failed for failure in row.failures]
+            rest = [f"… and {len(failures) - SHOWN} more"] if len(failures) > SHOWN else []
+            lines = [*([] if found is None else [str(found)]), *failures[:SHOWN], *rest]
+            pytest.fail("\n".join(lines), pytrace=False)
 
-    return compare
+    return check
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -56,6 +73,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     ]
     if not properties or terminalreporter.verbosity < 0:
         return
+    import io
+
+    from rich.console import Console
+
+    from parity_tests.report.tables import Row, as_table
+
     text = io.StringIO()
     colors: Any = "standard" if terminalreporter.isatty else None
     console = Console(file=text, width=max(80, terminalreporter._tw.fullwidth), color_system=colors)

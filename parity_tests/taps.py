@@ -135,3 +135,9 @@ def hooked(module: Any) -> Iterator[None]:
             if name:
                 hooks.callback(submodule.register_forward_hook(partial(hook, name)).remove)
         yield
+
+
+@contextmanager
+def tapped(module: Any, kind: str) -> Iterator[Any]:
+    """Let the submodules of an NNX or Equinox module tap their results; yield the module to call."""
+    yield module

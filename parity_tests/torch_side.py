@@ -11,7 +11,7 @@ from jax_attn.weights import to_numpy
 from parity_tests.case import Case, TorchSide, Variant
 from parity_tests.numbers import Numbers, Run, is_floating, options_in
 from parity_tests.taps import hooked
-from parity_tests.tree import flatten
+from parity_tests.tree import flatten, plain
 
 TORCH_DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 
@@ -40,18 +40,23 @@ def run_torch(case: Case, variant: Variant, numbers: Numbers, dtype: str | None)
     weights = {name: to_tensor(array, dtype) for name, array in numbers.weights.items()}
     inputs, options = numbers.rebuild(tensors), options_in(variant, TORCH_DTYPES.get(dtype or ""))
     module, parameters = None, {}
-    with HighestScore() as scores:
+    with Observer() as observer:
         if case.torch.build is not None:
             module = case.torch.build(options, variant.inputs).eval()
-            module.to(next((weight.dtype for weight in weights.values()), TORCH_DTYPES[dtype or "float32"]))
-            module.load_state_dict(module.state_dict() | weights)
-            parameters = dict(module.named_parameters())
+            values = weights | {name: to_tensor(array, dtype) for name, array in numbers.buffers.items()}
+            module.to(next((value.dtype for value in values.values()), TORCH_DTYPES[dtype or "float32"]))
+            module.load_state_dict(_tied(module, module.state_dict() | values))
+            parameters = {name: x for name, x in module.named_parameters() if x.requires_grad}
         with hooked(module):
             results = case.torch.call(module, inputs, options)
-    outputs, _ = flatten(results, case.outputs)
+    outputs, _ = flatten(plain(results), case.outputs)
+    outputs = dict(sorted(outputs.items(), key=lambda item: observer.order.get(id(item[1]), 0)))
     gradients = _gradients(numbers, outputs, {name: tensors[name] for name in numbers.differentiated} | parameters)
     named = outputs | {f"gradient of {name}": gradient for name, gradient in gradients.items()}
-    return Run({name: None if x is None else to_numpy(x) for name, x in named.items()}, scores.highest)
+    without_path = frozenset(name for name, x in outputs.items() if x is not None and not x.requires_grad)
+    tensors = {name: None if x is None else to_numpy(x) for name, x in named.items()}
+    narrow = dtype == "float64" and observer.saw_float32
+    return Run(tensors, observer.highest_score, None, narrow, without_path)
 
 
 def _gradients(
@@ -74,14 +79,31 @@ def to_tensor(array: np.ndarray | None, dtype: str | None) -> Any:
     return torch.tensor(array)
 
 
-class HighestScore(TorchFunctionMode):
-    """Remember the largest finite |number| given to a softmax while entered."""
+def _tied(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Give every name of a parameter with several names the value of its first one."""
+    first = {id(parameter): name for name, parameter in module.named_parameters()}
+    names = {name: first[id(x)] for name, x in module.named_parameters(remove_duplicate=False)}
+    return {name: state[names.get(name, name)] for name in state}
 
-    highest = 0.0
+
+class Observer(TorchFunctionMode):
+    """Remember, while entered, the largest finite |number| given to a softmax, and the order of all results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.highest_score = 0.0
+        self.saw_float32 = False
+        self.order: dict[int, int] = {}
+        """The id of a tensor -> when it was computed; of those with the same id the last is alive."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function in (torch.softmax, torch.log_softmax):
             scores = args[0].detach().abs()
             scores = scores[scores.isfinite()]
-            self.highest = max(self.highest, scores.max().item() if scores.numel() else 0.0)
-        return function(*args, **(kwargs or {}))
+            self.highest_score = max(self.highest_score, scores.max().item() if scores.numel() else 0.0)
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self.order[id(tensor)] = len(self.order)
+                self.saw_float32 |= tensor.dtype == torch.float32
+        return result

@@ -1,5 +1,6 @@
 """Nested arguments and results as flat mappings from names to arrays, with the same names in both frameworks."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,3 +23,19 @@ def _text(path: tuple[Any, ...], names: tuple[str, ...]) -> str:
     if keys and names and keys[0].isdigit():
         keys[0] = names[int(keys[0])]
     return ".".join(keys) or "result"
+
+
+def plain(tree: Any) -> Any:
+    """Return the results of either framework made of dicts and tuples alone, as `flatten` names them.
+
+    Dataclasses, named tuples and mappings of any kind become dicts, lists become tuples.
+    """
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type) and not isinstance(tree, Mapping):
+        tree = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}
+    elif hasattr(tree, "_asdict"):
+        tree = tree._asdict()
+    elif isinstance(tree, tuple | list):
+        return tuple(plain(part) for part in tree)
+    elif not isinstance(tree, Mapping):
+        return tree
+    return {str(name): plain(part) for name, part in tree.items()}

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from parity_tests.case import Case, Variant
-from parity_tests.compare import Judge, Runs, compare_runs, run_both
+from parity_tests.comparison import Judge, Runs, compare_runs, run_both
 from parity_tests.diagnosis.symptoms import describe, report
 from parity_tests.numbers import Numbers, is_floating, make_numbers
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from parity_tests.case import Case, Variant
-from parity_tests.compare import compare_runs, run_both
+from parity_tests.comparison import compare_runs, run_both
 from parity_tests.numbers import Numbers, is_floating
 
 Arrays = Mapping[str, Any]

@@ -14,7 +14,7 @@ import numpy as np
 import optax
 import torch
 
-from parity_tests.compare import relative_error
+from parity_tests.comparison import relative_error
 from parity_tests.diagnosis.symptoms import describe, report
 from parity_tests.optimizers import Arrays, JaxOptimizer, MakeOptimizer, TorchOptimizer
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from parity_tests.cases import find_case
-from parity_tests.compare import compare_variant
+from parity_tests.comparison import compare_variant
 from parity_tests.jax_side import forget_programs, without_jit
 from parity_tests.training.training import TRAININGS, free_running
 

@@ -17,7 +17,7 @@ import numpy as np
 import optax
 import torch
 
-from parity_tests.compare import unit_roundoff
+from parity_tests.comparison import unit_roundoff
 from parity_tests.jax_side import Transform, forget_programs, without_jit
 from parity_tests.optimizers import JaxOptimizer, TorchOptimizer
 from parity_tests.properties.subjects import (
@@ -191,10 +191,10 @@ def over_examples(subject_name: str) -> Transform:
         return {name: found.index("B") if "B" in found else shared for name, found in letters.items()}
 
     def transform(program: Callable[..., Any]) -> Callable[..., Any]:
-        def run(weights: Any, moved: Any, fixed: Any, directions: Any) -> Any:
-            in_axes = (None, axes(moved, None), axes(fixed, None), axes(directions, None))
+        def run(weights: Any, moved: Any, constants: Any, directions: Any) -> Any:
+            in_axes = (None, axes(moved, None), (axes(constants[0], None), None), axes(directions, None))
             out_axes = (axes(directions, 0), axes([*weights, *moved], 0))
-            return jax.vmap(program, in_axes, out_axes)(weights, moved, fixed, directions)
+            return jax.vmap(program, in_axes, out_axes)(weights, moved, constants, directions)
 
         return jax.jit(run)
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from parity_tests.compare import Measurement, unit_roundoff
+from parity_tests.comparison import Measurement, unit_roundoff
 from parity_tests.training.comparison import TrainingReport
 from parity_tests.training.training import Drift
 
