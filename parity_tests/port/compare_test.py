@@ -17,8 +17,6 @@ from flax import nnx
 
 from parity_tests import Case, Variant, compare, compare_case, linen_module, torch_module
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3, 4))
 compare_wide = partial(compare, dtypes=("float64",))

@@ -16,8 +16,6 @@ from torch import nn
 
 from parity_tests import compare_training
 
-pytestmark = pytest.mark.usefixtures("quick_compilation")
-
 VOCAB, LENGTH, ROWS, WIDTH, HEADS, LAYERS = 11, 6, 4, 8, 2, 2
 RATE, WARM_UP, STEPS, DECAY, BETAS, CLIP, EMA, PIECES = 3e-3, 4, 40, 0.1, (0.9, 0.95), 0.5, 0.9, 2
 
