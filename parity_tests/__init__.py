@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from parity_tests.jax_side import jax_function, linen_module
     from parity_tests.port.compare import compare
     from parity_tests.port.report import Report
-    from parity_tests.taps import tap
+    from parity_tests.taps import tap, tapped
     from parity_tests.torch_side import torch_function, torch_module
     from parity_tests.training.comparison import TrainingReport, compare_training
 
@@ -46,7 +46,7 @@ _PLACES = {
     "jax_side": ("jax_function", "linen_module"),
     "port.compare": ("compare",),
     "port.report": ("Report",),
-    "taps": ("tap",),
+    "taps": ("tap", "tapped"),
     "torch_side": ("torch_function", "torch_module"),
     "training.comparison": ("TrainingReport", "compare_training"),
 }
@@ -81,6 +81,7 @@ __all__ = [
     "linen_module",
     "load_golden",
     "tap",
+    "tapped",
     "torch_function",
     "torch_module",
 ]

@@ -93,6 +93,9 @@ Task = tuple[str, Callable[[], list[AnyRow]]]
 
 def list_tasks(options: Options, names: list[str]) -> list[Task]:
     """List what is to be compared."""
+    if options.faults and not any(fault.case in names for fault in FAULTS):
+        print(f"no fault is planted in {', '.join(names)}; there are faults in:")
+        print(", ".join(sorted({fault.case for fault in FAULTS})))
     tasks: list[Task] = [
         (f"{case.name}, {dtype}", partial(compare, case, dtype))
         for case in CASES

@@ -12,6 +12,7 @@ import numpy as np
 from jax_attn.weights import from_torch
 from parity_tests.case import Case, JaxSide, Variant
 from parity_tests.numbers import Numbers, Run, options_in
+from parity_tests.taps import begin_backward
 from parity_tests.tree import flatten, plain
 
 
@@ -146,6 +147,7 @@ def _differentiate(case: Case, options: Any, rebuild: Callable[..., Any]) -> Cal
         fits = all(name in ends and ends[name].shape == x.shape for name, x in directions.items())
         if not fits:  # the comparison of outputs will report it
             return outputs, {}
+        begin_backward()
         gradients = pull_back({name: x.astype(ends[name].dtype) for name, x in directions.items()})
         return outputs, {**gradients[0], **gradients[1]}
 

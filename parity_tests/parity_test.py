@@ -13,6 +13,7 @@ import pytest
 import jax_attn
 import torch_ref
 from jax_attn.weights import from_torch, to_torch
+from parity_tests.__main__ import Options, list_tasks
 from parity_tests.case import DTYPES, Case
 from parity_tests.cases import CASES, WITHOUT_CASE, find_case, public_names
 from parity_tests.cases.models import jax_translator, torch_translator, translator_options
@@ -99,6 +100,11 @@ CASE_FAULTS = [fault for fault in FAULTS if fault.case != "training"]
 @pytest.mark.parametrize("fault", CASE_FAULTS, ids=lambda fault: f"{fault.side}: {fault.name}")
 def test_a_planted_fault_is_caught(fault: Fault) -> None:
     assert fault.is_caught()
+
+
+def test_the_program_says_when_a_case_has_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    list_tasks(Options(faults=True), ["dropout"])
+    assert "no fault is planted in dropout" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("case", "variant"), {fault.case: fault.variant for fault in CASE_FAULTS}.items())

@@ -45,7 +45,7 @@ def _in_values(in_jax: np.ndarray, truth: np.ndarray) -> Iterator[str]:
         yield "JAX's is zero everywhere: not used, or its gradient is stopped"
     elif not truth.any():
         yield "PyTorch's is zero everywhere: not used there, or its gradient is stopped"
-    elif _equal(in_jax, ratio * truth):
+    elif _equal(in_jax, ratio * truth) and (truth.size > 1 or _is_simple(ratio)):
         yield f"JAX's is {ratio:.6g} times PyTorch's: a scale, a sum for a mean, or a sign"
     elif len(rows) > 1 and _equal(rows, np.broadcast_to(rows[0], rows.shape)):
         yield "the difference is the same in every row: a bias"
@@ -53,6 +53,12 @@ def _in_values(in_jax: np.ndarray, truth: np.ndarray) -> Iterator[str]:
         yield "the same numbers in another order: an axis transposed, flipped or shifted"
     elif not wrong.all():
         yield f"only part of it differs: {_where(wrong)}"
+
+
+def _is_simple(ratio: float) -> bool:
+    """Whether it is a whole number, or one divided by it: any two numbers have some ratio."""
+    larger = max(abs(ratio), 1 / abs(ratio))
+    return abs(larger - round(larger)) <= _CLOSE * larger
 
 
 def _equal(x: np.ndarray, y: np.ndarray) -> bool:

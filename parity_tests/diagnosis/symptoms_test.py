@@ -36,5 +36,12 @@ def test_pytorchs_zero_is_told_from_jaxs() -> None:
     assert describe(TRUTH, 0 * TRUTH) == ("PyTorch's is zero everywhere: not used there, or its gradient is stopped",)
 
 
+def test_any_two_numbers_have_a_ratio_which_says_nothing() -> None:
+    assert describe(np.array(0.99), np.array(1.0)) == ()
+    assert describe(np.array(8.0), np.array(1.0)) == (
+        "JAX's is 8 times PyTorch's: a scale, a sum for a mean, or a sign",
+    )
+
+
 def test_nothing_is_said_of_what_is_merely_different() -> None:
     assert describe(np.random.default_rng(1).normal(size=(3, 4)), TRUTH) == ()

@@ -46,7 +46,9 @@ def test_two_biases_merged() -> None:
         both = weights["bias_ih"] + weights["bias_hh"]
         return gru({**weights, "bias_ih": both, "bias_hh": 0 * both}, inputs, options)
 
-    assert explanations(GRU_CELL, merged, GRU_INPUTS) == ("bias_hh is merged into bias_ih",)
+    assert explanations(GRU_CELL, merged, GRU_INPUTS) == (
+        "b_hn stands outside of the reset gate in JAX: bias_hh is merged into bias_ih",
+    )
 
 
 def test_gates_in_keras_order() -> None:
@@ -58,7 +60,7 @@ def test_gates_in_keras_order() -> None:
         return gru({name: reorder(weight) for name, weight in weights.items()}, inputs, options)
 
     found = explanations(GRU_CELL, z_first, GRU_INPUTS)
-    assert found == ("gates in another order: JAX takes PyTorch's r, z, n as z, r, n",)
+    assert found == ("gates in another order: for r, z, n JAX takes PyTorch's z, r, n",)
 
 
 def test_the_gates_of_an_lstm() -> None:
@@ -77,7 +79,7 @@ def test_the_gates_of_an_lstm() -> None:
         lambda module, inputs: module(inputs["input"], (inputs["h"], inputs["c"])),
     )
     found = explanations(cell, port, {"input": X, "h": H, "c": C})
-    assert found == ("gates in another order: JAX takes PyTorch's i, f, g, o as f, o, i, g",)
+    assert found == ("gates in another order: for i, f, g, o JAX takes PyTorch's f, o, i, g",)
 
 
 def test_a_square_matrix_not_transposed() -> None:
@@ -141,7 +143,7 @@ def test_a_scale_forgotten() -> None:
         lambda weights, inputs, _: jax.nn.softmax(inputs["q"] @ inputs["k"].T),
         {"q": queries, "k": keys},
     )
-    assert found == tuple(f"{name}, or what it is multiplied with, is multiplied by √6 in JAX" for name in "kq")
+    assert found == ("the factor 2.44949 is missing in JAX",)
 
 
 def test_another_epsilon() -> None:
@@ -160,7 +162,7 @@ def test_the_other_gelu() -> None:
         lambda weights, inputs, _: jax.nn.gelu(inputs["input"]),
         {"input": X},
     )
-    assert found == ("GELU is that of approximate='tanh' in JAX",)
+    assert found == ("gelu is GELU approximated by tanh in JAX",)
 
 
 def test_what_no_trap_explains_is_not_explained() -> None:
@@ -176,3 +178,110 @@ def test_an_axis_in_reverse(axis: int) -> None:
         {"x": X},
     )
     assert found == (f"x is read in reverse along axis {axis}",)
+
+
+T = torch.nn.functional
+LABELS = np.array([[0, 1, 3, 0], [2, 2, 0, 0]])
+LOGITS = RNG.normal(size=(2, 4, 5))
+TOKENS = RNG.normal(size=(2, 4, 6))
+HIDDEN = np.array([[False, False, False, True], [False, False, True, True]])
+
+
+def torch_attention(inputs: Any, _: Any) -> Any:
+    q, k, v = (x.unflatten(-1, (2, 3)).transpose(1, 2) for x in (inputs["x"], inputs["x"] + 1, inputs["x"] ** 2))
+    hidden = inputs["hidden"][:, None, None]
+    return T.scaled_dot_product_attention(q, k, v, attn_mask=~hidden).transpose(1, 2).flatten(-2)
+
+
+def attention(
+    scale: float = 3**-0.5, weak: float = -np.inf, axis: int = -1, later: bool = False, by_turns: bool = False
+) -> Callable[..., Any]:
+    def port(weights: Any, inputs: Any, options: Any) -> Any:
+        def split(x: Any) -> Any:
+            x = x.reshape(2, 4, 3, 2).swapaxes(-1, -2) if by_turns else x.reshape(2, 4, 2, 3)
+            return x.swapaxes(1, 2)
+
+        q, k, v = map(split, (inputs["x"], inputs["x"] + 1, inputs["x"] ** 2))
+        hidden, scores = inputs["hidden"][:, None, None], q @ k.swapaxes(-1, -2) * scale
+        scores = scores if later else jnp.where(hidden, weak, scores)
+        probabilities = jax.nn.softmax(scores, axis)
+        probabilities = jnp.where(hidden, 0, probabilities) if later else probabilities
+        return (probabilities @ v).swapaxes(1, 2).reshape(2, 4, 6)
+
+    return port
+
+
+def loss(**wrong: Any) -> Callable[..., Any]:
+    """Labels of 0 are padding."""
+
+    def port(weights: Any, inputs: Any, options: Any) -> Any:
+        labels = jnp.roll(inputs["labels"], wrong.get("shift", 0))
+        taken = jnp.take_along_axis(jax.nn.log_softmax(inputs["x"]), labels[:, None], 1)[:, 0]
+        total = -(taken * (labels != 0)).sum()
+        return total if wrong.get("sum") else total / (len(labels) if wrong.get("all") else (labels != 0).sum())
+
+    return port
+
+
+def torch_loss(inputs: Any, _: Any) -> Any:
+    return T.cross_entropy(inputs["x"], inputs["labels"], ignore_index=0)
+
+
+@pytest.mark.parametrize(
+    ("call", "port", "inputs", "mistake"),
+    [
+        (torch_attention, attention(scale=1.0), "attention", "the factor 0.57735 is missing"),
+        (torch_attention, attention(scale=6**-0.5), "attention", "the scale is by √6 "),
+        (torch_attention, attention(weak=-10.0), "attention", "the mask is too weak: hidden scores are -10"),
+        (torch_attention, attention(later=True), "attention", "the mask is applied after the softmax"),
+        (torch_attention, attention(by_turns=True), "attention", "heads and their features change places"),
+        (torch_loss, loss(sum=True), "loss", "the loss is reduced by the sum"),
+        (torch_loss, loss(all=True), "loss", "padding is counted: the loss is divided by the number of all labels"),
+        (torch_loss, loss(shift=2), "loss", "labels is shifted by +2|the labels are shifted by +2"),
+    ],
+)
+def test_mistakes_of_attention_and_of_the_loss(call: Any, port: Any, inputs: str, mistake: str) -> None:
+    given = {
+        "attention": {"x": TOKENS, "hidden": HIDDEN},
+        "loss": {"x": LOGITS.reshape(8, 5), "labels": LABELS.ravel()},
+    }
+    (found,) = explanations(torch_function(call), port, given[inputs])
+    assert found.startswith(tuple(mistake.split("|")))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [("b_hn", "b_hn is missing"), ("inverted", "the update gate is inverted")],
+)
+def test_mistakes_of_a_gru(mistake: str, words: str) -> None:
+    def port(weights: Any, inputs: Any, options: Any) -> Any:
+        x, h = (
+            inputs[name] @ weights[f"weight_{part}"].T + weights[f"bias_{part}"]
+            for name, part in (("input", "ih"), ("hx", "hh"))
+        )
+        (xr, xz, xn), (hr, hz, hn) = jnp.split(x, 3, -1), jnp.split(h, 3, -1)
+        hn = hn - weights["bias_hh"][8:] if mistake == "b_hn" else hn
+        z, n = jax.nn.sigmoid(xz + hz), jnp.tanh(xn + jax.nn.sigmoid(xr + hr) * hn)
+        z = 1 - z if mistake == "inverted" else z
+        return (1 - z) * n + z * inputs["hx"]
+
+    (found,) = explanations(GRU_CELL, port, GRU_INPUTS)
+    assert found.startswith(words)
+
+
+def test_padding_of_a_convolution_with_stride_2() -> None:
+    side = torch_module(lambda options, inputs: torch.nn.Conv1d(2, 3, 3, stride=2, padding=1))
+
+    def port(weights: Any, inputs: Any, options: Any) -> Any:
+        convolved = jax.lax.conv_general_dilated(inputs["input"], weights["weight"], (2,), "SAME")
+        return convolved + weights["bias"][:, None]
+
+    (found,) = explanations(side, port, {"input": RNG.normal(size=(2, 2, 8))})
+    assert found.startswith("the padding is SAME")
+
+
+def test_a_search_that_runs_out_of_time_says_so() -> None:
+    case = Case("slow", (Variant("random", {"input": X}),), linear(4, 3), JaxSide(lambda w, i, o: i["input"][:, :3]))
+    found = find_divergence(case, seconds=0.0)
+    assert found is not None
+    assert found.traps[0].startswith("(stopped after")
