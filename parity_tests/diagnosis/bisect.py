@@ -249,8 +249,8 @@ class Search:
         return [part for part in parts_of(self._trace(0), name) if part in self.wanted]
 
     def run(self, forced: Sequence[str]) -> Alone:
-        """Run JAX forward with these tensors replaced by PyTorch's."""
-        with recording({name: self.wanted[name][0] for name in forced}) as trace:
+        """Run JAX forward with these tensors replaced by PyTorch's in float64."""
+        with recording({name: self.wanted[name][1] for name in forced}) as trace:
             run = run_jax(self.case, self.variant, self.numbers, self.dtype, {})
         return Alone(trace, run.tensors)
 

@@ -95,7 +95,7 @@ def _replaced(variable: Any, weight: Any, dtype: Any) -> Any:
         return variable.replace(weight.astype(dtype))
     if jnp.issubdtype(variable.dtype, jnp.floating):
         return variable.replace(variable[...].astype(dtype))
-    return variable
+    return variable.replace(variable[...])  # a copy, which belongs to the present trace
 
 
 def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments) -> Port:

@@ -33,6 +33,8 @@ class Piece:
     def of(self, weights: Mapping[str, Any]) -> Any:
         """Take it out of the weights."""
         whole = weights[self.name]
+        if self.count == 1:
+            return whole
         size = whole.shape[self.axis] // self.count
         here = slice(self.index * size, (self.index + 1) * size)
         return whole if self.count == 1 else whole[(slice(None),) * self.axis + (here,)]
