@@ -1,4 +1,8 @@
-"""Checkpoints of a training: from one of them it goes on as if it had never stopped."""
+"""Checkpoints of a training: from one of them it goes on as if it had never stopped.
+
+Several processes save and restore together, each its part of the state. Process 0 writes the rest, and chooses what all
+restore.
+"""
 
 import shutil
 import warnings
@@ -8,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from train.manifest import check, read_json, sha256_of_tree, write_json
+from train.processes import from_lead, is_lead
 
 KEPT = 2
 """Checkpoints that are kept: the last one, and the one before it, which is used if the last is damaged."""
@@ -30,10 +35,25 @@ class Checkpoints:
 
         Args:
             step: the number of steps taken.
-            state: NumPy arrays that nobody changes any more.
+            state: arrays of JAX, which nobody changes any more on a CPU; or NumPy's.
             position: what the training needs beside its state, as JSON.
         """
-        self.run(self._save, step, state, position)
+        import orbax.checkpoint as ocp
+
+        self.wait()
+        folder = self.folder / f"step-{step}"
+        try:
+            if is_lead():
+                folder.with_suffix(".json").unlink(missing_ok=True)
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir()
+            checkpointer = ocp.StandardCheckpointer()
+            checkpointer.save(folder.absolute() / "state", state)  # returns when the arrays are in memory of its own
+        except OSError as error:
+            self._writing = Future()
+            self._writing.set_exception(error)
+            return
+        self.run(self._finish, checkpointer, folder, position)
 
     def run(self, write: Callable[..., None], *arguments: Any) -> None:
         """Call a function that writes, in the background and after what is being written."""
@@ -58,28 +78,41 @@ class Checkpoints:
         """
         import orbax.checkpoint as ocp
 
-        for file in sorted(self.folder.glob("step-*.json"), key=_step, reverse=True):
+        before = None
+        while (step := self._last_whole(before)) is not None:
+            folder, before = self.folder / f"step-{step}", step
             try:
-                folder = file.with_suffix("").absolute()
-                check(folder, read_json(file))
                 with ocp.StandardCheckpointer() as checkpointer:
-                    return checkpointer.restore(folder / "state", like), read_json(folder / "position.json")
-            except (ValueError, KeyError, TypeError) as error:  # damaged, or of another version of the program
-                warnings.warn(f"checkpoint {file.stem} cannot be used, and the one before it is: {error}", stacklevel=2)
+                    state = checkpointer.restore(folder.absolute() / "state", like)
+                return state, read_json(folder / "position.json")
+            except (ValueError, KeyError, TypeError) as error:  # of another version of the program
+                _warn_of(step, error)
         return None
 
-    def _save(self, step: int, state: Any, position: dict[str, Any]) -> None:
-        import orbax.checkpoint as ocp
+    def _last_whole(self, before: int | None) -> int | None:
+        """Find the last checkpoint, before a step, whose files have the bytes that were written; process 0 looks."""
+        found = None
+        for file in sorted(self.folder.glob("step-*.json"), key=_step, reverse=True) if is_lead() else ():
+            if before is not None and _step(file) >= before:
+                continue
+            try:
+                check(file.with_suffix(""), read_json(file))
+            except (ValueError, KeyError, TypeError) as error:
+                _warn_of(_step(file), error)
+            else:
+                found = _step(file)
+                break
+        chosen = from_lead("" if found is None else str(found))
+        return int(chosen) if chosen else None
 
-        folder = self.folder / f"step-{step}"
-        folder.with_suffix(".json").unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
-        with ocp.StandardCheckpointer() as checkpointer:
-            checkpointer.save(folder.absolute() / "state", state)
-        write_json(folder / "position.json", position)
-        write_json(folder.with_suffix(".json"), sha256_of_tree(folder))
-        self._remove_old()
+    def _finish(self, checkpointer: Any, folder: Path, position: dict[str, Any]) -> None:
+        """Wait until all processes have written the state; process 0 writes the rest."""
+        with checkpointer:
+            checkpointer.wait_until_finished()
+        if is_lead():
+            write_json(folder / "position.json", position)
+            write_json(folder.with_suffix(".json"), sha256_of_tree(folder))
+            self._remove_old()
 
     def _remove_old(self) -> None:
         """Remove all but the newest checkpoints, and what an interrupted run left behind."""
@@ -87,6 +120,10 @@ class Checkpoints:
         for path in self.folder.iterdir():
             if path not in kept and path.with_suffix(".json") not in kept:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def _warn_of(step: int, error: Exception) -> None:
+    warnings.warn(f"checkpoint step-{step} cannot be used, and the one before it is: {error}", stacklevel=3)
 
 
 def _step(file: Path) -> int:

@@ -13,6 +13,7 @@ from train.presets import ABOUT, PRESETS
 PROGRAM = "python -m train.nmt"
 
 RESUMED_OPTIONS = {"--epochs", "--max-steps", "--training.patience", "--training.save-seconds"}
+RESUMED_OPTIONS |= {"--mesh", "--distributed", "--coordinator", "--process", "--timeout"}
 """What may be changed in a training that goes on."""
 
 INDENT = 35 * " "
@@ -33,6 +34,7 @@ Examples:
   python -m train.nmt --data pairs.txt --epochs 20              your own sentence pairs
   python -m train.nmt --data corpora/train --languages de en    two files, one sentence a line
   python -m train.nmt --model.attention none                    a model without attention
+  python -m train.nmt --mesh data=4                             on four devices; several machines: docs/devices.md
 
 Options, with their values in the preset {preset}:
   --data FILE                      sentence pairs, one source<TAB>target a line; or two files, a stem or a name

@@ -1,12 +1,13 @@
 """The settings of a run: frozen, typed dataclasses, of which the command line is made."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
-from tyro.conf import Fixed, Suppress
+from tyro.conf import Fixed, OmitArgPrefixes, Suppress
 
 from train.data.tokens import Tokenizer
 
@@ -22,6 +23,30 @@ Metric = Literal["loss", "bleu", "chrf", "last"]
 
 class ConfigError(ValueError):
     """A setting that cannot be used; the message says which, what it must be, and what it is."""
+
+
+class MeshShape(NamedTuple):
+    """The devices that train together: `data` × `model` of them."""
+
+    data: int
+    """Groups of devices that share each batch, each with its rows."""
+    model: int = 1
+    """The devices of a group, which share the parameters."""
+
+    @property
+    def size(self) -> int:
+        return self.data * self.model
+
+    def __str__(self) -> str:
+        return f"data={self.data}" + (f",model={self.model}" if self.model > 1 else "")
+
+
+def parse_mesh(text: str) -> MeshShape:
+    """Read a mesh as `data=4` or `data=4,model=2`; ConfigError for anything else."""
+    found = re.fullmatch(r"data=([1-9]\d{0,5})(?:,model=([1-9]\d{0,5}))?", text)
+    if found is None:
+        raise ConfigError(f"the mesh must be data=N or data=N,model=M with N and M of 1 or more; got {text!r}")
+    return MeshShape(int(found[1]), int(found[2] or 1))
 
 
 class Range(NamedTuple):
@@ -202,6 +227,41 @@ class SearchConfig:
 
 
 @dataclass(frozen=True)
+class DevicesConfig:
+    """The devices and processes that train together. They are no settings of a run, which can go on with others."""
+
+    mesh: str | None = None
+    """data=4: four devices share each batch. data=4,model=2: eight, and each two of them share the parameters. On a CPU
+    so many devices are made. The default is all devices of every process that divide the batch."""
+    distributed: bool = False
+    """Train in several processes, which SLURM, Kubernetes or Open MPI has started, or which coordinator joins."""
+    coordinator: str | None = None
+    """HOST:PORT of process 0, the same for all processes; needs process."""
+    process: str | None = None
+    """I/N: this is process I, from 0 on, of N."""
+    timeout: Annotated[int, Range(1, 86_400)] = 120
+    """Seconds that processes wait for one another at the start, and after which a process without a sign of life ends
+    the training."""
+
+    @property
+    def is_distributed(self) -> bool:
+        return self.distributed or self.coordinator is not None
+
+    def shape(self) -> MeshShape | None:
+        """Return the mesh that is asked for; ConfigError if its text has another form."""
+        return None if self.mesh is None else parse_mesh(self.mesh)
+
+    def place(self) -> tuple[int, int] | None:
+        """Return this process's number and that of all; ConfigError unless they are such numbers."""
+        if self.process is None:
+            return None
+        found = re.fullmatch(r"(\d{1,6})/(\d{1,6})", self.process)
+        if found is None or not int(found[1]) < int(found[2]):
+            raise ConfigError(f"process must be I/N with I below N, as in 0/2 and 1/2; got {self.process!r}")
+        return int(found[1]), int(found[2])
+
+
+@dataclass(frozen=True)
 class Config:
     """All settings of `python -m train.nmt`."""
 
@@ -230,6 +290,7 @@ class Config:
     training: TrainingConfig = field(default_factory=TrainingConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    devices: Annotated[DevicesConfig, OmitArgPrefixes] = field(default_factory=DevicesConfig)
 
 
 def check(config: Config) -> None:
@@ -268,9 +329,34 @@ def check(config: Config) -> None:
         wrong.append("valid and test are files beside those of data; give data, too")
     if len(config.languages) not in (0, 2):
         wrong.append(f"languages must be the source's and the target's, as in de en; got {len(config.languages)}")
-    wrong += _without_validation(config)
+    wrong += _without_validation(config) + _wrong_devices(config)
     if wrong:
         raise ConfigError("; ".join(wrong))
+
+
+def _wrong_devices(config: Config) -> list[str]:
+    """List what is wrong with the mesh and the processes."""
+    devices, training = config.devices, config.training
+    wrong = wrong_numbers(devices, str)
+    if devices != DevicesConfig() and config.framework == "torch":
+        wrong.append("framework torch trains on one device, without mesh, distributed or coordinator")
+    if (devices.coordinator is None) != (devices.process is None):
+        wrong.append("coordinator HOST:PORT and process I/N belong together; give both")
+    if devices.coordinator is not None and not re.fullmatch(r".+:\d{1,5}", devices.coordinator):
+        wrong.append(f"coordinator must be HOST:PORT; got {devices.coordinator!r}")
+    try:
+        place, shape = devices.place(), devices.shape()
+    except ConfigError as error:
+        return [*wrong, str(error)]
+    if shape is not None and place is not None and shape.size % place[1]:
+        wrong.append(f"mesh {shape} has {shape.size} devices, which {place[1]} processes cannot share evenly")
+    if shape is not None and training.batch_tokens is None and training.batch_size % (shape.data * training.num_parts):
+        rows = f"{shape.data} × {training.num_parts}" if training.num_parts > 1 else f"{shape.data}"
+        wrong.append(
+            f"training.batch-size must be a multiple of the mesh's data{' × num-parts' * (training.num_parts > 1)}, "
+            f"{rows}; got {training.batch_size}"
+        )
+    return wrong
 
 
 def _without_validation(config: Config) -> list[str]:

@@ -3,22 +3,30 @@ import os
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import jax
 import numpy as np
+import optax
 import pytest
+from jax.sharding import AbstractMesh
 
-from train.devices import data_mesh
+from train.config import ConfigError, MeshShape, ModelConfig
+from train.devices import DATA, MODEL, make_mesh, own_rows, placement
+from train.model import build_model
 
 PROGRAM = """
-import json, sys
+import dataclasses, json, sys
 import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 from train.data import dataset
-from train.config import Config, CorpusConfig, ModelConfig
+from train.config import Config, CorpusConfig, DevicesConfig, ModelConfig
 from train.loop import JaxLearner
 
 model = ModelConfig("dot", embed_size=8, num_hiddens=8, dropout=0.2, bidirectional=False)
 config = Config(epochs=3, corpus=CorpusConfig(train=150, valid=20, test=20), model=model)
+if len(sys.argv) > 2:
+    config = dataclasses.replace(config, devices=DevicesConfig(mesh=sys.argv[2]))
 compiled = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, seconds, **more: compiled.append(more.get("fun_name"))
@@ -51,8 +59,8 @@ print(jax.config.jax_compilation_cache_dir)
 """
 
 
-def train(devices, **environment):
-    command = [sys.executable, "-c", PROGRAM, str(devices)]
+def train(*devices, **environment):
+    command = [sys.executable, "-c", PROGRAM, *map(str, devices)]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
     assert done.stderr == ""
     return json.loads(done.stdout.splitlines()[-1])
@@ -78,11 +86,11 @@ def train_cached(cache):
     return train(2, **environment, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0")
 
 
-def test_two_devices_train_as_one_does_and_each_program_is_compiled_once(on_two):
-    one = train(1)
-    assert (one["devices"], on_two["devices"]) == (1, 2)
-    np.testing.assert_allclose(on_two["losses"], one["losses"], rtol=1e-5)
-    for run in (one, on_two):
+def test_four_devices_train_as_two_do_and_each_program_is_compiled_once(on_two):
+    four = train(4, "data=2,model=2")
+    assert (four["devices"], on_two["devices"]) == (4, 2)
+    np.testing.assert_allclose(on_two["losses"], four["losses"], rtol=1e-5)
+    for run in (four, on_two):
         assert compiled(run) == PROGRAMS
         assert run["reused"]
 
@@ -130,8 +138,49 @@ def test_xla_compiles_with_our_options_unless_the_user_has_others(tmp_path, flag
     assert options == {"xla_cpu_use_multi_output_fusion": "true", "xla_cpu_disable_loop_unrolling": unrolling}
 
 
-@pytest.mark.parametrize(("batch_size", "devices", "used"), [(64, 2, 2), (64, 3, 2), (9, 2, 1), (15, 4, 1), (48, 4, 4)])
-def test_the_devices_share_a_batch_evenly(monkeypatch, batch_size, devices, used):
-    monkeypatch.setattr("jax.local_devices", lambda: [object()] * devices)
-    monkeypatch.setattr("train.devices.Mesh", lambda devices, names: devices)
-    assert len(data_mesh(batch_size)) == used
+@pytest.fixture
+def four_of_two(monkeypatch):
+    """Two processes with two devices each, seen from process 1."""
+    devices = [SimpleNamespace(process_index=i) for i in (0, 0, 1, 1)]
+
+    def mesh(devices, names):
+        return SimpleNamespace(devices=devices, shape=dict(zip(names, devices.shape, strict=True)))
+
+    monkeypatch.setattr("train.devices.Mesh", mesh)
+    for name, value in {"devices": devices, "process_count": 2, "process_index": 1, "local_device_count": 2}.items():
+        monkeypatch.setattr(f"jax.{name}", lambda value=value: value)
+
+
+@pytest.mark.parametrize(("batch_size", "shape"), [(64, (4, 1)), (16, (2, 1)), (6, (2, 1)), (None, (4, 1))])
+def test_the_devices_of_all_processes_share_a_batch_evenly(four_of_two, batch_size, shape):
+    assert make_mesh(batch_size=batch_size).devices.shape == shape
+
+
+@pytest.mark.parametrize(("shape", "rows"), [((4, 1), (4, 8)), ((2, 2), (4, 8)), ((1, 4), (0, 8)), ((2, 1), (4, 8))])
+def test_a_process_reads_the_rows_of_its_devices(four_of_two, shape, rows):
+    assert own_rows(make_mesh(MeshShape(*shape)), 8) == slice(*rows)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((3, 1), "has 3 devices, which 2 processes cannot share evenly"),
+        ((3, 2), "mesh data=3,model=2 needs 3 devices in each process; there are 2"),
+        ((4, 1), "cannot share a batch of 6 rows: data must divide it"),
+    ],
+)
+def test_a_mesh_that_cannot_be_is_an_error(four_of_two, shape, message):
+    with pytest.raises(ConfigError, match=message):
+        make_mesh(MeshShape(*shape), batch_size=6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"attention": "multi_head", "query": "between", "tie_embeddings": "all"}])
+def test_every_matrix_and_its_moments_are_divided_among_the_devices_of_a_group(settings):
+    model = build_model(ModelConfig(**settings), 403, 403)  # an odd vocabulary
+    token = np.zeros((1, 1), np.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0), token, token)
+    state = {"params": params, "moments": optax.adam(1.0).init(jax.tree.map(lambda x: np.zeros(x.shape), params))}
+    mesh = AbstractMesh((2, 4), (DATA, MODEL))
+    for x, place in zip(jax.tree.leaves(state), jax.tree.leaves(placement(state, mesh)), strict=True):
+        if np.ndim(x) > 1:
+            assert np.prod(place.shard_shape(x.shape)) == x.size / 4

@@ -4,25 +4,42 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Int
 
 from jax_attn.weights import from_torch, to_torch
 from train import memory
 from train.config import Config, ConfigError, num_widths
-from train.data.batches import PADDING_ROW, Examples, Group, in_order, make_buckets, padding_share, plan, refill, take
+from train.data.batches import (
+    PADDING_ROW,
+    Bucket,
+    Examples,
+    Group,
+    in_order,
+    make_buckets,
+    padding_share,
+    plan,
+    refill,
+    take,
+)
 from train.data.dataset import Data
 from train.data.prefetch import prefetch
 from train.data.sentences import PairIds
-from train.devices import data_mesh, first_copy, replicate, shard_batches
+from train.devices import DATA, MODEL, copy, distribute, gather, make_mesh, own_rows, placement, shard_batches
 from train.learner import DivergenceError, Recorder, Report
 from train.model import build_model
 from train.optimizer import make_optimizer
+from train.processes import Agreement
 from train.step import Losses, make_eval_step, make_init, make_train_steps
 from train.translation.evaluation import make_validation
+
+GO_ON, SAVE, STOP = range(3)
+"""What a process wants after a call. The largest wish of all processes is done."""
 
 STEPS_PER_CALL = 16
 """Training steps of one call. With one step a call, the demo was a third slower (two cores)."""
@@ -70,13 +87,14 @@ class JaxLearner:
         self.config, self.data = config, data
         training = config.training
         self.model = build_model(config.model, len(data.source), len(data.target))
-        self._mesh = data_mesh(None if training.batch_tokens else training.batch_size // training.num_parts)
+        by_tokens = training.batch_tokens is not None
+        self.mesh = make_mesh(config.devices.shape(), None if by_tokens else training.batch_size // training.num_parts)
+        self._multiple = self.mesh.shape[DATA] * training.num_parts
         self._buckets = make_buckets(
             data.train,
             num_widths(config),
             training.batch_size,
             training.batch_tokens,
-            multiple=self._mesh.size * training.num_parts,
             steps=config.corpus.steps,
         )
         self.steps_per_epoch = sum(-(-bucket.members.size // bucket.batch_size) for bucket in self._buckets)
@@ -84,20 +102,20 @@ class JaxLearner:
         optimizer = make_optimizer(training, self.num_steps)
         example = take(data.train, np.zeros(1, np.int32), self._buckets[-1])
         average, plateau = training.average > 0, training.schedule == "plateau"
-        init = make_init(self.model, optimizer, average=average, plateau=plateau)
+        init = make_init(self.model, optimizer, self.mesh, average=average, plateau=plateau)
         _require_memory(jax.eval_shape(init, np.uint32(0), example))
-        self.state = replicate(init(np.uint32(config.seed), example), self._mesh)
+        self.state = init(np.uint32(config.seed), example)
         self._train_steps = make_train_steps(
             self.model,
             optimizer,
             training.loss,
             config.seed,
             training.label_smoothing,
-            self._mesh,
+            self.mesh,
             num_parts=training.num_parts,
             average_decay=training.average,
         )
-        self._eval_step = make_eval_step(self.model)
+        self._eval_step = make_eval_step(self.model, self.mesh)
         self._score = None
         if training.best in ("bleu", "chrf") and len(data.valid):
             self._score = make_validation(
@@ -105,6 +123,7 @@ class JaxLearner:
             )
         self._position = Position()
         self._running: deque[Losses] = deque()
+        self._agreement = Agreement(self.mesh)
 
     @property
     def num_steps(self) -> int:
@@ -114,8 +133,8 @@ class JaxLearner:
 
     @property
     def params(self) -> Any:
-        """The parameters, or their moving average, on one device."""
-        return first_copy(self.state.params if self.state.average is None else self.state.average)
+        """The parameters, or their moving average."""
+        return self.state.params if self.state.average is None else self.state.average
 
     def batches(self) -> str:
         widths = ", ".join(f"{b.batch_size} × ({b.source_width} + {b.target_width})" for b in self._buckets)
@@ -131,34 +150,39 @@ class JaxLearner:
                 self._take_steps(group, batches, recorder)
                 if self._is_due():
                     self._report(recorder)
-                stop = recorder.should_stop()
-                if stop or time.perf_counter() - saved >= self.config.training.save_seconds:
+                is_late = time.perf_counter() - saved >= self.config.training.save_seconds
+                agreed = self._agreement.ask(STOP if recorder.should_stop() else SAVE if is_late else GO_ON)
+                if agreed >= SAVE:
                     self._save(recorder)
                     saved = time.perf_counter()
                 if self._is_done():
                     break
-                if stop:
+                if agreed == STOP:
                     return False
         self._save(recorder)
         if self._position.best is not None:
-            params = from_torch(recorder.kept(), self.params)
-            self.state = self.state._replace(params=replicate(params, self._mesh), average=None)
+            is_divided = self.mesh.shape[MODEL] > 1  # then one device may be too small for all
+            with jax.default_device(jax.local_devices(backend="cpu")[0]) if is_divided else nullcontext():
+                params = from_torch(recorder.kept(), self.params)
+            self.state = self.state._replace(params=distribute(params, self.mesh), average=None)
         return True
 
     def _restore(self, recorder: Recorder) -> None:
         """Go on from the last checkpoint, if there is one."""
-        found = recorder.restore(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), self.state))
+        where = placement(self.state, self.mesh)
+        like = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), self.state, where)
+        found = recorder.restore(like)
         if found is not None:
             if found[1].keys() != set(Position._fields):
                 raise ConfigError("the checkpoint is of another version of this program; start a new run")
-            self.state, self._position = replicate(found[0], self._mesh), Position(**found[1])
+            self.state, self._position = distribute(found[0], self.mesh), Position(**found[1])
 
     def _save(self, recorder: Recorder) -> None:
         self._finish_calls(recorder)
         if self._position.best is None:  # there is no validation to choose by
             recorder.keep(self.weights())
-        # A copy, since the next step reuses the memory of the state.
-        state = jax.tree.map(np.array, first_copy(self.state))
+        # On a CPU a copy, since the next step reuses the memory of the state; other devices copy it to the CPU's.
+        state = jax.tree.map(copy, self.state) if jax.default_backend() == "cpu" else self.state
         recorder.save(self._position.step, state, self._with_time()._asdict())
 
     def _is_done(self) -> bool:
@@ -171,11 +195,17 @@ class JaxLearner:
         epoch, start = self._position.epoch, self._position.group
         buckets = self._buckets if pairs is self.data.train else refill(self._buckets, pairs)
         groups = plan(buckets, STEPS_PER_CALL, self.config.seed, epoch)
-        batches = prefetch((group, take(pairs, group.rows, group.bucket)) for group in groups[start:])
+        batches = prefetch((group, self._take_own(pairs, group.rows, group.bucket)) for group in groups[start:])
         for index, group_and_batches in enumerate(batches, start + 1):
             is_last = index == len(groups)
             self._position = self._position._replace(epoch=epoch + is_last, group=0 if is_last else index)
             yield group_and_batches
+
+    def _take_own(self, pairs: PairIds, rows: Int[np.ndarray, "step batch"], bucket: Bucket) -> Examples:
+        """Take this process's rows of batches, which are filled up until all devices have as many rows."""
+        missing = -rows.shape[1] % self._multiple
+        rows = np.pad(rows, ((0, 0), (0, missing)), constant_values=PADDING_ROW)
+        return take(pairs, rows[:, own_rows(self.mesh, rows.shape[1])], bucket)
 
     def _take_steps(self, group: Group, batches: Examples, recorder: Recorder) -> None:
         """Start the steps of a group, and wait for the steps of earlier ones if too many are under way."""
@@ -184,7 +214,7 @@ class JaxLearner:
         if num_steps > left:  # a batch of padding rows alone is no step
             num_steps = left = int(left)
             batches.source_lens[left:], batches.target_lens[left:] = 0, 0
-        self.state, losses = self._train_steps(self.state, shard_batches(batches, self._mesh))
+        self.state, losses = self._train_steps(self.state, shard_batches(batches, self.mesh))
         self._running.append(losses)
         self._position = self._position._replace(step=self._position.step + num_steps)
         self._finish_calls(recorder, CALLS_IN_FLIGHT - 1)
@@ -274,13 +304,13 @@ class JaxLearner:
         for bucket in self._valid_buckets:
             for rows in in_order(len(bucket.members), bucket.batch_size):
                 members = np.where(rows == PADDING_ROW, PADDING_ROW, bucket.members[rows])
-                losses.append(self._eval_step(self.params, take(valid, members, bucket)))
-        total = _total(jax.tree.map(lambda *x: np.array(x), *jax.device_get(losses)))
+                batches = shard_batches(self._take_own(valid, members[None], bucket), self.mesh)
+                losses.append(jax.device_get(self._eval_step(self.params, batches)))
+        total = _total(jax.tree.map(lambda *x: np.array(x), *losses))
         return total.nats / total.tokens
 
     def weights(self) -> dict[str, np.ndarray]:
-        # Copies, since the next step reuses the memory of the parameters.
-        return {name: np.array(weight) for name, weight in to_torch(self.params).items()}
+        return to_torch(jax.tree.map(gather, self.params))
 
 
 def _require_memory(state: Any) -> None:

@@ -11,12 +11,13 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.command_line import Command, parse
-from train.config import Config, ConfigError
+from train.config import Config, ConfigError, DevicesConfig
 from train.data import dataset
 from train.data.corpus import CorpusError
 from train.manifest import DamageError
@@ -35,21 +36,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Train one model, and return the exit status; an error is one line on stderr."""
     started = time.perf_counter()
     with plain_output():
+        devices = DevicesConfig()
         try:
-            return run(parse(sys.argv[1:] if arguments is None else list(arguments)), started)
+            command = parse(sys.argv[1:] if arguments is None else list(arguments))
+            devices = command.config.devices
+            status = run(command, started)
         except (ConfigError, CorpusError, DamageError) as error:
             print(f"error: {error}", file=sys.stderr)
-            return 2
+            status = 2
         except OSError as error:
             reason = f"{error.filename or 'the run folder'} cannot be written: {error.strerror or error}"
             print(f"error: {reason}; what was saved before is whole, and --resume goes on from it", file=sys.stderr)
-            return 1
+            status = 1
         except ArithmeticError as error:  # the training diverged
             print(f"error: {error}", file=sys.stderr)
-            return 1
+            status = 1
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
-            return 130
+            status = 130
+        except RuntimeError as error:  # of JAX, if another process is gone
+            if not devices.is_distributed:
+                raise
+            from train import processes
+
+            status = processes.await_abortion(error, devices.timeout)
+        if devices.is_distributed and "train.processes" in sys.modules:
+            from train import processes
+
+            processes.leave(status)
+        return status
 
 
 def run(command: Command, started: float) -> int:
@@ -66,16 +81,19 @@ def run(command: Command, started: float) -> int:
     if folder is not None:
         folder.require_data(data)
 
-    from train import console
+    from train import console, processes
     from train.learner import DivergenceError
     from train.recorder import RunRecorder
 
     learner = make_learner(config, data)
-    if folder is None:
+    leads = processes.is_lead()
+    console.CONSOLE.quiet = not leads
+    if folder is not None and leads:
+        folder.save_config(command.preset, config, data)
+    elif leads:
         folder = RunFolder.create(config.out, command.preset)
         folder.save_inputs(command.preset, config, data)
-    else:
-        folder.save_config(command.preset, config, data)
+    folder = RunFolder(Path(processes.from_lead("" if folder is None else str(folder.path))), writes=leads)
     console.show_start(config, data, folder, learner)
     with (
         folder.lock(),
@@ -90,10 +108,12 @@ def run(command: Command, started: float) -> int:
         finally:
             recorder.close()
     if not ended:
-        print(f"stopped; go on with: python -m train.nmt --resume {folder.path}", file=sys.stderr)
+        if leads:
+            print(f"stopped; go on with: python -m train.nmt --resume {folder.path}", file=sys.stderr)
         return 130 if stop.signal == signal.SIGINT else 0
     if not recorder.reports:
         raise ConfigError(f"{folder.path} has taken more steps than that, and no validation; raise --max-steps")
+    processes.from_lead("all files are written")
     finish(learner, command, data, folder, recorder.reports, started)
     return 0
 
@@ -116,6 +136,8 @@ def finish(
     summary |= finish_run(folder, config, data.corpus.test, data.corpus.train)
     summary |= {"peak_memory_bytes": memory.peak(), "peak_device_memory_bytes": memory.peak_of_device(config.framework)}
     summary["seconds"] = time.perf_counter() - started
+    if not folder.writes:
+        return
     learning_curve.draw(reports, folder.path / "learning_curve.png")
     folder.save_summary(summary)
     console.show_results(summary, folder, book_loss=config.training.loss == "sentences")
@@ -137,11 +159,32 @@ def make_learner(config: Config, data: dataset.Data) -> Learner:
         except ImportError as error:
             raise ConfigError(f"--framework torch needs PyTorch: install the extra `torch` ({error})") from error
         return TorchLearner(config, data)
-    from train.devices import start_jax
+    start_devices(config, data)
+
     from train.loop import JaxLearner
 
-    start_jax(config.model.num_hiddens)
     return JaxLearner(config, data)
+
+
+def start_devices(config: Config, data: dataset.Data) -> None:
+    """Start JAX; join the other processes, if there are some, and see that they train the same."""
+    from train import processes
+    from train.devices import start_jax
+
+    devices, shape = config.devices, config.devices.shape()
+    _, count = devices.place() or (0, 1)
+    start_jax(config.model.num_hiddens, None if shape is None else shape.size // count)
+    if devices.is_distributed:
+        processes.join(devices)
+        settings = {"the version of JAX": version("jax"), "the sentence pairs": data.digest()}
+        mesh = DevicesConfig(mesh=devices.mesh)
+        # The sentence pairs count, not where they are.
+        same = replace(config, out=None, data=(), valid=(), test=(), mirror=None, devices=mesh)
+        for section, values in asdict(same).items():
+            of_section = values if isinstance(values, dict) else {"": values}
+            for name, value in of_section.items():
+                settings[f"{section}.{name}".rstrip(".").replace("_", "-")] = value
+        processes.require_same(settings)
 
 
 def summarize(reports: Sequence[Report]) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from train.checkpoint import Checkpoints
 from train.config import ConfigError
 from train.console import Progress
 from train.learner import Report
+from train.processes import from_lead
 from train.run_folder import WEIGHTS, RunFolder
 
 
 class RunRecorder:
-    """The recorder of `train.learner` that writes into a run folder and shows a bar."""
+    """The recorder of `train.learner` that writes into a run folder and shows a bar. Of several processes one does."""
 
     def __init__(
         self, folder: RunFolder, progress: Progress, should_stop: Callable[[], bool], *, resume: bool = False
@@ -22,7 +23,8 @@ class RunRecorder:
         self.folder, self.bar, self.should_stop, self.resume = folder, progress, should_stop, resume
         self.reports: list[Report] = []
         self.checkpoints = Checkpoints(folder.path / "checkpoint")
-        self.checkpoints.folder.mkdir(exist_ok=True)
+        if folder.writes:
+            self.checkpoints.folder.mkdir(exist_ok=True)
         self._scalars: Any = None
         self._unwritten: Mapping[str, np.ndarray] | None = None
 
@@ -34,24 +36,30 @@ class RunRecorder:
         self.folder.append_metrics(report._asdict())
         self.bar.show_report(report)
         for name in ("loss", "valid_loss", "bleu", "chrf"):
-            if getattr(report, name) is not None:
+            if self._scalars is not None and getattr(report, name) is not None:
                 self._scalars.add_scalar(name, getattr(report, name), report.step)
 
     def keep(self, weights: Mapping[str, np.ndarray]) -> None:
         self.checkpoints.wait()
         self._unwritten = weights
-        self.checkpoints.run(self._write, weights)
+        if self.folder.writes:
+            self.checkpoints.run(self._write, weights)
 
     def _write(self, weights: Mapping[str, np.ndarray]) -> None:
         self.folder.save_weights(weights)
         self._unwritten = None
 
     def _is_written(self) -> bool:
-        """Whether the kept parameters are in the folder; if writing them failed, try once more."""
+        """Whether the kept parameters are in the folder; if writing them failed, try once more.
+
+        All processes ask together, and process 0 knows.
+        """
         self.checkpoints.wait()
-        if self._unwritten is not None:
+        if self._unwritten is not None and self.folder.writes:
             self.checkpoints.run(self._write, self._unwritten)
             self.checkpoints.wait()
+        if from_lead("" if self._unwritten is not None else "written"):
+            self._unwritten = None
         return self._unwritten is None
 
     def kept(self) -> dict[str, np.ndarray]:
@@ -62,7 +70,8 @@ class RunRecorder:
         return read_safetensors(self.folder.path / WEIGHTS)
 
     def save(self, step: int, state: Any, position: dict[str, Any]) -> None:
-        self._scalars.flush()
+        if self._scalars is not None:
+            self._scalars.flush()
         if self._is_written():  # else a run that goes on would look for the best parameters in vain
             self.checkpoints.save(step, state, position)
 
@@ -74,12 +83,14 @@ class RunRecorder:
             raise ConfigError(f"{self.folder.path} holds no checkpoint that can be used; start a new run")
         self.reports = [Report(**line) for line in self.folder.cut_metrics(found[1]["reports"] if found else 0)]
         last = self.reports[-1].step if self.reports else 0
-        self._scalars = SummaryWriter(str(self.folder.path / "tensorboard"), purge_step=last + 1)
+        if self.folder.writes:
+            self._scalars = SummaryWriter(str(self.folder.path / "tensorboard"), purge_step=last + 1)
         return found
 
     def close(self) -> None:
         """Wait for what is being written."""
-        if not self._is_written():
+        self.checkpoints.wait()
+        if self._unwritten is not None and self.folder.writes:
             text = f"{WEIGHTS} holds older parameters than the best, which could not be written; so do the results"
             warnings.warn(text, stacklevel=2)
         if self._scalars is not None:

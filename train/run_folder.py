@@ -38,10 +38,12 @@ class RunFolder:
     attention.png         the attention weights of a few translations
     test.jsonl            one line for each test sentence: its translation, and the links that attention found
     summary.json          the results
+
+    Of several processes one writes. For the others `writes` is False, and nothing is changed.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, writes: bool = True) -> None:
+        self.path, self.writes = path, writes
 
     @staticmethod
     def require_free(path: Path) -> None:
@@ -83,6 +85,7 @@ class RunFolder:
         content = {"format": FORMAT, "preset": preset} | dataclasses.asdict(config)
         content |= {"max_source_len": data.max_source_len, "max_target_len": data.max_target_len}
         content |= {"data_sha256": data.digest()}
+        del content["devices"]  # a run may go on with others
         self._replace("config.json", lambda beside: write_json(beside, content))
 
     def require_data(self, data: Data) -> None:
@@ -102,7 +105,10 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from training in the folder; ConfigError if one does so already."""
+        """Keep other trainings out of the folder; ConfigError if there is one already."""
+        if not self.writes:
+            yield
+            return
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,6 +122,8 @@ class RunFolder:
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
+        if not self.writes:
+            return
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
 
@@ -129,14 +137,16 @@ class RunFolder:
                 raise ValueError(f"it must have {count} records")
         except (FileNotFoundError, ValueError) as error:
             raise DamageError(f"{METRICS} is damaged: {error}; copy the folder again") from error
-        write_whole(path, lambda beside: beside.write_text("".join(lines), encoding="utf-8"))
+        if self.writes:
+            write_whole(path, lambda beside: beside.write_text("".join(lines), encoding="utf-8"))
         return records
 
     def save_weights(self, weights: Mapping[str, np.ndarray]) -> None:
         """Write the parameters as safetensors, with PyTorch's names and layouts."""
         from jax_attn.checkpoints import write_safetensors
 
-        self._replace(WEIGHTS, lambda beside: write_safetensors(beside, weights))
+        if self.writes:
+            self._replace(WEIGHTS, lambda beside: write_safetensors(beside, weights))
 
     def _replace(self, name: str, write: Callable[[Path], object]) -> None:
         """Replace a file of the manifest. Until that is done the manifest lists the old bytes and the new ones."""
@@ -154,7 +164,8 @@ class RunFolder:
     def save_test(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Write the test set, one sentence a line: see `train.evaluate`."""
         lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
-        self._replace(TEST, lambda beside: beside.write_text("".join(lines), encoding="utf-8"))
+        if self.writes:
+            self._replace(TEST, lambda beside: beside.write_text("".join(lines), encoding="utf-8"))
 
     def save_summary(self, summary: Mapping[str, Any]) -> None:
         """Write the results, last of all: a folder without a summary is a run that did not end."""

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float, Int
 
 from jax_attn.functional import length_mask
 from jax_attn.models import EncoderDecoder, KeepMasks
 from train.data.batches import Examples
+from train.devices import DATA, placement, sum_over_data
 
 
 class TrainState(NamedTuple):
@@ -81,9 +82,16 @@ def batch_losses(
 
 
 def make_init(
-    model: EncoderDecoder, optimizer: optax.GradientTransformation, *, average: bool = False, plateau: bool = False
+    model: EncoderDecoder,
+    optimizer: optax.GradientTransformation,
+    mesh: Mesh | None = None,
+    *,
+    average: bool = False,
+    plateau: bool = False,
 ) -> Callable[[np.uint32, Examples], TrainState]:
     """Make a jitted function (seed, example) -> the state before the first step; only the example's shapes matter.
+
+    On a mesh each device makes its part of the state alone; see `train.devices.placement`.
 
     Args:
         average: whether the state has a moving average of the parameters.
@@ -92,15 +100,42 @@ def make_init(
 
     def init(seed: Array, example: Examples) -> TrainState:
         params = model.init(jax.random.key(seed), example.sources, example.targets, example.source_lens)
-        return TrainState(
+        state = TrainState(
             params,
             optimizer.init(params),
             jnp.zeros((), jnp.int32),
             params if average else None,
             jnp.ones(()) if plateau else None,
         )
+        return state if mesh is None else jax.lax.with_sharding_constraint(state, placement(state, mesh))
 
     return jax.jit(init)
+
+
+def _over_data(function: Callable[..., Any], mesh: Mesh | None, num_whole: int) -> Callable[..., Any]:
+    """Let each device along `data` compute a function of its rows alone, and return the sums of all.
+
+    (XLA would divide the work by itself, but it adds up the gradients of a recurrent layer after each time step.) Along
+    `model` XLA divides the work, by where the parameters are.
+
+    Args:
+        num_whole: the first arguments that are not of rows, but the same for all devices.
+    """
+    if mesh is None or mesh.shape[DATA] == 1:
+        return function
+
+    def on_rows(*arguments: Any) -> Any:
+        specs = [PartitionSpec() if i < num_whole else PartitionSpec(DATA) for i in range(len(arguments))]
+        return jax.shard_map(
+            lambda *own: sum_over_data(function(*own), mesh),
+            mesh=mesh,
+            in_specs=tuple(specs),
+            out_specs=PartitionSpec(),
+            axis_names={DATA},
+            check_vma=False,
+        )(*arguments)
+
+    return on_rows
 
 
 def make_train_steps(
@@ -119,7 +154,8 @@ def make_train_steps(
     The arrays of `batches` lead with `[steps, batch]`, those of the losses with `[steps]`. Batches that hold padding
     rows alone come last; no step is taken for them, and their losses are 0. The old state's memory is reused.
 
-    On a mesh each device computes the gradients of its rows of every batch, and the gradients are summed.
+    On a mesh the devices along `data` compute the gradients of their rows of every batch, which are summed, and those
+    along `model` have their parts of the state.
 
     A step whose gradients are not finite changes nothing but the number of steps.
 
@@ -130,39 +166,31 @@ def make_train_steps(
         num_parts: compute the gradients of a batch in this many parts, one after another, which takes less memory.
         average_decay: of the moving average; it begins with less, (1 + t) / (10 + t) at step t.
     """
-    axis = None if mesh is None or mesh.size == 1 else mesh.axis_names[0]
-
-    def sum_over_devices(x: Any) -> Any:
-        return x if axis is None else jax.lax.psum(x, axis)
 
     def objective(params: Any, batch: Examples, keep_masks: KeepMasks, scale: Array) -> tuple[Array, Losses]:
         return batch_losses(model, params, batch, keep_masks, label_smoothing, scale)
 
-    def gradients(params: Any, batch: Examples, keep_masks: KeepMasks) -> tuple[Any, Losses]:
-        if loss == "sentences":  # each one's mean over all label positions
-            scale = jnp.asarray(1 / (batch.targets.shape[1] - 1))
-        else:
-            scale = 1 / jnp.maximum(sum_over_devices(label_lens(batch).sum()), 1)
-
+    def gradients(params: Any, scale: Array, batch: Examples, keep_masks: KeepMasks) -> tuple[Any, Losses]:
         def of_part(part: tuple[Examples, KeepMasks]) -> tuple[Any, Losses]:
             return jax.grad(objective, has_aux=True)(params, *part, scale)
 
         if num_parts == 1:
-            return sum_over_devices(of_part((batch, keep_masks)))
+            return of_part((batch, keep_masks))
         parts = jax.tree.map(lambda x: x.reshape(num_parts, -1, *x.shape[1:]), (batch, keep_masks))
         zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_part, (batch, keep_masks)))
-        added, _ = jax.lax.scan(lambda so_far, part: (jax.tree.map(jnp.add, so_far, of_part(part)), None), zeros, parts)
-        return sum_over_devices(added)
+        return jax.lax.scan(lambda so_far, part: (jax.tree.map(jnp.add, so_far, of_part(part)), None), zeros, parts)[0]
 
-    if axis is not None:
-        whole, rows = PartitionSpec(), PartitionSpec(axis)
-        gradients = jax.shard_map(gradients, mesh=mesh, in_specs=(whole, rows, rows), out_specs=whole, check_vma=False)
+    gradients_of_all = _over_data(gradients, mesh, num_whole=2)
 
     def train_step(state: TrainState, batch: Examples) -> tuple[TrainState, Losses]:
         dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
         # Drawn for the whole batch, so that they do not depend on the number of devices.
         keep_masks = model.draw_keep_masks(dropout_key, batch.sources.shape, batch.targets[:, 1:].shape)
-        d_params, losses = gradients(state.params, batch, keep_masks)
+        if loss == "sentences":  # each one's mean over all label positions
+            scale = jnp.asarray(1 / (batch.targets.shape[1] - 1))
+        else:
+            scale = 1 / jnp.maximum(label_lens(batch).sum(), 1)
+        d_params, losses = gradients_of_all(state.params, scale, batch, keep_masks)
         updates, opt_state = optimizer.update(d_params, state.opt_state, state.params)
         if state.rate_factor is not None:
             updates = optax.tree.scale(state.rate_factor, updates)
@@ -184,11 +212,17 @@ def make_train_steps(
         num_steps = (batches.target_lens > 0).any(axis=-1).sum()
         nats, count = (jnp.zeros(len(batches.targets), dtype) for dtype in (None, jnp.int32))
         losses = Losses(nats, count, nats, count)
-        return jax.lax.fori_loop(0, num_steps, add_step, (state, losses))
+        state, losses = jax.lax.fori_loop(0, num_steps, add_step, (state, losses))
+        if mesh is None:
+            return state, losses
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        where = placement(state, mesh), jax.tree.map(lambda _: everywhere, losses)
+        return jax.lax.with_sharding_constraint((state, losses), where)
 
     return jax.jit(train_steps, donate_argnums=0)
 
 
-def make_eval_step(model: EncoderDecoder) -> Callable[[Any, Examples], Losses]:
-    """Make a jitted function (params, batch) -> losses, without dropout."""
-    return jax.jit(lambda params, batch: batch_losses(model, params, batch)[1])
+def make_eval_step(model: EncoderDecoder, mesh: Mesh | None = None) -> Callable[[Any, Examples], Losses]:
+    """Make a jitted function (params, batches) -> losses, without dropout; `[steps, batch]` as for a training step."""
+    losses = _over_data(lambda params, batch: batch_losses(model, params, batch)[1], mesh, num_whole=1)
+    return jax.jit(lambda params, batches: jax.lax.map(lambda batch: losses(params, batch), batches))

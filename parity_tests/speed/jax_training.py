@@ -15,7 +15,7 @@ import numpy as np
 from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
 from train.config import TrainingConfig
 from train.data.batches import Examples
-from train.devices import data_mesh, replicate, shard_batches, start_jax
+from train.devices import distribute, make_mesh, shard_batches, start_jax
 from train.optimizer import make_optimizer
 from train.step import Losses, TrainState, make_init, make_train_steps
 
@@ -36,7 +36,7 @@ class Training:
     ) -> None:
         self.model = model
         self.optimizer = make_optimizer(TrainingConfig(learning_rate=learning_rate, schedule="constant", loss=loss), 1)
-        self.mesh = data_mesh(batch_size)
+        self.mesh = make_mesh(batch_size=batch_size)
         self.train_steps = make_train_steps(model, self.optimizer, loss, 0, label_smoothing, self.mesh)
 
     def start(self, params: Any = None) -> TrainState:
@@ -44,7 +44,7 @@ class Training:
         state = make_init(self.model, self.optimizer)(np.uint32(0), EXAMPLE)
         if params is not None:
             state = state._replace(params=jax.tree.map(jnp.array, params))
-        return replicate(state, self.mesh)
+        return distribute(state, self.mesh)
 
     def place(self, batches: Sequence[np.ndarray]) -> Examples:
         """Put the batches of several steps, arrays `[steps, batch, ...]`, on the devices, as `run` takes them."""

@@ -74,7 +74,7 @@ def is_complete(run: Run) -> bool:
         except DamageError:
             return False
     planned = json.loads(json.dumps({"format": FORMAT} | dataclasses.asdict(run.config), default=str))
-    differing = [name for name, value in planned.items() if name != "out" and found.get(name) != value]
+    differing = [name for name, value in planned.items() if name not in ("out", "devices") and found.get(name) != value]
     if differing:
         raise ConfigError(f"{folder} was trained with other settings ({differing[0]}); name another folder with --out")
     return True

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import jax
 import numpy as np
 
 from jax_attn.models import EncoderDecoder
@@ -16,6 +17,7 @@ from train.config import Config, SearchConfig
 from train.data.corpus import Pair
 from train.data.tokens import detokenize
 from train.data.vocabulary import EOS, Vocabulary
+from train.processes import gather_json, own_part
 from train.run_folder import RunFolder
 from train.translation.metrics import Link, TextScores, alignment_error_rate, diagonal, peaks, score_texts
 from train.translation.search import make_search
@@ -70,7 +72,10 @@ class Evaluation:
 
 
 def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
-    """Translate the sources, and read the references. Memory is bounded: see `MAX_PAIRS` and `CHUNK`."""
+    """Translate the sources, and read the references. Memory is bounded: see `MAX_PAIRS` and `CHUNK`.
+
+    Several processes share the pairs. What is shown and drawn is of the process's own.
+    """
     if len(pairs) > MAX_PAIRS:
         step = -(-len(pairs) // MAX_PAIRS)
         warnings.warn(f"every {step}th of the {len(pairs)} pairs is scored, for want of memory", stacklevel=2)
@@ -81,8 +86,9 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
     links: list[set[Link]] = []
     drawn: list[tuple[tuple[bool, int], int, Translation]] = []
     nats, tokens, attends = 0.0, 0, True
-    for start in range(0, len(pairs), CHUNK):
-        chunk = pairs[start : start + CHUNK]
+    own = own_part(len(pairs))
+    for start in range(own.start, own.stop, CHUNK):
+        chunk = pairs[start : min(start + CHUNK, own.stop)]
         translated = translator([pair.source for pair in chunk], start + 1)
         texts += [t.text for t in translated]
         words += [t.target for t in translated]
@@ -97,16 +103,17 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
             nats, tokens = nats + found[0], tokens + found[1]
             attends = attends and found[2] is not None
             links.append(found[2] or set())
+    parts = gather_json([texts, words, [sorted(found) for found in links], nats, tokens, attends])
     references = [as_reference(pair, translator.target) for pair in pairs]
     return Evaluation(
         pairs,
-        texts,
-        words,
+        [text for part in parts for text in part[0]],
+        [tuple(found) for part in parts for found in part[1]],
         references,
         translator.target.lower_case,
-        nats,
-        tokens,
-        links if attends and pairs else None,
+        sum(part[3] for part in parts),
+        sum(part[4] for part in parts),
+        [set(map(tuple, found)) for part in parts for found in part[2]] if all(p[5] for p in parts) and pairs else None,
         shown,
         [t for _, _, t in drawn],
     )
@@ -221,7 +228,7 @@ def known_translations(shown: Sequence[Translation], train: Iterable[Pair], tran
 def draw(translations: Sequence[Translation], folder: RunFolder) -> None:
     """Draw the attention of translations into `attention.png`; nothing without attention."""
     examples = [((*t.source, "<eos>"), t.best.tokens, t.weights) for t in translations if t.weights is not None]
-    if not examples:
+    if not examples or not folder.writes:
         return
     try:
         save(show_alignments(examples), folder.path / "attention.png")
@@ -247,15 +254,22 @@ def make_validation(
 ) -> Callable[[Any], TextScores]:
     """Make a function from parameters to BLEU and chrF of the pairs by greedy search, as `Evaluation.scores`.
 
-    It is compiled at the first call, once for each width, and other parameters do not compile it again.
+    It is compiled at the first call, once for each width, and other parameters do not compile it again. Several
+    processes share the pairs if each has all parameters; all call it.
     """
     search = make_search((model,), SearchConfig(batch_size=batch_size), max_target_len)
     texts, references = [pair.source for pair in pairs], [as_reference(pair, target) for pair in pairs]
 
     def validate(params: Any) -> TextScores:
+        shared = all(x.is_fully_replicated for x in jax.tree.leaves(params))
+        if shared:
+            params = jax.tree.map(lambda x: x.addressable_data(0), params)
+        own = own_part(len(texts)) if shared else slice(None)
         translator = Translator(partial(search, [params]), source, target, max_source_len, batch_size)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of sentences that are cut
-            return score_texts([t.text for t in translator(texts)], references, target.lower_case)
+            found = [t.text for t in translator(texts[own])]
+        translations = [text for part in gather_json(found) for text in part] if shared else found
+        return score_texts(translations, references, target.lower_case)
 
     return validate
