@@ -1,6 +1,7 @@
 """Translate with a trained model: `python -m train.translate RUN [SENTENCE ...] [OPTIONS]`.
 $ python -m train.translate runs/demo-1 "the cat sleeps ." "i am here ."
 $ python -m train.translate runs/demo-1 --file source.txt --beam 5 > target.txt
+$ python -m train.translate runs/demo-1 --file million.txt --out million.fr --mesh data=8 --resume
 
 RUN is the folder that `python -m train.nmt` wrote. Each sentence, or line of the input, becomes a line of the output,
 in the same order. At a terminal each line is answered at once.
@@ -12,16 +13,20 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import stat
 import sys
 import unicodedata
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from train.config import ConfigError
+from train.config import ConfigError, parse_mesh
+from train.data.vocabulary import FILES
+from train.manifest import sha256
+from train.run_folder import WEIGHTS
 from train.terminal import plain_output
-from train.translation.lines import InputError, batched, read_lines
+from train.translation.lines import InputError, Tally, batched, read_lines
 from train.translation.options import Options, Output, Picture, given, option_name, parse
 
 if TYPE_CHECKING:
@@ -60,15 +65,21 @@ def run(options: Options) -> None:
     picture = options.picture
     limit = max(MAX_ON_PAGE if picture.page else 0, MAX_IN_PICTURE if picture.heatmap else 0)
     shown: list[Translation] = []
-    with open_input(options) as lines:
+    interactive = not options.sentences and options.file is None and sys.stdin.isatty()
+    with open_input(options) as (file, name), contextlib.ExitStack() as opened:
         translator = load(options)
-        others = [load(compared_options(name, options)) for name in picture.compare]
-        interactive = not options.sentences and options.file is None and sys.stdin.isatty()
+        others = [load(compared_options(side, options)) for side in picture.compare]
+        read = Tally()
+        write = opened.enter_context(open_out(options, file, read))
         if interactive:
             print("one sentence a line; Ctrl-D ends", file=sys.stderr)
-        first = 1
-        for batch in batched(lines, 1 if interactive else options.model.batch):
+        lines = arguments(options.sentences) if options.sentences else read_lines(file, name, read)
+        first, size = read.lines + 1, 1 if interactive else options.model.batch * translator.num_devices
+        show = opened.enter_context(show_progress(options, file, read))
+        for batch in batched(lines, size):
             translations = translate(translator, batch, first, options)
+            write(as_text(translations, first, options.output))
+            show(len(batch))
             shown += [t for t in translations if t.source][: limit + 1 - len(shown)]
             first += len(batch)
     if picture.heatmap:
@@ -79,39 +90,84 @@ def run(options: Options) -> None:
 
 
 @contextlib.contextmanager
-def open_input(options: Options) -> Iterator[Iterator[str]]:
-    """Yield the sentences to translate; InputError if the file cannot be opened."""
-    if options.sentences:
-        yield iter([_utf8(sentence, i) for i, sentence in enumerate(options.sentences, 1)])
-    elif options.file is None:
-        yield read_lines(sys.stdin.buffer, "standard input")
-    else:
-        if options.file.is_fifo():
-            print(f"reading {options.file}, a pipe, until its writer closes it", file=sys.stderr)
-        try:
-            file = options.file.open("rb")
-        except OSError as error:
-            raise InputError(f"{options.file} cannot be read: {error.strerror}") from error
-        with file:
-            yield read_lines(file, str(options.file))
-
-
-def _utf8(sentence: str, number: int) -> str:
-    """Return an argument; InputError if its bytes are no UTF-8."""
+def open_input(options: Options) -> Iterator[tuple[BinaryIO, str]]:
+    """Yield the text to translate and its name; InputError if the file cannot be opened."""
+    if options.file is None:
+        yield sys.stdin.buffer, "standard input"
+        return
+    if options.file.is_fifo():
+        print(f"reading {options.file}, a pipe, until its writer closes it", file=sys.stderr)
     try:
-        sentence.encode("utf-8")
-    except UnicodeEncodeError:
-        raise InputError(f"sentence {number} of the arguments is not UTF-8; convert it with iconv") from None
-    return sentence
+        file = options.file.open("rb")
+    except OSError as error:
+        raise InputError(f"{options.file} cannot be read: {error.strerror}") from error
+    with file:
+        yield file, str(options.file)
+
+
+def arguments(sentences: Sequence[str]) -> Iterator[str]:
+    """Yield the sentences of the command line; InputError for one whose bytes are no UTF-8."""
+    for number, sentence in enumerate(sentences, 1):
+        try:
+            sentence.encode("utf-8")
+        except UnicodeEncodeError:
+            raise InputError(f"sentence {number} of the arguments is not UTF-8; convert it with iconv") from None
+        yield sentence
+
+
+@contextlib.contextmanager
+def open_out(options: Options, text: BinaryIO, read: Tally) -> Iterator[Callable[[str], object]]:
+    """Yield a function that writes translations, to --out or the standard output, and flushes them."""
+    if options.out is None:
+        yield lambda lines: (sys.stdout.write(lines), sys.stdout.flush())
+        return
+    from train.translation.output_file import open_output
+
+    with open_output(options.out, settings_of(options), text, read, resume=options.resume) as output:
+        yield output.write
+
+
+def settings_of(options: Options) -> dict[str, Any]:
+    """Return what the translations of a text depend on: the runs' files, and the options that change translations."""
+    names = ("config.json", WEIGHTS, *dict.fromkeys(name for pair in FILES.values() for name in pair))
+    runs = [
+        {name: sha256(folder / name) for name in names if (folder / name).is_file()}
+        for folder in (options.run, *options.model.ensemble)
+    ]
+    groups = (options.output, options.search, options.sampling)
+    chosen = {option_name(name): value for group in groups for name, value in dataclasses.asdict(group).items()}
+    return {"run": runs, "--beam-size": options.beam_size, "--framework": options.model.framework} | chosen
+
+
+@contextlib.contextmanager
+def show_progress(options: Options, text: BinaryIO, read: Tally) -> Iterator[Callable[[int], object]]:
+    """Yield a function that shows how far a text is when it gets the number of further lines."""
+    if options.sentences or (options.out is None and sys.stdout.isatty()):
+        yield lambda lines: None
+        return
+    from train.translation.text_progress import TextProgress
+
+    with TextProgress(size_of(text), read.bytes) as progress:
+        yield lambda lines: progress.update(lines, read.bytes)
+
+
+def size_of(file: BinaryIO) -> int | None:
+    """Return the bytes of a regular file; None for a pipe."""
+    try:
+        status = os.fstat(file.fileno())
+    except OSError:  # it is no file of the system
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def load(options: Options) -> Translator:
     """Load the runs that the options name."""
-    from train.devices import start_jax
+    from train.devices import make_mesh, start_jax
     from train.translation.saved_run import SavedRun
     from train.translation.translator import Translator, configure
 
-    start_jax()
+    shape = None if options.model.mesh is None else parse_mesh(options.model.mesh)
+    start_jax(num_devices=None if shape is None else shape.size)
     output, sampling = options.output, options.sampling
     runs = [SavedRun.load(folder) for folder in (options.run, *options.model.ensemble)]
     changes = given(options.search) | given(sampling)
@@ -127,30 +183,36 @@ def load(options: Options) -> Translator:
         for name, value in (needed | {"heatmap": options.picture.heatmap}).items():
             if value:
                 raise ConfigError(f"{option_name(name)} needs attention, and the model of {options.run} has none")
-    return Translator.from_runs(runs, config, options.model.framework, output.pieces)
+    mesh = None if shape is None else make_mesh(shape)
+    return Translator.from_runs(runs, config, options.model.framework, output.pieces, mesh)
 
 
 def compared_options(name: str, options: Options) -> Options:
     """Return the options of another side of the page: a run folder, or `torch` for the same run in PyTorch."""
     if name == "torch":
-        return dataclasses.replace(options, model=dataclasses.replace(options.model, framework="torch"))
+        return dataclasses.replace(options, model=dataclasses.replace(options.model, framework="torch", mesh=None))
     output = Output(nbest=options.output.nbest if options.sampling.sample else 1, pieces=options.output.pieces)
     model = dataclasses.replace(options.model, ensemble=())
     return dataclasses.replace(options, run=Path(name), output=output, picture=Picture(), model=model)
 
 
 def translate(translator: Translator, lines: Sequence[str], first: int, options: Options) -> list[Translation]:
-    """Translate lines, the first of which has the number `first`, and write them."""
+    """Translate lines, the first of which has the number `first`."""
     from train.translation.alignments import replace_unknown
 
     translations = translator(lines, first)
     if options.output.replace_unknown:
-        translations = [replace_unknown(translation, translator.target) for translation in translations]
-    for number, translation in enumerate(translations, first):
-        for hypothesis in translation.hypotheses[: options.output.nbest]:
-            print(*map(printable, columns(number, translation.source, hypothesis, options.output)), sep="\t")
-    sys.stdout.flush()
+        return [replace_unknown(translation, translator.target) for translation in translations]
     return translations
+
+
+def as_text(translations: Sequence[Translation], first: int, output: Output) -> str:
+    """Return a line for each hypothesis that is asked for."""
+    return "".join(
+        "\t".join(map(printable, columns(number, translation.source, hypothesis, output))) + "\n"
+        for number, translation in enumerate(translations, first)
+        for hypothesis in translation.hypotheses[: output.nbest]
+    )
 
 
 def columns(number: int, source: tuple[str, ...], hypothesis: Hypothesis, output: Output) -> Iterator[str]:

@@ -107,8 +107,11 @@ def _choose_widths(
     Pairs are ordered by the larger of their sides' ranks, so that one order serves both sides. A bucket is a range of
     this order, and its widths are the longest sentences of the range and of those before.
     """
-    ranks = [np.searchsorted(np.sort(lens), lens, side="right") for lens in (source_lens, target_lens)]
-    order, place = np.unique(np.maximum(*ranks), return_inverse=True)
+    # Few bytes for each pair, since there may be many millions: a rank is the number of sentences that are no longer.
+    ranks = [np.cumsum(np.bincount(lens)).astype(np.int32)[lens] for lens in (source_lens, target_lens)]
+    largest = np.maximum(*ranks)
+    order = np.unique(largest)
+    place = np.searchsorted(order, largest).astype(np.int32)
     if len(order) > MAX_CUTS:
         place = place * MAX_CUTS // len(order)
     num_cuts = int(place.max()) + 1

@@ -16,6 +16,9 @@ from train.data.files import PairFiles, find_files, read_pairs
 from train.data.progress import show_progress
 from train.data.splits import Hashes, Parts, hash_pairs, split_by_hash, split_in_order
 
+BLOCK = 65_536
+"""Pairs whose places in a file are looked at together."""
+
 EMBEDDED_SIZES = (20_000, 500, 500)
 """Pairs of the embedded corpus for training, validation and test, if the configuration gives no number."""
 
@@ -144,12 +147,15 @@ class TrainingPairs:
 def _choose(files: PairFiles, indices: Int[np.ndarray, "pair"]) -> Iterator[Pair]:
     """Yield the pairs of ascending indices; CorpusError if the file has become shorter."""
     pairs = read_pairs(files, Counter())
-    steps = np.diff(indices, prepend=-1) - 1
-    for step in steps.tolist():
-        pair = next(pairs if not step else islice(pairs, step, None), None)
-        if pair is None:
-            raise CorpusError(f"{files} changed while it was read; start again")
-        yield pair
+    previous = -1
+    for start in range(0, len(indices), BLOCK):  # Python's integers are large
+        for index in indices[start : start + BLOCK].tolist():
+            step = index - previous - 1
+            pair = next(pairs if not step else islice(pairs, step, None), None)
+            if pair is None:
+                raise CorpusError(f"{files} changed while it was read; start again")
+            yield pair
+            previous = index
 
 
 def _read_chosen(files: PairFiles, indices: Int[np.ndarray, "pair"]) -> dict[int, Pair]:

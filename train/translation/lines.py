@@ -1,7 +1,8 @@
 """Read the lines of a text, one sentence each. A line that is not UTF-8 is an error that says where."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -14,35 +15,51 @@ class InputError(ValueError):
     """Input that cannot be read; the message says where and why."""
 
 
-def read_lines(file: BinaryIO, name: str) -> Iterator[str]:
+class Tally:
+    """The lines and the bytes of a text until now, and their SHA-256."""
+
+    def __init__(self) -> None:
+        self.lines = self.bytes = 0
+        self._digest = hashlib.sha256()
+
+    def add(self, part: bytes) -> None:
+        """Count a further part."""
+        self.lines += part.count(b"\n")
+        self.bytes += len(part)
+        self._digest.update(part)
+
+    def state(self) -> dict[str, Any]:
+        """Return the numbers as JSON."""
+        return {"lines": self.lines, "bytes": self.bytes, "sha256": self._digest.hexdigest()}
+
+
+def read_lines(file: BinaryIO, name: str, read: Tally | None = None) -> Iterator[str]:
     """Yield lines as soon as they can be read, without line ends (LF or CR LF) and without a byte order mark.
 
     Only a line feed ends a line. U+2028, form feeds and the like occur within sentences of real corpora, and each
     translation must stand on the line of its source.
 
+    Args:
+        file: the text, or what is left of it.
+        read: what was read before; each line is counted there before it is yielded.
+
     Raises:
         InputError: a line is not UTF-8, or has more than `LONGEST` bytes.
     """
-    for number, raw in enumerate(raw_lines(file, name), 1):
-        if number == 1:
-            raw = raw.removeprefix(BYTE_ORDER_MARK)
+    read = Tally() if read is None else read
+    while line := file.readline(LONGEST + 1):
+        if len(line) > LONGEST:
+            raise InputError(f"line {read.lines + 1} of {name} has more than {LONGEST:,} bytes; is it a text?")
+        raw = line if read.bytes else line.removeprefix(BYTE_ORDER_MARK)
         try:
-            yield raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            text = raw.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:
+            byte = f"byte {error.start + 1} of it is 0x{raw[error.start]:02x}"
             raise InputError(
-                f"line {number} of {name} is not UTF-8: byte {error.start + 1} of it is 0x{raw[error.start]:02x}; "
-                "convert the text with iconv"
+                f"line {read.lines + 1} of {name} is not UTF-8: {byte}; convert the text with iconv"
             ) from None
-
-
-def raw_lines(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """Yield lines as they are; InputError for one of more than `LONGEST` bytes."""
-    number = 0
-    while raw := file.readline(LONGEST + 1):
-        number += 1
-        if len(raw) > LONGEST:
-            raise InputError(f"line {number} of {name} has more than {LONGEST:,} bytes; is it a text?")
-        yield raw
+        read.add(line)
+        yield text
 
 
 def batched(lines: Iterable[str], size: int) -> Iterator[Sequence[str]]:

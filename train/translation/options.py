@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
-from train.config import ConfigError, outside
+from train.config import ConfigError, outside, parse_mesh
 from train.run_folder import WEIGHTS
 
 OptionalInt = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
 OptionalFloat = Annotated[float | None, arg(metavar="X", help_behavior_hint="")]
 OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 OptionalFormat = Annotated[Literal["pharaoh", "json"] | None, arg(metavar="{pharaoh,json}", help_behavior_hint="")]
+OptionalMesh = Annotated[str | None, arg(metavar="data=N", help_behavior_hint="")]
 OptionalNorm = Annotated[Literal["power", "gnmt"] | None, arg(metavar="{power,gnmt}", help_behavior_hint="")]
 
 
@@ -102,7 +103,9 @@ class Model:
     framework: Literal["jax", "torch"] = "jax"
     """torch: translate with the plain PyTorch reference, one sentence at a time (needs the extra `torch`)."""
     batch: Annotated[int, arg(metavar="N")] = 1000
-    """Read N lines before writing; it changes no translation. With 1, each line is answered at once."""
+    """Read N lines for each device before writing; it changes no translation. With 1, each line is answered at once."""
+    mesh: OptionalMesh = None
+    """Search on N devices at once; it changes no translation. By default one device searches."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,10 @@ class Options:
     """Sentences to translate. Without any, --file or the standard input is read."""
     file: OptionalFile = None
     """Read a UTF-8 text, one sentence a line; `-` is the standard input, which is read without --file too."""
+    out: OptionalFile = None
+    """Write the translations into a new file, and beside it FILE.progress.json, which says how far it is."""
+    resume: bool = False
+    """Go on where --out ends, if it exists: its text and all options that change translations must be the same."""
     beam_size: Annotated[int | None, arg(aliases=["--beam"], metavar="N", help_behavior_hint="")] = None
     """Keep N hypotheses at each step (beam search). 1 is greedy search."""
     output: Output = Output()
@@ -137,6 +144,20 @@ def parse(arguments: list[str], description: str | None) -> Options:
         wrong.append("either sentences or --file can be given, and not both")
     if heatmap is not None and heatmap.suffix not in (".png", ".svg", ".pdf"):
         wrong.append(f"--heatmap must end in .png, .svg or .pdf; got {heatmap}")
+    if options.out is not None and options.sentences:
+        wrong.append("--out is for a text, by --file or from the standard input; leave out the sentences")
+    if options.out is not None and not options.out.absolute().parent.is_dir():
+        wrong.append(f"{options.out} cannot be written: it must be a file in a folder that exists")
+    if options.out is not None and options.out.exists() and not options.resume:
+        wrong.append(f"{options.out} exists: name another file, or go on with --resume")
+    if options.resume and options.out is None:
+        wrong.append("--resume needs --out, the file to go on with")
+    if options.resume and (heatmap or page):
+        wrong.append("--resume draws nothing: leave out --heatmap and --page")
+    if options.model.mesh is not None and parse_mesh(options.model.mesh).model > 1:
+        wrong.append(f"--mesh must be data=N, since each device holds the whole model; got {options.model.mesh}")
+    if options.model.mesh is not None and options.model.framework == "torch":
+        wrong.append("--mesh needs --framework jax")
     if options.picture.compare and page is None:
         wrong.append("--compare needs --page, which shows the runs side by side")
     if options.output.pieces and options.output.replace_unknown:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
 from jax_attn import search as searches
 from jax_attn.models import EncoderDecoder
@@ -55,14 +56,16 @@ def begin(
 
 
 @lru_cache(maxsize=8)
-def make_search(models: tuple[EncoderDecoder, ...], config: SearchConfig, max_len: int) -> Callable[..., SearchResult]:
+def make_search(
+    models: tuple[EncoderDecoder, ...], config: SearchConfig, max_len: int, mesh: Mesh | None = None
+) -> Callable[..., SearchResult]:
     """Return a jitted function (params of each model, sources, source_lens, numbers) -> hypotheses.
 
     Several models are an ensemble. `max_len` limits translations where the configuration does not. The parameters are
-    an argument, so that other weights do not compile it again.
+    an argument, so that other weights do not compile it again. On a mesh each device searches its rows, and ends when
+    they have ended.
     """
 
-    @jax.jit
     def search(params: Sequence[Any], sources: jax.Array, source_lens: jax.Array, numbers: jax.Array) -> SearchResult:
         step, state, memory = begin(models, params, sources, source_lens)
         name, settings = search_settings(config)
@@ -73,7 +76,11 @@ def make_search(models: tuple[EncoderDecoder, ...], config: SearchConfig, max_le
         settings |= {"bos": BOS, "eos": EOS, "max_len": config.max_len or max_len, "batch_size": sources.shape[0]}
         return getattr(searches, name)(step, state, memory, **settings)
 
-    return search
+    if mesh is None:
+        return jax.jit(search)
+    rows = PartitionSpec(mesh.axis_names[0])
+    in_specs = PartitionSpec(), rows, rows, rows
+    return jax.jit(jax.shard_map(search, mesh=mesh, in_specs=in_specs, out_specs=rows, check_vma=False))
 
 
 @lru_cache(maxsize=8)

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float
 
 from jax_attn.models import EncoderDecoder
@@ -116,7 +117,7 @@ class Translator:
     The search is one compiled program for each of a few widths: `batch_size` rows of that many tokens. A sentence is
     searched at the smallest width that it fits, and the rows of a program do not influence each other. So a translation
     depends on its sentence alone, to the last bit, and not on the number or the order of the other sentences. (A
-    program of another shape would take the same sums in another order.)
+    program of another shape would take the same sums in another order.) Each device of a mesh runs this program.
     """
 
     search: Search
@@ -128,10 +129,18 @@ class Translator:
     follow: Follow | None = None
     pieces: bool = False
     """Show the pieces of subwords instead of words."""
+    num_devices: int = 1
+    """`search` takes `batch_size` rows for each of these devices."""
 
     @classmethod
     def load(
-        cls, run: Path | str, *more: Path | str, framework: Framework = "jax", pieces: bool = False, **search: Any
+        cls,
+        run: Path | str,
+        *more: Path | str,
+        framework: Framework = "jax",
+        pieces: bool = False,
+        mesh: Mesh | None = None,
+        **search: Any,
     ) -> "Translator":
         """Load the model of a run folder, whichever framework trained it.
 
@@ -143,17 +152,23 @@ class Translator:
             more: further runs with the same vocabularies, which form an ensemble with the first.
             framework: what computes. torch needs PyTorch, searches one sentence at a time, and is for comparison.
             pieces: give the pieces of subwords and their weights instead of those of words.
+            mesh: the devices that search, with JAX alone; see `train.devices.make_mesh`.
             search: options of `SearchConfig`; the others are those of the run.
 
         Raises:
             ConfigError: a folder holds no run, the runs do not fit together, or options cannot be used.
         """
         runs = [SavedRun.load(folder) for folder in (run, *more)]
-        return cls.from_runs(runs, configure(runs[0], search), framework, pieces)
+        return cls.from_runs(runs, configure(runs[0], search), framework, pieces, mesh)
 
     @classmethod
     def from_runs(
-        cls, runs: Sequence[SavedRun], config: SearchConfig, framework: Framework = "jax", pieces: bool = False
+        cls,
+        runs: Sequence[SavedRun],
+        config: SearchConfig,
+        framework: Framework = "jax",
+        pieces: bool = False,
+        mesh: Mesh | None = None,
     ) -> "Translator":
         """Return the translator of runs that have been read; see `load`."""
         first = runs[0]
@@ -163,11 +178,12 @@ class Translator:
                     f"{first.folder} and {other.folder} have different vocabularies, and cannot translate together: "
                     "the runs of an ensemble are trained on the same corpus"
                 )
-        make = _torch_functions if framework == "torch" else _jax_functions
+        make = _torch_functions if framework == "torch" else partial(_jax_functions, mesh=mesh)
         search, follow = make(runs, config, min(run.max_target_len for run in runs))
         max_source_len = min(run.max_source_len for run in runs)
         rows = 1 if framework == "torch" else config.batch_size
-        return cls(search, first.source, first.target, max_source_len, rows, follow, pieces)
+        num_devices = 1 if mesh is None else mesh.size
+        return cls(search, first.source, first.target, max_source_len, rows, follow, pieces, num_devices)
 
     @overload
     def __call__(self, sentences: str, first: int = 1) -> Translation: ...  # type: ignore[overload-overlap] # a str is a sequence
@@ -189,7 +205,10 @@ class Translator:
             return self([sentences], first)[0]
         sources = [self.read(text, number) for number, text in enumerate(sentences, first)]
         translations = [Translation((), (NOTHING,), source.text) for source in sources]
-        for width, batch in self._batches(sources):
+        # Sentences of similar lengths are searched together, since a batch takes the steps of its longest translation.
+        order = sorted(range(len(sources)), key=lambda i: len(sources[i].ids))
+        for width, members in self._batches([sources[i] for i in order], self.batch_size * self.num_devices):
+            batch = [order[i] for i in members]
             translated = self._translate_batch([sources[i] for i in batch], [first + i for i in batch], width)
             for i, translation in zip(batch, translated, strict=True):
                 translations[i] = translation
@@ -217,22 +236,23 @@ class Translator:
         """Return the tokens of each word, or of each piece."""
         return tuple(range(i, i + 1) for i in range(len(ids))) if self.pieces else tuple(vocabulary.words(ids))
 
-    def _batches(self, sources: Sequence[Source]) -> Iterator[tuple[int, list[int]]]:
-        """Yield batches of sentences of one width, as indices; sentences without tokens are left out."""
+    def _batches(self, sources: Sequence[Source], rows: int) -> Iterator[tuple[int, list[int]]]:
+        """Yield batches of up to `rows` sentences of one width, as indices; sentences without tokens are left out."""
         by_width: dict[int, list[int]] = {width: [] for width in widths(self.max_source_len + 1)}
         for i, source in enumerate(sources):
             if source.ids:
                 by_width[next(width for width in by_width if len(source.ids) < width)].append(i)
         for width, members in by_width.items():
-            for start in range(0, len(members), self.batch_size):
-                yield width, members[start : start + self.batch_size]
+            for start in range(0, len(members), rows):
+                yield width, members[start : start + rows]
 
-    def _pad(self, sources: Sequence[Source], width: int) -> tuple[np.ndarray, np.ndarray]:
-        """Pad sentences to a width, with `<eos>`; also return their lengths."""
-        return pad(self._pad_rows([[*source.ids, EOS] for source in sources]), width)
+    def _pad(self, sources: Sequence[Source], width: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """Pad sentences to a width, with `<eos>`, and their number to `rows`; also return their lengths."""
+        return pad(_pad_rows([[*source.ids, EOS] for source in sources], rows), width)
 
     def _translate_batch(self, sentences: list[Source], numbers: list[int], width: int) -> list[Translation]:
-        found = self.search(*self._pad(sentences, width), np.resize(np.array(numbers, np.int32), self.batch_size))
+        rows = self.batch_size * self.num_devices
+        found = self.search(*self._pad(sentences, width, rows), np.resize(np.array(numbers, np.int32), rows))
         result: Any = SearchResult(*jax.device_get(tuple(found)))
         for row, number in enumerate(numbers):
             if np.isnan(result.scores[row]).any():
@@ -303,16 +323,18 @@ class Translator:
             raise ValueError("reading targets needs a translator with `follow`; got None")
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][1]))
         sources = [self.read(pairs[i][0]) for i in order]
-        for width, members in self._batches(sources):
+        for width, members in self._batches(sources, self.batch_size):
             batch = [order[i] for i in members]
             longest = max(len(pairs[i][1]) for i in batch)
-            targets, _ = pad(self._pad_rows([pairs[i][1] for i in batch]), max(16, 1 << (longest - 1).bit_length()))
-            found = self.follow(*self._pad([sources[i] for i in members], width), targets)
+            rows = _pad_rows([pairs[i][1] for i in batch], self.batch_size)
+            targets, _ = pad(rows, max(16, 1 << (longest - 1).bit_length()))
+            found = self.follow(*self._pad([sources[i] for i in members], width, self.batch_size), targets)
             yield batch, type(found)(*jax.device_get(tuple(found)))
 
-    def _pad_rows(self, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
-        """Add empty rows up to the program's number of rows."""
-        return [*rows, *[()] * (self.batch_size - len(rows))]
+
+def _pad_rows(sentences: Sequence[Sequence[Any]], rows: int) -> list[Sequence[Any]]:
+    """Add empty rows up to a program's number of rows."""
+    return [*sentences, *[()] * (rows - len(sentences))]
 
 
 def widths(longest: int) -> tuple[int, ...]:
@@ -372,10 +394,13 @@ def load_model(run: SavedRun) -> tuple[EncoderDecoder, Any]:
         ) from error
 
 
-def _jax_functions(runs: Sequence[SavedRun], config: SearchConfig, max_len: int) -> tuple[Search, Follow]:
+def _jax_functions(
+    runs: Sequence[SavedRun], config: SearchConfig, max_len: int, mesh: Mesh | None
+) -> tuple[Search, Follow]:
     models, params = zip(*(load_model(run) for run in runs), strict=True)
     follow = make_follow(models, min(NUM_CANDIDATES, len(runs[0].target)))
-    return partial(make_search(models, config, max_len), params), partial(follow, params)
+    on_devices = params if mesh is None else jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
+    return partial(make_search(models, config, max_len, mesh), on_devices), partial(follow, params)
 
 
 def _torch_functions(runs: Sequence[SavedRun], config: SearchConfig, max_len: int) -> tuple[Search, Follow]:
