@@ -1,9 +1,10 @@
 """The training loop in JAX. `train.reference` has the same in PyTorch."""
 
 import math
+import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -62,6 +63,8 @@ class Position(NamedTuple):
     epoch: int = 0
     group: int = 0
     """The next group of the epoch's plan."""
+    taken: int = 0
+    """The steps of that group that are taken: a number of steps may end a training in the middle of a group."""
     # Sums since the last report:
     nats: float = 0.0
     tokens: int = 0
@@ -192,14 +195,29 @@ class JaxLearner:
 
     def _rest_of_epoch(self, pairs: PairIds) -> Iterator[tuple[Group, Examples]]:
         """Yield the groups of the epoch that are still to come, with their batches, made in the background."""
-        epoch, start = self._position.epoch, self._position.group
+        epoch = self._position.epoch
         buckets = self._buckets if pairs is self.data.train else refill(self._buckets, pairs)
         groups = plan(buckets, STEPS_PER_CALL, self.config.seed, epoch)
-        batches = prefetch((group, self._take_own(pairs, group.rows, group.bucket)) for group in groups[start:])
-        for index, group_and_batches in enumerate(batches, start + 1):
-            is_last = index == len(groups)
-            self._position = self._position._replace(epoch=epoch + is_last, group=0 if is_last else index)
-            yield group_and_batches
+        for index, end, group, batches in prefetch(self._take_groups(pairs, groups, self._position)):
+            is_whole = end == groups[index].num_steps
+            is_last = is_whole and index + 1 == len(groups)
+            self._position = self._position._replace(
+                epoch=epoch + is_last, group=0 if is_last else index + is_whole, taken=0 if is_whole else end
+            )
+            yield group, batches
+
+    def _take_groups(
+        self, pairs: PairIds, groups: Sequence[Group], start: Position
+    ) -> Iterator[tuple[int, int, Group, Examples]]:
+        """Yield the index of a group, its steps until the end of the call, what the call takes, and the batches."""
+        left, first = (self.config.max_steps or sys.maxsize) - start.step, start.taken
+        for index, group in enumerate(groups[start.group :], start.group):
+            end = min(group.num_steps, first + left)
+            part = group.part(first, end)
+            yield index, end, part, self._take_own(pairs, part.rows, part.bucket)
+            left, first = left - (end - first), 0
+            if not left:
+                return
 
     def _take_own(self, pairs: PairIds, rows: Int[np.ndarray, "step batch"], bucket: Bucket) -> Examples:
         """Take this process's rows of batches, which are filled up until all devices have as many rows."""
@@ -209,14 +227,9 @@ class JaxLearner:
 
     def _take_steps(self, group: Group, batches: Examples, recorder: Recorder) -> None:
         """Start the steps of a group, and wait for the steps of earlier ones if too many are under way."""
-        num_steps = int((group.rows != PADDING_ROW).any(axis=1).sum())
-        left = (self.config.max_steps or math.inf) - self._position.step
-        if num_steps > left:  # a batch of padding rows alone is no step
-            num_steps = left = int(left)
-            batches.source_lens[left:], batches.target_lens[left:] = 0, 0
         self.state, losses = self._train_steps(self.state, shard_batches(batches, self.mesh))
         self._running.append(losses)
-        self._position = self._position._replace(step=self._position.step + num_steps)
+        self._position = self._position._replace(step=self._position.step + group.num_steps)
         self._finish_calls(recorder, CALLS_IN_FLIGHT - 1)
 
     def _finish_calls(self, recorder: Recorder, still_running: int = 0) -> None:
@@ -253,7 +266,7 @@ class JaxLearner:
         scores = None if self._score is None else self._score(self.params)
         report = Report(
             step=now.step,
-            epoch=now.epoch + (now.group > 0),
+            epoch=now.epoch + (now.group + now.taken > 0),
             loss=now.nats / now.tokens,
             loss_book=now.sentences / now.tokens,
             valid_loss=self._valid_loss(),

@@ -99,6 +99,17 @@ def test_a_training_that_stops_anywhere_ends_with_the_same_bits(learner, start):
     assert equal(learner.weights(), whole.weights)
 
 
+def test_a_training_that_a_number_of_steps_ended_goes_on_to_the_same_bits(learner, start, monkeypatch):
+    steady = replace(CONFIG, training=replace(CONFIG.training, plateau_patience=100))  # the end of each is a validation
+    whole, cut = Memory(saved=start), Memory(saved=start)
+    for recorder, ends in ((whole, [None]), (cut, [STEPS_PER_CALL + 3, STEPS_PER_CALL + 5, None])):
+        for end in ends:
+            monkeypatch.setattr(learner, "config", replace(steady, max_steps=end))
+            assert learner.fit(recorder)
+    assert equal(cut.saved[0].params, whole.saved[0].params)
+    assert cut.saved[1]["step"] == whole.saved[1]["step"]
+
+
 def test_a_training_ends_after_a_number_of_steps_or_when_patience_does(learner, start, monkeypatch):
     monkeypatch.setattr(learner, "config", replace(CONFIG, max_steps=STEPS_PER_CALL + 3))
     recorder = Memory(saved=start)

@@ -52,6 +52,17 @@ class Group(NamedTuple):
     rows: Int[np.ndarray, "step batch"]
     """Indices into the pairs, `PADDING_ROW` where there is none."""
 
+    @property
+    def num_steps(self) -> int:
+        """The number of batches that are not padding rows alone."""
+        return int((self.rows != PADDING_ROW).any(axis=1).sum())
+
+    def part(self, start: int, end: int) -> "Group":
+        """Return the group with the batches in [start, end) alone, filled up with batches of padding rows."""
+        rows = np.full_like(self.rows, PADDING_ROW)
+        rows[: end - start] = self.rows[start:end]
+        return self._replace(rows=rows)
+
 
 def make_buckets(
     train: PairIds,
