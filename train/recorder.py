@@ -49,15 +49,16 @@ class RunRecorder:
         self.folder.save_weights(weights)
         self._unwritten = None
 
-    def _is_written(self) -> bool:
-        """Whether the kept parameters are in the folder; if writing them failed, try once more.
-
-        All processes ask together, and process 0 knows.
-        """
+    def _write_again(self) -> None:
+        """Wait for what is being written; if writing the kept parameters failed, try once more."""
         self.checkpoints.wait()
         if self._unwritten is not None and self.folder.writes:
             self.checkpoints.run(self._write, self._unwritten)
             self.checkpoints.wait()
+
+    def _is_written(self) -> bool:
+        """Return whether the kept parameters are in the folder. All processes ask together, and process 0 knows."""
+        self._write_again()
         if from_lead("" if self._unwritten is not None else "written"):
             self._unwritten = None
         return self._unwritten is None
@@ -89,7 +90,7 @@ class RunRecorder:
 
     def close(self) -> None:
         """Wait for what is being written."""
-        self.checkpoints.wait()
+        self._write_again()
         if self._unwritten is not None and self.folder.writes:
             text = f"{WEIGHTS} holds older parameters than the best, which could not be written; so do the results"
             warnings.warn(text, stacklevel=2)
