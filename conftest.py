@@ -33,9 +33,11 @@ pytest_plugins = ["parity_tests.plugin"]  # imported after this file has run, an
 def pytest_configure(config: pytest.Config) -> None:
     """Let the default tests compile quickly, since they compile much and compute little.
 
-    The tests marked slow run the programs as users do.
+    The processes that they start do so too, so that bits can be compared. The tests marked slow run the programs as
+    users do.
     """
     if config.getoption("markexpr") == "not slow":
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
         jax.config.update("jax_disable_most_optimizations", True)
         if version("jaxlib").startswith("0.10."):  # in a version without this flag the process would end
             os.environ["XLA_FLAGS"] = f"--xla_cpu_use_fusion_emitters=false {os.environ.get('XLA_FLAGS', '')}"

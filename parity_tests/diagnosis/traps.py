@@ -538,7 +538,11 @@ def _capture(search: "Search") -> Captured:
                     lambda path, part, args, kwargs: found.calls[path].append((part, *_copied((args, kwargs)))), path
                 )
                 hooks.callback(part.register_forward_pre_hook(note, with_kwargs=True).remove)
-            return side.call(module, inputs, options)
+            buffers = [] if module is None else [(x, x.clone()) for x in module.buffers()]
+            results = _copied(plain(side.call(module, inputs, options)))
+            for buffer, before in buffers:  # a training step changes them
+                buffer.copy_(before)
+            return results
 
     case = replace(search.case, torch=replace(side, call=call))
     with torch.no_grad():

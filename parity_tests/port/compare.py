@@ -223,7 +223,7 @@ def _torch_side(module: Any, call: Any, given: _Inputs, *, train: bool, gradient
             results = target(*args, **kwargs) if call is None else call(target, *args, **kwargs)
         if not train:
             return results
-        after = {f"{n} after a step": x for n, x in built.named_buffers() if "running_" in n}
+        after = {f"{n} after a step": x.clone() for n, x in built.named_buffers() if "running_" in n}
         return {"result": plain(results), **after}
 
     return TorchSide(run, (lambda options, inputs: copy.deepcopy(module).cpu()) if is_module else None)
