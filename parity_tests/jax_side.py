@@ -68,6 +68,8 @@ class Applied:
         return results
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
+        if method.startswith("_"):  # JAX looks for `__wrapped__` and the like
+            raise AttributeError(method)
         return partial(self, method=method)
 
 

@@ -16,6 +16,7 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -239,10 +240,15 @@ def recording(forced: Arrays | None = None) -> Iterator[Trace]:
     """
     trace = Trace(forced=forced or {})
     token = _trace.set(trace)
+    # Under `jax.vmap` another thread records, which does not see `with jax.enable_x64(True)` of this one.
+    with ThreadPoolExecutor(1) as other:
+        x64 = other.submit(jax.config.read, "jax_enable_x64").result()
+    jax.config.update("jax_enable_x64", True)
     try:
         with jax.disable_jit(), nn.intercept_methods(_intercept):
             yield trace
     finally:
+        jax.config.update("jax_enable_x64", x64)
         _trace.reset(token)
 
 

@@ -1,0 +1,628 @@
+"""Transformers: attention alone, GPT, BERT, Llama, encoder layers of the library, a decoder with cross-attention."""
+
+import math
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from flax import nnx
+
+from parity_tests.taps import tap
+from parity_tests.zoo.parts import attend, attention_bugs, causal, dense, merge, split
+from parity_tests.zoo.port import PROGRAM, Bug, Port
+
+RNG = np.random.default_rng(1)
+D, HEADS, VOCABULARY = 8, 2, 11
+X, MEMORY = RNG.normal(size=(3, 5, D)), RNG.normal(size=(3, 4, D))
+IDS, TYPES = RNG.integers(0, VOCABULARY, (3, 5)), RNG.integers(0, 2, (3, 5))
+PADDING = np.array([[0, 0, 0, 0, 0], [0, 0, 0, 0, 1], [0, 0, 1, 1, 1]], bool)
+
+
+# nn.MultiheadAttention with padding, in Linen
+
+
+class LinenAttention(nn.Module):
+    bug: str = ""
+
+    @nn.compact
+    def __call__(self, x: Any, padding: Any) -> Any:
+        q, k, v = (split(nn.Dense(D, name=name)(x), HEADS, self.bug) for name in ("query", "key", "value"))
+        bias = self.bug != "the output has no bias"
+        return nn.Dense(D, bias, name="out_proj")(merge(attend(q, k, v, padding[:, None, None], self.bug), self.bug))
+
+
+def packed(*order: int) -> dict[str, Any]:
+    names: dict[str, str] = {}
+    for name, i in zip(("query", "key", "value"), order, strict=True):
+        names |= {f"{name}.{a}": f"in_proj_{b}[{i}/3]" for a, b in (("kernel", "weight"), ("bias", "bias"))}
+    return {"names": names}
+
+
+ATTENTION = Port(
+    "MultiheadAttention",
+    "Linen",
+    lambda: torch.nn.MultiheadAttention(D, HEADS, batch_first=True),
+    LinenAttention,
+    (X, PADDING),
+    (
+        *attention_bugs(None, "mask ignored", "mask read the other way round", "mask added too weakly", "no scale"),
+        *attention_bugs(
+            None, "mask multiplied with the scores", "heads are the inner axis", "softmax over the queries"
+        ),
+        *attention_bugs(None, "mask after the softmax"),
+        Bug("k, q, v in the packed projection", None, "order", "", packed(1, 0, 2)),
+        Bug("v, k, q in the packed projection", None, "order", "", packed(2, 1, 0)),
+        Bug("square output not transposed", None, "transposed", "", {"layout": {"out_proj.kernel": "as it is"}}),
+        Bug("the output has no bias", None, "out_proj.bias.*missing"),
+    ),
+    {"torch_call": lambda module, x, padding: module(x, x, x, key_padding_mask=padding)[0]},
+)
+
+
+# nanoGPT, in Linen
+
+
+class TorchCausal(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.c_attn, self.c_proj = torch.nn.Linear(D, 3 * D), torch.nn.Linear(D, D)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, n, d = x.shape
+        q, k, v = (part.view(batch, n, HEADS, d // HEADS).transpose(1, 2) for part in self.c_attn(x).split(d, dim=2))
+        scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(k.size(-1)))
+        scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), float("-inf"))
+        return self.c_proj((scores.softmax(-1) @ v).transpose(1, 2).contiguous().view(batch, n, d))
+
+
+class TorchMlp(torch.nn.Module):
+    def __init__(self, approximate: str = "tanh") -> None:
+        super().__init__()
+        self.c_fc, self.gelu = torch.nn.Linear(D, 2 * D), torch.nn.GELU(approximate)
+        self.c_proj = torch.nn.Linear(2 * D, D)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.c_proj(self.gelu(self.c_fc(x)))
+
+
+class TorchGptBlock(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln_1, self.attn = torch.nn.LayerNorm(D), TorchCausal()
+        self.ln_2, self.mlp = torch.nn.LayerNorm(D), TorchMlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
+
+
+class TorchGpt(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.wte, self.wpe = torch.nn.Embedding(VOCABULARY, D), torch.nn.Embedding(7, D)
+        self.h = torch.nn.ModuleList([TorchGptBlock() for _ in range(2)])
+        self.ln_f = torch.nn.LayerNorm(D)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.wte(ids) + self.wpe(torch.arange(ids.size(1)))
+        for block in self.h:
+            x = block(x)
+        return self.ln_f(x) @ self.wte.weight.T
+
+
+class LinenCausal(nn.Module):
+    bug: str = ""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        qkv = nn.Dense(3 * D, name="c_attn")(x)
+        if self.bug == "q, k, v of each head side by side":
+            qkv = qkv.reshape(*x.shape[:2], HEADS, 3, -1).swapaxes(2, 3).reshape(*x.shape[:2], -1)
+        q, k, v = (split(part, HEADS, self.bug) for part in jnp.split(qkv, 3, -1))
+        hidden = causal(x.shape[1], self.bug)
+        hidden = hidden & ~jnp.eye(x.shape[1], k=1, dtype=bool) if self.bug == "one future position seen" else hidden
+        return nn.Dense(D, name="c_proj")(merge(attend(q, k, v, hidden, self.bug), self.bug))
+
+
+class LinenMlp(nn.Module):
+    bug: str = ""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(D, name="c_proj")(nn.gelu(nn.Dense(2 * D, name="c_fc")(x), self.bug != "exact GELU"))
+
+
+class LinenGptBlock(nn.Module):
+    bug: str = ""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        eps = 1e-6 if self.bug == "Flax's epsilon" else 1e-5
+        ln_1, ln_2 = (nn.LayerNorm(epsilon=eps, name=name) for name in ("ln_1", "ln_2"))
+        attn, mlp = LinenCausal(self.bug, name="attn"), LinenMlp(self.bug, name="mlp")
+        if self.bug == "post-norm":
+            x = ln_1(x + attn(x))
+            return ln_2(x + mlp(x))
+        if self.bug == "attention and MLP in parallel":
+            return x + attn(ln_1(x)) + mlp(ln_2(x))
+        if self.bug == "residual from the normed input":
+            x = ln_1(x)
+            x = x + attn(x)
+            x = ln_2(x)
+            return x + mlp(x)
+        x = x + attn(ln_1(x))
+        return mlp(ln_2(x)) + (0 if self.bug == "no second residual" else x)
+
+
+class LinenGpt(nn.Module):
+    bug: str = ""
+
+    @nn.compact
+    def __call__(self, ids: Any) -> Any:
+        wte = nn.Embed(VOCABULARY, D, name="wte")
+        x = wte(ids) * (math.sqrt(D) if self.bug == "embedding scaled" else 1)
+        wpe = nn.Embed(7, D, name="wpe")
+        x = x + wpe(jnp.arange(ids.shape[1]) + (self.bug == "positions from 1"))
+        for layer in range(2):
+            x = LinenGptBlock(self.bug, name=f"h_{layer}")(x)
+        ln_f = nn.LayerNorm(epsilon=1e-5, name="ln_f", use_bias=self.bug != "the last norm has no bias")
+        return wte.attend(ln_f(x))
+
+
+GPT = Port(
+    "GPT",
+    "Linen",
+    TorchGpt,
+    LinenGpt,
+    (IDS,),
+    (
+        *attention_bugs("h.?.attn", "causal mask hides the position itself", "scale by the model's width"),
+        *attention_bugs("h.?.attn", "heads are reshaped, not transposed", "heads are merged without a transpose"),
+        *attention_bugs("h.?.attn", "mask ignored"),
+        Bug("one future position seen", "h.?.attn", "triangular|off by one|mask"),
+        Bug("q, k, v of each head side by side", "h.?.attn", "order|heads|split"),
+        Bug("Flax's epsilon", "h.?.ln_1", "epsilon is 1e-06"),
+        Bug("exact GELU", "h.?.mlp", "exact GELU"),
+        Bug("post-norm", "h.?", "post-norm|norms stand"),
+        Bug("residual from the normed input", "h.?", "residual"),
+        Bug("attention and MLP in parallel", "h.?", "parallel|residual"),
+        Bug("no second residual", "h.?", "residual"),
+        Bug("embedding scaled", PROGRAM, "multiplied by|scale|factor"),
+        Bug("positions from 1", PROGRAM, "positions begin at 1|off by one"),
+        Bug("the last norm has no bias", "ln_f", "bias.*missing"),
+    ),
+    {"names": {"h_{i}": "h.{i}"}},
+)
+
+
+# BERT, in NNX
+
+
+class TorchBertLayer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (torch.nn.Linear(D, D) for _ in range(3))
+        self.attention_output, self.attention_norm = torch.nn.Linear(D, D), torch.nn.LayerNorm(D, eps=1e-12)
+        self.intermediate, self.output = torch.nn.Linear(D, 2 * D), torch.nn.Linear(2 * D, D)
+        self.output_norm = torch.nn.LayerNorm(D, eps=1e-12)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        batch, n, d = x.shape
+        heads = [part(x).view(batch, n, HEADS, -1).transpose(1, 2) for part in (self.query, self.key, self.value)]
+        scores = heads[0] @ heads[1].mT / math.sqrt(d // HEADS) + mask
+        context = (torch.softmax(scores, -1) @ heads[2]).transpose(1, 2).reshape(batch, n, d)
+        x = self.attention_norm(x + self.attention_output(context))
+        return self.output_norm(x + self.output(torch.nn.functional.gelu(self.intermediate(x))))
+
+
+class TorchBert(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.word, self.position = torch.nn.Embedding(VOCABULARY, D), torch.nn.Embedding(6, D)
+        self.token_type, self.norm = torch.nn.Embedding(2, D), torch.nn.LayerNorm(D, eps=1e-12)
+        self.layer, self.pooler = torch.nn.ModuleList([TorchBertLayer() for _ in range(3)]), torch.nn.Linear(D, D)
+
+    def forward(self, ids: torch.Tensor, types: torch.Tensor, padding: torch.Tensor) -> Any:
+        x = self.norm(self.word(ids) + self.position(torch.arange(ids.shape[1])) + self.token_type(types))
+        mask = padding[:, None, None].to(x.dtype) * -10000.0
+        for layer in self.layer:
+            x = layer(x, mask)
+        return x, torch.tanh(self.pooler(x[:, 0]))
+
+
+class NnxBertLayer(nnx.Module):
+    def __init__(self, bug: str, rngs: nnx.Rngs) -> None:
+        dense = partial(nnx.Linear, rngs=rngs)
+        norm = partial(nnx.LayerNorm, D, epsilon=1e-5 if bug == "PyTorch's epsilon, not BERT's" else 1e-12, rngs=rngs)
+        self.query, self.key, self.value, self.attention_output = (dense(D, D) for _ in range(4))
+        self.intermediate, self.output = dense(D, 2 * D), dense(2 * D, D)
+        self.attention_norm, self.output_norm, self.bug = norm(), norm(), bug
+        self.dropout = nnx.Dropout(0.1, rngs=rngs)
+
+    def __call__(self, x: Any, padding: Any) -> Any:
+        q, k, v = (split(part(x), HEADS, self.bug) for part in (self.query, self.key, self.value))
+        q, k = (k, q) if self.bug == "query and key exchanged in the call" else (q, k)
+        context = merge(attend(q, k, v, padding[:, None, None], self.bug), self.bug)
+        if self.bug == "pre-norm":
+            x = x + self.attention_output(context)
+            return x + self.output(nnx.gelu(self.intermediate(self.output_norm(x)), approximate=False))
+        x = self.attention_norm(x + self.attention_output(context))
+        gelu = partial(nnx.gelu, approximate=self.bug == "GELU by tanh")
+        act: Any = nnx.elu if self.bug == "elu for gelu" else gelu
+        x_2 = self.output(act(self.intermediate(x)))
+        x_2 = self.dropout(x_2, deterministic=False) if self.bug == "dropout left on" else x_2
+        return self.output_norm(x + x_2)
+
+
+class NnxBert(nnx.Module):
+    def __init__(self, bug: str) -> None:
+        rngs = nnx.Rngs(0)
+        self.word, self.position = nnx.Embed(VOCABULARY, D, rngs=rngs), nnx.Embed(6, D, rngs=rngs)
+        self.token_type, self.norm = nnx.Embed(2, D, rngs=rngs), nnx.LayerNorm(D, epsilon=1e-12, rngs=rngs)
+        self.layer, self.pooler = nnx.List([NnxBertLayer(bug, rngs) for _ in range(3)]), nnx.Linear(D, D, rngs=rngs)
+        self.bug = bug
+
+    def __call__(self, ids: Any, types: Any, padding: Any) -> Any:
+        x = self.word(ids) + self.position(jnp.arange(ids.shape[1]))
+        x = self.norm(x if self.bug == "token types forgotten" else x + self.token_type(types))
+        for layer in self.layer:
+            x = layer(x, padding)
+        place = -1 if self.bug == "the last token pooled" else 0
+        pooled = self.pooler(x[:, place])
+        return x, pooled if self.bug == "no tanh in the pooler" else jnp.tanh(pooled)
+
+
+BERT = Port(
+    "BERT",
+    "NNX",
+    TorchBert,
+    NnxBert,
+    (IDS, TYPES, PADDING),
+    (
+        *attention_bugs("layer.?", "mask ignored", "mask added too weakly", "mask after the softmax", "no scale"),
+        *attention_bugs("layer.?", "mask read the other way round", "heads are merged as the inner axis"),
+        Bug("PyTorch's epsilon, not BERT's", "layer.?.attention_norm", "epsilon is 1e-05", "x-transformers #37"),
+        Bug("GELU by tanh", "layer.?", "tanh"),
+        Bug("elu for gelu", "layer.?", "ELU", "transformers #9054"),
+        Bug("pre-norm", "layer.?", "pre-norm|norm"),
+        Bug("query and key exchanged in the call", "layer.?", "exchanged"),
+        Bug("dropout left on", "layer.?", "dropout"),
+        Bug("token types forgotten", PROGRAM, "type|term of a sum is missing"),
+        Bug("the last token pooled", PROGRAM, "first|last|position|token"),
+        Bug("no tanh in the pooler", PROGRAM, "tanh is missing"),
+    ),
+)
+
+
+# Llama, in Equinox
+
+W, QUERIES, KEYS = 16, 4, 2
+
+
+class TorchRmsNorm(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(W))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
+
+
+def torch_rotate(x: torch.Tensor) -> torch.Tensor:
+    """Rotate x[i] and x[i + d/2], as Hugging Face does."""
+    n, size = x.shape[-2:]
+    frequencies = 10000.0 ** (-torch.arange(0, size, 2, dtype=x.dtype) / size)
+    angles = torch.outer(torch.arange(n, dtype=x.dtype), frequencies)
+    angles = torch.cat((angles, angles), -1)
+    x1, x2 = x[..., : size // 2], x[..., size // 2 :]
+    return x * angles.cos() + torch.cat((-x2, x1), -1) * angles.sin()
+
+
+class TorchLlamaAttention(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q_proj, self.o_proj = (torch.nn.Linear(W, W, bias=False) for _ in range(2))
+        self.k_proj, self.v_proj = (torch.nn.Linear(W, W // 2, bias=False) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, n, d = x.shape
+        parts = (self.q_proj(x), self.k_proj(x), self.v_proj(x))
+        q, k, v = (part.view(batch, n, -1, d // QUERIES).transpose(1, 2) for part in parts)
+        q, k = torch_rotate(q), torch_rotate(k)
+        k, v = k.repeat_interleave(QUERIES // KEYS, dim=1), v.repeat_interleave(QUERIES // KEYS, dim=1)
+        scores = q @ k.transpose(2, 3) / math.sqrt(d // QUERIES)
+        scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), float("-inf"))
+        return self.o_proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(batch, n, d))
+
+
+class TorchSwiGlu(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = (torch.nn.Linear(W, 12, bias=False) for _ in range(2))
+        self.down_proj = torch.nn.Linear(12, W, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(torch.nn.functional.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class TorchLlamaBlock(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_layernorm, self.post_attention_layernorm = TorchRmsNorm(), TorchRmsNorm()
+        self.self_attn, self.mlp = TorchLlamaAttention(), TorchSwiGlu()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x))
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class TorchLlama(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([TorchLlamaBlock() for _ in range(2)])
+        self.norm, self.lm_head = TorchRmsNorm(), torch.nn.Linear(W, VOCABULARY, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.lm_head(self.norm(x))
+
+
+def rotate(x: Any, bug: str = "") -> Any:
+    n, size = x.shape[-2:]
+    base = 500000.0 if bug == "base of Llama 3" else 10000.0
+    frequencies = base ** (
+        -jnp.arange(0, size, 2, dtype=x.dtype) / (2 * size if bug == "frequencies over 2 d" else size)
+    )
+    positions = jnp.arange(n, dtype=x.dtype) + (bug == "positions from 1")
+    angles = jnp.outer(positions, frequencies)
+    if bug == "neighbours rotated":
+        x1, x2, (cos, sin) = x[..., ::2], x[..., 1::2], (jnp.cos(angles), jnp.sin(angles))
+        return jnp.stack([x1 * cos - x2 * sin, x1 * sin + x2 * cos], -1).reshape(x.shape)
+    angles = jnp.concatenate([angles, angles], -1)
+    x1, x2 = jnp.split(x, 2, -1)
+    turned = jnp.concatenate([x2, -x1] if bug == "rotated the other way round" else [-x2, x1], -1)
+    return x * jnp.cos(angles) + turned * jnp.sin(angles)
+
+
+class EqxRmsNorm(eqx.Module):
+    weight: Any
+    bug: str = eqx.field(static=True)
+
+    def __call__(self, x: Any) -> Any:
+        eps = 1e-5 if self.bug == "epsilon of the norms" else 1e-6
+        x = x - x.mean(-1, keepdims=True) if self.bug == "mean subtracted, as LayerNorm does" else x
+        scale = 1 + self.weight if self.bug == "1 + weight, as Gemma has it" else self.weight
+        if self.bug == "epsilon outside of the root":
+            return scale * x / (jnp.sqrt((x**2).mean(-1, keepdims=True)) + eps)
+        return scale * x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + eps)
+
+
+class EqxLlamaAttention(eqx.Module):
+    q_proj: eqx.nn.Linear
+    k_proj: eqx.nn.Linear
+    v_proj: eqx.nn.Linear
+    o_proj: eqx.nn.Linear
+    bug: str = eqx.field(static=True)
+
+    def __init__(self, bug: str) -> None:
+        make = partial(eqx.nn.Linear, use_bias=False, key=jax.random.key(0))
+        self.q_proj, self.o_proj, self.bug = make(W, W), make(W, W), bug
+        self.k_proj, self.v_proj = make(W, W // 2), make(W, W // 2)
+
+    def __call__(self, x: Any) -> Any:
+        q, k, v = (jax.vmap(part)(x)[None] for part in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = split(q, QUERIES), split(k, KEYS), split(v, KEYS)
+        q = rotate(q, self.bug)
+        k = k if self.bug == "keys not rotated" else rotate(k, self.bug)
+        k, v = (
+            jnp.tile(part, (1, 2, 1, 1)) if self.bug == "heads of keys tiled" else jnp.repeat(part, 2, 1)
+            for part in (k, v)
+        )
+        return jax.vmap(self.o_proj)(merge(attend(q, k, v, causal(x.shape[0]), self.bug))[0])
+
+
+class EqxSwiGlu(eqx.Module):
+    gate_proj: eqx.nn.Linear
+    up_proj: eqx.nn.Linear
+    down_proj: eqx.nn.Linear
+    bug: str = eqx.field(static=True)
+
+    def __init__(self, bug: str) -> None:
+        make = partial(eqx.nn.Linear, use_bias=False, key=jax.random.key(0))
+        self.gate_proj, self.up_proj, self.down_proj, self.bug = make(W, 12), make(W, 12), make(12, W), bug
+
+    def __call__(self, x: Any) -> Any:
+        gate, up = jax.vmap(self.gate_proj)(x), jax.vmap(self.up_proj)(x)
+        gate, up = (up, gate) if self.bug == "gate and up exchanged" else (gate, up)
+        act = jax.nn.gelu if self.bug == "GELU for SiLU" else jax.nn.silu
+        return jax.vmap(self.down_proj)(act(gate) * up)
+
+
+class EqxLlamaBlock(eqx.Module):
+    input_layernorm: EqxRmsNorm
+    self_attn: EqxLlamaAttention
+    post_attention_layernorm: EqxRmsNorm
+    mlp: EqxSwiGlu
+
+    def __init__(self, bug: str) -> None:
+        self.input_layernorm, self.post_attention_layernorm = (EqxRmsNorm(jnp.ones(W), bug) for _ in range(2))
+        self.self_attn, self.mlp = EqxLlamaAttention(bug), EqxSwiGlu(bug)
+
+    def __call__(self, x: Any) -> Any:
+        x = x + self.self_attn(self.input_layernorm(x))
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class EqxLlama(eqx.Module):
+    layers: list[EqxLlamaBlock]
+    norm: EqxRmsNorm
+    lm_head: eqx.nn.Linear
+
+    def __init__(self, bug: str) -> None:
+        self.layers, self.norm = [EqxLlamaBlock(bug) for _ in range(2)], EqxRmsNorm(jnp.ones(W), bug)
+        self.lm_head = eqx.nn.Linear(W, VOCABULARY, use_bias=False, key=jax.random.key(0))
+
+    def __call__(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return jax.vmap(self.lm_head)(self.norm(x))
+
+
+LLAMA = Port(
+    "Llama",
+    "Equinox",
+    TorchLlama,
+    EqxLlama,
+    (RNG.normal(size=(2, 5, W)),),
+    (
+        *attention_bugs("layers.?.self_attn", "mask ignored", "scale by d", "mask multiplied with the scores"),
+        Bug("neighbours rotated", "layers.?.self_attn", "pairs", "transformers #25199"),
+        Bug("rotated the other way round", "layers.?.self_attn", "other way round"),
+        Bug("base of Llama 3", "layers.?.self_attn", "base|frequenc|factor"),
+        Bug("frequencies over 2 d", "layers.?.self_attn", "frequenc|factor|width|scale"),
+        Bug("keys not rotated", "layers.?.self_attn", "rotat"),
+        Bug("heads of keys tiled", "layers.?.self_attn", "repeated"),
+        Bug("epsilon of the norms", "*norm", "epsilon is 1e-05"),
+        Bug("mean subtracted, as LayerNorm does", "*norm", "mean"),
+        Bug("1 + weight, as Gemma has it", "*norm", r"1 \+ weight", "TransformerLens #511"),
+        Bug("epsilon outside of the root", "*norm", "standard deviation|outside"),
+        Bug("gate and up exchanged", "layers.?.mlp", "exchanged"),
+        Bug("GELU for SiLU", "layers.?.mlp", "gelu", "TransformerLens #596"),
+    ),
+    {"jax_call": lambda module, x: jax.vmap(module)(x)},
+)
+
+
+# The library's encoder, in NNX
+
+
+class NnxEncoderLayer(nnx.Module):
+    def __init__(self, bug: str) -> None:
+        dense, norm = partial(nnx.Linear, rngs=nnx.Rngs(0)), partial(nnx.LayerNorm, D, epsilon=1e-5, rngs=nnx.Rngs(0))
+        self.query, self.key, self.value, self.out_proj = (dense(D, D) for _ in range(4))
+        self.linear1, self.linear2, self.bug = dense(D, 12), dense(12, D), bug
+        self.norm1, self.norm2 = norm(), norm()
+
+    def attend(self, x: Any, hidden: Any) -> Any:
+        q, k, v = (split(part(x), HEADS, self.bug) for part in (self.query, self.key, self.value))
+        return self.out_proj(merge(attend(q, k, v, hidden, self.bug), self.bug))
+
+    def __call__(self, x: Any, hidden: Any) -> Any:
+        act = nnx.gelu if self.bug == "gelu for the default relu" else nnx.relu
+        if self.bug == "post-norm, PyTorch's default":
+            x = self.norm1(x + self.attend(x, hidden))
+            return self.norm2(x + self.linear2(act(self.linear1(x))))
+        first, second = (self.norm2, self.norm1) if self.bug == "the two norms exchanged" else (self.norm1, self.norm2)
+        x = x + self.attend(first(x), hidden)
+        return x + self.linear2(act(self.linear1(second(x))))
+
+
+class NnxEncoder(nnx.Module):
+    def __init__(self, bug: str) -> None:
+        self.layers = nnx.List([NnxEncoderLayer(bug) for _ in range(2)])
+        self.norm, self.bug = nnx.LayerNorm(D, epsilon=1e-5, rngs=nnx.Rngs(0)), bug
+
+    def __call__(self, x: Any, padding: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x, padding[:, None, None])
+        return x if self.bug == "no norm at the end" else self.norm(x)
+
+
+def torch_encoder() -> torch.nn.Module:
+    layer = torch.nn.TransformerEncoderLayer(D, HEADS, 12, batch_first=True, norm_first=True)
+    return torch.nn.TransformerEncoder(layer, 2, torch.nn.LayerNorm(D), enable_nested_tensor=False)
+
+
+ENCODER = Port(
+    "TransformerEncoder",
+    "NNX",
+    torch_encoder,
+    NnxEncoder,
+    (X, PADDING),
+    (
+        *attention_bugs("layers.?", "mask ignored", "mask read the other way round", "scale by the model's width"),
+        *attention_bugs("layers.?", "heads are the inner axis"),
+        Bug("post-norm, PyTorch's default", "layers.?", "post-norm|norms stand after"),
+        Bug("gelu for the default relu", "layers.?", "gelu"),
+        Bug("the two norms exchanged", "layers.?", "exchanged"),
+        Bug("no norm at the end", PROGRAM, "norm is missing"),
+    ),
+    {"torch_call": lambda module, x, padding: module(x, src_key_padding_mask=padding)},
+)
+
+
+# A decoder with cross-attention, as a function with taps
+
+
+class TorchCross(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (torch.nn.Linear(D, D) for _ in range(4))
+
+    def forward(self, x: torch.Tensor, memory: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        heads = [
+            part(given).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+            for part, given in ((self.q, x), (self.k, memory), (self.v, memory))
+        ]
+        scores = heads[0] @ heads[1].mT * (D // HEADS) ** -0.5
+        scores = torch.where(visible[:, None, None], scores, torch.finfo(scores.dtype).min)
+        return self.o((scores.softmax(-1) @ heads[2]).transpose(1, 2).flatten(-2))
+
+
+class TorchDecoder(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cross, self.norm, self.ff = TorchCross(), torch.nn.LayerNorm(D), torch.nn.Linear(2 * D, D)
+
+    def forward(self, x: torch.Tensor, memory: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
+        context = self.cross(x, memory, visible)
+        return self.norm(x + torch.tanh(self.ff(torch.cat((x, context), -1))))
+
+
+def layer_norm(weights: Any, name: str, x: Any, eps: float = 1e-5) -> Any:
+    x = tap(f"input of {name}", x)
+    normed = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + eps)
+    return tap(name, normed * weights[f"{name}.weight"] + weights[f"{name}.bias"])
+
+
+def decoder(weights: Any, x: Any, memory: Any, visible: Any, bug: str) -> Any:
+    given = x[:, : memory.shape[1]] if bug == "values of the queries' side" else memory
+    q = dense(weights, "cross.q", x, turned=bug == "square weight not transposed")
+    k, v = dense(weights, "cross.k", memory), dense(weights, "cross.v", given)
+    q, k, v = (split(part, HEADS, bug) for part in (q, k, v))
+    context = dense(weights, "cross.o", merge(attend(q, k, v, ~visible[:, None, None], bug), bug))
+    parts = [context, x] if bug == "context before the state" else [x, context]
+    hidden = dense(weights, "ff", jnp.concatenate(parts, -1), bias=bug != "a bias missing")
+    act = jax.nn.relu if bug == "relu for tanh" else jnp.tanh
+    if bug == "norm before the sum":
+        return x + layer_norm(weights, "norm", act(hidden))
+    return layer_norm(weights, "norm", x + act(hidden), 1e-6 if bug == "Flax's epsilon" else 1e-5)
+
+
+DECODER = Port(
+    "decoder with cross-attention",
+    "function",
+    TorchDecoder,
+    lambda bug: partial(decoder, bug=bug),
+    (X, MEMORY, np.array([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]], bool)),
+    (
+        *attention_bugs(
+            "@input of cross.o", "mask ignored", "mask after the softmax", "no scale", "softmax over the queries"
+        ),
+        Bug("values of the queries' side", "@input of cross.v", "exchanged|x |memory"),
+        Bug("square weight not transposed", "@cross.q", "transposed"),
+        Bug("context before the state", "@input of ff", "order"),
+        Bug("a bias missing", "@ff", "ff.bias.*missing"),
+        Bug("relu for tanh", "@input of norm", "tanh is ReLU"),
+        Bug("norm before the sum", "@input of norm", "norm"),
+        Bug("Flax's epsilon", "@norm", "epsilon is 1e-06"),
+    ),
+)
+
+PORTS = (ATTENTION, GPT, BERT, LLAMA, ENCODER, DECODER)
