@@ -18,6 +18,7 @@ faults                mistakes planted on purpose, in the code of either framewo
 diagnosis             where two programs differ, and which known mistake explains it
 port                  `compare`: any PyTorch module and its JAX port in one call
 report                tables and a page: `python -m parity_tests`
+zoo                   ports of small models, right and with mistakes: how many are caught, located and explained
 plugin                the fixture `parity` for pytest
 """
 
