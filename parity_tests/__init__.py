@@ -6,7 +6,7 @@ case                  the records: a case, its variants of inputs, its two sides
 numbers, tree         the inputs and weights that both sides are given; nested arguments by name
 torch_side, jax_side  one variant run in one framework: outputs and gradients by name
 taps                  intermediate tensors, recorded by name
-comparison               both sides run, their tensors measured, and the verdict
+comparison            both sides run, their tensors measured, and the verdict
 
 Its users:
 
