@@ -135,8 +135,9 @@ def results(folder: Path) -> tuple:
     """What must be the same to the last byte: parameters, optimiser state, and metrics but for the seconds."""
     metrics = [json.loads(line) | {"seconds": 0} for line in (folder / "metrics.jsonl").read_text().splitlines()]
     last = max((folder / "checkpoint").glob("step-*.json"), key=lambda path: int(path.stem[5:]))
-    arrays = ocp.StandardCheckpointer().restore(last.with_suffix("").absolute() / "state")
-    state = [array.tobytes() for array in jax.tree.leaves(arrays)]
+    path, checkpointer = last.with_suffix("").absolute() / "state", ocp.StandardCheckpointer()
+    like = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), dict(checkpointer.metadata(path).item_metadata))
+    state = [np.asarray(x).tobytes() for x in jax.tree.leaves(checkpointer.restore(path, like))]
     return (folder / "model.safetensors").read_bytes(), state, metrics, (folder / "test.jsonl").read_bytes()
 
 
