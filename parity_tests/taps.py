@@ -273,10 +273,10 @@ def _path(module: nn.Module) -> tuple[str, ...]:
 
 
 @contextmanager
-def tapped(model: Any, kind: str = "") -> Iterator[Any]:
+def tapped(model: Any) -> Iterator[Any]:
     """Let the submodules of an NNX or Equinox model record their calls, while inside of both this and a recording.
 
-    The classes' `__call__` are wrapped meanwhile; the model is not touched. `kind` is not needed.
+    The classes' `__call__` are wrapped meanwhile; the model is not touched.
     """
     modules = [] if _trace.get() is None else list(_submodules(model))
     names = _Names(modules)

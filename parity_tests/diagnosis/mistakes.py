@@ -42,11 +42,9 @@ class Call:
 
     @property
     def name(self) -> str:
-        return (
-            self.function.__name__.rstrip("_")
-            if not self.function.__name__.startswith("__")
-            else self.function.__name__
-        )
+        """The function's name, without the `_` of one that works in place."""
+        name = self.function.__name__
+        return name if name.startswith("__") else name.rstrip("_")
 
     @property
     def x(self) -> Any:

@@ -81,7 +81,7 @@ def _nnx(model: nnx.Module, call: Call) -> Port:
         module.set_attributes(deterministic=True, use_running_average=not train, raise_if_not_found=False)
         for _, part in nnx.iter_modules(module):
             _set_dtype(part, dtype)
-        with tapped(module, "nnx") as module:
+        with tapped(module) as module:
             results = _call(call, module, model, arguments, train)
         after = {".".join(map(str, path)): v for path, v in nnx.to_flat_state(nnx.state(module))}
         return results, {path: after[path][...] for path, leaf in leaves.items() if leaf.is_buffer}
@@ -185,7 +185,7 @@ def _pytree(model: Any, call: Call) -> Port:
                 leaf = jnp.asarray(leaf.item())  # a counter in the width of the run
             filled.append(leaf)
         module = jax.tree_util.tree_unflatten(structure, filled)
-        with tapped(module, "equinox") as module:
+        with tapped(module) as module:
             results = _call(call, module, model, arguments, train)
         if not _returns_state(results, model):
             return results, {}
