@@ -20,6 +20,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from train.config import ConfigError, DevicesConfig
 
+NOTICE_SECONDS = 5
+"""A process that has waited this long for the others says so."""
+
 
 def join(config: DevicesConfig) -> None:
     """Wait until all processes have joined; before JAX's first computation.
@@ -39,10 +42,12 @@ def join(config: DevicesConfig) -> None:
             raise ConfigError(f"the coordinator {config.coordinator} has no address: {error}") from error
     jax.config.update("jax_enable_preemption_service", False)  # `StopRequest` has the signals
     whom = config.coordinator or "the coordinator"
+    notice = threading.Timer(NOTICE_SECONDS, _say_waiting, [whom, config.timeout])
     # JAX would abort with a trace of C++.
     alarm = threading.Timer(config.timeout, _give_up, [f"{whom} was not reached by all processes", config.timeout])
-    alarm.daemon = True
-    alarm.start()
+    for timer in (notice, alarm):
+        timer.daemon = True
+        timer.start()
     try:
         jax.distributed.initialize(
             config.coordinator,
@@ -57,7 +62,12 @@ def join(config: DevicesConfig) -> None:
         found = "no SLURM, Kubernetes or Open MPI was found; give coordinator and process" if count is None else error
         raise ConfigError(f"the processes cannot be joined: {found}") from error
     finally:
+        notice.cancel()
         alarm.cancel()
+
+
+def _say_waiting(whom: str, timeout: int) -> None:
+    print(f"still waiting for {whom} and all processes, at most {timeout} s in all", file=sys.stderr, flush=True)
 
 
 def _give_up(problem: str, seconds: int) -> NoReturn:
