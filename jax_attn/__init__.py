@@ -28,3 +28,6 @@ from jax_attn.plots import show_alignments, show_heatmaps
 from jax_attn.search import *  # noqa: F403
 
 __all__ = [*functional.__all__, *search.__all__, *modules.__all__, *models.__all__, "show_alignments", "show_heatmaps"]
+
+__version__ = "0.1.0"
+"""The wheel and the site read their version here."""

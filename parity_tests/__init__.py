@@ -22,7 +22,9 @@ zoo                   ports of small models, right and with mistakes: how many a
 plugin                the fixture `parity` for pytest
 """
 
+import sys
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,6 +39,24 @@ if TYPE_CHECKING:
     from parity_tests.taps import tap, tapped
     from parity_tests.torch_side import torch_function, torch_module
     from parity_tests.training.comparison import TrainingReport, compare_training
+
+_EXTRA = ("equinox", "jinja2", "pytest", "rich", "scipy", "torch", "tyro")
+"""What the extra `torch` installs, by the names of the imports."""
+
+
+def _require_extra() -> None:
+    """Raise an error that says how to install what is missing."""
+    if missing := [name for name in _EXTRA if find_spec(name) is None]:
+        command = f"{sys.executable} -m pip install 'jax-attn[torch]'"
+        message = f"parity_tests needs {', '.join(missing)}; run: {command} (in a clone: -e '.[torch]')"
+        raise ModuleNotFoundError(message, name=missing[0])
+
+
+if sys.argv[0] == "-m":  # Python is about to run one of the programs
+    try:
+        _require_extra()
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: {error}")
 
 _PLACES = {
     "case": ("Case", "JaxSide", "TorchSide", "Variant"),
@@ -58,7 +78,11 @@ it is installed, and a program that only taps its tensors needs no PyTorch."""
 def __getattr__(name: str) -> Any:
     for place, names in _PLACES.items():
         if name in names:
-            return getattr(import_module(f"{__name__}.{place}"), name)
+            try:
+                return getattr(import_module(f"{__name__}.{place}"), name)
+            except ModuleNotFoundError:
+                _require_extra()
+                raise
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

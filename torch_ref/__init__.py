@@ -9,6 +9,13 @@ time, the recurrences are nn.LSTM and nn.GRU, and attributes have the names of d
 would otherwise give a wrong result without an error.
 """
 
+import sys
+from importlib.util import find_spec
+
+if find_spec("torch") is None and sys.argv[0] == "-m":  # Python is about to run one of the programs
+    command = f"{sys.executable} -m pip install 'jax-attn[torch]'"
+    sys.exit(f"error: torch_ref needs PyTorch; run: {command} (in a clone: -e '.[torch]')")
+
 from torch_ref import functional, models, modules, search
 from torch_ref.functional import *  # noqa: F403 (limited by __all__)
 from torch_ref.functional.scores import *  # noqa: F403

@@ -157,7 +157,7 @@ def make_learner(config: Config, data: dataset.Data) -> Learner:
         try:
             from train.reference import TorchLearner
         except ImportError as error:
-            raise ConfigError(f"--framework torch needs PyTorch: install the extra `torch` ({error})") from error
+            raise ConfigError("--framework torch needs PyTorch; run: pip install 'jax-attn[torch]'") from error
         return TorchLearner(config, data)
     start_devices(config, data)
 

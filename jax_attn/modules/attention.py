@@ -29,7 +29,14 @@ from jaxtyping import Bool, Float, Num
 
 from jax_attn.functional.attend import make_dropout, weigh, zero_unattended_values
 from jax_attn.functional.blockwise import blockwise_attention
-from jax_attn.functional.checks import require_float, require_rate, require_same_length, shape_text, wide_dtype
+from jax_attn.functional.checks import (
+    as_array,
+    require_float,
+    require_rate,
+    require_same_length,
+    shape_text,
+    wide_dtype,
+)
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import attention_mask, zero_unattended
 from jax_attn.functional.scores import additive_score, cosine_score, dot_score, gaussian_score, scaled_dot_score
@@ -37,6 +44,7 @@ from jax_attn.functional.softmax import EmptyRow
 
 __all__ = [
     "AdditiveAttention",
+    "Attention",
     "BilinearAttention",
     "CosineAttention",
     "DotProductAttention",
@@ -131,6 +139,7 @@ class Attention(nn.Module, kw_only=True):
             mask: boolean, broadcastable to `[*batch, Q, K]`.
             query_size: the number of features of the queries, by default that of the keys; for bilinear attention.
         """
+        keys, values = as_array("keys", keys), as_array("values", values)
         require_float(keys=keys, values=values)
         require_same_length(keys=keys, values=values)
         *batch, num_keys, _ = keys.shape
@@ -154,6 +163,7 @@ class Attention(nn.Module, kw_only=True):
         return_weights: bool = True,
     ) -> tuple[Float[Array, "*weighted query value"], Float[Array, "*weighted query key"] | None]:
         """Compute context and weights of queries over a prepared memory; arguments and results as in `__call__`."""
+        queries = as_array("queries", queries)
         require_float(queries=queries)
         weights_dtype = jnp.result_type(queries, memory.keys)
         context_dtype = jnp.promote_types(weights_dtype, memory.values.dtype)

@@ -15,6 +15,7 @@ from jax_attn import (
     GaussianAttention,
     MLPAttention,
     MultiHeadAttention,
+    PositionalEncoding,
     additive_score,
     attend,
     bilinear_score,
@@ -202,6 +203,13 @@ def test_the_module_works_in_nnx_through_the_bridge(name):
     params = nnx.to_pure_dict(nnx.state(module, nnx.Param))
     expected = MODULES[name]().apply({"params": params}, *INPUTS, BY_QUERY)
     jax.tree.map(np.testing.assert_array_equal, module(*INPUTS, BY_QUERY), expected)
+
+
+def test_numpy_s_float64_is_taken_without_a_warning(own_checks):
+    inputs = [np.asarray(x, np.float64) for x in INPUTS]
+    context, weights = DotProductAttention().apply({}, *inputs, np.array([2, 4]))
+    assert context.dtype == weights.dtype == jnp.float32
+    assert PositionalEncoding(4).apply({}, inputs[0]).dtype == jnp.float32
 
 
 def test_each_name_builds_its_module():

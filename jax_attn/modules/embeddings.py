@@ -8,7 +8,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
-from jax_attn.functional.checks import require_float, require_ids, require_rank, require_rate
+from jax_attn.functional.checks import as_array, require_float, require_ids, require_rank, require_rate
 from jax_attn.functional.dropout import dropout as drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.positions import sinusoidal_positions
@@ -78,6 +78,7 @@ class PositionalEncoding(nn.Module):
         Raises:
             ValueError: D is not `d_model`, or T is greater than `max_len`.
         """
+        x = as_array("x", x)
         require_float(x=x)
         require_rank(2, "[*batch, T, D]", x=x)
         length, num_features = x.shape[-2:]

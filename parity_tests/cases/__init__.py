@@ -26,6 +26,7 @@ CASES: tuple[Case, ...] = (
 WITHOUT_CASE: dict[str, str] = {
     "SearchResult": "a record: greedy_search and beam_search compare its fields",
     "Memory": "a record: the attention modules are compared over one",
+    "Attention": "the base class: each attention module is compared",
     "MLPAttention": "an older name of AdditiveAttention",
     "EncoderOutput": "a record: Seq2SeqEncoder compares its fields",
     "DecoderMemory": "a record: Seq2SeqAttentionDecoder compares its initial state, and steps over it",

@@ -11,3 +11,5 @@ process        one process for each implementation, which measures time and memo
 measure        one workload, and a whole run: outputs compared, times taken in turn, ratios
 report         tables and JSON, and the comparison with an earlier run
 """
+
+import train  # noqa: F401 (its training step is measured; if its extra is missing, it says so)

@@ -407,6 +407,6 @@ def _torch_functions(runs: Sequence[SavedRun], config: SearchConfig, max_len: in
     try:
         from train.translation.torch_search import TorchSearch
     except ImportError as error:
-        raise ConfigError(f"--framework torch needs PyTorch: install the extra `torch` ({error})") from error
+        raise ConfigError("--framework torch needs PyTorch; run: pip install 'jax-attn[torch]'") from error
     torch_search = TorchSearch(runs, config, max_len, min(NUM_CANDIDATES, len(runs[0].target)))
     return torch_search.search, torch_search.follow
