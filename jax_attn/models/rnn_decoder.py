@@ -340,6 +340,37 @@ class Seq2SeqAttentionDecoder(nn.Module):
         The embeddings' part of the gates does not depend on the recurrence: it is one product for all steps, before the
         loop. The loop takes the same step as `step`.
         """
+        state = self.initial_state(memory)
+        features, _, weights = self._unroll(targets, state, memory, deterministic, keep_masks, return_weights)
+        return features, weights
+
+    def steps(
+        self,
+        tokens: Int[Array, "batch time"],
+        state: DecoderState,
+        memory: DecoderMemory,
+        *,
+        deterministic: bool = True,
+        return_weights: bool = True,
+    ) -> tuple[Float[Array, "batch time vocab"], DecoderState, Float[Array, "batch time key"] | None]:
+        """Read the given tokens from a state on, as the call does from the initial state.
+
+        Returns:
+            Logits `[B, T, N]`, the state after the last token, and attention weights `[B, T, K]`.
+        """
+        features, state, weights = self._unroll(tokens, state, memory, deterministic, None, return_weights)
+        return self._logits(features), state, weights
+
+    def _unroll(
+        self,
+        targets: Array,
+        state: DecoderState,
+        memory: DecoderMemory,
+        deterministic: bool,
+        keep_masks: DecoderKeepMasks | None,
+        return_weights: bool,
+    ) -> tuple[Array, DecoderState, Array | None]:
+        """Return what the output layer reads `[B, T, output_size]`, the last state, and the weights `[B, T, K]`."""
         require_ids(self.vocab_size, targets=targets)
         if targets.ndim != 2 or targets.shape[0] != memory.initial[0].shape[0]:
             raise ValueError(f"targets must be [{memory.initial[0].shape[0]}, T]; got {shape_text(targets.shape)}")
@@ -359,7 +390,6 @@ class Seq2SeqAttentionDecoder(nn.Module):
         embedded = drop(self.embedding(targets.T), self.dropout_words, keep.words)
         embedded = drop(embedded, self.dropout_embedding, keep.embedding)
         projected = embedding_weights.project(embedded)  # [T, B, gates]
-        state = self.initial_state(memory)
         if self.is_initializing():  # parameters cannot be made within the loop
             self._advance(cells, projected[0], state, memory, DecoderKeepMasks())
         decoder, variables = self._unbound()
@@ -371,9 +401,9 @@ class Seq2SeqAttentionDecoder(nn.Module):
             return state, (output, weights if return_weights else None)
 
         of_steps = DecoderKeepMasks(layers=keep.layers, attention=keep.attention)
-        _, (outputs, weights) = scan(advance, state, (projected, of_steps))
+        state, (outputs, weights) = scan(advance, state, (projected, of_steps))
         features = drop(outputs, self.dropout_output, keep.output)
-        return jnp.swapaxes(features, 0, 1), None if weights is None else jnp.swapaxes(weights, 0, 1)
+        return jnp.swapaxes(features, 0, 1), state, None if weights is None else jnp.swapaxes(weights, 0, 1)
 
     def output_layer(self) -> tuple[Float[Array, "output vocab"], Float[Array, "vocab"]]:
         """Return the output layer's kernel `[output_size, N]` and bias `[N]`, in the dtype of the computation."""

@@ -98,6 +98,18 @@ def test_teacher_forcing_is_the_step_repeated(settings):
     assert (weights is None) == (settings.get("attention") == "none")
 
 
+def test_steps_go_on_from_a_state():
+    c = build(SETTINGS["input feeding, two layers"])
+
+    @jax.jit
+    def in_two_parts(variables, state):
+        first, state, first_weights = c.module.apply(variables, TARGETS[:, :1], state, c.memory, method="steps")
+        second, _, second_weights = c.module.apply(variables, TARGETS[:, 1:], state, c.memory, method="steps")
+        return jnp.concatenate([first, second], 1), jnp.concatenate([first_weights, second_weights], 1)
+
+    close(in_two_parts(c.variables, c.initial_state()), c.decode(c.variables, TARGETS, c.memory))
+
+
 @few_settings
 def test_a_beam_is_its_rows_side_by_side_over_one_memory(settings):
     c = build(settings)

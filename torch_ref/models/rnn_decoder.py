@@ -156,16 +156,22 @@ class Seq2SeqAttentionDecoder(nn.Module):
         self, targets: Tensor, memory: DecoderMemory, *, keep_masks: DecoderKeepMasks | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Teacher forcing: targets [B, T] -> (logits [B, T, N], weights [B, T, K] or None), step by step."""
+        logits, _, weights = self.steps(targets, self.initial_state(memory), memory, keep_masks=keep_masks)
+        return logits, weights
+
+    def steps(
+        self, tokens: Tensor, state: DecoderState, memory: DecoderMemory, *, keep_masks: DecoderKeepMasks | None = None
+    ) -> tuple[Tensor, DecoderState, Tensor | None]:
+        """tokens [B, T], read from a state on -> (logits [B, T, N], the last state, weights [B, T, K] or None)."""
         if keep_masks is None:
-            keep_masks = self._draw_keep_masks(targets) if self.training else DecoderKeepMasks()
-        state = self.initial_state(memory)
+            keep_masks = self._draw_keep_masks(tokens) if self.training else DecoderKeepMasks()
         all_logits, all_weights = [], []
-        for t in range(targets.shape[1]):
-            logits, state, weights = self._step(targets[:, t], state, memory, _at(t, keep_masks))
+        for t in range(tokens.shape[1]):
+            logits, state, weights = self._step(tokens[:, t], state, memory, _at(t, keep_masks))
             all_logits.append(logits)
             all_weights.append(weights)
         weights = None if self.attention is None else torch.stack(all_weights, dim=1)
-        return torch.stack(all_logits, dim=1), weights
+        return torch.stack(all_logits, dim=1), state, weights
 
     def _draw_keep_masks(self, targets: Tensor) -> DecoderKeepMasks:
         """Draw what nn.GRU, nn.LSTM and the attention do not draw themselves in training."""

@@ -78,6 +78,17 @@ def test_teacher_forcing_is_repeated_step(query, cell, attention, bridge, tie):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
+def test_steps_go_on_from_a_state():
+    model = build("new", True, "lstm")
+    source, targets = torch.randint(10, (2, 6)), torch.randint(11, (2, 4))
+    memory = model.encode(source)
+    logits, weights = model.decoder(targets, memory)
+    first, state, first_weights = model.decoder.steps(targets[:, :1], model.initial_state(memory), memory)
+    second, _, second_weights = model.decoder.steps(targets[:, 1:], state, memory)
+    assert torch.allclose(torch.cat([first, second], 1), logits)
+    assert torch.allclose(torch.cat([first_weights, second_weights], 1), weights)
+
+
 def test_more_padding_changes_nothing():
     model = build("new", True, "lstm")
     source, lens, targets = torch.randint(10, (2, 6)), torch.tensor([3, 6]), torch.randint(11, (2, 4))

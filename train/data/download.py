@@ -1,4 +1,4 @@
-"""Fetch a public corpus by its name, once: `tatoeba:eng-fra`, `multi30k:de-en`."""
+"""Fetch a public corpus by its name, once: `tatoeba:eng-fra`, `multi30k:de-en`, `d2l:eng-fra`."""
 
 import fcntl
 import re
@@ -15,6 +15,10 @@ from train.manifest import sha256
 
 TATOEBA = "https://www.manythings.org/anki"
 """Its archives grow, so no checksum is known. A zip archive holds checksums of its own."""
+
+D2L = "https://d2l-data.s3-accelerate.amazonaws.com"
+D2L_FILES = {"fra-eng.zip": "sha1:94646ad1522d915e7b0f9296181140edcf86a4f5"}
+"""The archive of the d2l.ai book, with the checksum that the book gives."""
 
 MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 MULTI30K_FILES = {
@@ -41,7 +45,7 @@ class NamedCorpus(NamedTuple):
 
 def is_name(text: str) -> bool:
     """Whether `--data` names a public corpus, and no file."""
-    return text.startswith(("tatoeba:", "multi30k:"))
+    return text.startswith(("tatoeba:", "multi30k:", "d2l:"))
 
 
 def fetch(name: str, mirror: str | None = None) -> NamedCorpus:
@@ -60,6 +64,10 @@ def fetch(name: str, mirror: str | None = None) -> NamedCorpus:
             raise CorpusError(f"multi30k:SOURCE-TARGET takes two of de, en, fr, as in multi30k:de-en; got {name}")
         parts = ("train", "val", "test_2016_flickr")
         return NamedCorpus(*(PairFiles(tuple(_multi30k(f"{part}.{code}", mirror) for code in codes)) for part in parts))
+    if collection == "d2l":
+        if languages != "eng-fra":
+            raise CorpusError(f"the only corpus of d2l is d2l:eng-fra; got {name}")
+        return NamedCorpus(PairFiles((_d2l("fra-eng", "fra.txt", mirror),)))
     if len(codes) != 2 or codes.count("eng") != 1 or not all(re.fullmatch("[a-z]{3}", code) for code in codes):
         raise CorpusError(f"tatoeba:SOURCE-TARGET takes eng and another language, as in tatoeba:eng-fra; got {name}")
     other = next(code for code in codes if code != "eng")
@@ -98,6 +106,20 @@ def _tatoeba(language: str, mirror: str | None) -> Path:
     raise CorpusError(f"there is no {text} or {packed} in {folder}; fetch {TATOEBA}/{packed} and put it there")
 
 
+def _d2l(name: str, text: str, mirror: str | None) -> Path:
+    packed, own = f"{name}.zip", _cache() / "d2l"  # Tatoeba's archive has the same name
+    folder = _mirror_folder(mirror)
+    if folder is None:
+        if (own / name / text).exists():
+            return own / name / text
+        return _unpack(_download(f"{mirror or D2L}/{packed}", D2L_FILES[packed], own), f"{name}/{text}", own)
+    if (folder / text).exists():
+        return folder / text
+    if (folder / packed).exists():
+        return _unpack(folder / packed, f"{name}/{text}", own)
+    raise CorpusError(f"there is no {text} or {packed} in {folder}; fetch {D2L}/{packed} and put it there")
+
+
 def _mirror_folder(mirror: str | None) -> Path | None:
     if mirror is None or "://" in mirror:
         return None
@@ -112,9 +134,9 @@ def _cache() -> Path:
     return Path(pooch.os_cache("jax-attn")) / "corpora"
 
 
-def _unpack(archive: Path, name: str) -> Path:
-    """Unpack a file of a zip archive into the cache folder, completely or not at all."""
-    target = _cache() / name
+def _unpack(archive: Path, name: str, folder: Path | None = None) -> Path:
+    """Unpack a file of a zip archive into a folder, by default the cache folder, completely or not at all."""
+    target = (folder or _cache()) / name
     unfinished = target.with_suffix(".part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +145,7 @@ def _unpack(archive: Path, name: str) -> Path:
         unfinished.replace(target)
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
         unfinished.unlink(missing_ok=True)
-        if archive.parent == _cache():
+        if _cache() in archive.parents:
             archive.unlink()  # so that it is downloaded again
         raise CorpusError(f"{archive} is damaged or another file ({error}); fetch it again") from error
     except OSError as error:
@@ -131,15 +153,19 @@ def _unpack(archive: Path, name: str) -> Path:
     return target
 
 
-def _download(url: str, digest: str | None) -> Path:
-    """Download a file into the cache folder, unless it is there; CorpusError with what to do by hand if that fails."""
+def _download(url: str, digest: str | None, folder: Path | None = None) -> Path:
+    """Download a file into a folder, by default the cache folder, unless it is there.
+
+    Raises:
+        CorpusError: it cannot be downloaded; the message says what to do by hand.
+    """
     import pooch
     import requests
 
-    folder, name = _cache(), url.rsplit("/", 1)[-1]
+    folder, name = folder or _cache(), url.rsplit("/", 1)[-1]
     pooch.get_logger().setLevel("WARNING")
     try:
-        known = None if digest is None else f"sha256:{digest}"
+        known = digest if digest is None or ":" in digest else f"sha256:{digest}"
         return Path(pooch.retrieve(url, known, fname=name, path=folder, downloader=_fetch_rest))
     except (requests.RequestException, ValueError, OSError) as error:
         no_server = isinstance(error, requests.ConnectionError)

@@ -54,9 +54,19 @@ def test_tatoeba_is_unpacked_once_and_read_in_both_directions(mirror, cache):
         assert [found[:2] for found in read_pairs(files, Counter())] == [pair]
 
 
+def test_the_books_archive_is_not_tatoebas(mirror, cache):
+    with zipfile.ZipFile(mirror / "fra-eng.zip", "w") as archive:
+        archive.writestr("fra-eng/fra.txt", "Hi.\tSalut !\n")
+    files = fetch("d2l:eng-fra", str(mirror)).train
+    assert files.paths == (cache / "d2l" / "fra-eng" / "fra.txt",)
+    assert [found[:2] for found in read_pairs(files, Counter())] == [("Hi.", "Salut !")]
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
+        ("d2l:eng-deu", "the only corpus of d2l is d2l:eng-fra"),
+        ("d2l:eng-fra", "there is no fra.txt or fra-eng.zip in"),
         ("multi30k:de-it", "takes two of de, en, fr"),
         ("multi30k:de-de", "takes two of de, en, fr"),
         ("tatoeba:deu-fra", "takes eng and another language"),

@@ -1,0 +1,642 @@
+"""The book's names in PyTorch: `from book import torch as d2l`.
+
+Modules are called as in the book's PyTorch tab: they return the output alone, and keep the attention weights as
+`attention_weights`. Importing this file imports no JAX. `initialize` and the value of `train_seq2seq` are there so that
+the same lines run over `book.jax`.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import torch_ref
+from book import data
+from book.arguments import book_names, read_arguments
+from book.data import (
+    Batches,
+    Vocab,
+    bleu,
+    encode_source,
+    preprocess_nmt,
+    read_data_nmt,
+    require_batches,
+    require_positive,
+    teacher_forcing,
+    tokenize_nmt,
+    truncate_pad,
+)
+from book.pictures import plot, show_list_len_pair_hist
+from torch_ref import Embeddings, masked_cross_entropy
+from torch_ref.models.rnn_encoder import EncoderOutput
+from torch_ref.recipe import clip_gradients
+
+__all__ = [
+    "GRU",
+    "AdditiveAttention",
+    "AttentionDecoder",
+    "Batches",
+    "Decoder",
+    "DotProductAttention",
+    "Embeddings",
+    "Encoder",
+    "EncoderDecoder",
+    "MLPAttention",
+    "MTFraEng",
+    "MaskedSoftmaxCELoss",
+    "MultiHeadAttention",
+    "PositionalEncoding",
+    "Seq2Seq",
+    "Seq2SeqAttentionDecoder",
+    "Seq2SeqEncoder",
+    "Trainer",
+    "Vocab",
+    "attention",
+    "bleu",
+    "build_array_nmt",
+    "check_len",
+    "check_shape",
+    "grad_clipping",
+    "init_seq2seq",
+    "initialize",
+    "load_array",
+    "load_data_nmt",
+    "masked_softmax",
+    "plot",
+    "predict_s2s_ch9",
+    "predict_seq2seq",
+    "preprocess_nmt",
+    "read_data_nmt",
+    "sequence_mask",
+    "show_heatmaps",
+    "show_list_len_pair_hist",
+    "tokenize_nmt",
+    "train_s2s_ch9",
+    "train_seq2seq",
+    "translate",
+    "truncate_pad",
+    "try_gpu",
+]
+
+# The book's short names of tensor functions.
+arange, concat, float32, int32, int64, matmul, ones, zeros = (
+    torch.arange, torch.cat, torch.float32, torch.int32, torch.int64, torch.matmul, torch.ones, torch.zeros,
+)  # fmt: skip
+expand_dims, normal, reshape, swapaxes, tensor = (
+    torch.unsqueeze, torch.normal, torch.reshape, torch.swapaxes, torch.tensor,
+)  # fmt: skip
+argmax, reduce_mean, reduce_sum = torch.argmax, torch.mean, torch.sum
+
+
+def astype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert a tensor to a dtype."""
+    return x.to(dtype)
+
+
+def numpy(x: Tensor) -> np.ndarray:
+    """Convert a tensor to NumPy."""
+    return x.detach().cpu().numpy()
+
+
+def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
+    """Put the axes in another order, by default the reverse one."""
+    return x.permute(*(axes or range(x.ndim)[::-1]))
+
+
+def try_gpu(i: int = 0) -> torch.device:
+    """Return GPU i, or the CPU where there is none."""
+    return torch.device(f"cuda:{i}" if torch.cuda.device_count() > i else "cpu")
+
+
+def check_shape(a: Any, shape: Sequence[int]) -> None:
+    """Raise AssertionError unless a tensor has the shape."""
+    assert tuple(a.shape) == tuple(shape), f"tensor's shape {tuple(a.shape)} != expected shape {tuple(shape)}"
+
+
+def check_len(a: Any, n: int) -> None:
+    """Raise AssertionError unless a list has n elements."""
+    assert len(a) == n, f"list's length {len(a)} != expected length {n}"
+
+
+def initialize(module: nn.Module, *inputs: Any, seed: int | None = None, **options: Any) -> nn.Module:
+    """Return the module without dropout: `encoder = d2l.initialize(encoder, X)`; over `book.jax` it gets parameters.
+
+    The inputs give layers their sizes that have none yet.
+    """
+    module.eval()
+    with torch.no_grad():
+        module(*inputs, **options)
+    return module
+
+
+def show_heatmaps(matrices: Any, *args: Any, **options: Any) -> Any:
+    """Draw a grid of heatmaps of `[rows, columns, Q, K]`, by `jax_attn.show_heatmaps`, which is imported only here."""
+    from jax_attn import show_heatmaps as show
+
+    return show(numpy(torch.as_tensor(matrices)), *args, **options)
+
+
+# Data: as in `book.data`, but tensors
+
+
+def build_array_nmt(lines: list[list[str]], vocab: Vocab, num_steps: int) -> tuple[Tensor, Tensor]:
+    """Turn sentences into ids and lengths, see `book.data.build_array_nmt`."""
+    ids, lens = data.build_array_nmt(lines, vocab, num_steps)
+    return _tensor(ids), _tensor(lens)
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(array).long()
+
+
+def load_array(data_arrays: Sequence[Tensor], batch_size: int, is_train: bool = True) -> Batches:
+    """Return an iterator over batches of tensors that belong together; `is_train=False` keeps their order."""
+    return data.load_array(data_arrays, batch_size, is_train)
+
+
+def load_data_nmt(*args: Any, **options: Any) -> tuple[Any, ...]:
+    """Return batches of tensors and vocabularies, see `book.data.load_data_nmt`."""
+    found = data.load_data_nmt(*args, **options)
+    for part in found:
+        if isinstance(part, Batches):
+            part.data_arrays = tuple(map(_tensor, part.data_arrays))
+    return found
+
+
+class MTFraEng(data.MTFraEng):
+    """The English-French data of 1.0 as tensors, see `book.data.MTFraEng`."""
+
+    def _arrays(self, source: list[list[str]], target: list[list[str]]) -> tuple[Tensor, ...]:
+        return tuple(map(_tensor, super()._arrays(source, target)))
+
+
+# Attention scoring functions
+
+
+def masked_softmax(X: Tensor, valid_lens: Tensor | None = None, **options: Any) -> Tensor:
+    """Compute the softmax of `[*batch, Q, K]` over the first `valid_lens` keys; see `torch_ref.masked_softmax`."""
+    _require_floating("X", X)
+    with book_names(scores="X"):
+        return torch_ref.masked_softmax(X, valid_lens, **options)
+
+
+def _require_floating(name: str, x: Tensor) -> None:
+    if not x.is_floating_point() or x.ndim < 2:
+        raise ValueError(f"{name} must be floating [*batch, Q, K]; got {x.dtype} {list(x.shape)}")
+
+
+def sequence_mask(X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
+    """Copy X, with `value` past each sequence's length (0.17); see `torch_ref.sequence_mask`."""
+    if valid_len.ndim >= X.ndim or X.shape[: valid_len.ndim] != valid_len.shape:
+        raise ValueError(
+            f"valid_len must have the leading axes of X {list(X.shape)}, without time; got {list(valid_len.shape)}"
+        )
+    return torch_ref.sequence_mask(X, valid_len, value)
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    dropout: Callable[[Tensor], Tensor] | None = None,
+    **options: Any,
+) -> tuple[Tensor, Tensor]:
+    """Compute scaled dot-product attention; the mask may be of numbers, where 0 forbids. See `torch_ref.attention`."""
+    return torch_ref.attention(query, key, value, None if mask is None else mask != 0, dropout, **options)
+
+
+class _Kept(nn.Module):
+    """Return the output of an attention module alone, and keep the weights."""
+
+    attention_weights: Tensor
+
+    def forward(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None) -> Tensor:
+        for name, x in (("W_q", queries), ("W_k", keys), ("W_v", values)):
+            layer = getattr(self, name, None)
+            if isinstance(layer, nn.LazyLinear):
+                layer(x)  # gives it its size
+            if layer is not None and layer.in_features != x.shape[-1]:
+                argument = {"W_q": "queries", "W_k": "keys", "W_v": "values"}[name]
+                raise ValueError(f"{argument} must have {layer.in_features} features; got {list(x.shape)}")
+        output, self.attention_weights = super().forward(queries, keys, values, valid_lens)
+        return output
+
+
+def _lazy(num_hiddens: int, bias: bool) -> nn.LazyLinear:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch calls its lazy modules new
+        return nn.LazyLinear(num_hiddens, bias=bias)
+
+
+class DotProductAttention(_Kept, torch_ref.DotProductAttention):  # type: ignore[misc]  # the book's call
+    """Scaled dot-product attention: `DotProductAttention(dropout=0.5)` (all editions)."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__(dropout)
+
+
+class AdditiveAttention(_Kept, torch_ref.AdditiveAttention):  # type: ignore[misc]  # the book's call
+    """Additive attention: `(num_hiddens, dropout)` (1.0), or `(key_size, query_size, num_hiddens, dropout)` (0.17)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        forms = ("num_hiddens / dropout", "key_size query_size num_hiddens dropout")
+        self._build(read_arguments("AdditiveAttention", forms, args, kwargs))
+
+    def _build(self, given: dict[str, Any]) -> None:
+        super().__init__(**given)
+        if "key_size" not in given:
+            self.W_q, self.W_k = (_lazy(given["num_hiddens"], bias=False) for _ in range(2))
+
+
+class MLPAttention(AdditiveAttention):
+    """Additive attention: `(units, dropout)` or `(key_size, query_size, units, dropout)` (2020)."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        given = read_arguments("MLPAttention", ("units / dropout", "key_size query_size units dropout"), args, kwargs)
+        self._build({"num_hiddens": given.pop("units"), **given})
+
+
+class MultiHeadAttention(_Kept, torch_ref.MultiHeadAttention):  # type: ignore[misc]  # the book's call
+    """Multi-head attention.
+
+    `(num_hiddens, num_heads, dropout, bias=False)` (1.0), or
+    `(key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False)` (0.17).
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        new = "num_hiddens num_heads dropout / bias"
+        forms = (new, f"key_size query_size value_size {new}")
+        given = read_arguments("MultiHeadAttention", forms, args, kwargs)
+        width, heads, bias = given["num_hiddens"], given["num_heads"], given.pop("bias", False)
+        if heads < 1 or width % heads:
+            raise ValueError(f"num_hiddens must be a multiple of num_heads; got {width} for {heads} heads")
+        super().__init__(use_bias=bias, **given)
+        if "key_size" not in given:
+            self.W_q, self.W_k, self.W_v = (_lazy(width, bias) for _ in range(3))
+
+
+class PositionalEncoding(nn.Module):
+    """Add sinusoidal positions: `PositionalEncoding(num_hiddens, dropout, max_len=1000)`; `P` is `[1, max_len, …]`."""
+
+    def __init__(self, num_hiddens: int, dropout: float = 0.0, max_len: int = 1000) -> None:
+        super().__init__()
+        self.encoding = torch_ref.PositionalEncoding(num_hiddens, dropout, max_len)
+        self.P = torch_ref.sinusoidal_positions(max_len, num_hiddens)[None]
+
+    def forward(self, X: Tensor) -> Tensor:
+        if X.shape[-1] != self.encoding.d_model:
+            raise ValueError(f"X must have num_hiddens = {self.encoding.d_model} features; got {list(X.shape)}")
+        return self.encoding(X)
+
+
+# The encoder-decoder architecture
+
+
+class Encoder(nn.Module):
+    """The interface of an encoder: `encoder(X, *args)` (all editions)."""
+
+    def forward(self, X: Tensor, *args: Any) -> Any:
+        raise NotImplementedError
+
+
+class Decoder(nn.Module):
+    """The interface of a decoder: `init_state(enc_outputs, *args)`, `decoder(X, state)` (all editions)."""
+
+    def init_state(self, enc_outputs: Any, *args: Any) -> Any:
+        raise NotImplementedError
+
+    def forward(self, X: Tensor, state: Any) -> Any:
+        raise NotImplementedError
+
+
+class AttentionDecoder(Decoder):
+    """The interface of a decoder with attention: it keeps the weights of each step (0.17, 1.0)."""
+
+    @property
+    def attention_weights(self) -> Any:
+        raise NotImplementedError
+
+
+class EncoderDecoder(nn.Module):
+    """An encoder and a decoder as one: `net(enc_X, dec_X, enc_valid_lens)` returns the output and the state.
+
+    It takes this file's classes, and your own of the same interface. (1.0 returns the output alone: see `Seq2Seq`.)
+    """
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.decoder = encoder, decoder
+
+    def forward(self, enc_X: Tensor, dec_X: Tensor, *args: Any) -> Any:
+        enc_outputs = self.encoder(enc_X, *args)
+        return self.decoder(dec_X, self.decoder.init_state(enc_outputs, *args))
+
+    @torch.no_grad()
+    def predict_step(
+        self, batch: Sequence[Tensor], device: Any, num_steps: int, save_attention_weights: bool = False
+    ) -> tuple[Tensor, list[Any]]:
+        """Translate a batch greedily (1.0): `model.predict_step(data.build(…), d2l.try_gpu(), data.num_steps)`.
+
+        Returns:
+            The ids `[B, num_steps]`, and the attention weights, one entry a step, if asked for.
+        """
+        self.eval()
+        src, tgt, src_valid_len, _ = (x.to(device) for x in batch)
+        state = self.decoder.init_state(self.encoder(src, src_valid_len), src_valid_len)
+        outputs, attention_weights = [tgt[:, :1]], []
+        for _ in range(num_steps):
+            Y, state = self.decoder(outputs[-1], state)
+            outputs.append(Y.argmax(2))
+            if save_attention_weights:
+                attention_weights.append(_weights_of(self.decoder))
+        return torch.cat(outputs[1:], 1), attention_weights
+
+
+class GRU(nn.GRU):
+    """PyTorch's GRU, time first: `d2l.GRU(num_inputs, num_hiddens, num_layers, dropout)` (1.0)."""
+
+    def __init__(self, num_inputs: int, num_hiddens: int, num_layers: int = 1, dropout: float = 0.0) -> None:
+        super().__init__(num_inputs, num_hiddens, num_layers, dropout=dropout)
+
+
+class Seq2SeqEncoder(torch_ref.Seq2SeqEncoder):
+    """The recurrent encoder: `Seq2SeqEncoder(vocab_size, embed_size, num_hiddens, num_layers, dropout=0)`.
+
+    It stands for `torch_ref.Seq2SeqEncoder`, which has the options; `cell="lstm"` is the edition of 2020. Returned are
+    the outputs with time first, `[num_steps, B, num_hiddens]`, and the state of all layers, `[num_layers, B,
+    num_hiddens]` (of an LSTM a pair). With lengths the state is the one at each sentence's end.
+    """
+
+    def forward(  # type: ignore[override]  # the book's call
+        self, X: Tensor, enc_valid_lens: Tensor | None = None, *args: Any
+    ) -> Any:
+        _require_ids("X", X, self.embedding.num_embeddings)
+        if enc_valid_lens is not None and enc_valid_lens.shape != X.shape[:1]:
+            raise ValueError(f"enc_valid_lens must be {list(X.shape[:1])}; got {list(enc_valid_lens.shape)}")
+        outputs, state = super().forward(X, enc_valid_lens)
+        return outputs.transpose(0, 1), state
+
+
+class Seq2SeqAttentionDecoder(torch_ref.Seq2SeqAttentionDecoder):
+    """The decoder with attention, with the arguments of `Seq2SeqEncoder`.
+
+    It stands for `torch_ref.Seq2SeqAttentionDecoder`, which has the options; `cell="lstm"` is the edition of 2020. The
+    state has three parts: the encoder's outputs `[B, num_steps, num_hiddens]`, the hidden state `[num_layers, B,
+    num_hiddens]` (of an LSTM a pair), and the source's lengths or None. `attention_weights` has one entry `[B, 1, K]`
+    for each step.
+    """
+
+    attention_weights: list[Tensor]
+
+    def init_state(self, enc_outputs: Any, enc_valid_lens: Tensor | None = None, *args: Any) -> tuple[Any, ...]:
+        """Return the state before the first token, from the encoder's result."""
+        outputs, hidden_state = enc_outputs
+        return outputs.transpose(0, 1), hidden_state, enc_valid_lens
+
+    def forward(self, X: Tensor, state: Any) -> Any:  # type: ignore[override]  # the book's call
+        """Return the logits `[B, num_steps, vocab_size]` and the new state."""
+        _require_ids("X", X, self.embedding.num_embeddings)
+        enc_outputs, hidden_state, enc_valid_lens = state
+        memory = self.prepare(EncoderOutput(enc_outputs, hidden_state), enc_valid_lens)
+        logits, end, weights = self.steps(X, self.initial_state(memory), memory)
+        if weights is not None:
+            self.attention_weights = [step[:, None] for step in weights.unbind(1)]
+        if isinstance(hidden_state, Tensor):
+            return logits, [enc_outputs, torch.stack(end.rnn), enc_valid_lens]
+        return logits, [enc_outputs, tuple(map(torch.stack, zip(*end.rnn, strict=True))), enc_valid_lens]
+
+
+def _require_ids(name: str, X: Tensor, vocab_size: int) -> None:
+    if X.ndim != 2:
+        raise ValueError(f"{name} must be [B, num_steps]; got {list(X.shape)}")
+    if X.numel() and (X.min() < 0 or X.max() >= vocab_size):
+        wrong = X.min() if X.min() < 0 else X.max()
+        raise ValueError(f"{name} must be in [0, {vocab_size}); got {wrong}")
+
+
+# Training
+
+
+def init_seq2seq(module: nn.Module) -> None:
+    """Draw the weights of Linear, GRU and LSTM from Xavier's uniform distribution: `net.apply(d2l.init_seq2seq)`."""
+    if isinstance(module, nn.Linear) and not isinstance(module, nn.LazyLinear):
+        nn.init.xavier_uniform_(module.weight)
+    if isinstance(module, nn.RNNBase):
+        for name, parameter in module.named_parameters():
+            if name.startswith("weight"):
+                nn.init.xavier_uniform_(parameter)
+
+
+class MaskedSoftmaxCELoss(nn.Module):
+    """The cross entropy of each sentence: `loss(pred, label, valid_len)` (2020, 0.17).
+
+    It stands for `masked_cross_entropy(…, reduction="sentences")`: the mean over all positions, those past the length
+    counted as 0.
+    """
+
+    def forward(self, pred: Tensor, label: Tensor, valid_len: Tensor) -> Tensor:
+        """Return `[B]` for logits `[B, T, N]`, labels `[B, T]` and lengths `[B]`."""
+        if pred.shape[:-1] != label.shape:
+            raise ValueError(f"label must be {list(pred.shape[:-1])}; got {list(label.shape)}")
+        if valid_len.shape != label.shape[:-1]:
+            raise ValueError(f"valid_len must be {list(label.shape[:-1])}; got {list(valid_len.shape)}")
+        return masked_cross_entropy(pred, label, valid_len, reduction="sentences")
+
+
+def grad_clipping(net: nn.Module, theta: float, *args: Any) -> None:
+    """Scale the gradients of a net to a norm of at most theta, in place."""
+    clip_gradients(net, theta)
+
+
+def train_seq2seq(
+    net: nn.Module, data_iter: Any, lr: float, num_epochs: int, tgt_vocab: Vocab, device: Any = None, *, seed: int = 0
+) -> nn.Module:
+    """Train from new weights, in place, and return the net (0.17): `net = d2l.train_seq2seq(net, …)`.
+
+    Adam minimises the sum of `MaskedSoftmaxCELoss`, with gradients clipped to norm 1. Printed is the book's measure:
+    the sum of the sentences' losses, divided by the number of label tokens.
+
+    Args:
+        net: an `EncoderDecoder`, or another module of the same call.
+        data_iter: batches from `load_data_nmt`.
+        device: from `try_gpu`; by default the CPU.
+        seed: what weights and dropout are drawn from. Embeddings stay as they were made, as in the book.
+    """
+    return _train(net, data_iter, lr, num_epochs, tgt_vocab["<bos>"], device, seed)
+
+
+def train_s2s_ch9(net: nn.Module, data_iter: Any, lr: float, num_epochs: int, *args: Any, **options: Any) -> nn.Module:
+    """Train as `train_seq2seq` does: `(model, data_iter, lr, num_epochs, device)` (2020), or with `tgt_vocab, device`.
+
+    Without `tgt_vocab` the targets begin with `<bos>`: load the data with `edition="2020"`.
+    """
+    if args and isinstance(args[0], Vocab):
+        return train_seq2seq(net, data_iter, lr, num_epochs, *args, **options)
+    return _train(net, data_iter, lr, num_epochs, None, (*args, None)[0], options.get("seed", 0))
+
+
+def _train(net: Any, data_iter: Any, lr: float, num_epochs: int, bos: int | None, device: Any, seed: int) -> Any:
+    require_batches(data_iter)
+    require_positive(num_epochs=num_epochs)
+    device = torch.device("cpu") if device is None else device
+    torch.manual_seed(seed)
+    if _lacks_sizes(net):
+        X, X_valid_len, dec_input, *_ = teacher_forcing([torch.as_tensor(x) for x in next(iter(data_iter))], bos)
+        initialize(net, X, dec_input, X_valid_len)
+    net.apply(init_seq2seq)
+    net.to(device).train()
+    optimizer, loss = torch.optim.Adam(net.parameters(), lr=lr), MaskedSoftmaxCELoss()
+    for epoch in range(1, num_epochs + 1):
+        start, loss_sum, num_tokens = time.perf_counter(), 0.0, 0
+        for arrays in data_iter:
+            batch = teacher_forcing([torch.as_tensor(x).to(device) for x in arrays], bos)
+            X, X_valid_len, dec_input, label, label_len = batch
+            optimizer.zero_grad()
+            Y_hat, _ = net(X, dec_input, X_valid_len)
+            value = loss(Y_hat, label, label_len).sum()
+            value.backward()
+            grad_clipping(net, 1)
+            optimizer.step()
+            loss_sum, num_tokens = loss_sum + value.item(), num_tokens + int(label_len.sum())
+        if epoch % max(1, num_epochs // 5) == 0:
+            print(f"epoch {epoch:4d}, loss {loss_sum / num_tokens:.3f}")
+    speed = num_tokens / (time.perf_counter() - start)
+    print(f"loss {loss_sum / num_tokens:.3f}, {speed:.1f} tokens/sec on {device}")
+    return net.eval()
+
+
+def _lacks_sizes(net: nn.Module) -> bool:
+    """Return whether a layer gets its size from the first input. An optimiser cannot take its parameters before."""
+    return any(map(nn.parameter.is_lazy, net.parameters()))
+
+
+# Translating
+
+
+def _weights_of(decoder: Any) -> Any:
+    try:
+        return decoder.attention_weights
+    except (AttributeError, NotImplementedError):
+        raise ValueError("save_attention_weights needs a decoder that keeps them as attention_weights") from None
+
+
+@torch.no_grad()
+def predict_seq2seq(
+    net: Any,
+    src_sentence: str,
+    src_vocab: Vocab,
+    tgt_vocab: Vocab,
+    num_steps: int,
+    device: Any = None,
+    save_attention_weights: bool = False,
+) -> tuple[str, list[Any]]:
+    """Translate a sentence greedily (0.17): `predict_seq2seq(net, "go .", src_vocab, tgt_vocab, num_steps, device)`.
+
+    Args:
+        net: from `train_seq2seq`.
+        src_sentence: words and punctuation marks, separated by spaces. An unknown one is read as `<unk>`.
+        num_steps: the longest translation, and the length to which the source is padded or cut.
+
+    Returns:
+        The translation, and for each token one entry whose `[0][0][0]` are its weights `[num_steps]`, if asked for.
+    """
+    net.eval()
+    device = torch.device("cpu") if device is None else device
+    X, valid_len = (_tensor(x).to(device) for x in encode_source(src_sentence, src_vocab, num_steps))
+    state = net.decoder.init_state(net.encoder(X, valid_len), valid_len)
+    dec_X = torch.tensor([[tgt_vocab["<bos>"]]], device=device)
+    output_seq: list[int] = []
+    attention_weight_seq: list[Any] = []
+    for _ in range(num_steps):
+        Y, state = net.decoder(dec_X, state)
+        dec_X = Y.argmax(dim=2)
+        if save_attention_weights:
+            attention_weight_seq.append(_weights_of(net.decoder))
+        if int(dec_X) == tgt_vocab["<eos>"]:
+            break
+        output_seq.append(int(dec_X))
+    return " ".join(tgt_vocab.to_tokens(output_seq)), attention_weight_seq
+
+
+def predict_s2s_ch9(
+    model: nn.Module, src_sentence: str, src_vocab: Vocab, tgt_vocab: Vocab, num_steps: int, device: Any = None
+) -> str:
+    """Translate a sentence greedily (2020): `predict_seq2seq` without the weights."""
+    return predict_seq2seq(model, src_sentence, src_vocab, tgt_vocab, num_steps, device)[0]
+
+
+def translate(
+    model: nn.Module, src_sentence: str, src_vocab: Vocab, tgt_vocab: Vocab, max_len: int, device: Any = None
+) -> str:
+    """Translate a sentence greedily (the PyTorch port of 2020, there also `translate_ch7`)."""
+    return predict_s2s_ch9(model, src_sentence, src_vocab, tgt_vocab, max_len, device)
+
+
+# 1.0: a model that knows its loss, and a trainer
+
+
+class Seq2Seq(EncoderDecoder):
+    """A model with its loss (1.0): `Seq2Seq(encoder, decoder, tgt_pad=data.tgt_vocab["<pad>"], lr=0.005)`.
+
+    `model(src, tgt, src_valid_len)` returns the logits alone.
+    """
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, tgt_pad: int, lr: float) -> None:
+        super().__init__(encoder, decoder)
+        self.tgt_pad, self.lr = tgt_pad, lr
+
+    def forward(self, enc_X: Tensor, dec_X: Tensor, *args: Any) -> Any:
+        return super().forward(enc_X, dec_X, *args)[0]
+
+    def loss(self, Y_hat: Tensor, Y: Tensor) -> Tensor:
+        """Return the mean cross entropy of the labels that are no padding."""
+        return masked_cross_entropy(Y_hat, Y, mask=Y.ne(self.tgt_pad))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=self.lr)
+
+
+class Trainer:
+    """The training of 1.0: `trainer = Trainer(max_epochs=30, gradient_clip_val=1)`, `trainer.fit(model, data)`.
+
+    Afterwards `trainer.losses` has the losses (training, validation) of each epoch.
+    """
+
+    def __init__(self, max_epochs: int, num_gpus: int = 0, gradient_clip_val: float = 0) -> None:
+        self.max_epochs, self.gradient_clip_val = max_epochs, gradient_clip_val
+        self.device = try_gpu() if num_gpus else torch.device("cpu")
+        self.losses: list[tuple[float, float]] = []
+
+    def fit(self, model: Any, data: Any) -> None:
+        """Train the model in place."""
+        if _lacks_sizes(model):
+            initialize(model, *next(iter(data.val_dataloader()))[:-1])
+        model.to(self.device)
+        optimizer = model.configure_optimizers()
+        self.losses = []
+        for epoch in range(1, self.max_epochs + 1):
+            values = []
+            model.train()
+            for batch in data.train_dataloader():
+                optimizer.zero_grad()
+                value = self._loss(model, batch)
+                value.backward()
+                if self.gradient_clip_val:
+                    grad_clipping(model, self.gradient_clip_val)
+                optimizer.step()
+                values.append(value.item())
+            model.eval()
+            with torch.no_grad():
+                validation = [self._loss(model, batch).item() for batch in data.val_dataloader()]
+            self.losses.append((float(np.mean(values)), float(np.mean(validation))))
+            if epoch % 10 == 0 or epoch == self.max_epochs:
+                print("epoch {:3d}, loss {:.3f}, validation {:.3f}".format(epoch, *self.losses[-1]))
+
+    def _loss(self, model: Any, batch: Sequence[Tensor]) -> Tensor:
+        *X, Y = (x.to(self.device) for x in batch)
+        return model.loss(model(*X), Y)
