@@ -48,10 +48,12 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """`torch.optim.SGD`:
+    r"""`torch.optim.SGD`.
 
-        b₁ = g₁,   b_t = momentum · b_{t−1} + (1 − dampening) g_t
-        p ← p − lr · b_t,   with nesterov p ← p − lr · (g_t + momentum · b_t)
+    .. math::
+        b_1 = g_1, \quad b_t &= \mathrm{momentum} \; b_{t-1} + (1 - \mathrm{dampening}) \; g_t \\
+        p &← p - \mathrm{lr} \; b_t \\
+        \text{with nesterov } p &← p - \mathrm{lr} \; (g_t + \mathrm{momentum} \; b_t)
 
     Dampening leaves the first step alone, as in PyTorch. Without momentum, p ← p − lr · g.
     """
@@ -107,10 +109,12 @@ class AdamW(Adam):
 
 @dataclass(frozen=True)
 class RMSprop(Optimizer):
-    """`torch.optim.RMSprop` (Tieleman & Hinton, 2012; centered: Graves, 2013):
+    r"""`torch.optim.RMSprop` (Tieleman & Hinton, 2012; centered: Graves, 2013).
 
-    v ← α v + (1 − α) g²,   m ← α m + (1 − α) g,   d = g / (√v + ε),   or centered g / (√(v − m²) + ε)
-    b ← momentum · b + d,   p ← p − lr · b;   without momentum p ← p − lr · d
+    .. math::
+        v &← α v + (1 - α) g^2, \quad m ← α m + (1 - α) g \\
+        d &= g / (\sqrt{v} + ε), \quad \text{or centered } g / (\sqrt{v - m^2} + ε) \\
+        b &← \mathrm{momentum} \; b + d, \quad p ← p - \mathrm{lr} \; b
     """
 
     alpha: float = 0.99
@@ -137,9 +141,9 @@ class RMSprop(Optimizer):
 
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """`torch.optim.Adagrad` (Duchi et al., 2011): `scale_by_sum_of_squares`, and then
+    r"""`torch.optim.Adagrad` (Duchi et al., 2011): `scale_by_sum_of_squares`, and then its update by a falling rate.
 
-    p ← p − lr / (1 + (t − 1) · lr_decay) · update
+    .. math:: p ← p - \frac{\mathrm{lr}}{1 + (t - 1) \; \mathrm{lr\_decay}} \; \mathrm{update}
     """
 
     lr_decay: float = 0.0
@@ -164,7 +168,9 @@ class Adagrad(Optimizer):
 
 
 def clip_by_global_norm(max_norm: float, eps: float = 0.0) -> GradientTransformation:
-    """Clip the gradients: g ← g · min(1, max_norm / (norm + ε)), where norm is the 2-norm of all of them together.
+    r"""Clip the gradients by the 2-norm of all of them together.
+
+    .. math:: g ← g \, \min(1, \mathrm{max\_norm} / (\mathrm{norm} + ε))
 
     ε = 0 is Optax's and the book's clipping. ε = 1e-6 is `torch.nn.utils.clip_grad_norm_`, whose norm comes out smaller
     than asked for by the share 1e-6 / norm. Source: Pascanu et al., 2013.
@@ -180,9 +186,11 @@ def clip_by_global_norm(max_norm: float, eps: float = 0.0) -> GradientTransforma
 
 
 def scale_by_adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> GradientTransformation:
-    """Replace gradients by Adam's update, with the state of `optax.scale_by_adam`:
+    r"""Replace gradients by Adam's update, with the state of `optax.scale_by_adam`.
 
-        m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) g²,   update = m / (1 − β₁ᵗ) / (√(v / (1 − β₂ᵗ)) + ε)
+    .. math::
+        m &← β_1 m + (1 - β_1) g, \quad v ← β_2 v + (1 - β_2) g^2 \\
+        \mathrm{update} &= \frac{m / (1 - β_1^t)}{\sqrt{v / (1 - β_2^t)} + ε}
 
     `optax.scale_by_adam` has the same equation, but its difference 1 − β₂ᵗ in float32 loses five digits. Each of the
     first hundreds of steps is then 1e-5 too long, a hundred times the roundoff, and a training in float32 drifts ten
@@ -210,9 +218,9 @@ def _one_minus_power(beta: float, count: jax.Array) -> jax.Array:
 
 
 def scale_by_sum_of_squares(initial_accumulator_value: float = 0.0, eps: float = 1e-10) -> GradientTransformation:
-    """Replace gradients by Adagrad's update; `optax.scale_by_rss` has ε inside of the root.
+    r"""Replace gradients by Adagrad's update; `optax.scale_by_rss` has ε inside of the root.
 
-    s ← s + g²,   update = g / (√s + ε)
+    .. math:: s ← s + g^2, \quad \mathrm{update} = g / (\sqrt{s} + ε)
     """
 
     def update(

@@ -73,7 +73,9 @@ def attend(
     dropout_rate: float = 0.0,
     keep_mask: Bool[Array, "*batch query key"] | None = None,
 ) -> tuple[Float[Array, "*batch query value"], Float[Array, "*batch query key"]]:
-    """Compute context = dropout(masked_softmax(scores)) · values.
+    r"""Compute the mean of the values, weighted by the masked softmax of the scores.
+
+    .. math:: \mathrm{context} = \mathrm{dropout}(\mathrm{softmax}(\mathrm{scores})) \, \mathrm{values}
 
     Args:
         scores: `[*batch, Q, K]`.
@@ -111,7 +113,9 @@ def attention(
     valid_lens: Num[Array, "..."] | None = None,
     empty_row: EmptyRow = "zero",
 ) -> tuple[Float[Array, "*batch query value"], Float[Array, "*batch query key"]]:
-    """Compute softmax(Q Kᵀ / √D) V, the attention of "Attention Is All You Need" (Vaswani et al., 2017).
+    r"""Compute the attention of "Attention Is All You Need" (Vaswani et al., 2017).
+
+    .. math:: \mathrm{softmax}(Q K^\top / \sqrt{D}) \, V
 
     Args:
         query, key, value: `[*batch, Q, D]`, `[*batch, K, D]`, `[*batch, K, V]`.

@@ -27,9 +27,11 @@ def masked_cross_entropy(
     label_smoothing: float = 0.0,
     reduction: Reduction = "tokens",
 ) -> Float[Array, "..."]:
-    """Compute the cross entropy of the labels that count, in nats.
+    r"""Compute the cross entropy of the labels that count, in nats.
 
-        loss[t] = −(1 − ε) log p[label_t] − ε/N Σ_n log p[n],   p = softmax(logits[t])
+    .. math::
+        l_t &= -(1 - ε) \log p_t(y_t) - \frac{ε}{N} \sum_n \log p_t(n) \\
+        p_t &= \mathrm{softmax}(\mathrm{logits}_t)
 
     Args:
         logits: `[*batch, T, N]`.
@@ -90,10 +92,12 @@ def projected_cross_entropy(
     *,
     label_smoothing: float = 0.0,
 ) -> tuple[Float[Array, ""], Float[Array, "*batch time"]]:
-    """Compute the weighted sum of all tokens' cross entropies from the features under the output layer.
+    r"""Compute the weighted sum of all tokens' cross entropies from the features under the output layer.
 
-        total = Σ_t weights[t] · loss[t]
-        loss[t] = −(1 − ε) log p[label_t] − ε/N Σ_n log p[n],   p = softmax(features[t] · kernel + bias)
+    .. math::
+        \mathrm{total} &= \sum_t w_t l_t \\
+        l_t &= -(1 - ε) \log p_t(y_t) - \frac{ε}{N} \sum_n \log p_t(n) \\
+        p_t &= \mathrm{softmax}(\mathrm{features}_t \, \mathrm{kernel} + \mathrm{bias})
 
     The logits are made block by block, a few time steps each, and never held all at once: 2048 tokens over a vocabulary
     of 8000 have 65 MB of them, which a loss after the output layer writes and reads a dozen times. The gradient is made

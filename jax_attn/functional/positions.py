@@ -10,9 +10,9 @@ from jaxtyping import Float
 def sinusoidal_positions(
     length: int, num_features: int, dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "{length} {num_features}"]:
-    """Encode positions as sines and cosines of geometrically falling frequencies (Vaswani et al., 2017).
+    r"""Encode positions as sines and cosines of geometrically falling frequencies (Vaswani et al., 2017).
 
-        P[t, 2i] = sin(t / 10000^(2i/D)),   P[t, 2i+1] = cos(t / 10000^(2i/D))
+    .. math:: P_{t, 2i} = \sin(t / 10000^{2i/D}), \quad P_{t, 2i+1} = \cos(t / 10000^{2i/D})
 
     Args:
         length: T, the number of positions.

@@ -27,10 +27,12 @@ def lstm_step(
     kernel_hh: Float[Array, "hidden four_hidden"],
     bias_hh: Float[Array, "four_hidden"] | None = None,
 ) -> tuple[LSTMCarry, Float[Array, "*batch hidden"]]:
-    """Take one step of an LSTM (Hochreiter & Schmidhuber, 1997; Gers et al., 2000).
+    r"""Take one step of an LSTM (Hochreiter & Schmidhuber, 1997; Gers et al., 2000).
 
-        i, f, g, o = σ, σ, tanh, σ (projected + h W_hh + b_hh)
-        c' = f ∘ c + i ∘ g,   h' = o ∘ tanh(c')
+    .. math::
+        i, f, g, o &= σ, σ, \tanh, σ \; (\mathrm{projected} + h W_{hh} + b_{hh}) \\
+        c^\prime &= f \odot c + i \odot g \\
+        h^\prime &= o \odot \tanh(c^\prime)
 
     Args:
         carry: (h, c), each `[*batch, H]`.
@@ -71,10 +73,12 @@ def gru_step(
     kernel_hh: Float[Array, "hidden three_hidden"],
     bias_hh: Float[Array, "three_hidden"] | None = None,
 ) -> tuple[Float[Array, "*batch hidden"], Float[Array, "*batch hidden"]]:
-    """Take one step of a GRU, in the form of cuDNN and PyTorch that resets after the product (Cho et al., 2014).
+    r"""Take one step of a GRU, in the form of cuDNN and PyTorch that resets after the product (Cho et al., 2014).
 
-        r, z = σ(projected_rz + h W_rz + b_rz)
-        n = tanh(projected_n + r ∘ (h W_n + b_n)),   h' = (1 − z) ∘ n + z ∘ h
+    .. math::
+        r, z &= σ(\mathrm{projected}_{rz} + h W_{rz} + b_{rz}) \\
+        n &= \tanh(\mathrm{projected}_n + r \odot (h W_n + b_n)) \\
+        h^\prime &= (1 - z) \odot n + z \odot h
 
     The reset gate multiplies b_n, so b_n cannot be merged with the bias of `projected`.
 

@@ -40,7 +40,10 @@ def dot_score(
     *,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
-    """Score a(q, k) = q · k."""
+    r"""Score by the inner product.
+
+    .. math:: a(q, k) = q^\top k
+    """
     return _inner_products(queries, keys).astype(dtype or jnp.result_type(queries, keys))
 
 
@@ -50,7 +53,10 @@ def scaled_dot_score(
     *,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
-    """Score a(q, k) = q · k / √D, whose variance does not grow with D (Vaswani et al., 2017)."""
+    r"""Score by the inner product, scaled so that its variance does not grow with D (Vaswani et al., 2017).
+
+    .. math:: a(q, k) = q^\top k / \sqrt{D}
+    """
     scores = _inner_products(queries, keys)
     if queries.shape[-1] == 0:
         raise ValueError(f"queries must have at least 1 feature, to divide by √D; got {shape_text(queries.shape)}")
@@ -65,7 +71,9 @@ def bilinear_score(
     *,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
-    """Score a(q, k) = qᵀ W k, for queries and keys of different length (Luong et al., 2015, "general").
+    r"""Score queries and keys of different length by a matrix (Luong et al., 2015, "general").
+
+    .. math:: a(q, k) = q^\top W k
 
     Args:
         weight: W, `[features of a query, features of a key]`.
@@ -88,7 +96,9 @@ def additive_score(
     use_tanh: bool = True,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
-    """Score a(q, k) = w_vᵀ tanh(q + k), for projected queries W_q query and keys W_k key (Bahdanau et al., 2015).
+    r"""Score queries W_q query and keys W_k key, which are projected already (Bahdanau et al., 2015).
+
+    .. math:: a(q, k) = w_v^\top \tanh(q + k)
 
     With 16 or more queries and keys, no array of Q·K·H elements is made (see `sum_of_tanh`), and there is no forward
     mode (`jvp`).
@@ -127,7 +137,9 @@ def gaussian_score(
     *,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
-    """Score a(q, k) = −‖q − k‖² / (2 σ²); its softmax is Nadaraya-Watson regression with a Gaussian kernel.
+    r"""Score by the distance; the softmax of it is Nadaraya-Watson regression with a Gaussian kernel.
+
+    .. math:: a(q, k) = -\|q - k\|^2 / (2 \sigma^2)
 
     The squared differences are summed one by one: ‖q‖² − 2 q·k + ‖k‖² would lose the digits of close pairs.
     """
@@ -148,7 +160,9 @@ def cosine_score(
     *,
     dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
-    """Score a(q, k) = q · k / (‖q‖ ‖k‖ τ), where a norm counts as at least 1e-8 (Graves et al., 2014).
+    r"""Score by the cosine of the angle, where a norm counts as at least 1e-8 (Graves et al., 2014).
+
+    .. math:: a(q, k) = \frac{q^\top k}{\|q\| \, \|k\| \, \tau}
 
     Args:
         temperature: τ > 0, a number or an array without axes. The scores lie in [−1/τ, 1/τ].

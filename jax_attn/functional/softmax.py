@@ -26,9 +26,11 @@ def masked_softmax(
     *,
     empty_row: EmptyRow = "zero",
 ) -> Float[Array, "*batch query key"]:
-    """Compute the softmax over the last axis among the allowed keys; the others get weight 0.
+    r"""Compute the softmax over the last axis among the allowed keys; the others get weight 0.
 
-        weights[q, k] = exp(scores[q, k]) / Σ_{j allowed} exp(scores[q, j])   if k is allowed, else 0
+    .. math:: w_{qk} = \frac{\exp(s_{qk})}{\sum_{j \text{ allowed}} \exp(s_{qj})}
+
+    Two examples with two queries and four keys, and their lengths:
 
         masked_softmax(zeros(2, 2, 4), [2, 3]) = [[[1/2, 1/2, 0, 0], [1/2, 1/2, 0, 0]],
                                                   [[1/3, 1/3, 1/3, 0], [1/3, 1/3, 1/3, 0]]]
@@ -62,9 +64,9 @@ def masked_log_softmax(
     *,
     empty_row: EmptyRow = "zero",
 ) -> Float[Array, "*batch query key"]:
-    """Compute the logarithm of `masked_softmax` in log space: a masked entry is −inf, with gradient 0.
+    r"""Compute the logarithm of `masked_softmax` in log space: a masked entry is −inf, with gradient 0.
 
-        log_weights[q, k] = scores[q, k] − log Σ_{j allowed} exp(scores[q, j])
+    .. math:: \log w_{qk} = s_{qk} - \log \sum_{j \text{ allowed}} \exp(s_{qj})
 
     Arguments and errors are those of `masked_softmax`; an empty row is all −inf ("zero") or all −log K ("uniform").
     """

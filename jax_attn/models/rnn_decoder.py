@@ -59,23 +59,33 @@ class DecoderKeepMasks(NamedTuple):
 
 
 class Seq2SeqAttentionDecoder(nn.Module):
-    """A recurrent language model of the target that attends to the source at each step.
+    r"""A recurrent language model of the target that attends to the source at each step.
 
-    s is the state, x the embedded token. With `query="previous"` (the book; Bahdanau et al., 2015):
+    s is the state, of which attention and the output layer read the top layer's h; x is the embedded token. With
+    `query="previous"` (the book; Bahdanau et al., 2015):
 
-        context = attention(query = top h of s_{t−1})
-        s_t = rnn([context; x], s_{t−1}),   logits = dense(top h of s_t)
+    .. math::
+        \mathrm{context} &= \mathrm{attention}(s_{t-1}) \\
+        s_t &= \mathrm{rnn}([\mathrm{context}; x], s_{t-1}) \\
+        \mathrm{logits} &= \mathrm{dense}(s_t)
 
     With `query="new"` (Luong et al., 2015), where the feed is part of the input only with `input_feeding`:
 
-        s_t = rnn([feed_{t−1}; x], s_{t−1}),   context = attention(query = top h of s_t)
-        feed_t = tanh(attentional([context; top h of s_t])),   logits = dense(feed_t)
+    .. math::
+        s_t &= \mathrm{rnn}([\mathrm{feed}_{t-1}; x], s_{t-1}) \\
+        \mathrm{context} &= \mathrm{attention}(s_t) \\
+        \mathrm{feed}_t &= \tanh(\mathrm{attentional}([\mathrm{context}; s_t])) \\
+        \mathrm{logits} &= \mathrm{dense}(\mathrm{feed}_t)
 
     With `query="between"` two recurrent steps are taken for each token, and the first one's state attends: the
     conditional GRU of Nematus (Sennrich et al., 2017), or LSTM. The second step moves the top layer:
 
-        s'_t = rnn([feed_{t−1}; x], s_{t−1}),   context = attention(query = top h of s'_t)
-        s_t = transition(context, s'_t),   feed_t and logits as above
+    .. math::
+        \tilde{s}_t &= \mathrm{rnn}([\mathrm{feed}_{t-1}; x], s_{t-1}) \\
+        \mathrm{context} &= \mathrm{attention}(\tilde{s}_t) \\
+        s_t &= \mathrm{transition}(\mathrm{context}, \tilde{s}_t)
+
+    and feed and logits as above.
 
     Args:
         vocab_size: N of the target.

@@ -76,7 +76,7 @@ class Memory(NamedTuple):
 class Attention(nn.Module, kw_only=True):
     """The base class of attention modules. A subclass defines how it projects and scores, and has a field `dropout`.
 
-    Args (of every subclass):
+    Args of every subclass:
         dropout: the dropout rate of the weights.
         empty_row: what a query that may attend to nothing gets, see `masked_softmax`.
         form: how the context is computed if the weights are not asked for. "plain" holds all weights, "blockwise" does
@@ -199,7 +199,9 @@ class Attention(nn.Module, kw_only=True):
         keep_mask: Bool[Array, "*weighted query key"] | None = None,
         return_weights: bool = True,
     ) -> tuple[Float[Array, "*batch query context"], Float[Array, "*weighted query key"] | None]:
-        """Compute softmax(score(queries, keys)) · values.
+        r"""Compute context and weights.
+
+        .. math:: \mathrm{context} = \mathrm{softmax}(a(\mathrm{queries}, \mathrm{keys})) \, \mathrm{values}
 
         Args:
             queries, keys, values: `[*batch, Q, D]`, `[*batch, K, D]`, `[*batch, K, V]`.
@@ -244,7 +246,10 @@ class Kernel(nn.Module):
 
 
 class DotProductAttention(Attention):
-    """a(q, k) = q · k / √D, or q · k with `scaled=False`; no parameters."""
+    r"""Attention by the inner product, which is not divided with `scaled=False`; no parameters.
+
+    .. math:: a(q, k) = q^\top k / \sqrt{D}
+    """
 
     dropout: float = 0.0
     scaled: bool = field(default=True, kw_only=True)
@@ -254,7 +259,10 @@ class DotProductAttention(Attention):
 
 
 class GaussianAttention(Attention):
-    """a(q, k) = −‖q − k‖² / (2 σ²): attention as kernel regression; no parameters."""
+    r"""Attention as kernel regression; no parameters.
+
+    .. math:: a(q, k) = -\|q - k\|^2 / (2 \sigma^2)
+    """
 
     dropout: float = 0.0
     sigma: float = field(default=1.0, kw_only=True)
@@ -264,7 +272,9 @@ class GaussianAttention(Attention):
 
 
 class CosineAttention(Attention):
-    """a(q, k) = q · k / (‖q‖ ‖k‖ τ), with a learnt temperature τ (Graves et al., 2014; Liu et al., 2022).
+    r"""Attention by the cosine, with a learnt temperature τ (Graves et al., 2014; Liu et al., 2022).
+
+    .. math:: a(q, k) = \frac{q^\top k}{\|q\| \, \|k\| \, \tau}
 
     Parameters: `log_temperature`, without axes: τ = exp(log_temperature) stays positive.
 
@@ -284,7 +294,9 @@ class CosineAttention(Attention):
 
 
 class BilinearAttention(Attention):
-    """a(q, k) = qᵀ W k, for queries and keys of different length (Luong et al., 2015, "general").
+    r"""Attention by a matrix, for queries and keys of different length (Luong et al., 2015, "general").
+
+    .. math:: a(q, k) = q^\top W k
 
     Parameters: `W`, a Dense layer without bias from the keys' features to the queries', so that W k is computed once.
 
@@ -304,7 +316,9 @@ class BilinearAttention(Attention):
 
 
 class AdditiveAttention(Attention):
-    """a(q, k) = w_vᵀ tanh(W_q q + W_k k) (Bahdanau et al., 2015).
+    r"""Additive attention (Bahdanau et al., 2015).
+
+    .. math:: a(q, k) = w_v^\top \tanh(W_q q + W_k k)
 
     Parameters: `W_q`, `W_k` (Dense to `num_hiddens`) and `w_v` (Dense to 1), none with a bias: the book's names.
 
@@ -340,9 +354,11 @@ MLPAttention = AdditiveAttention
 
 
 class MultiHeadAttention(Attention):
-    """Scaled dot-product attention in several heads, each in a subspace of its own (Vaswani et al., 2017).
+    r"""Scaled dot-product attention in several heads, each in a subspace of its own (Vaswani et al., 2017).
 
-        head_i = attention(W_q,i queries, W_k,i keys, W_v,i values),   context = W_o [head_1; …; head_h]
+    .. math::
+        \mathrm{head}_i &= \mathrm{attention}(W_{q,i} Q, W_{k,i} K, W_{v,i} V) \\
+        \mathrm{context} &= W_o [\mathrm{head}_1; …; \mathrm{head}_h]
 
     Lengths and mask are the same for every head. Weights and an explicit keep-mask are `[*batch, heads, Q, K]`.
 

@@ -15,7 +15,9 @@ from jax_attn.functional.positions import sinusoidal_positions
 
 
 class Embeddings(nn.Module):
-    """Embed a token as E[token] · √D: entries drawn with variance 1/D become as large as the positions added to them.
+    r"""Embed a token. Entries are drawn with variance 1/D, and become as large as the positions added to them.
+
+    .. math:: x_t = E[\mathrm{token}_t] \sqrt{D}
 
     Parameters: `embedding/embedding`, `[vocab_size, D]`.
 

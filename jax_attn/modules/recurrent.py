@@ -43,7 +43,7 @@ class Recurrent(nn.Module, kw_only=True):
 
     They are PyTorch's `weight_ih_l{l}` … transposed, and its two biases as two parameters.
 
-    Args (of both subclasses):
+    Args of both subclasses:
         num_hiddens: H, in each direction.
         num_layers: each layer reads the outputs of the layer below, both directions side by side.
         dropout: the rate between layers; there is none after the last layer.

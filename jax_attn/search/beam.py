@@ -33,9 +33,10 @@ def beam_search(
     prefix: Int[Array, "..."] | None = None,
     prefix_lens: Int[Array, "..."] | None = None,
 ) -> SearchResult:
-    """Keep the `beam_size` best hypotheses of each sentence, finished ones included, until all have finished.
+    r"""Keep the `beam_size` best hypotheses of each sentence, finished ones included, until all have finished.
 
-        score = Σ log p / norm(length) + coverage_penalty · Σ_k log(min(Σ_t weights[t, k], 1))
+    .. math::
+        \mathrm{score} = \frac{\sum_t \log p_t}{\mathrm{norm}(\mathrm{length})} + β \sum_k \log \min(\sum_t w_{tk}, 1)
 
     Hypotheses are ranked by their scores, and `eos` counts in the length. Of equal scores, the continuation of the
     better hypothesis comes first, then the more probable token, then the lower id. A hypothesis that has emitted `eos`

@@ -15,10 +15,13 @@ Average = Literal["probability", "log"]
 
 
 def ensemble(steps: Sequence[Step], *, average: Average = "probability") -> Step:
-    """Return one step for M models with the same target vocabulary.
+    r"""Return one step for M models with the same target vocabulary.
 
-        "probability"   log p(n) = log (1/M · Σ_m p_m(n))
-        "log"           log p(n) = 1/M · Σ_m log p_m(n) − log Z,   Z such that Σ_n p(n) = 1
+    With `average="probability"` or `"log"`, where Z makes the sum of all p(n) equal to 1:
+
+    .. math::
+        \text{probability:} \quad \log p(n) &= \log \frac{1}{M} \sum_m p_m(n) \\
+        \text{log:} \quad \log p(n) &= \frac{1}{M} \sum_m \log p_m(n) - \log Z
 
     Its state and memory are tuples with one entry for each model. Most systems average probabilities (Sutskever et al.,
     2014; fairseq). With the geometric mean ("log") every model can veto a token. The weights are the mean over the

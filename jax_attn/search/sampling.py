@@ -36,11 +36,12 @@ def sample_search(
     prefix: Int[Array, "..."] | None = None,
     prefix_lens: Int[Array, "..."] | None = None,
 ) -> SearchResult:
-    """Draw `num_samples` hypotheses for each sentence, token by token, until all have ended or have `max_len` tokens.
+    r"""Draw `num_samples` hypotheses for each sentence, token by token, until all have ended or have `max_len` tokens.
 
-        token = argmax_n (log p(n) / temperature + g_n),   g_n standard Gumbel, n among the kept tokens
+    .. math:: \mathrm{token} = \mathrm{argmax}_n (\log p(n) / \mathrm{temperature} + g_n)
 
-    This draws n with probability p(n)^(1/temperature), normalised. The options apply in this order:
+    with standard Gumbel g, and n among the kept tokens. This draws n with probability p(n)^(1/temperature), normalised.
+    The options apply in this order:
 
         constraints   forbid tokens
         temperature   sharpens the distribution (below 1) or flattens it (above 1)
@@ -52,7 +53,9 @@ def sample_search(
 
     The samples of a sentence depend on its key, and on no other sentence in the batch.
 
-    Args: those of `jax_attn.beam_search`, and
+    The other arguments are those of `beam_search`.
+
+    Args:
         key: one key for the batch, from which each sentence gets its own by its position; or one for each sentence,
             `[B]`.
         noise: g `[B, num_samples, L, N]`, in place of a key, so that two frameworks can draw the same samples.
