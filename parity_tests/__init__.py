@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from parity_tests.case import Case, JaxSide, TorchSide, Variant
     from parity_tests.comparison import Measurement, compare_case
     from parity_tests.diagnosis.bisect import Divergence, find_divergence
-    from parity_tests.diagnosis.updates import UpdateDivergence, find_update_divergence
     from parity_tests.golden import GoldenError, load_golden
     from parity_tests.jax_side import jax_function, linen_module
     from parity_tests.port.compare import compare
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from parity_tests.taps import tap, tapped
     from parity_tests.torch_side import torch_function, torch_module
     from parity_tests.training.comparison import TrainingReport, compare_training
+    from parity_tests.training.updates import UpdateDivergence, find_update_divergence
 
 _EXTRA = ("equinox", "jinja2", "pytest", "rich", "scipy", "torch", "tyro")
 """What the extra `torch` installs, by the names of the imports."""
@@ -62,7 +62,7 @@ _PLACES = {
     "case": ("Case", "JaxSide", "TorchSide", "Variant"),
     "comparison": ("Measurement", "compare_case"),
     "diagnosis.bisect": ("Divergence", "find_divergence"),
-    "diagnosis.updates": ("UpdateDivergence", "find_update_divergence"),
+    "training.updates": ("UpdateDivergence", "find_update_divergence"),
     "golden": ("GoldenError", "load_golden"),
     "jax_side": ("jax_function", "linen_module"),
     "port.compare": ("compare",),

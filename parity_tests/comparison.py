@@ -82,16 +82,16 @@ def run_both(
 ) -> Runs:
     """Run both sides on the same numbers; `jax_numbers` gives JAX others, `record` adds the intermediate tensors."""
     narrow = "float32" if dtype == "float64" and (case.inside or case.adaptive) else dtype
-    torch_run = truth = _run_torch(case, variant, numbers, dtype, narrow, record)
+    torch_run = truth = run_torch_side(case, variant, numbers, dtype, narrow, record)
     if narrow != "float64":
-        truth = _run_torch(case, variant, numbers, dtype, "float64", record)
+        truth = run_torch_side(case, variant, numbers, dtype, "float64", record)
     with recording() if record else nullcontext() as trace:
         given = numbers if jax_numbers is None else jax_numbers
         jax_run = run_jax(case, variant, given, dtype, given.directions(torch_run), transform)
     return Runs(replace(jax_run, trace=trace), torch_run, truth)
 
 
-def _run_torch(case: Case, variant: Variant, numbers: Numbers, of: str, dtype: str, record: bool) -> Run:
+def run_torch_side(case: Case, variant: Variant, numbers: Numbers, of: str, dtype: str, record: bool = False) -> Run:
     """Run PyTorch in `dtype` on numbers rounded to the dtype `of`, or read that run from its record."""
     if case.torch.golden is not None:
         return case.torch.golden.run(variant.name, of, dtype)

@@ -5,13 +5,10 @@
 `build()` in model.py returns (module, inputs); the inputs are a tuple of positional arguments, or a dict of keywords.
 """
 
-import copy
 import importlib.util
-import inspect
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,13 +18,10 @@ import numpy as np
 import torch
 import tyro
 
-from jax_attn.weights import to_numpy
-from parity_tests.case import Case, JaxSide, Variant
-from parity_tests.comparison import DRAWS, name_of_draw
+from parity_tests.comparison import DRAWS, name_of_draw, run_torch_side
 from parity_tests.golden import Recorder
-from parity_tests.numbers import make_numbers, rounded
-from parity_tests.taps import recording
-from parity_tests.torch_side import run_torch, torch_module
+from parity_tests.numbers import make_numbers
+from parity_tests.port.torch_program import read_program
 
 
 @dataclass(frozen=True)
@@ -68,20 +62,15 @@ def dump(
     module: torch.nn.Module, inputs: Any, own: bool, dtypes: tuple[str, ...], facts: Mapping[str, Any]
 ) -> Recorder:
     """Run a module in each dtype, on as many draws as a comparison needs, and record everything."""
-    named = inputs if isinstance(inputs, Mapping) else _by_name(module, inputs)
-    variant = Variant("recorded inputs", {name: _wide(x) for name, x in named.items()})
-    side = torch_module(lambda options, inputs: copy.deepcopy(module))
-    case = Case(type(module).__name__, (variant,), side, JaxSide(lambda *_: None))
-    record = Recorder(case, variant, facts)
+    original = read_program(module, inputs, weights=module.state_dict() if own else None)
+    case = original.case()
+    variant = case.variants[0]
+    record = Recorder(original, variant.name, facts)
     for dtype in dtypes:
         for draw in range(1 if dtype == "float64" or own else DRAWS):
             numbers = make_numbers(case, replace(variant, name=name_of_draw(variant.name, draw)), dtype)
-            if own:
-                weights = {name: rounded(to_numpy(x), dtype) for name, x in module.named_parameters()}
-                numbers = replace(numbers, weights=weights)
             for run_dtype in dict.fromkeys((dtype, "float64", "float32")):
-                with recording() if draw == 0 else nullcontext() as trace:
-                    run = replace(run_torch(case, variant, numbers, run_dtype), trace=trace)
+                run = run_torch_side(case, variant, numbers, dtype, run_dtype, record=draw == 0)
                 record.add_run(draw, dtype, run_dtype, run)
                 if run_dtype == dtype:
                     record.add_numbers(draw, dtype, numbers, run)
@@ -108,22 +97,6 @@ def _built(place: str) -> tuple[torch.nn.Module, Any]:
     if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], torch.nn.Module)):
         raise ValueError(f"{place} must return (nn.Module, inputs); got {type(built).__name__}")
     return built
-
-
-def _by_name(module: torch.nn.Module, inputs: Any) -> dict[str, Any]:
-    given = inputs if isinstance(inputs, tuple | list) else (inputs,)
-    names = list(inspect.signature(module.forward).parameters)
-    if len(given) > len(names):
-        raise ValueError(f"there are {len(given)} inputs, and the module takes {names}")
-    return dict(zip(names, given, strict=False))
-
-
-def _wide(x: Any) -> Any:
-    """Make NumPy arrays of tensors, floats in float64."""
-    if isinstance(x, tuple | list):
-        return tuple(_wide(part) for part in x)
-    array = None if x is None else to_numpy(x)
-    return array.astype(np.float64) if array is not None and array.dtype.kind == "f" else array
 
 
 def _versions() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Hold a port against a file in place of PyTorch, on a machine that has none. This module imports no torch.
 
     python -m parity_tests.dump model.py:build --out torch.npz       # where PyTorch is
-    compare_case(load_golden("torch.npz").case(jax_side))            # where JAX is
+    compare("torch.npz", jax_module)                                 # where JAX is
 
 The file is an .npz without pickles: arrays, and one text in JSON with the versions, the seeds and a digest of all the
 rest, which is checked before anything is used. It holds the inputs, weights and buffers of every draw, and of every run
@@ -13,16 +13,17 @@ import json
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.case import Case, JaxSide, TorchSide, Variant
+from parity_tests.case import Case, JaxSide, TorchSide
 from parity_tests.comparison import name_of_draw
 from parity_tests.numbers import Numbers, Run
+from parity_tests.port.original import Inputs, Original, Weight
 from parity_tests.taps import Trace
 from parity_tests.tree import flatten
 
@@ -44,8 +45,9 @@ class Golden:
 
     def case(self, jax_side: JaxSide) -> Case:
         """Make the case in which a JAX side is held against the record."""
-        variant = Variant(self.header["variant"], self.inputs, dtypes=tuple(self.header["draws"]))
-        return Case(self.header["case"], (variant,), TorchSide(_cannot_run, golden=self), jax_side)
+        case = self.original.case()
+        variant = replace(case.variants[0], dtypes=tuple(self.header["draws"]))
+        return replace(case, variants=(variant,), jax=jax_side)
 
     @property
     def inputs(self) -> dict[str, Any]:
@@ -53,10 +55,11 @@ class Golden:
         return _nested(self.header["structure"], self._group("inputs/"))
 
     @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the weights and buffers by PyTorch name."""
-        numbers = self.numbers(self.header["variant"], next(iter(self.header["draws"])))
-        return {name: x.shape for name, x in {**numbers.weights, **numbers.buffers}.items()}
+    def original(self) -> Original:
+        """PyTorch's side, as `compare` takes it."""
+        inputs = Inputs(self.inputs, tuple(self.header["positional"]), self.header["others"])
+        weights = tuple(Weight(**{name: _tuples(x) for name, x in w.items()}) for w in self.header["weights"])
+        return Original(self.header["case"], TorchSide(_cannot_run, golden=self), inputs, weights)
 
     def draws(self, dtype: str) -> int:
         """Return how many draws there are in a dtype."""
@@ -78,8 +81,8 @@ class Golden:
         key = f"{variant}/{of}/{dtype}"
         facts = self.header["runs"][key]
         tensors = dict.fromkeys(facts["names"]) | self._group(f"{key}/tensors/")
-        noted: dict[str, Any] = {name: _pairs(x) if isinstance(x, list) else x for name, x in facts["trace"].items()}
-        trace = Trace(**noted)
+        events = [(name, call) for name, call in facts["trace"]["events"]]  # JSON has no tuples
+        trace = Trace(**{**facts["trace"], "events": events})
         for part in ("tensors", "gradients"):
             for name, x in self._group(f"{key}/trace/{part}/").items():
                 getattr(trace, part).setdefault(name.rpartition("@")[0], []).append(x)
@@ -96,11 +99,14 @@ def _cannot_run(*_: Any) -> Any:
 class Recorder:
     """Collects what a golden file holds."""
 
-    def __init__(self, case: Case, variant: Variant, facts: Mapping[str, Any]) -> None:
-        self.header = {**facts, "case": case.name, "variant": variant.name, "draws": {}, "runs": {}}
-        self.header["structure"] = _structure(dict(variant.inputs))
+    def __init__(self, original: Original, variant: str, facts: Mapping[str, Any]) -> None:
+        inputs = original.inputs
+        called = {"structure": _structure(inputs.arrays), "positional": inputs.positional, "others": inputs.others}
+        weights = [asdict(weight) for weight in original.weights]
+        self.header = {**facts, "case": original.name, "variant": variant, **called, "weights": weights}
+        self.header |= {"draws": {}, "runs": {}}
         self.arrays: dict[str, np.ndarray] = {}
-        self._put("inputs/", flatten(dict(variant.inputs))[0])
+        self._put("inputs/", flatten(dict(inputs.arrays))[0])
 
     def add_numbers(self, draw: int, dtype: str, numbers: Numbers, like: Run) -> None:
         """Add what both sides are given in a draw."""
@@ -188,8 +194,8 @@ def _frozen(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: frozenset(x) if isinstance(x, list) else x for name, x in facts.items()}
 
 
-def _pairs(items: list[Any]) -> list[Any]:
-    return [tuple(x) if isinstance(x, list) else x for x in items]
+def _tuples(x: Any) -> Any:
+    return tuple(x) if isinstance(x, list) else x
 
 
 def _structure(tree: Any, name: str = "") -> Any:

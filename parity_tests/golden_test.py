@@ -44,6 +44,18 @@ def port(activation):
         return {"y": tap("second", layer("second", hidden)) + inputs["pair"][0], "ids": inputs["x"].argmax(-1)}
     return JaxSide(call)
 
+from flax import nnx
+from parity_tests import compare
+
+class Net(nnx.Module):
+    def __init__(self, act):
+        rngs = nnx.Rngs(0)
+        self.first, self.second, self.act = nnx.Linear(3, 5, rngs=rngs), nnx.Linear(5, 2, rngs=rngs), act
+
+    def __call__(self, x, pair):
+        return {"y": self.second(self.act(self.first(x))) + pair[0], "ids": x.argmax(-1)}
+
+print(compare(sys.argv[1], Net(jnp.tanh)).agrees, "|".join(str(compare(sys.argv[1], Net(jnp.sin))).splitlines()))
 golden = load_golden(sys.argv[1])
 right, wrong = (golden.case(port(activation)) for activation in (jnp.tanh, jnp.sin))
 measured = [m for dtype in ("float64", "float32") for m in compare_case(right, dtype)]
@@ -74,7 +86,10 @@ def test_a_port_is_compared_without_torch(golden: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    agreed, parted, where = done.stdout.splitlines()
+    compared, agreed, parted, where = done.stdout.splitlines()
+    assert compared.startswith("True Net DIFFERS in")
+    assert "parts first: the forward pass at input of second, after first:" in compared
+    assert "cause: not looked for, which needs PyTorch itself" in compared
     assert agreed == "16"  # 2 outputs, and the gradients of 4 weights, x and the pair's first, in 2 dtypes; none failed
     assert parted.startswith("gradient of first.bias gradient of first.weight")
     assert where == "forward second ('first',)"

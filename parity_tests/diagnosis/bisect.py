@@ -23,6 +23,7 @@ from parity_tests.diagnosis.symptoms import describe, report
 from parity_tests.diagnosis.values import compute_values, find_missing
 from parity_tests.jax_side import run_jax
 from parity_tests.numbers import Numbers, make_numbers, options_in
+from parity_tests.port.layouts import CHANNELS_LAST, wanted_layout
 from parity_tests.taps import Trace, recording
 from parity_tests.tree import flatten
 
@@ -172,11 +173,24 @@ class Search:
             for other in (other for other in order if other in in_torch):
                 stack = [other.replace(others[0], layer, 1) for layer in others]
                 calls = [[x for layer in stack for x in side.get(layer, [])] for side in (in_torch, truth)]
-                both = align_together(calls, in_jax[part])
+                last = wanted_layout(self.case.layouts, part, name, other, others[0]) in CHANNELS_LAST
+                both = align_together(calls, in_jax[part], last)
                 forms += [] if both is None else [(both[0], both[1])]
             equal = (pair for pair in forms if not self._first_wrong(part, in_jax[part], pair))
             if forms:
                 yield part, next(equal, forms[0])
+
+    @cached_property
+    def misshapen(self) -> dict[str, list[np.ndarray]]:
+        """PyTorch's results that have no form of JAX's, under JAX's names: those of submodules with one result."""
+        found = {}
+        for name, others in self.names.items():
+            parts = [parts_of(self._trace(side), part) for side, part in enumerate((name, others[0]))]
+            if [len(side) for side in parts] == [1, 1] and len(others) == 1 and parts[0][0] not in self.wanted:
+                in_jax, truth = (self._trace(side).tensors[part[0]] for side, part in zip((0, 2), parts, strict=True))
+                if len(in_jax) == len(truth):
+                    found[parts[0][0]] = truth
+        return found
 
     def _first_wrong(self, name: str, in_jax: Sequence[np.ndarray], pair: Any) -> tuple[int, Measurement] | None:
         """Return the first call that differs, and how."""
@@ -200,12 +214,12 @@ class Search:
             agreed=tuple(self.agreed_before(place, name, call)),
             symptoms=describe(in_jax, truth),
             traps=(),
-            module=self.names[place][0] if self._is_submodule(place) else "" if place else self._by_values(),
+            module=self._module(name if name in self.misshapen else place),
             in_jax=place,
             alike=tuple(n for n in alike if place and self.differs(n, parting)),
         )
-        of_dtype = measured.mismatch.startswith("dtype")  # that needs no explanation
-        return divergence if of_dtype else replace(divergence, traps=self._explain(place, divergence.module, deadline))
+        is_plain = measured.mismatch.startswith("dtype") or name in self.misshapen  # that needs no explanation
+        return divergence if is_plain else replace(divergence, traps=self._explain(place, divergence.module, deadline))
 
     def _explain(self, place: str, module: str, deadline: float) -> tuple[str, ...]:
         if self.case.torch.golden is not None:
@@ -213,6 +227,10 @@ class Search:
         from parity_tests.diagnosis.traps import find_traps  # it needs torch
 
         return find_traps(self, place, module, deadline)
+
+    def _module(self, place: str) -> str:
+        """PyTorch's path of the submodule."""
+        return self.names[place][0] if self._is_submodule(place) else "" if place else self._by_values()
 
     def locate(self, parent: str) -> str:
         """Return the innermost submodule inside of `parent` whose result makes all the difference to `parent`'s."""
@@ -279,12 +297,24 @@ class Search:
     def wrong_within(self, place: str, alone: Alone) -> Iterator[tuple[str, int, Measurement, Any, Any]]:
         """Yield what differs inside of a submodule, in the order of the computation, and then its results."""
         inside = {part for child in self.children(place) for part in (*self.inputs(child), *self.results(child))}
+        shaped = {part for child in self.children(place) for part in parts_of(self._trace(0), child)} & {
+            *self.misshapen
+        }
+        first: list[tuple[str, int, Measurement, Any, Any]] = []
+        """A result of another shape: what it is if nothing after it agrees, until something differs."""
         for part, call in alone.trace.events:
-            if part in inside and call < len(self.wanted[part][1]):
+            if part in shaped and not first:
+                arrays = (alone.trace.tensors[part][call], *[self.misshapen[part][call]] * 2)
+                first = [(part, call, self.judge.measure(part, *arrays), arrays[0], arrays[2])]
+            elif part in inside and call < len(self.wanted[part][1]):
                 arrays = (alone.trace.tensors[part][call], *(side[call] for side in self.wanted[part]))
                 measured = self.judge.measure(part, *arrays)
                 if measured.failed:
+                    yield from first
                     yield part, call, measured, arrays[0], arrays[2]
+                elif not part.startswith("input of "):
+                    first = []
+        yield from first
         yield from self.wrong_results(place, alone)
 
     def agreed_before(self, place: str, name: str, call: int) -> Iterator[str]:

@@ -6,7 +6,7 @@ and cheap ones stand first. What is wrong with weights or inputs, and not with a
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import permutations
@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+
+from parity_tests.diagnosis.plain import PLAIN
 
 
 class NotHereError(Exception):
@@ -98,8 +100,8 @@ def options(words: str, names: str, option: str, values: tuple[Any, ...]) -> Ite
 
 def mistakes(sizes: tuple[int, ...]) -> Iterator[Mistake]:
     """Yield them all; `sizes` are those of axes, from which wrong scales are made."""
-    yield from (*_activations(), *_norms(), *_masks(), *_softmax(), *_losses(), *_scales(sizes))
-    yield from (*_positions(), *_convolutions(), *_orders(), *_sums())
+    yield from (*_activations(), *_recurrent(), *_norms(sizes), *_masks(), *_softmax(), *_losses(), *_scales(sizes))
+    yield from (*_positions(), *_convolutions(), *_elements(), *_orders(), *_sums())
 
 
 # Activations
@@ -114,6 +116,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "x σ(1.702 x)": lambda x: x * torch.sigmoid(1.702 * x),
     "the sigmoid": torch.sigmoid,
     "the hard sigmoid": F.hardsigmoid,
+    "the hard sigmoid of old Keras": lambda x: (0.2 * x + 0.5).clamp(0, 1),
     "the hard swish": F.hardswish,
     "ELU": F.elu,
     "ReLU6": F.relu6,
@@ -132,6 +135,77 @@ def _activations() -> Iterator[Mistake]:
             return function(call.x)
 
         yield mistake(f"{{name}} is {words}", names, wrong)
+    before: dict[str, Wrong] = {"add": _relu_before, "relu": _not_after}
+    yield Mistake("a ReLU stands before a residual sum in JAX, not after it", before)
+    yield mistake("the halves of a GLU are exchanged", "glu", _other_half)
+    for name in ("exp", "log"):
+        yield mistake(f"{name} is missing", name, lambda call: call.x)
+
+
+def _other_half(call: Call) -> Any:
+    axis = (*call.args[1:], *call.options.values(), -1)[0]
+    return call.on(torch.cat(call.x.chunk(2, axis)[::-1], axis))
+
+
+def _relu_before(call: Call) -> Any:
+    call.memory["sum"] = F.relu(call.args[0]) + call.args[1]
+    return call.memory["sum"]
+
+
+def _not_after(call: Call) -> Any:
+    only_if(call.x is call.memory.get("sum"))
+    return call.x
+
+
+# Recurrent networks: PyTorch's are fused functions, which are computed step by step (see `plain`)
+
+
+def _recurrent() -> Iterator[Mistake]:
+    changes: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+        "b_hn is missing in JAX: the hidden bias of n, inside of the reset gate": (
+            "n", lambda gate, bias: (gate[0], gate[1] - bias)),
+        "b_hn stands outside of the reset gate in JAX: bias_hh is merged into bias_ih": (
+            "n", lambda gate, bias: (gate[0] + bias, gate[1] - bias)),
+        "the update gate is inverted in JAX: z for 1 − z": ("z", lambda gate, bias: (-gate[0], -gate[1])),
+        "the forget gate has a bias of 1 more in JAX": ("f", lambda gate, bias: (gate[0] + 1, gate[1])),
+    }  # fmt: skip
+    for words, (gate, change) in changes.items():
+        yield _cell_mistake(words, "gru" if gate in "rzn" else "lstm", partial(_change_gate, gate, change))
+    outside = lambda parts, _: {**parts, "outside": True}  # noqa: E731
+    yield _cell_mistake("the reset gate stands outside of the tanh in JAX", "gru", outside)
+    for cell, gates in (("gru", "rzn"), ("lstm", "ifgo")):
+        for order in list(permutations(gates))[1:]:
+            words = f"gates in another order: for {', '.join(gates)} JAX takes PyTorch's {', '.join(order)}"
+            yield _cell_mistake(words, cell, partial(_reorder_gates, order))
+    yield mistake("the sequence is read in reverse", "gru lstm", _read_in_reverse)
+    yield mistake("time and batch are exchanged", "gru lstm", _exchange_time_and_batch)
+
+
+def _cell_mistake(words: str, cell: str, change: Any) -> Mistake:
+    wrong = lambda call: PLAIN[call.name](*call.args, change=change, **call.options)  # noqa: E731
+    return Mistake(words, {cell: wrong, f"{cell}_cell": wrong})
+
+
+def _change_gate(gate: str, change: Any, parts: Any, biases: Any) -> Any:
+    return {**parts, gate: change(parts[gate], biases[gate])}
+
+
+def _reorder_gates(order: Sequence[str], parts: Any, _: Any) -> Any:
+    return dict(zip(parts, (parts[gate] for gate in order), strict=True))
+
+
+def _read_in_reverse(call: Call) -> Any:
+    time = 1 if call.args[-1] else 0  # batch_first
+    outputs, *states = call.on(call.x.flip(time))
+    return outputs.flip(time), *states
+
+
+def _exchange_time_and_batch(call: Call) -> Any:
+    x, states, *rest, batch_first = call.args
+    size, given = x.shape[1 if batch_first else 0], states if isinstance(states, tuple) else (states,)
+    only_if(not any(s.any() for s in given))
+    zeros = tuple(s.new_zeros(s.shape[0], size, s.shape[2]) for s in given)
+    return call.function(x, zeros if isinstance(states, tuple) else zeros[0], *rest, not batch_first)
 
 
 # Norms
@@ -141,39 +215,20 @@ EPSILONS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12, 1e-7, 1e-4, 1e-2, 0.0)
 NORMS = "layer_norm rms_norm group_norm batch_norm instance_norm"
 
 
-def _norms() -> Iterator[Mistake]:
+def _norms(sizes: tuple[int, ...]) -> Iterator[Mistake]:
+    """Of the library's functions; `traps` has those of norms that are modules, however they are written."""
     for eps in EPSILONS:
-        library = dict.fromkeys(NORMS.split(), partial(lambda eps, call: call.but(eps=eps), eps))
-        by_hand = partial(_other_epsilon, eps)
-        yield Mistake(f"epsilon is {eps:g} in JAX", {**library, "add": by_hand, "__radd__": by_hand})
-    yield from options(
-        "the batch norm takes the batch's statistics, as in training,", "batch_norm", "training", (True,)
-    )
-    yield from options("the batch norm takes the running statistics", "batch_norm", "training", (False,))
+        yield from options("epsilon is {:g}", NORMS, "eps", (eps,))
+    yield from options("the number of groups is {}", "group_norm", "num_groups", (1, *sizes))
+    for train, words in ((True, "batch's statistics, as in training,"), (False, "running statistics")):
+        yield from options(f"the batch norm takes the {words}", "batch_norm", "training", (train,))
     yield mistake("the running statistics are not loaded: they are 0 and 1", "batch_norm", _not_loaded)
     momenta = (0.9, 0.99, 0.999, 0.1, 0.01, 0.001)
     yield from options("the batch norm's momentum is {} in PyTorch's sense", "batch_norm", "momentum", momenta)
     yield mistake("the running variance is that of n, not of n − 1,", "batch_norm", _biased_running_variance)
-    formulas: dict[str, dict[str, Any]] = {
-        "epsilon is added to the standard deviation, not to the variance,": {"outside": True},
-        "the norm's variance is divided by n − 1": {"correction": 1},
-        "the mean is not subtracted in the norm": {"centered": False},
-        "the mean is subtracted in the norm": {"centered": True},
-        "the norm's scale is missing": {"weight": None},
-        "the norm's scale is 1 + weight": {"offset": 1.0},
-        "the norm's bias is missing": {"bias": None},
-        "the norm goes over all axes but the first": {"every": True},
-    }
-    for words, changes in formulas.items():
-        yield mistake(words, "layer_norm rms_norm", partial(_norm, **changes))
-    yield mistake("a variance is divided by n for n − 1, or the other way round,", "var std", _other_correction)
+    yield from options("vectors are normalised along axis {}", "normalize", "dim", (0, -1))
     yield mistake("the norm is missing", NORMS, lambda call: call.x)
-
-
-def _other_epsilon(eps: float, call: Call) -> Any:
-    """In a norm that is written by hand: the small number that is added."""
-    only_if(any(isinstance(x, float) and 0 < x <= 1e-2 for x in call.args))
-    return call.function(*(eps if isinstance(x, float) else x for x in call.args), **call.options)
+    yield mistake("vectors are not normalised", "normalize", lambda call: call.x)
 
 
 def _not_loaded(call: Call) -> Any:
@@ -191,29 +246,6 @@ def _biased_running_variance(call: Call) -> Any:
     return result
 
 
-def _norm(
-    call: Call, outside: bool = False, correction: int = 0, every: bool = False, offset: float = 0.0, **changes: Any
-) -> Any:
-    given = {"bias": None, "centered": call.name == "layer_norm", **call.named(), **changes}
-    eps = torch.finfo(call.x.dtype).eps if given["eps"] is None else given["eps"]
-    axes = tuple(range(1 if every else call.x.ndim - len(given["normalized_shape"]), call.x.ndim))
-    x = call.x - call.x.mean(axes, keepdim=True) if given["centered"] else call.x
-    n = math.prod(x.shape[axis] for axis in axes)
-    variance = (x * x).sum(axes, keepdim=True) / (n - correction)
-    x = x / (variance.sqrt() + eps if outside else (variance + eps).sqrt())
-    x = x if given["weight"] is None else x * (given["weight"] + offset)
-    return x if given["bias"] is None else x + given["bias"]
-
-
-def _other_correction(call: Call) -> Any:
-    given = [x for x in call.args[1:] if isinstance(x, bool)] + [
-        call.options.get("unbiased", call.options.get("correction", 1))
-    ]
-    rest = {key: x for key, x in call.options.items() if key not in ("unbiased", "correction")}
-    axes = [x for x in call.args[1:] if not isinstance(x, bool)]
-    return call.function(call.x, *axes, correction=1 - int(given[0]), **rest)
-
-
 # Masks
 
 MASKING = "masked_fill where add"
@@ -224,8 +256,10 @@ Unmasked = Callable[[Any, Any, Any], Any]
 
 def _masks() -> Iterator[Mistake]:
     yield mistake("the mask is ignored", MASKING, partial(_fill, lambda scores, hidden, value: scores))
-    inverted = partial(_fill, lambda scores, hidden, value: scores.masked_fill(~hidden, value))
-    yield mistake("the mask is read the other way round", MASKING, inverted)
+    inverted: list[Unmasked] = [lambda scores, hidden, value: scores.masked_fill(~hidden, value)]
+    inverted += [lambda scores, hidden, _: scores.masked_fill(~hidden, -math.inf)]
+    for change in inverted:
+        yield mistake("the mask is read the other way round", MASKING, partial(_fill, change))
     kept: dict[str, Wrong] = dict.fromkeys(
         MASKING.split(), partial(_fill, lambda scores, hidden, value: scores, keep=True)
     )
@@ -235,18 +269,17 @@ def _masks() -> Iterator[Mistake]:
         added = partial(_fill, partial(lambda weak, scores, hidden, _: scores + weak * hidden, weak))
         yield mistake(f"the mask is too weak: hidden scores are {weak:g}", MASKING, filled)
         yield mistake(f"the mask is too weak: {weak:g} is added to hidden scores", MASKING, added)
-    yield mistake(
-        "hidden scores are 0, which is no mask before a softmax,",
-        MASKING,
-        partial(_fill, lambda s, h, _: s.masked_fill(h, 0)),
-    )
+    zero = partial(_fill, lambda scores, hidden, _: scores.masked_fill(hidden, 0))
+    yield mistake("hidden scores are 0, which is no mask before a softmax,", MASKING, zero)
     for by in (1, -1):
         shifted = partial(
             lambda by, call: call.function(call.x, (*call.args[1:], *call.options.values(), 0)[0] + by), by
         )
         yield mistake(f"the triangular mask is shifted by {by:+d}", "tril triu", shifted)
     limits: dict[str, Callable[..., Any]] = {"le": torch.lt, "lt": torch.le, "ge": torch.gt, "gt": torch.ge}
-    compared: dict[str, Wrong] = {name: partial(_limited, other) for name, other in limits.items()}
+    compared: dict[str, Wrong] = {
+        name: partial(lambda other, call: other(*call.args), other) for name, other in limits.items()
+    }
     yield Mistake("a length or a position is off by one in JAX: a comparison includes its limit on one side", compared)
     yield mistake("a mask of 0 and 1 is not multiplied with", "mul", _not_multiplied)
     yield mistake("padding is counted in the length by which a sum is divided", "sum", _count_all)
@@ -282,10 +315,6 @@ def _mask_later(call: Call) -> Any:
     return call.right().masked_fill(call.memory.pop("hidden"), 0.0)
 
 
-def _limited(other: Callable[..., Any], call: Call) -> Any:
-    return other(*call.args)
-
-
 def _is_mask(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.ndim > 0 and bool(((x == 0) | (x == 1)).all()) and bool((x == 0).any())
 
@@ -318,7 +347,7 @@ def _softmax() -> Iterator[Mistake]:
 
 def _other_axis(axis: int, call: Call) -> Any:
     only_if(-call.x.ndim <= axis < call.x.ndim)
-    return getattr(torch, call.name)(call.x, axis)
+    return getattr(torch, call.name)(call.x.masked_fill(call.x < -1e30, -math.inf), axis)  # the lowest number is a mask
 
 
 # Losses
@@ -332,6 +361,8 @@ def _losses() -> Iterator[Mistake]:
     yield from options("the loss is reduced by the {}", LOSSES, "reduction", ("mean", "sum", "batchmean"))
     by_labels = lambda call: call.but(reduction="sum") / call.args[1].numel()  # noqa: E731
     yield mistake("padding is counted: the loss is divided by the number of all labels", LABELLED, by_labels)
+    divided: dict[str, Wrong] = {**dict.fromkeys(LOSSES.split(), _all_mean), "div": _not_divided}
+    yield Mistake("the loss is the mean over all entries in JAX", divided)
     by_batch = lambda call: call.but(reduction="sum") / call.x.shape[0]  # noqa: E731
     yield mistake("the loss is the sum divided by the size of the batch", LOSSES, by_batch)
     yield mistake("padding is counted: no label is ignored", LABELLED, partial(_with_labels, ignored=None))
@@ -348,6 +379,16 @@ def _losses() -> Iterator[Mistake]:
         )
     yield mistake("the loss takes probabilities for logits", "cross_entropy", lambda call: call.on(call.x.softmax(1)))
     yield mistake("the squared error is halved", "mse_loss", lambda call: call.right() / 2)
+
+
+def _all_mean(call: Call) -> Any:
+    call.memory["mean"] = call.but(reduction="mean")
+    return call.memory["mean"]
+
+
+def _not_divided(call: Call) -> Any:
+    only_if(call.x is call.memory.get("mean"))
+    return call.x
 
 
 def _with_labels(call: Call, ignored: int | None) -> Any:
@@ -374,19 +415,23 @@ def _scales(sizes: tuple[int, ...]) -> Iterator[Mistake]:
         words.setdefault(size**0.5, []).append(f"√{size}")
         words.setdefault(float(size), []).append(f"{size}")
     for value, texts in words.items():
-        other = partial(_scaled, partial(lambda value, c: value if c > 1 else 1 / value, value))
+        other = partial(_scaled, partial(lambda value, c: math.copysign(value if abs(c) > 1 else 1 / value, c), value))
         yield mistake(f"the scale is by {' or '.join(texts)} and not what makes {{c:.6g}}", names, other)
     yield mistake("the factor {c:.6g} is applied twice", names, partial(_scaled, lambda c: c * c))
-    yield mistake(
-        "what is divided by {c:.6g} is multiplied, or the other way round,", names, partial(_scaled, lambda c: 1 / c)
-    )
+    inverse = partial(_scaled, lambda c: 1 / c)
+    yield mistake("what is divided by {c:.6g} is multiplied, or the other way round,", names, inverse)
+    yield mistake("the factor {c:.6g} has the other sign", names, partial(_scaled, lambda c: -c))
+    for text, power in (("√d", 0.5), ("d", 1.0)):
+        scaled = partial(lambda power, call: call.right() * call.args[1].shape[-1] ** power, power)
+        yield mistake(f"an embedding is multiplied by {text}", "embedding", scaled)
 
 
 def _scaled(change: Callable[[float], float], call: Call) -> Any:
     """Take another factor in the place of a number, or of a constant of one element."""
     only_if(len(call.args) == 2)
-    numbers = [x for x in call.args if not isinstance(x, torch.Tensor) or (x.numel() == 1 and not x.requires_grad)]
-    only_if(len(numbers) == 1 and float(numbers[0]) > 0)
+    numbers = [x for x in call.args if not isinstance(x, torch.Tensor)]
+    numbers = numbers or [x for x in call.args if x.numel() == 1 and not x.requires_grad]
+    only_if(len(numbers) == 1 and float(numbers[0]) != 0)
     c = float(numbers[0])
     call.facts["c"] = c
     return call.function(*(change(c) if x is numbers[0] else x for x in call.args))
@@ -398,6 +443,12 @@ def _scaled(change: Callable[[float], float], call: Call) -> Any:
 def _positions() -> Iterator[Mistake]:
     later = lambda call: call.right() + 1  # noqa: E731
     yield mistake("positions begin at 1", "arange", later)
+    for base in (5e5, 1e6, 1e4, 1e2):
+        yield mistake(f"the base of the frequencies is {base:g}", "__rpow__", partial(_other_base, base))
+    for by in (-1, 1):
+        yield mistake(f"the ids of an embedding are taken as {by:+d}: off by one", "embedding", partial(_other_ids, by))
+    none: dict[str, Wrong] = {"cos": lambda call: torch.ones_like(call.x), "sin": lambda call: torch.zeros_like(call.x)}
+    yield Mistake("queries or keys are not rotated in JAX", none)
     yield mistake("the rotation goes the other way round", "sin", lambda call: -call.right())
     yield Mistake(
         "sine and cosine are exchanged in JAX", {"sin": lambda call: call.x.cos(), "cos": lambda call: call.x.sin()}
@@ -419,6 +470,17 @@ def _positions() -> Iterator[Mistake]:
         },
     )
     yield mistake("the sines stand before the cosines, not by turns,", "__setitem__", _set_halves)
+
+
+def _other_base(base: float, call: Call) -> Any:
+    only_if(call.args[1] != base)
+    return call.on(call.x, base)
+
+
+def _other_ids(by: int, call: Call) -> Any:
+    """JAX takes the last row for −1, and for an id that is too large."""
+    ids, rows = call.x + by, call.args[1].shape[0]
+    return call.on(torch.where(ids < 0, ids + rows, ids.clamp(max=rows - 1)))
 
 
 def _halves_by_turns(call: Call) -> Any:
@@ -478,6 +540,9 @@ def _convolutions() -> Iterator[Mistake]:
     yield mistake(
         "height and width of the kernel are exchanged", "conv2d", lambda call: call.on(call.x, call.args[1].mT)
     )
+    yield mistake("the dilation is forgotten", "conv1d conv2d", _not_dilated)
+    yield mistake("the padding is on both sides", "pad", _pad_both)
+    yield mistake("the other end is cut off", "__getitem__", _cut_otherwise)
     pools = "max_pool1d max_pool2d avg_pool1d avg_pool2d"
     yield mistake("the pooling is SAME: it adds more at the end than at the beginning,", pools, _same_pool)
     yield mistake("the pooling has no padding", pools, lambda call: call.but(padding=0))
@@ -491,6 +556,28 @@ CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "grou
 def _convolve(call: Call, **changes: Any) -> Any:
     given = dict(zip(CONVOLUTION, call.args, strict=False)) | call.options
     return call.function(**{**given, **changes})
+
+
+def _not_dilated(call: Call) -> Any:
+    """With the padding that goes with it, where that is a number."""
+    given = {"padding": 0} | dict(zip(CONVOLUTION, call.args, strict=False)) | call.options
+    paddings, dilations = (x if isinstance(x, tuple) else (x,) for x in (given["padding"], given["dilation"]))
+    less = tuple(p // d for p, d in zip(paddings, dilations, strict=True))
+    return _convolve(call, dilation=1, padding=less)
+
+
+def _pad_both(call: Call) -> Any:
+    before, after, *rest = call.args[1]
+    only_if(abs(before - after) > 1)
+    return call.on(call.x, ((before + after) // 2, (before + after + 1) // 2, *rest))
+
+
+def _cut_otherwise(call: Call) -> Any:
+    """x[…, :n] for x[…, -n:]."""
+    key = _last_slice(call)
+    only_if(key.step is None and (key.start is None) != (key.stop is None))
+    size = call.right().shape[-1]
+    return call.x[..., -size:] if key.start is None else call.x[..., :size]
 
 
 def _same(call: Call) -> Any:
@@ -518,6 +605,61 @@ def _pad_same(x: Any, kernel: Any, stride: Any, dilation: Any, value: float) -> 
     return F.pad(x, pads, value=value)
 
 
+# Elements: one for all, all for one
+
+PLACES: dict[str, Callable[[Any, int], Any]] = {
+    "the first element along an axis is taken": lambda x, axis: x.select(axis, 0),
+    "the last element along an axis is taken": lambda x, axis: x.select(axis, -1),
+    "the mean along an axis is taken": lambda x, axis: x.mean(axis),
+    "the maximum along an axis is taken": lambda x, axis: x.amax(axis),
+}
+
+
+def _elements() -> Iterator[Mistake]:
+    for words, take in PLACES.items():
+        yield mistake(words, "__getitem__", partial(_other_element, take))
+        yield mistake(words, "mean amax max", partial(_other_reduction, take))
+    pooled: dict[str, Wrong] = {}
+    for rank in "123":
+        kinds = [f"{kind}_pool{rank}d" for kind in ("max", "avg")]
+        for kind, other in (kinds, kinds[::-1]):
+            pooled[kind] = partial(_other_pool, other)
+            pooled[f"adaptive_{kind}"] = partial(lambda other, call: getattr(F, other)(*call.args), f"adaptive_{other}")
+    yield Mistake("a pool takes the mean for the maximum, or the other way round, in JAX", pooled)
+    largest: dict[str, Wrong] = {"sum": _largest, "div": _not_divided}
+    yield Mistake("the maximum is taken for a mean in JAX", largest)
+
+
+def _other_pool(other: str, call: Call) -> Any:
+    given = dict(zip(("input", "kernel_size", "stride", "padding"), call.args, strict=False)) | call.options
+    return getattr(F, other)(call.x, given["kernel_size"], given.get("stride"), given.get("padding", 0))
+
+
+def _other_element(take: Callable[[Any, int], Any], call: Call) -> Any:
+    key = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
+    places = [i for i, part in enumerate(key) if isinstance(part, int)]
+    only_if(len(places) == 1 and all(isinstance(part, int | slice) for part in key))
+    (axis,) = places
+    return take(call.x[(*key[:axis], slice(None), *key[axis + 1 :])], axis)
+
+
+def _other_reduction(take: Callable[[Any, int], Any], call: Call) -> Any:
+    axes = (*call.args[1:], call.options.get("dim"))[0]
+    axes = sorted((axes if isinstance(axes, tuple | list) else [axes]), reverse=True)
+    only_if(isinstance(axes[0], int) and (axes[0] < 0) == (axes[-1] < 0))
+    x = call.x
+    for axis in axes if axes[0] >= 0 else axes[::-1]:
+        x = take(x, axis)
+    right = call.right()
+    return x.reshape(right.shape) if isinstance(right, torch.Tensor) else type(right)((x, right[1]))
+
+
+def _largest(call: Call) -> Any:
+    only_if(call.x.is_floating_point() and not _is_mask(call.x))
+    call.memory["mean"] = call.x.amax(*call.args[1:], **call.options)
+    return call.memory["mean"]
+
+
 # Orders of axes and parts
 
 SHAPING = "view reshape flatten unflatten"
@@ -536,16 +678,24 @@ def _orders() -> Iterator[Mistake]:
         words = f"an axis that is split in three has its parts in the order {order}"
         yield mistake(words, SHAPING, partial(_split_otherwise, order))
     yield mistake("heads and their features change places where they are merged", SHAPING, _merged_otherwise)
-    yield mistake("the channels come last when axes are flattened", SHAPING, _channels_last)
-    yield mistake(
-        "an axis is reshaped, not transposed,",
-        "transpose permute mT t swapaxes",
-        lambda call: call.x.reshape(call.right().shape),
-    )
-    yield mistake(
-        "the heads of keys and values are repeated as a whole, not each in turn,", "repeat_interleave", _tiled
-    )
+    words = "the parts are split head by head: those of one head stand side by side"
+    for heads in (2, 4, 8, 12, 16):
+        yield mistake(words, "chunk split", partial(_by_heads, heads))
+    for words, order in (("the channels come last", (1, 2, 0)), ("height and width are exchanged", (0, 2, 1))):
+        yield mistake(f"{words} when axes are flattened", SHAPING, partial(_flattened, order))
+    untransposed = lambda call: call.x.reshape(call.right().shape)  # noqa: E731
+    yield mistake("an axis is reshaped, not transposed,", "transpose permute mT t swapaxes", untransposed)
+    words = "the heads of keys and values are repeated as a whole, not each in turn,"
+    yield mistake(words, "repeat_interleave", _tiled)
     yield mistake("a reversal is missing", "flip", lambda call: call.x)
+
+
+def _by_heads(heads: int, call: Call) -> Any:
+    """[…, heads, 3, size] for [3, heads, size]."""
+    parts = call.right()
+    size = parts[0].shape[-1]
+    only_if(size % heads == 0 and len(parts) * size == call.x.shape[-1])
+    return call.x.unflatten(-1, (heads, len(parts), -1)).movedim(-2, 0).flatten(-2)
 
 
 def _parts_in_order(order: tuple[int, ...], call: Call) -> Any:
@@ -576,10 +726,10 @@ def _merged_otherwise(call: Call) -> Any:
     return call.x.transpose(-1, -2).reshape(right.shape)
 
 
-def _channels_last(call: Call) -> Any:
+def _flattened(order: tuple[int, ...], call: Call) -> Any:
     right = call.right()
-    only_if(call.x.ndim > 2 and right.ndim < call.x.ndim)
-    return call.x.movedim(1, -1).reshape(right.shape)
+    only_if(call.x.ndim == len(order) + 1 and right.ndim < call.x.ndim)
+    return call.x.permute(0, *(axis + 1 for axis in order)).reshape(right.shape)
 
 
 def _tiled(call: Call) -> Any:
@@ -591,21 +741,20 @@ def _tiled(call: Call) -> Any:
 
 
 def _sums() -> Iterator[Mistake]:
-    for place, words in ((0, "first"), (1, "second")):
-        yield mistake(
-            f"the {words} term of a sum is missing: a residual, a position or a bias,", "add", partial(_one_term, place)
-        )
-    yield mistake("a gate or a scale is missing: the first factor of a product", "mul", partial(_one_term, 0))
-    yield mistake("a gate or a scale is missing: the second factor of a product", "mul", partial(_one_term, 1))
-    yield mistake(
-        "a sum is taken for a mean", "mean", lambda call: call.right() * (call.x.numel() / max(call.right().numel(), 1))
-    )
-    yield mistake(
-        "a mean is taken for a sum", "sum", lambda call: call.right() * (call.right().numel() / call.x.numel())
-    )
+    terms = ("first", "second")
+    for place, words in enumerate(terms):
+        alone = partial(_one_term, place)
+        yield mistake(f"the {words} term of a sum is missing: a residual, a position or a bias,", "add", alone)
+        yield mistake(f"a gate or a scale is missing: the {words} factor of a product", "mul", alone)
+    for place, words in enumerate(terms):
+        twice = partial(_one_term, 1 - place, times=2)
+        yield mistake(f"the {words} term of a sum stands in both places", "add", twice)
+    entries = lambda call: call.x.numel() / max(call.right().numel(), 1)  # noqa: E731
+    yield mistake("a sum is taken for a mean", "mean", lambda call: call.right() * entries(call))
+    yield mistake("a mean is taken for a sum", "sum", lambda call: call.right() / entries(call))
 
 
-def _one_term(missing: int, call: Call) -> Any:
+def _one_term(missing: int, call: Call, times: int = 1) -> Any:
     right, other = call.right(), call.args[1 - missing]
     only_if(len(call.args) == 2 and isinstance(other, torch.Tensor) and other.is_floating_point())
-    return other.expand(right.shape)
+    return times * other.expand(right.shape)

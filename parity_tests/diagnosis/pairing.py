@@ -106,9 +106,13 @@ def align(calls: Calls, like: Calls) -> list[np.ndarray] | None:
     return next((form for form in forms if _are_equal(form, like)), forms[0] if forms else None)
 
 
-def align_together(sides: Sequence[Calls], like: Calls) -> list[list[np.ndarray]] | None:
-    """Bring several runs of PyTorch into the form of JAX's; the last one decides which form is right."""
-    forms = [list(_forms(calls, like)) for calls in sides]
+def align_together(sides: Sequence[Calls], like: Calls, channels_last: bool = False) -> list[list[np.ndarray]] | None:
+    """Bring several runs of PyTorch into the form of JAX's; the last one decides which form is right.
+
+    Args:
+        channels_last: where several forms are possible and none is equal, JAX's channels are last.
+    """
+    forms = [list(_forms(calls, like, channels_last)) for calls in sides]
     if not all(forms):
         return None
     right = next((i for i, form in enumerate(forms[-1]) if _are_equal(form, like)), 0)
@@ -119,15 +123,15 @@ def _are_equal(form: Calls, like: Calls) -> bool:
     return all(is_close(x, y) for x, y in zip(form, like, strict=True))
 
 
-def is_close(x: np.ndarray, y: np.ndarray) -> bool:
-    """Whether two tensors are equal up to 1e-6 of the largest entry; infinities and NaN stand in the same places."""
+def is_close(x: np.ndarray, y: np.ndarray, share: float = _EXACT) -> bool:
+    """Whether two tensors are equal up to a share of the largest entry; infinities and NaN stand in the same places."""
     scale = float(np.abs(x[np.isfinite(x)]).max(initial=0.0)) if x.shape == y.shape else 0.0
-    return x.shape == y.shape and bool(np.allclose(x, y, 0.0, _EXACT * scale, equal_nan=True))
+    return x.shape == y.shape and bool(np.allclose(x, y, 0.0, share * scale, equal_nan=True))
 
 
-def _forms(calls: Calls, like: Calls) -> Iterator[list[np.ndarray]]:
+def _forms(calls: Calls, like: Calls, channels_last: bool = False) -> Iterator[list[np.ndarray]]:
     for cut in _cuts(calls, like):
-        layouts = [list(_layouts(x, y.shape)) for x, y in zip(cut, like, strict=True)]
+        layouts = [list(_layouts(x, y.shape, channels_last)) for x, y in zip(cut, like, strict=True)]
         for i in range(min(map(len, layouts), default=0)):
             yield [choices[i] for choices in layouts]
 
@@ -152,13 +156,14 @@ def _cuts(calls: Calls, like: Calls) -> Iterator[list[np.ndarray]]:
                 yield [np.stack(group, axis) for group in joined]
 
 
-def _layouts(x: np.ndarray, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+def _layouts(x: np.ndarray, shape: tuple[int, ...], channels_last: bool) -> Iterator[np.ndarray]:
     """Yield the tensor with its axes in each order that has this shape, but for axes that are split or merged."""
     if x.size != int(np.prod(shape)):
         return
     orders = list(permutations(range(x.ndim))) if x.ndim <= 4 else [tuple(range(x.ndim))]
     last = (0, *range(2, x.ndim), 1)
-    for order in sorted(orders, key=lambda order: (order != tuple(range(x.ndim)), order != last)):
+    likely = (last, tuple(range(x.ndim))) if channels_last else (tuple(range(x.ndim)), last)
+    for order in sorted(orders, key=lambda order: (order != likely[0], order != likely[1])):
         moved = x.transpose(order)
         if moved.shape == shape or order in (orders[0], last) or _without_ones(moved.shape) == _without_ones(shape):
             yield moved.reshape(shape)

@@ -18,11 +18,11 @@ from flax import nnx
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from parity_tests.jax_side import Applied
+from parity_tests.port.original import Arguments
 from parity_tests.port.weight_map import Leaf
 from parity_tests.taps import tapped
 
 Arrays = Mapping[str, Any]
-Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)

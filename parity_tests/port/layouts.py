@@ -1,12 +1,15 @@
 """The ways in which JAX stores a tensor of PyTorch: transposed, channels last, reshaped."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 CHANNELS_LAST = ("NWC", "NHWC", "NDHWC")
 Shape = tuple[int, ...]
+Layouts = Mapping[str, str | Sequence[int]]
+"""Patterns of names -> what the user says about the layout in JAX."""
 
 
 @dataclass(frozen=True)
@@ -96,3 +99,8 @@ def _wished(wish: str | Sequence[int], rank: int, kernels: list[Layout]) -> list
         choices = f"as it is, transposed, {', '.join(CHANNELS_LAST)}, or a tuple of axes"
         raise ValueError(f"layout must be one of {choices}; got {wish!r}")
     return [AS_IT_IS if wish == "as it is" else Layout("transposed", tuple(range(rank))[::-1])]
+
+
+def wanted_layout(layouts: Layouts, *names: str) -> Any:
+    """Return what the user says about the layout of a tensor with one of these names."""
+    return next((wish for pattern, wish in layouts.items() if any(fnmatchcase(n, pattern) for n in names)), None)

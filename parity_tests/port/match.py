@@ -11,24 +11,21 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from functools import cache
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.optimize import linear_sum_assignment
 
-from parity_tests.port.layouts import Layout, Shape, find_layouts
+from parity_tests.port.layouts import Layout, Layouts, Shape, find_layouts, wanted_layout
+from parity_tests.port.original import Weight
 from parity_tests.port.weight_map import Entry, Leaf, Piece, Source, WeightMap
-from parity_tests.port.words import ranked_words, role_of, similarity, without_role, words_of
+from parity_tests.port.words import modules_of, ranked_words, role_of, similarity, without_role, words_of
 
 Names = Mapping[str, str | Sequence[str] | None]
-Layouts = Mapping[str, str | Sequence[int]]
 
 
 def match_weights(
-    module: torch.nn.Module | None,
+    weights: Sequence[Weight],
     leaves: Mapping[str, Leaf],
     kind: str,
     names: Names | None = None,
@@ -42,7 +39,8 @@ def match_weights(
     names, layouts = names or {}, layouts or {}
     wishes = {path: _wish(path, leaves, names) for path in leaves}
     _check_names(names, leaves)
-    sources = [] if module is None else [*_sources(module), *_asked_for(module, wishes)]
+    whole = list(_whole(weights))
+    sources = [*_sources(whole), *_asked_for(whole, wishes)]
     kept = [path for path, wish in wishes.items() if wish.keeps]
     open_leaves = [path for path in leaves if path not in kept]
     fits: dict[tuple[str, int], tuple[Layout, ...]] = {}
@@ -68,7 +66,7 @@ def match_weights(
     left = [path for path in open_leaves if path not in entries]
     kept += [path for path in left if leaves[path].is_buffer]
     left = [path for path in left if not leaves[path].is_buffer]
-    left_in_torch = {} if module is None else _unused(module, entries)
+    left_in_torch = _unused(weights, entries)
     if left:
         convolutions = any(source.role == "convolution" for source in sources)
         raise ValueError(_complain({path: leaves[path].shape for path in left}, left_in_torch, convolutions))
@@ -94,12 +92,12 @@ def _together(
     """Raise the scores where the weights of a JAX module come from one module of PyTorch: a bias follows its kernel."""
     votes: dict[str, dict[str, float]] = {}
     for path, column in chosen.items():
-        for jax in _modules(path):
-            for torch_module in _modules(sources[column].pieces[0].name):
+        for jax in modules_of(path):
+            for torch_module in modules_of(sources[column].pieces[0].name):
                 counts = votes.setdefault(jax, defaultdict(float))
                 counts[torch_module] += 1 / rivals[path]
     winners = {}
-    held = Counter(jax for path in chosen for jax in _modules(path))
+    held = Counter(jax for path in chosen for jax in modules_of(path))
     for jax, counts in votes.items():
         if held[jax] == 1:
             continue  # it would vote for itself
@@ -107,17 +105,10 @@ def _together(
         winners[jax] = max((name for name in counts if counts[name] > most / 2), key=len)
 
     def share(path: str, column: int) -> float:
-        found = [winners.get(jax) in _modules(sources[column].pieces[0].name) for jax in _modules(path)]
+        found = [winners.get(jax) in modules_of(sources[column].pieces[0].name) for jax in modules_of(path)]
         return sum(found) / max(1, len(found))
 
     return {(path, column): score + 0.5 * share(path, column) for (path, column), score in scores.items()}
-
-
-@cache
-def _modules(path: str) -> tuple[str, ...]:
-    """The paths of the modules that hold a weight."""
-    parts = path.split(".")
-    return tuple(".".join(parts[:depth]) for depth in range(1, len(parts)))
 
 
 # What the user says
@@ -176,11 +167,6 @@ def _check_names(names: Names, leaves: Mapping[str, Leaf]) -> None:
             )
 
 
-def wanted_layout(layouts: Layouts, *names: str) -> Any:
-    """Return what the user says about the layout of a tensor with one of these names."""
-    return next((wish for pattern, wish in layouts.items() if any(fnmatchcase(n, pattern) for n in names)), None)
-
-
 # What PyTorch has
 
 
@@ -194,9 +180,8 @@ PARTS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
 """Weights that PyTorch packs: a part of the name, how many there are, and the words for each."""
 
 
-def _sources(module: torch.nn.Module) -> Iterator[Source]:
+def _sources(whole: Sequence[Source]) -> Iterator[Source]:
     """Yield every weight of PyTorch, its parts if it is packed, and layers stacked."""
-    whole = list(_whole(module))
     yield from whole
     for source in whole:
         (piece,) = source.pieces
@@ -212,43 +197,12 @@ def _sources(module: torch.nn.Module) -> Iterator[Source]:
     yield from _stacks(whole)
 
 
-def _whole(module: torch.nn.Module) -> Iterator[Source]:
-    parameters = dict(module.named_parameters(remove_duplicate=False))
-    state = {name: x for name, x in module.state_dict().items() if x.is_floating_point()}
-    first = {id(x): name for name, x in module.named_parameters()}
-    tensors = {**parameters, **state}
-    ranked = ranked_words(tensors)
-    for number, (name, tensor) in enumerate(tensors.items()):
-        path = name.rpartition(".")[0]
-        piece = Piece(first.get(id(parameters.get(name)), name))
-        words = (sum(ranked[name], ()), (*_class_words(module, path), *words_of(name.rpartition(".")[2])))
-        role, position = _role(module.get_submodule(path)), number / max(1, len(tensors) - 1)
-        yield Source((piece,), tuple(tensor.shape), words, position, role, is_buffer=name not in parameters)
-
-
-def _class_words(module: torch.nn.Module, path: str) -> tuple[str, ...]:
-    """Name a submodule as Linen does: `blocks.2.fc1` is Block 2, Dense 0 among the Linears of its parent."""
-    words: list[str] = []
-    parent = module
-    for component in path.split(".") if path else ():
-        child = parent.get_submodule(component)
-        peers = [other for other in parent.children() if type(other) is type(child)]
-        if not isinstance(child, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
-            words += [*words_of(type(child).__name__), str(next(i for i, peer in enumerate(peers) if peer is child))]
-        parent = child
-    return tuple(words)
-
-
-def _role(module: torch.nn.Module) -> str:
-    convolution, transposed = torch.nn.modules.conv._ConvNd, torch.nn.modules.conv._ConvTransposeNd
-    linear = (torch.nn.Linear, torch.nn.MultiheadAttention, torch.nn.RNNBase, torch.nn.RNNCellBase)
-    if isinstance(module, transposed):
-        return "transposed convolution"
-    if isinstance(module, convolution):
-        return "convolution"
-    if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag):
-        return "straight"
-    return "linear" if isinstance(module, linear) else "unknown"
+def _whole(weights: Sequence[Weight]) -> Iterator[Source]:
+    ranked = ranked_words(weight.name for weight in weights)
+    for number, w in enumerate(weights):
+        words = (sum(ranked[w.name], ()), w.class_words)
+        position = number / max(1, len(weights) - 1)
+        yield Source((Piece(w.first),), w.shape, words, position, w.role, is_buffer=w.is_buffer)
 
 
 def _stacks(whole: Sequence[Source]) -> Iterator[Source]:
@@ -268,9 +222,9 @@ def _stacks(whole: Sequence[Source]) -> Iterator[Source]:
             yield replace(ordered[0], pieces=pieces, words=words, join="stacked")
 
 
-def _asked_for(module: torch.nn.Module, wishes: Mapping[str, _Wish]) -> Iterator[Source]:
+def _asked_for(sources: Sequence[Source], wishes: Mapping[str, _Wish]) -> Iterator[Source]:
     """Make what the user asks for: `c_attn[0/3]` is the first third, several names are concatenated or stacked."""
-    whole = {source.pieces[0].name: source for source in _whole(module)}
+    whole = {source.pieces[0].name: source for source in sources}
     for origin in dict.fromkeys(origin for wish in wishes.values() for origin in wish.origins):
         summed = "+" in origin[0]
         texts = [text.strip() for text in origin[0].split("+")] if summed else origin
@@ -359,19 +313,16 @@ def _likeness(path: str, ranked: tuple[tuple[str, ...], ...], source: Source) ->
     return max(by_name, 0.9 * by_class) + 0.1 * same
 
 
-def _unused(module: torch.nn.Module, entries: Mapping[str, Entry]) -> dict[Piece, Shape]:
+def _unused(weights: Sequence[Weight], entries: Mapping[str, Entry]) -> dict[Piece, Shape]:
     """Find the parameters and running statistics, or parts of them, that no entry takes."""
     used = {piece for entry in entries.values() for piece in entry.source.pieces}
     counts = {piece.name: piece.count for piece in used}
-    parameters = dict(module.named_parameters())
-    tensors = {**parameters, **{name: x for name, x in module.named_buffers() if "running_" in name}}
     left: dict[Piece, Shape] = {}
-    for name, tensor in tensors.items():
-        axis = next((piece.axis for piece in used if piece.name == name), 0)
-        pieces = [Piece(name, index, counts.get(name, 1), axis) for index in range(counts.get(name, 1))]
+    for w in (w for w in weights if w.first == w.name and (not w.is_buffer or "running_" in w.name)):
+        axis = next((piece.axis for piece in used if piece.name == w.name), 0)
+        pieces = [Piece(w.name, index, counts.get(w.name, 1), axis) for index in range(counts.get(w.name, 1))]
         missing = [piece for piece in pieces if piece not in used]
-        shape = tuple(tensor.shape)
-        left |= {Piece(name): shape} if len(missing) == len(pieces) else dict.fromkeys(missing, shape)
+        left |= {Piece(w.name): w.shape} if len(missing) == len(pieces) else dict.fromkeys(missing, w.shape)
     return left
 
 

@@ -7,13 +7,16 @@ import pytest
 import torch
 
 from parity_tests.port.match import match_weights
+from parity_tests.port.torch_program import describe_weights
 from parity_tests.port.weight_map import Leaf, WeightMap, match_paths
 
 Shape = tuple[int, ...]
 
 
 def lines(module: torch.nn.Module, shapes: dict[str, Shape], kind: str = "nnx", **options: Any) -> dict[str, str]:
-    found = match_weights(module, {path: Leaf(shape) for path, shape in shapes.items()}, kind, **options)
+    found = match_weights(
+        describe_weights(module), {path: Leaf(shape) for path, shape in shapes.items()}, kind, **options
+    )
     return {jax: f"{torch}: {how}" for jax, _, torch, how in found.lines()}
 
 
@@ -81,7 +84,7 @@ def test_parts_sums_and_several_in_one() -> None:
 
 def test_layers_under_a_scan_are_stacked_and_filled() -> None:
     module = torch.nn.Sequential(*(torch.nn.Linear(4, 3) for _ in range(12)))
-    found = match_weights(module, {"layers.kernel": Leaf((12, 4, 3))}, "linen")
+    found = match_weights(describe_weights(module), {"layers.kernel": Leaf((12, 4, 3))}, "linen")
     weights = {name: x.detach().numpy() for name, x in module.named_parameters()}
     placed = found.place(weights)["layers.kernel"]
     np.testing.assert_array_equal(placed[10], weights["10.weight"].T)
@@ -141,7 +144,7 @@ def test_an_open_layout_is_tried() -> None:
     def only_turned(weight_map: WeightMap) -> float:
         return float("transposed" not in str(weight_map))
 
-    alone = match_weights(Hand((4, 4)), {"w": Leaf((4, 4))}, "nnx")
+    alone = match_weights(describe_weights(Hand((4, 4))), {"w": Leaf((4, 4))}, "nnx")
     assert "transposed; each way was tried; this one agrees" in str(alone.choose(only_turned))
     assert "as it is; each way was tried; none agrees" in str(alone.choose(lambda _: 1.0))
 
@@ -153,7 +156,8 @@ def test_submodules_with_the_same_weights_are_found() -> None:
         for k in range(2)
         for leaf in ("kernel", "bias")
     }
-    found = match_paths(Model(), match_weights(Model(), shapes, "linen"))
+    weights = describe_weights(Model())
+    found = match_paths(weights, match_weights(weights, shapes, "linen"))
     assert found["h_1.mlp"] == "transformer.h.1.mlp"
     assert found["h_0.mlp.Dense_1"] == "transformer.h.0.mlp.2"
     assert "h_0" not in found  # PyTorch's has more weights

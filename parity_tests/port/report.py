@@ -75,7 +75,10 @@ class Report:
         yield from (f"  looks like: {symptom}" for symptom in found.symptoms[:1])
         yield from (f"  cause: {trap}" for trap in found.traps[:2])
         if not found.traps:
-            yield "  cause: none of the known mistakes"
+            recorded = self.case.torch.golden is not None
+            yield "  cause: " + (
+                "not looked for, which needs PyTorch itself" if recorded else "none of the known mistakes"
+            )
 
     def _jit(self) -> Iterator[str]:
         apart = [m for m in self.measurements if m.dtype.endswith("without jit")]

@@ -1,15 +1,16 @@
 """Which weight of PyTorch stands where in JAX: the map that `compare` prints, and puts weights into place by."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
 from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
-import torch
 
 from parity_tests.port.layouts import Layout, Shape
+from parity_tests.port.original import Weight
+from parity_tests.port.words import modules_of
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Piece:
             return whole
         size = whole.shape[self.axis] // self.count
         here = slice(self.index * size, (self.index + 1) * size)
-        return whole if self.count == 1 else whole[(slice(None),) * self.axis + (here,)]
+        return whole[(slice(None),) * self.axis + (here,)]
 
     def cleared(self, whole: np.ndarray) -> np.ndarray:
         """Set it to zero in a copy of the weight."""
@@ -162,24 +163,22 @@ class WeightMap:
         return "\n".join(text.rstrip() for text in texts)
 
 
-def match_paths(module: torch.nn.Module | None, weight_map: WeightMap) -> dict[str, str]:
+def match_paths(weights: Sequence[Weight], weight_map: WeightMap) -> dict[str, str]:
     """Find the submodules of JAX and of PyTorch that hold the same weights; of nested ones the inner ones match."""
-    if module is None:
-        return {}
-    held: dict[frozenset[str], list[str]] = {}
-    for path, part in module.named_modules(remove_duplicate=False):
-        own = frozenset(f"{path}.{name}".lstrip(".") for name, _ in part.named_parameters())
-        held.setdefault(own, []).append(path)
-    parts: dict[str, set[str]] = {}
+    in_torch: dict[str, set[str]] = {}
+    for weight in (weight for weight in weights if not weight.is_buffer):
+        for path in modules_of(weight.name):
+            name = weight.first if weight.first.startswith(f"{path}.") else weight.name
+            in_torch.setdefault(path, set()).add(name)
+    in_jax: dict[str, set[str]] = {}
     for path, entry in weight_map.entries.items():
-        components = path.split(".")[:-1]
-        for depth in range(1, len(components) + 1):
-            if not weight_map.leaves[path].is_buffer:
-                pieces = {piece.name for piece in entry.source.pieces}
-                parts.setdefault(".".join(components[:depth]), set()).update(pieces)
+        for module in [] if weight_map.leaves[path].is_buffer else modules_of(path):
+            in_jax.setdefault(module, set()).update(piece.name for piece in entry.source.pieces)
+    held: dict[frozenset[str], list[str]] = {}
+    for path, names in in_torch.items():
+        held.setdefault(frozenset(names), []).append(path)
     found: dict[str, str] = {}
     for own, paths in held.items():
-        in_jax = sorted((path for path, names in parts.items() if names == own), key=len)
-        inner = zip(reversed(in_jax), reversed([path for path in paths if path]), strict=False)
-        found |= {} if not own else dict(inner)
+        same = sorted((path for path, names in in_jax.items() if names == own), key=len)
+        found |= dict(zip(reversed(same), reversed(paths), strict=False))
     return found

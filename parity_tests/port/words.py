@@ -42,6 +42,13 @@ def words_of(path: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in re.findall(r"\d+|[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\*", path))
 
 
+@cache
+def modules_of(path: str) -> tuple[str, ...]:
+    """The paths of the modules that hold a weight, the outermost first."""
+    parts = path.split(".")
+    return tuple(".".join(parts[:depth]) for depth in range(1, len(parts)))
+
+
 def ranked_words(paths: Iterable[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
     """Split paths into the words of each component, and number siblings anew: conv1 and conv2 as Conv_0 and Conv_1."""
     split, numbers = {}, defaultdict[tuple[str, str], set[int]](set)

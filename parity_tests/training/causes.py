@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity_tests.diagnosis.updates import NO_EPSILON, Change, changes, clip_to_norm
 from parity_tests.training.layout import Arrays
+from parity_tests.training.settings import NO_EPSILON, Change, changes, clip_to_norm
 from parity_tests.training.sides import JaxTraining, Record, TorchTraining
 from parity_tests.tree import flatten
 
@@ -27,10 +27,10 @@ MORE_STEPS = 8
 
 
 def find_causes(
-    quantity: str, step: int, in_torch: TorchTraining, in_jax: JaxTraining, found: list[Record]
+    quantity: str, step: int, in_torch: TorchTraining, in_jax: JaxTraining, found: list[Record], bound: float
 ) -> tuple[str, ...]:
-    """Name the mistakes that explain why `quantity` is the first to part, at `step` (from 0)."""
-    close = CLOSE[in_torch.dtype]
+    """Name the mistakes that explain why `quantity` is the first to part by more than `bound`, at `step` (from 0)."""
+    close = min(bound, CLOSE[in_torch.dtype])
     if quantity == "batch":
         return tuple(_in_order_of_data(step, in_torch, found))
     if quantity in ("loss", "gradients"):
@@ -153,7 +153,8 @@ def _apart(a: Arrays, b: Arrays) -> float:
     """The largest difference of any number, beside the largest number."""
     both = a.keys() & b.keys()
     largest = max((float(np.abs(b[name]).max()) for name in both), default=0.0)
-    return max((float(np.abs(a[name] - b[name]).max()) for name in both), default=np.inf) / (largest or 1.0)
+    apart = [float(np.abs(a[name] - b[name]).max()) for name in both]
+    return max(apart) / (largest or 1.0) if apart and np.isfinite(apart).all() else np.inf
 
 
 def _no_clip(parameters: list[torch.nn.Parameter]) -> None:

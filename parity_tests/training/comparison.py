@@ -166,7 +166,7 @@ def compare_steps(
             if divergence is None and not by_tensor[tensor] <= bound:
                 parted = tuple(part for part, error in by_tensor.items() if not error <= bound)
                 divergence = Worst(quantity, tensor, number, by_tensor[tensor]), parted
-    explained = None if divergence is None else _explain(*divergence, in_torch, in_jax, found, not own)
+    explained = None if divergence is None else _explain(*divergence, in_torch, in_jax, found, None if own else bound)
     notes = tuple(_notes(in_jax, found[0], in_torch[0], resync))
     return TrainingReport(name, steps, bound, errors, worst, explained, notes)
 
@@ -205,8 +205,9 @@ def _explain(
     in_torch: TorchTraining,
     in_jax: JaxTraining,
     found: list[Record],
-    explain: bool,
+    bound: float | None,
 ) -> TrainingDivergence:
+    """Say what differs, and name the causes; without a bound no cause is looked for."""
     quantity, tensor, step, error = place
     a, b = (record[quantity].get(tensor) for record in (found[step], in_torch[step]))
     if quantity == "parameters" and a is not None and b is not None:  # what the step added to them
@@ -215,8 +216,8 @@ def _explain(
     symptoms = () if quantity == "batch" else describe(a, b)
     if a is not None and b is not None and a.dtype != b.dtype:
         symptoms = (f"{a.dtype} in JAX, {b.dtype} in PyTorch", *symptoms)
-    causes = find_causes(quantity, step, in_torch, in_jax, found) if explain else ()
-    if explain and quantity in ("loss", "gradients") and not causes:
+    causes = () if bound is None else find_causes(quantity, step, in_torch, in_jax, found, bound)
+    if bound is not None and quantity in ("loss", "gradients") and not causes:
         drawn = ("JAX's step draws random numbers: is dropout on?",) * in_jax.draws(in_torch.batches[step])
         symptoms = (*symptoms, *drawn, "no mistake of a training explains it: compare the models themselves")
     return TrainingDivergence(step + 1, quantity, tensor, error, parted, symptoms, causes)
