@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from parity_tests.training.comparison import TrainingReport, compare_training
     from parity_tests.training.updates import UpdateDivergence, find_update_divergence
 
-_EXTRA = ("equinox", "jinja2", "pytest", "rich", "scipy", "torch", "tyro")
+EXTRA = ("equinox", "jinja2", "pytest", "rich", "scipy", "torch", "tyro")
 """What the extra `torch` installs, by the names of the imports."""
 
 
 def _require_extra() -> None:
     """Raise an error that says how to install what is missing."""
-    if missing := [name for name in _EXTRA if find_spec(name) is None]:
+    if missing := [name for name in EXTRA if find_spec(name) is None]:
         command = f"{sys.executable} -m pip install 'jax-attn[torch]'"
         message = f"parity_tests needs {', '.join(missing)}; run: {command} (in a clone: -e '.[torch]')"
         raise ModuleNotFoundError(message, name=missing[0])

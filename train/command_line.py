@@ -41,6 +41,7 @@ Options, with their values in the preset {preset}:
                                    (default: the embedded corpus); --valid and --test likewise
   --out FOLDER                     the run folder, a new one (default: the next free one in runs/)
   --config FILE                    settings of a JSON, YAML or TOML file, such as config.json of a run
+  --init RUN                       begin with the parameters, vocabularies and settings of a run (fine-tuning)
   --epochs {c.epochs:<23} passes over the training pairs
   --seed {c.seed:<25} seed of the parameters, the order of examples and dropout
   --corpus.tokenizer {c.corpus.tokenizer:<13} words, book, or subwords: unigram, bpe
@@ -82,18 +83,22 @@ def parse(arguments: list[str]) -> Command:
         if not argument.isascii() and argument.encode(errors="replace").decode() != argument:
             raise ConfigError(f"the argument {argument!r} holds bytes that are not UTF-8")
     preset, options = _split_preset(arguments)
+    has_preset = len(options) < len(arguments)
     if "--help" in options or "-h" in options:
         _print_help(preset)
     if "--help-all" in options:
         _print_all_options(preset)
     options, file = _take_path(options, "--config")
     options, resume = _take_path(options, "--resume")
+    _, init = _take_path(options, "--init")
     if resume is not None:
         changed = {_option_name(option) for option in options if option.startswith("-")}
         if preset != "demo" or file is not None or changed - RESUMED_OPTIONS:
             allowed = ", ".join(sorted(RESUMED_OPTIONS))
             raise ConfigError(f"--resume RUN keeps the run's settings; beside it there may be only {allowed}")
         file = resume / "config.json"
+    elif init is not None and file is None and not has_preset:
+        file = init / "config.json"
     default = PRESETS[preset]
     if file is not None:
         preset, default = read_config(file)

@@ -1,5 +1,7 @@
+import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -46,6 +48,15 @@ def test_a_preset_after_options_is_said_to_come_first(arguments):
         parse(arguments.split())
 
 
+def test_init_takes_the_settings_of_the_run_unless_there_is_a_preset(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"preset": "book", "epochs": 7, "model": {"cell": "gru"}}))
+    preset, config, _ = parse(["--init", str(tmp_path), "--data", "fra.txt", "--epochs", "9"])
+    assert (preset, config.epochs, config.model.cell) == ("book", 9, "gru")
+    assert config.model.num_hiddens == BOOK.model.num_hiddens
+    config = parse(["book", "--init", str(tmp_path), "--data", "fra.txt"]).config
+    assert config == replace(BOOK, init=tmp_path, data=("fra.txt",))
+
+
 def test_a_presets_name_may_be_a_value():
     assert parse(["--search.examples", "go .", "book"])[1].search.examples == ("go .", "book")
 
@@ -64,7 +75,7 @@ def test_help_shows_every_day_options_with_their_values(arguments, capsys):
             setting = config
             for name in option.removeprefix("--").replace("-", "_").split("."):
                 setting = getattr(setting, name)
-            assert value == str(setting) or (value in ("FILE", "FOLDER") and not setting)
+            assert value == str(setting) or (value in ("FILE", "FOLDER", "RUN") and not setting)
 
 
 def test_all_help_shows_the_settings_of_every_optimiser(capsys):

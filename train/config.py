@@ -276,6 +276,9 @@ class Config:
     """The source's and the target's ending: data corpora/train with de en reads corpora/train.de and .en, or .gz."""
     mirror: str | None = None
     """A folder or an address with the files of tatoeba or multi30k, instead of the public address."""
+    init: Path | None = None
+    """The run folder whose parameters and vocabularies the training begins with. Without a preset or --config, its
+    settings are the defaults too."""
     out: Path | None = None
     """The run folder, which must not exist yet; the default is the next free one in runs/."""
     epochs: Annotated[int, Range(1, 1_000_000)] = 5

@@ -78,6 +78,9 @@ class Learner(Protocol):
         """Describe the batches in one line: widths, rows and padding."""
         raise NotImplementedError
 
+    def begin_with(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Begin the training with these parameters, by PyTorch's names, instead of random ones."""
+
     def fit(self, recorder: Recorder) -> bool:
         """Train, and keep the best parameters. Return False if the recorder wanted to stop before the end."""
 

@@ -4,7 +4,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -164,11 +164,19 @@ class JaxLearner:
                     return False
         self._save(recorder)
         if self._position.best is not None:
-            is_divided = self.mesh.shape[MODEL] > 1  # then one device may be too small for all
-            with jax.default_device(jax.local_devices(backend="cpu")[0]) if is_divided else nullcontext():
-                params = from_torch(recorder.kept(), self.params)
-            self.state = self.state._replace(params=distribute(params, self.mesh), average=None)
+            self.state = self.state._replace(params=self._distribute(recorder.kept()), average=None)
         return True
+
+    def begin_with(self, weights: Mapping[str, np.ndarray]) -> None:
+        params = self._distribute(weights)
+        average = None if self.state.average is None else self._distribute(weights)
+        self.state = self.state._replace(params=params, average=average)
+
+    def _distribute(self, weights: Mapping[str, np.ndarray]) -> Any:
+        """Bring parameters by PyTorch's names to the devices."""
+        is_divided = self.mesh.shape[MODEL] > 1  # then one device may be too small for all
+        with jax.default_device(jax.local_devices(backend="cpu")[0]) if is_divided else nullcontext():
+            return distribute(from_torch(weights, self.params), self.mesh)
 
     def _restore(self, recorder: Recorder) -> None:
         """Go on from the last checkpoint, if there is one."""

@@ -69,11 +69,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(command: Command, started: float) -> int:
     """Train, test, and write the run folder; return the exit status."""
-    config, folder, vocabularies = command.config, None, None
+    config, folder, vocabularies, weights = command.config, None, None, None
     if command.resume is not None:
         folder = RunFolder(command.resume)
         vocabularies = folder.load_vocabularies(config)
     else:
+        if config.init is not None:
+            from train.fine_tuning import load_weights
+
+            weights = load_weights(config.init, config)
+            vocabularies = RunFolder(config.init).load_vocabularies(config)
         RunFolder.require_free(config.out or Path("runs") / f".{command.preset}")
     data = dataset.load(config, vocabularies)
     sizes = len(data.target), data.max_source_len, data.max_target_len
@@ -86,6 +91,8 @@ def run(command: Command, started: float) -> int:
     from train.recorder import RunRecorder
 
     learner = make_learner(config, data)
+    if weights is not None:
+        learner.begin_with(weights)
     leads = processes.is_lead()
     console.CONSOLE.quiet = not leads
     if folder is not None and leads:

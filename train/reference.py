@@ -1,9 +1,10 @@
 """Training in plain PyTorch by `torch_ref`; only `--framework torch` imports it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from torch_ref import recipe
 from train.config import Config, ConfigError, SearchConfig
@@ -30,6 +31,9 @@ class TorchLearner:
 
     def batches(self) -> str:
         return f"batches of {self.config.training.batch_size} pairs, all of one width"
+
+    def begin_with(self, weights: Mapping[str, np.ndarray]) -> None:
+        self.model.load_state_dict({name: torch.from_numpy(weight) for name, weight in weights.items()})
 
     def fit(self, recorder: Recorder) -> bool:
         def convert(done: recipe.EpochReport) -> None:
