@@ -4,6 +4,7 @@ Several processes save and restore together, each its part of the state. Process
 restore.
 """
 
+import math
 import shutil
 import warnings
 from collections.abc import Callable
@@ -78,7 +79,7 @@ class Checkpoints:
         """
         import orbax.checkpoint as ocp
 
-        before = None
+        before = math.inf
         while (step := self._last_whole(before)) is not None:
             folder, before = self.folder / f"step-{step}", step
             try:
@@ -89,12 +90,11 @@ class Checkpoints:
                 _warn_of(step, error)
         return None
 
-    def _last_whole(self, before: int | None) -> int | None:
+    def _last_whole(self, before: float) -> int | None:
         """Find the last checkpoint, before a step, whose files have the bytes that were written; process 0 looks."""
         found = None
-        for file in sorted(self.folder.glob("step-*.json"), key=_step, reverse=True) if is_lead() else ():
-            if before is not None and _step(file) >= before:
-                continue
+        files = self.folder.glob("step-*.json") if is_lead() else ()
+        for file in sorted((file for file in files if _step(file) < before), key=_step, reverse=True):
             try:
                 check(file.with_suffix(""), read_json(file))
             except (ValueError, KeyError, TypeError) as error:
@@ -102,8 +102,7 @@ class Checkpoints:
             else:
                 found = _step(file)
                 break
-        chosen = from_lead("" if found is None else str(found))
-        return int(chosen) if chosen else None
+        return from_lead(found)
 
     def _finish(self, checkpointer: Any, folder: Path, position: dict[str, Any]) -> None:
         """Wait until all processes have written the state; process 0 writes the rest."""

@@ -6,6 +6,8 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple, NoReturn, get_args
 
+import tyro
+
 from train.config import AttentionName, Config, ConfigError, OptimizerName, check
 from train.config_file import read_config
 from train.presets import ABOUT, PRESETS
@@ -80,7 +82,7 @@ def parse(arguments: list[str]) -> Command:
         SystemExit: after help, or after an option that there is not.
     """
     for argument in arguments:
-        if not argument.isascii() and argument.encode(errors="replace").decode() != argument:
+        if argument.encode(errors="replace").decode() != argument:
             raise ConfigError(f"the argument {argument!r} holds bytes that are not UTF-8")
     preset, options = _split_preset(arguments)
     has_preset = len(options) < len(arguments)
@@ -92,7 +94,7 @@ def parse(arguments: list[str]) -> Command:
     options, resume = _take_path(options, "--resume")
     _, init = _take_path(options, "--init")
     if resume is not None:
-        changed = {_option_name(option) for option in options if option.startswith("-")}
+        changed = {option.split("=")[0].replace("_", "-") for option in options if option.startswith("-")}
         if preset != "demo" or file is not None or changed - RESUMED_OPTIONS:
             allowed = ", ".join(sorted(RESUMED_OPTIONS))
             raise ConfigError(f"--resume RUN keeps the run's settings; beside it there may be only {allowed}")
@@ -140,22 +142,14 @@ def _split_preset(arguments: list[str]) -> tuple[str, list[str]]:
     return arguments[0], arguments[1:]
 
 
-def _option_name(argument: str) -> str:
-    return argument.split("=")[0].replace("_", "-")
-
-
 def _read(preset: str, default: Config, options: list[str]) -> tuple[Config, list[str]]:
     """Read the options of `Config`; also return the arguments that are none."""
-    import tyro
-
     prog = f"{PROGRAM} {preset}"
     return tyro.cli(Config, prog=prog, args=options, default=default, return_unknown_args=True)
 
 
 def _refuse(preset: str, config: Config, unknown: list[str], options: list[str]) -> NoReturn:
     """Say what is wrong with arguments that are no options."""
-    import tyro
-
     from train.optimizer import OPTIMIZERS, require_setting, setting_names
 
     first = unknown[0]

@@ -18,8 +18,6 @@ AttentionName = Literal[
 ]
 OptimizerName = Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad"]
 
-Metric = Literal["loss", "bleu", "chrf", "last"]
-
 
 class ConfigError(ValueError):
     """A setting that cannot be used; the message says which, what it must be, and what it is."""
@@ -180,7 +178,7 @@ class TrainingConfig:
     """Validate and keep an exponential moving average of the parameters with this decay; 0 keeps the parameters."""
     valid_every: Annotated[int | None, Range(1, 1_000_000_000)] = None
     """Steps between two validations; the default is an epoch."""
-    best: Metric = "loss"
+    best: Literal["loss", "bleu", "chrf", "last"] = "loss"
     """The validation that chooses the parameters to keep; last keeps those of the last step."""
     patience: Annotated[int | None, Range(1, 1_000_000)] = None
     """Stop after this many validations without a better one."""
@@ -300,12 +298,12 @@ def check(config: Config) -> None:
     """Raise ConfigError, with every setting that no run could use."""
     wrong = wrong_numbers(config, str)
     for section in ("corpus", "model", "training"):
-        wrong += wrong_numbers(getattr(config, section), partial(_option, section))
-    wrong += wrong_search(config.search, partial(_option, "search"))
+        wrong += wrong_numbers(getattr(config, section), partial(setting_name, section))
+    wrong += wrong_search(config.search, partial(setting_name, "search"))
     model = config.model
     for name in ("dropout", "dropout_words", "dropout_embedding", "dropout_output"):
         if not 0 <= (rate := getattr(model, name)) < 1:
-            wrong.append(f"{_option('model', name)} must be in [0, 1); got {rate}")
+            wrong.append(f"{setting_name('model', name)} must be in [0, 1); got {rate}")
     in_all = (model.encoder_hiddens or 0) * (2 if model.bidirectional else 1)
     if in_all not in (0, model.num_hiddens) and not model.bridge:
         wrong.append(
@@ -379,20 +377,17 @@ def _without_validation(config: Config) -> list[str]:
     ]
 
 
-def _option(section: str, name: str) -> str:
+def setting_name(section: str, name: str) -> str:
+    """Return a setting's name as messages give it: training.batch-size."""
     return f"{section}.{name.replace('_', '-')}"
 
 
 def wrong_numbers(settings: Any, option_name: Callable[[str], str]) -> list[str]:
     """List the fields that are out of their `Range`; `option_name` turns a field's name into that of the message."""
     hints = get_type_hints(type(settings), include_extras=True)
-    ranges = {name: part for name, hint in hints.items() for part in getattr(hint, "__metadata__", ())}
+    parts = [(name, part) for name, hint in hints.items() for part in getattr(hint, "__metadata__", ())]
     return outside(
-        {
-            option_name(name): (getattr(settings, name), *part)
-            for name, part in ranges.items()
-            if isinstance(part, Range)
-        }
+        {option_name(name): (getattr(settings, name), *part) for name, part in parts if isinstance(part, Range)}
     )
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import yaml
+
 from train.config import Config, ConfigError
 from train.presets import PRESETS
 
@@ -44,25 +46,17 @@ def _read_file(path: Path) -> dict[str, Any]:
         if path.suffix == ".toml":
             values = tomllib.loads(text)
         elif path.suffix in (".yaml", ".yml"):
-            values = _parse_yaml(text)
+            values = yaml.safe_load(text)
         else:
             values = json.loads(text)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is no valid {path.suffix or 'JSON'}: {error}") from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} is no valid {path.suffix or 'JSON'}: {reason}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold settings by name; got {type(values).__name__}")
     return values
-
-
-def _parse_yaml(text: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error
 
 
 Settings = TypeVar("Settings")
@@ -94,11 +88,11 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         return value
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
         return read_settings(hint, value, f"{name}.")
-    if (origin or hint) is tuple and isinstance(value, str):
+    if origin is tuple and isinstance(value, str):
         return (value,)
-    if (origin or hint) is tuple and isinstance(value, list | tuple):
+    if origin is tuple and isinstance(value, list | tuple):
         return tuple(_read(arguments[0], item, name) for item in value)
-    if (origin or hint) is dict and isinstance(value, dict):
+    if origin is dict and isinstance(value, dict):
         return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
     if hint is Path and isinstance(value, str | Path):
         return Path(value)

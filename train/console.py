@@ -23,13 +23,11 @@ class Output:
     """Standard output. Where it is closed or full, a training goes on without it."""
 
     def write(self, text: str) -> int:
-        """Write what can be written."""
         with suppress(OSError, ValueError):
             sys.stdout.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Flush what can be flushed."""
         with suppress(OSError, ValueError):
             sys.stdout.flush()
 

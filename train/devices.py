@@ -38,7 +38,6 @@ MIN_ROWS = 8
 LARGE = 256
 """With this many hidden units or more, two cores share each product better than they share the batch (measured)."""
 
-
 XLA_FLAGS = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true,xla_cpu_disable_loop_unrolling=true"
 """On a CPU, fuse kernels that read the same arrays, and keep loops short. A step of the book's model has a thousand
 kernels of a microsecond or two, and takes an eighth less time."""

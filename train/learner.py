@@ -72,11 +72,9 @@ class Learner(Protocol):
     @property
     def num_steps(self) -> int:
         """The steps of the whole training."""
-        raise NotImplementedError
 
     def batches(self) -> str:
         """Describe the batches in one line: widths, rows and padding."""
-        raise NotImplementedError
 
     def begin_with(self, weights: Mapping[str, np.ndarray]) -> None:
         """Begin the training with these parameters, by PyTorch's names, instead of random ones."""

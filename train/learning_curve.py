@@ -4,6 +4,8 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from jax_attn.plots import save
 from train.learner import Report
 
@@ -13,8 +15,6 @@ def draw(reports: Sequence[Report], path: Path) -> None:
 
     A picture that cannot be drawn is a warning.
     """
-    from matplotlib.figure import Figure
-
     scores = {"BLEU": [report.bleu for report in reports], "chrF": [report.chrf for report in reports]}
     scores = {name: values for name, values in scores.items() if None not in values}
     steps, marker = [report.step for report in reports], "." if len(reports) < 50 else ""

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import sys
 from pathlib import Path
 
@@ -12,12 +13,12 @@ def of_machine() -> int | None:
     """Return the bytes of memory that this machine has; None if the system does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
+    except (ValueError, OSError):
         return None
 
 
-def peak() -> int | None:
-    """Return the largest resident set of this process in bytes; None if the system has no such number.
+def peak() -> int:
+    """Return the largest resident set of this process in bytes.
 
     On Linux, /proc counts this program alone, while getrusage starts from the size of the process that started it.
     """
@@ -25,10 +26,6 @@ def peak() -> int | None:
         found = re.search(r"^VmHWM:\s*(\d+) kB$", STATUS.read_text(encoding="utf-8"), re.MULTILINE)
         if found:
             return int(found[1]) * 1024
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return largest if sys.platform == "darwin" else largest * 1024
 

@@ -2,8 +2,6 @@
 
 # JAX takes a second to import, and a wrong option or a wrong file should be answered at once. So whatever needs JAX is
 # imported when the run comes to it.
-from __future__ import annotations
-
 import math
 import platform
 import signal
@@ -12,24 +10,23 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from train.command_line import Command, parse
-from train.config import Config, ConfigError, DevicesConfig
+from train.config import Config, ConfigError, DevicesConfig, setting_name
 from train.data import dataset
 from train.data.corpus import CorpusError
+from train.learner import DivergenceError, Learner, Report
 from train.manifest import DamageError
 from train.run_folder import RunFolder
 from train.signals import StopRequest
 from train.terminal import plain_output
 from train.translation.check_search import check_search
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from train.learner import Learner, Report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,12 +79,11 @@ def run(command: Command, started: float) -> int:
         RunFolder.require_free(config.out or Path("runs") / f".{command.preset}")
     data = dataset.load(config, vocabularies)
     sizes = len(data.target), data.max_source_len, data.max_target_len
-    check_search(config.search, config.model, *sizes, lambda name: f"search.{name.replace('_', '-')}")
+    check_search(config.search, config.model, *sizes, partial(setting_name, "search"))
     if folder is not None:
         folder.require_data(data)
 
     from train import console, processes
-    from train.learner import DivergenceError
     from train.recorder import RunRecorder
 
     learner = make_learner(config, data)
@@ -100,7 +96,7 @@ def run(command: Command, started: float) -> int:
     elif leads:
         folder = RunFolder.create(config.out, command.preset)
         folder.save_inputs(command.preset, config, data)
-    folder = RunFolder(Path(processes.from_lead("" if folder is None else str(folder.path))), writes=leads)
+    folder = RunFolder(Path(processes.from_lead(folder and str(folder.path))), writes=leads)
     console.show_start(config, data, folder, learner)
     with (
         folder.lock(),

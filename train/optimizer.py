@@ -6,10 +6,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import optax
+import tyro
 from optax import GradientTransformation
 
 from jax_attn.optim import OPTIMIZERS, Optimizer, clip_by_global_norm
-from train.config import ConfigError, TrainingConfig
+from train.config import ConfigError, TrainingConfig, setting_name
 
 
 def make_optimizer(config: TrainingConfig, num_steps: int) -> GradientTransformation:
@@ -64,14 +65,12 @@ def require_setting(optimizer: str, name: str) -> None:
     """Raise ConfigError if `name` is a setting of other optimisers only, or of none."""
     owners = [other for other in OPTIMIZERS if name in setting_names(other)]
     if optimizer not in owners:
-        option = f"training.{name.replace('_', '-')}"
+        option = setting_name("training", name)
         raise ConfigError(f"{option} belongs to optimizer {' or '.join(owners) or 'none'}; got {optimizer}")
 
 
 def read_options(optimizer: str, arguments: Sequence[str], prog: str) -> tuple[dict[str, Any], list[str]]:
     """Read options such as `--training.weight-decay 0.01`; return the settings that change, and what is left."""
-    import tyro
-
     default = OPTIMIZERS[optimizer]
     settings = make_dataclass("Settings", [(f.name, f.type, getattr(default, f.name)) for f in fields(default)])
     options = make_dataclass("Options", [("training", settings)])

@@ -44,7 +44,7 @@ def join(config: DevicesConfig) -> None:
     whom = config.coordinator or "the coordinator"
     notice = threading.Timer(NOTICE_SECONDS, _say_waiting, [whom, config.timeout])
     # JAX would abort with a trace of C++.
-    alarm = threading.Timer(config.timeout, _give_up, [f"{whom} was not reached by all processes", config.timeout])
+    alarm = threading.Timer(config.timeout, _give_up, [whom, config.timeout])
     for timer in (notice, alarm):
         timer.daemon = True
         timer.start()
@@ -70,9 +70,9 @@ def _say_waiting(whom: str, timeout: int) -> None:
     print(f"still waiting for {whom} and all processes, at most {timeout} s in all", file=sys.stderr, flush=True)
 
 
-def _give_up(problem: str, seconds: int) -> NoReturn:
-    print(f"error: {problem} within {seconds} s; see that all were started, or raise --timeout", file=sys.stderr)
-    sys.stderr.flush()
+def _give_up(whom: str, timeout: int) -> NoReturn:
+    problem = f"{whom} was not reached by all processes within {timeout} s"
+    print(f"error: {problem}; see that all were started, or raise --timeout", file=sys.stderr, flush=True)
     os._exit(2)
 
 
@@ -104,9 +104,9 @@ def own_part(count: int) -> slice:
     return slice(number * count // processes, (number + 1) * count // processes)
 
 
-def from_lead(text: str) -> str:
-    """Return the text of process 0 to all, when all have come here."""
-    return gather_json(text)[0]
+def from_lead(value: Any) -> Any:
+    """Return the value of process 0 to all, when all have come here; it is what JSON can hold."""
+    return gather_json(value)[0]
 
 
 def leave(status: int) -> None:
@@ -146,10 +146,10 @@ def gather_json(value: Any) -> list[Any]:
 
 
 class Agreement:
-    """Lets all processes do the same: the largest of the numbers that they ask for.
+    """Let all processes do the same: the largest of their wishes, which are numbers.
 
-    The processes' numbers travel while the devices train, so that nobody waits, and an answer is that to the question
-    before. One process has its answer at once.
+    The wishes travel while the devices train, so that no process waits: an answer belongs to the call before. A single
+    process has its answer at once.
     """
 
     def __init__(self, mesh: Mesh) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jax_attn.checkpoints import read_safetensors
 from train.checkpoint import Checkpoints
 from train.config import ConfigError
 from train.console import Progress
@@ -59,13 +60,11 @@ class RunRecorder:
     def _is_written(self) -> bool:
         """Return whether the kept parameters are in the folder. All processes ask together, and process 0 knows."""
         self._write_again()
-        if from_lead("" if self._unwritten is not None else "written"):
+        if from_lead(self._unwritten is None):
             self._unwritten = None
         return self._unwritten is None
 
     def kept(self) -> dict[str, np.ndarray]:
-        from jax_attn.checkpoints import read_safetensors
-
         if not self._is_written():
             return dict(self._unwritten or {})
         return read_safetensors(self.folder.path / WEIGHTS)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from torch_ref import recipe
-from train.config import Config, ConfigError, SearchConfig
+from train.config import Config, ConfigError, SearchConfig, setting_name
 from train.data.batches import PADDING_ROW, Examples, make_buckets, plan, take
 from train.data.dataset import Data
 from train.learner import Recorder, Report
@@ -91,7 +91,7 @@ def _recipe(config: Config) -> recipe.Recipe:
     }
     wrong = [f"{name} must be {needed}; got {value}" for name, (value, needed) in required.items() if value != needed]
     for name, value in training.optimizer_settings.items():
-        wrong.append(f"training.{name.replace('_', '-')} must be left at its default; got {value}")
+        wrong.append(f"{setting_name('training', name)} must be left at its default; got {value}")
     greedy = replace(SearchConfig(), batch_size=config.search.batch_size, examples=config.search.examples)
     if replace(config.search, length_penalty=greedy.length_penalty) != greedy:
         wrong.append("the options of the search must be left at their defaults, since it searches greedily")

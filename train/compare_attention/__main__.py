@@ -12,8 +12,6 @@ The result is a table. BLEU and alignment error are means over the seeds, with 9
 seeds and test sentences. Speed and memory are medians; for a fair speed use an idle machine.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys
@@ -21,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
+
+import tyro
 
 from train.compare_attention import runs
 from train.config import AttentionName, ConfigError
@@ -71,8 +71,6 @@ def parse(arguments: list[str]) -> tuple[Options, list[str]]:
     Raises:
         ConfigError: an option with a value that cannot be used.
     """
-    import tyro
-
     options, rest = tyro.cli(
         Options, prog="python -m train.compare_attention", description=__doc__, args=arguments, return_unknown_args=True
     )

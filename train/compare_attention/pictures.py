@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import Float
+from matplotlib.figure import Figure
 
 from jax_attn.plots import save, show_alignments
 from train.compare_attention.results import read_test
@@ -87,8 +88,6 @@ def read_weights(forward: Callable[..., Any], params: Any, run: SavedRun, pairs:
 
 def draw_scores(comparison: Mapping[str, Any], path: Path) -> None:
     """Draw BLEU, and the alignment error where it is known, with an interval for each attention."""
-    from matplotlib.figure import Figure
-
     rows = comparison["attentions"][::-1]
     labels = {"bleu": "BLEU (higher is better)", "alignment_error": "alignment error (lower is better)"}
     names = [name for name in labels if any(row[name] for row in rows)]

@@ -119,7 +119,7 @@ def _describe(run: Run, status: int) -> str:
         lines = run.log.read_text(encoding="utf-8", errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "there is no output")
         raise RunError(f"{run.folder.name} ended with status {status}: {last} (see {run.log})")
-    summary = _read(run.folder / "summary.json")
+    summary = _read(run.folder / SUMMARY)
     parts = [f"{run.attention}, seed {run.seed}", f"BLEU {summary['bleu']:.1f}"]
     if summary["alignment_error_rate"] is not None:
         parts.append(f"alignment error {summary['alignment_error_rate']:.3f}")

@@ -69,7 +69,6 @@ def make_buckets(
     num_widths: int,
     batch_size: int = 64,
     batch_tokens: int | None = None,
-    multiple: int = 1,
     steps: int | None = None,
 ) -> tuple[Bucket, ...]:
     """Sort the pairs into at most `num_widths` buckets, whose widths are chosen so that little is padded.
@@ -77,7 +76,6 @@ def make_buckets(
     Args:
         batch_size: rows of a batch, if `batch_tokens` is None.
         batch_tokens: the target tokens of a batch with padding, at most: a bucket of short sentences has more rows.
-        multiple: rows of a batch by tokens are a multiple of this number, and at least this number.
         steps: the width of both sides of the last bucket, if sentences are padded to a given length.
     """
     source_lens, target_lens = train.source.lens + 1, train.target.lens + 2
@@ -86,9 +84,7 @@ def make_buckets(
         widths[-1] = steps, steps
     buckets = []
     for (source_width, target_width), members in zip(widths, _members(widths, train), strict=True):
-        rows = batch_size
-        if batch_tokens is not None:
-            rows = max(1, batch_tokens // (target_width * multiple)) * multiple
+        rows = batch_size if batch_tokens is None else max(1, batch_tokens // target_width)
         buckets.append(Bucket(source_width, target_width, rows, members))
     return tuple(bucket for bucket in buckets if bucket.members.size)
 

@@ -97,10 +97,10 @@ def test_every_pair_fits_its_bucket_and_there_are_at_most_the_widths_that_were_a
 
 def test_batches_by_tokens_have_more_rows_where_sentences_are_short():
     pairs = pairs_of(np.repeat([1, 30], 200))
-    short, long = make_buckets(pairs, 2, batch_tokens=256, multiple=2)
-    assert (short.batch_size, long.batch_size) == (256 // 4, 256 // 33 // 2 * 2)
-    (tiny,) = make_buckets(pairs, 1, batch_tokens=8, multiple=2)
-    assert tiny.batch_size == 2
+    short, long = make_buckets(pairs, 2, batch_tokens=256)
+    assert (short.batch_size, long.batch_size) == (256 // 4, 256 // 33)
+    (tiny,) = make_buckets(pairs, 1, batch_tokens=8)
+    assert tiny.batch_size == 1
 
 
 def test_other_pairs_fill_the_same_widths():

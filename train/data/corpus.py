@@ -29,11 +29,9 @@ class Pair(NamedTuple):
 class Pairs(Protocol):
     """Pairs that can be read again and again. Those of a file are read from the file each time."""
 
-    def __iter__(self) -> Iterator[Pair]:
-        raise NotImplementedError
+    def __iter__(self) -> Iterator[Pair]: ...
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)

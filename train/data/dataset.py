@@ -68,14 +68,13 @@ class Data:
         vocabularies = self.source, self.target
         limits = self.max_source_len, self.max_target_len - 1
         writers = tuple(SentenceWriter(len(vocabulary)) for vocabulary in vocabularies)
-        for i, (batch, sides) in enumerate(_encode(self.corpus.train, vocabularies, self.max_len, Counter())):
+        for i, sides in enumerate(_encode(self.corpus.train, vocabularies, self.max_len, Counter())):
             if stop is not None and stop.is_set():
                 break
-            texts = [pair.source for pair in batch], [pair.target for pair in batch]
-            for side, (vocabulary, writer, limit) in enumerate(zip(vocabularies, writers, limits, strict=True)):
+            for side, (texts, found) in enumerate(sides):
                 seed = int(np.random.SeedSequence([self.seed, epoch, i, side]).generate_state(1)[0])
-                sampled = vocabulary.sample_all(texts[side], seed)
-                writer.extend([s if len(s) <= limit else ids for s, ids in zip(sampled, sides[side], strict=True)])
+                sampled = zip(vocabularies[side].sample_all(texts, seed), found, strict=True)
+                writers[side].extend([s if len(s) <= limits[side] else ids for s, ids in sampled])
         return PairIds(*(writer.finish() for writer in writers))
 
     def digest(self) -> str:
@@ -83,7 +82,7 @@ class Data:
         digest = sha256(repr([(pair.source, pair.target) for pair in self.corpus.valid + self.corpus.test]).encode())
         for pairs in (self.train, self.valid, self.test):
             for array in (pairs.source.ids, pairs.source.offsets, pairs.target.ids, pairs.target.offsets):
-                digest.update(np.ascontiguousarray(array).data)
+                digest.update(array.data)
         return digest.hexdigest()
 
 
@@ -130,24 +129,23 @@ def load(config: Config, vocabularies: Vocabularies | None = None) -> Data:
 
 def _encode(
     pairs: Iterable[Pair], vocabularies: Vocabularies, max_len: int, report: Counter[str]
-) -> Iterator[tuple[list[Pair], tuple[IdLists, IdLists]]]:
-    """Yield the pairs of at most `max_len` tokens a side in batches, with their ids; count the others."""
+) -> Iterator[list[tuple[list[str], IdLists]]]:
+    """Yield the pairs of at most `max_len` tokens a side in batches: each side's texts and ids. Count the others."""
     iterator = iter(pairs)
     while batch := list(islice(iterator, BATCH)):
         texts = [pair.source for pair in batch], [pair.target for pair in batch]
         sides = [vocabulary.encode_all(side) for vocabulary, side in zip(vocabularies, texts, strict=True)]
         kept = [i for i, lens in enumerate(zip(*sides, strict=True)) if max(map(len, lens)) <= max_len]
-        source, target = ([side[i] for i in kept] for side in sides)
         report[f"training pairs with a side of more than {max_len} tokens, left out"] += len(batch) - len(kept)
-        yield [batch[i] for i in kept], (source, target)
+        yield [([text[i] for i in kept], [ids[i] for i in kept]) for text, ids in zip(texts, sides, strict=True)]
 
 
 def _encode_training(corpus: Corpus, vocabularies: Vocabularies, max_len: int, report: Counter[str]) -> PairIds:
     """Turn the training pairs into ids; count those that are too long."""
     source, target = (SentenceWriter(len(vocabulary)) for vocabulary in vocabularies)
-    for _, sides in _encode(corpus.train, vocabularies, max_len, report):
-        source.extend(sides[0])
-        target.extend(sides[1])
+    for (_, sources), (_, targets) in _encode(corpus.train, vocabularies, max_len, report):
+        source.extend(sources)
+        target.extend(targets)
     train = PairIds(source.finish(), target.finish())
     if not len(train):
         raise CorpusError(

@@ -17,8 +17,8 @@ TATOEBA = "https://www.manythings.org/anki"
 """Its archives grow, so no checksum is known. A zip archive holds checksums of its own."""
 
 D2L = "https://d2l-data.s3-accelerate.amazonaws.com"
-D2L_FILES = {"fra-eng.zip": "sha1:94646ad1522d915e7b0f9296181140edcf86a4f5"}
-"""The archive of the d2l.ai book, with the checksum that the book gives."""
+D2L_SHA1 = "sha1:94646ad1522d915e7b0f9296181140edcf86a4f5"
+"""The checksum that the d2l.ai book gives for its archive."""
 
 MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 MULTI30K_FILES = {
@@ -67,18 +67,21 @@ def fetch(name: str, mirror: str | None = None) -> NamedCorpus:
     if collection == "d2l":
         if languages != "eng-fra":
             raise CorpusError(f"the only corpus of d2l is d2l:eng-fra; got {name}")
-        return NamedCorpus(PairFiles((_d2l("fra-eng", "fra.txt", mirror),)))
+        folder = _cache() / "d2l"  # Tatoeba's archive has the same name
+        path = _zipped(D2L, "fra-eng.zip", "fra-eng/fra.txt", D2L_SHA1, folder, mirror)
+        return NamedCorpus(PairFiles((path,)))
     if len(codes) != 2 or codes.count("eng") != 1 or not all(re.fullmatch("[a-z]{3}", code) for code in codes):
         raise CorpusError(f"tatoeba:SOURCE-TARGET takes eng and another language, as in tatoeba:eng-fra; got {name}")
     other = next(code for code in codes if code != "eng")
-    return NamedCorpus(PairFiles((_tatoeba(other, mirror),), swapped=codes[1] == "eng"))
+    path = _zipped(TATOEBA, f"{other}-eng.zip", f"{other}.txt", None, _cache(), mirror)
+    return NamedCorpus(PairFiles((path,), swapped=codes[1] == "eng"))
 
 
 def _multi30k(stem: str, mirror: str | None) -> Path:
     packed = f"{stem}.gz"
     folder = _mirror_folder(mirror)
     if folder is None:
-        return _download(f"{mirror or MULTI30K}/{packed}", MULTI30K_FILES[packed])
+        return _download(f"{mirror or MULTI30K}/{packed}", MULTI30K_FILES[packed], _cache())
     if (folder / packed).exists():
         found = sha256(folder / packed)
         if found != MULTI30K_FILES[packed]:
@@ -92,32 +95,22 @@ def _multi30k(stem: str, mirror: str | None) -> Path:
     raise CorpusError(f"there is no {packed} in {folder}; fetch {MULTI30K}/{packed} and put it there")
 
 
-def _tatoeba(language: str, mirror: str | None) -> Path:
-    text, packed = f"{language}.txt", f"{language}-eng.zip"
-    folder = _mirror_folder(mirror)
-    if folder is None:
-        if (_cache() / text).exists():
-            return _cache() / text
-        return _unpack(_download(f"{mirror or TATOEBA}/{packed}", None), text)
-    if (folder / text).exists():
-        return folder / text
-    if (folder / packed).exists():
-        return _unpack(folder / packed, text)
-    raise CorpusError(f"there is no {text} or {packed} in {folder}; fetch {TATOEBA}/{packed} and put it there")
+def _zipped(public: str, packed: str, name: str, digest: str | None, folder: Path, mirror: str | None) -> Path:
+    """Return a text that a zip archive holds. It is unpacked into `folder`, unless the mirror's folder has it already.
 
-
-def _d2l(name: str, text: str, mirror: str | None) -> Path:
-    packed, own = f"{name}.zip", _cache() / "d2l"  # Tatoeba's archive has the same name
-    folder = _mirror_folder(mirror)
-    if folder is None:
-        if (own / name / text).exists():
-            return own / name / text
-        return _unpack(_download(f"{mirror or D2L}/{packed}", D2L_FILES[packed], own), f"{name}/{text}", own)
-    if (folder / text).exists():
-        return folder / text
-    if (folder / packed).exists():
-        return _unpack(folder / packed, f"{name}/{text}", own)
-    raise CorpusError(f"there is no {text} or {packed} in {folder}; fetch {D2L}/{packed} and put it there")
+    Args:
+        name: the text's path in the archive.
+    """
+    text, own = Path(name).name, _mirror_folder(mirror)
+    if own is None:
+        if (folder / name).exists():
+            return folder / name
+        return _unpack(_download(f"{mirror or public}/{packed}", digest, folder), name, folder)
+    if (own / text).exists():
+        return own / text
+    if (own / packed).exists():
+        return _unpack(own / packed, name, folder)
+    raise CorpusError(f"there is no {text} or {packed} in {own}; fetch {public}/{packed} and put it there")
 
 
 def _mirror_folder(mirror: str | None) -> Path | None:
@@ -134,9 +127,9 @@ def _cache() -> Path:
     return Path(pooch.os_cache("jax-attn")) / "corpora"
 
 
-def _unpack(archive: Path, name: str, folder: Path | None = None) -> Path:
-    """Unpack a file of a zip archive into a folder, by default the cache folder, completely or not at all."""
-    target = (folder or _cache()) / name
+def _unpack(archive: Path, name: str, folder: Path) -> Path:
+    """Unpack a file of a zip archive into a folder, completely or not at all."""
+    target = folder / name
     unfinished = target.with_suffix(".part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -153,8 +146,8 @@ def _unpack(archive: Path, name: str, folder: Path | None = None) -> Path:
     return target
 
 
-def _download(url: str, digest: str | None, folder: Path | None = None) -> Path:
-    """Download a file into a folder, by default the cache folder, unless it is there.
+def _download(url: str, digest: str | None, folder: Path) -> Path:
+    """Download a file into a folder, unless it is there.
 
     Raises:
         CorpusError: it cannot be downloaded; the message says what to do by hand.
@@ -162,11 +155,10 @@ def _download(url: str, digest: str | None, folder: Path | None = None) -> Path:
     import pooch
     import requests
 
-    folder, name = folder or _cache(), url.rsplit("/", 1)[-1]
+    name = url.rsplit("/", 1)[-1]
     pooch.get_logger().setLevel("WARNING")
     try:
-        known = digest if digest is None or ":" in digest else f"sha256:{digest}"
-        return Path(pooch.retrieve(url, known, fname=name, path=folder, downloader=_fetch_rest))
+        return Path(pooch.retrieve(url, digest, fname=name, path=folder, downloader=_fetch_rest))
     except (requests.RequestException, ValueError, OSError) as error:
         no_server = isinstance(error, requests.ConnectionError)
         reason = "the server cannot be reached" if no_server else " ".join(str(error).split())[:200]

@@ -105,13 +105,12 @@ def _read_columns(path: Path, report: Counter[str]) -> Iterator[tuple[str, str]]
             if line is None:
                 continue
             columns = line.split("\t", 2)
-            if len(columns) == 2:
-                yield columns[0], columns[1]
-            elif len(columns) == 3:
-                report["lines with more than two columns, the first two used"] += 1
-                yield columns[0], columns[1]
-            else:
+            if len(columns) == 1:
                 report["lines without a tab" if line.strip() else "empty lines"] += 1
+                continue
+            if len(columns) == 3:
+                report["lines with more than two columns, the first two used"] += 1
+            yield columns[0], columns[1]
 
 
 def _read_parallel(paths: tuple[Path, ...], report: Counter[str]) -> Iterator[tuple[str, str]]:

@@ -40,10 +40,10 @@ def load_corpus(config: Config) -> Corpus:
         for name, files in (("valid", given.valid), ("test", given.test))
     }
     parts = _split(sources, targets, config.corpus, held_out, report)
-    chosen = {"valid": parts.valid, "test": parts.test}
-    drawn = _read_chosen(given.train, np.concatenate(list(chosen.values())))
+    drawn = _read_chosen(given.train, np.concatenate([parts.valid, parts.test]))
     valid, test = (
-        tuple(drawn[i] for i in chosen[name].tolist()) if read is None else read for name, read in held_out.items()
+        tuple(drawn[i] for i in chosen.tolist()) if read is None else read
+        for chosen, read in zip((parts.valid, parts.test), held_out.values(), strict=True)
     )
     if held_out["valid"] is not None or held_out["test"] is not None:
         _count_leaks({"training": (sources[parts.train], targets[parts.train])}, valid, test, report)
@@ -160,4 +160,4 @@ def _choose(files: PairFiles, indices: Int[np.ndarray, "pair"]) -> Iterator[Pair
 
 def _read_chosen(files: PairFiles, indices: Int[np.ndarray, "pair"]) -> dict[int, Pair]:
     ordered = np.sort(indices)
-    return dict(zip(ordered.tolist(), _choose(files, ordered), strict=True)) if len(indices) else {}
+    return dict(zip(ordered.tolist(), _choose(files, ordered), strict=True))

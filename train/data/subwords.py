@@ -7,17 +7,15 @@ from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import sentencepiece
 
 from train.config import ConfigError, CorpusConfig
+from train.data.corpus import Pairs
 from train.data.tokens import clean
 from train.data.vocabulary import EOS, SPECIAL, UNKNOWN, Vocabulary, until_eos
-
-if TYPE_CHECKING:
-    from train.data.corpus import Pairs
 
 SPACE = "\u2581"
 """Stands for a space in a piece: a piece that begins with it begins a word."""
@@ -112,8 +110,8 @@ class PieceVocabulary:
         """Return some cuts of a word, and the upper bounds in [0, 1] of the draws that give all but the last."""
         cuts = self._pieces.nbest_encode_as_ids(word, NUM_CUTS)
         logs = np.array([sum(self._scores[i] for i in cut) for cut in cuts]) * self.sampling
-        weights = np.exp(logs - logs.max(initial=-np.inf))
-        bounds = np.cumsum(weights)[:-1] / max(weights.sum(), 1e-300)
+        weights = np.exp(logs - logs.max())
+        bounds = np.cumsum(weights)[:-1] / weights.sum()
         return [array("i", cut) for cut in cuts], array("d", bounds)
 
     @cached_property
@@ -149,7 +147,7 @@ class PieceVocabulary:
         return self.model
 
 
-def train_pieces(config: CorpusConfig, pairs: "Pairs") -> tuple[Vocabulary, Vocabulary]:
+def train_pieces(config: CorpusConfig, pairs: Pairs) -> tuple[Vocabulary, Vocabulary]:
     """Learn the pieces of both languages together, or of each: the same pairs give the same bytes.
 
     Raises:
@@ -162,7 +160,7 @@ def train_pieces(config: CorpusConfig, pairs: "Pairs") -> tuple[Vocabulary, Voca
     return source, target
 
 
-def _learn(pairs: "Pairs", sides: Sequence[str], config: CorpusConfig) -> bytes:
+def _learn(pairs: Pairs, sides: Sequence[str], config: CorpusConfig) -> bytes:
     """Learn pieces with every character, or without the rarest ones where there are too many."""
     step = max(1, -(-len(pairs) * len(sides) // MAX_SENTENCES))
     for coverage in (1.0, 0.9995):

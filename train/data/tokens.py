@@ -1,6 +1,7 @@
 """Cut text into words, and join words to text."""
 
 import unicodedata
+from collections.abc import Sequence
 from typing import Literal
 
 import regex
@@ -39,6 +40,6 @@ def tokenize(text: str, tokenizer: Tokenizer = "words") -> list[str]:
     return [word for word in WORDS.findall(text) if word != " "]
 
 
-def detokenize(tokens: list[str]) -> str:
+def detokenize(tokens: Sequence[str]) -> str:
     """Join words by spaces, with none after an apostrophe."""
     return regex.sub(r"(['’]) ", r"\1", " ".join(tokens))

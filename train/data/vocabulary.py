@@ -5,13 +5,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from train.config import ConfigError, CorpusConfig
+from train.data.corpus import Pairs
 from train.data.tokens import SUBWORDS, Tokenizer, detokenize, tokenize
-
-if TYPE_CHECKING:
-    from train.config import CorpusConfig
-    from train.data.corpus import Pairs
 
 PAD, BOS, EOS, UNKNOWN = range(4)
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -33,46 +31,35 @@ class Vocabulary(Protocol):
     @property
     def tokens(self) -> Sequence[str]:
         """A name for each id."""
-        raise NotImplementedError
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    def __len__(self) -> int: ...
 
     def cut(self, text: str) -> list[str]:
         """Cut text into tokens, unknown ones as they stand in the text; one for each id of `encode`."""
-        raise NotImplementedError
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without <bos> and <eos>."""
-        raise NotImplementedError
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of many texts."""
-        raise NotImplementedError
 
     def sample_all(self, texts: Sequence[str], seed: int) -> list[list[int]]:
         """Return ids with random cuts, where the vocabulary has them: a pure function of texts and seed."""
-        raise NotImplementedError
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids up to `<eos>`; IndexError for an id out of range."""
-        raise NotImplementedError
 
     def words(self, ids: Sequence[int]) -> list[range]:
         """Return the tokens of each word: every token is in exactly one, and <eos> is a word."""
-        raise NotImplementedError
 
     def word(self, tokens: Sequence[str]) -> str:
         """Join the tokens of one word."""
-        raise NotImplementedError
 
     def join(self, words: Sequence[str]) -> str:
         """Join words to text, as `decode` does."""
-        raise NotImplementedError
 
     def to_bytes(self) -> bytes:
         """Return the content of the vocabulary's file."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -128,7 +115,7 @@ class WordVocabulary:
         return "".join(tokens)
 
     def join(self, words: Sequence[str]) -> str:
-        return detokenize(list(words))
+        return detokenize(words)
 
     def to_bytes(self) -> bytes:
         """Return a JSON list with one word a line."""
@@ -147,7 +134,7 @@ def until_eos(ids: Iterable[int], size: int) -> list[int]:
     return found
 
 
-def build_vocabularies(config: "CorpusConfig", pairs: "Pairs") -> tuple[Vocabulary, Vocabulary]:
+def build_vocabularies(config: CorpusConfig, pairs: Pairs) -> tuple[Vocabulary, Vocabulary]:
     """Learn both vocabularies from the training pairs; ConfigError if they are too few for the size asked for."""
     if config.tokenizer in SUBWORDS:
         from train.data.subwords import train_pieces
@@ -180,8 +167,6 @@ def load_vocabularies(folder: Path, tokenizer: Tokenizer, sampling: float = 0.0)
 
 
 def _load(path: Path, tokenizer: Tokenizer, sampling: float) -> Vocabulary:
-    from train.config import ConfigError
-
     content = path.read_bytes()
     try:
         if tokenizer in SUBWORDS:

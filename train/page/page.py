@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jinja2
 import numpy as np
 
 from train.translation.translator import Hypothesis, Steps, Translation
@@ -26,8 +27,6 @@ def as_page(sides: Sequence[Side]) -> str:
     Raises:
         ValueError: there are no sides, or they translate different numbers of sentences.
     """
-    import jinja2
-
     counts = [len(side.translations) for side in sides]
     if len(set(counts)) != 1:
         raise ValueError(f"sides must be at least one, of as many translations each; got {counts}")
@@ -41,15 +40,9 @@ def as_page(sides: Sequence[Side]) -> str:
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     return environment.get_template("page.html").render(
         sides=sides,
-        sentences=[longest_source(same) for same in zip(*(side.translations for side in sides), strict=True)],
+        sentences=[translation.source_text for translation in sides[0].translations],
         data=[as_data(side, sides[0]) for side in sides],
     )
-
-
-def longest_source(translations: Sequence[Translation]) -> str:
-    """Return a sentence, or its words as the run that reads the most of them has read it."""
-    longest = max(translations, key=lambda t: len(t.source))
-    return longest.source_text or " ".join(longest.source)
 
 
 def as_data(side: Side, first: Side) -> dict[str, Any]:

@@ -42,11 +42,13 @@ def side(name: str, seed: int, attends: bool = True) -> Side:
     }
     translations = [
         Translation(
-            tuple(source.split()), tuple(hypothesis(t, source, seed + i, attends) for i, t in enumerate(targets))
+            tuple(source.split()),
+            tuple(hypothesis(t, source, seed + i, attends) for i, t in enumerate(targets)),
+            source,
         )
         for source, targets in pairs.items()
     ]
-    translations.append(Translation(("nothing",), (NOTHING,)))
+    translations.append(Translation(("nothing",), (NOTHING,), "nothing"))
     return Side(name, translations, [[steps(h) for h in t.hypotheses] for t in translations])
 
 

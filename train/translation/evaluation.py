@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from jax_attn.models import EncoderDecoder
 from jax_attn.plots import save, show_alignments
@@ -94,7 +95,7 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
         words += [t.target for t in translated]
         shown += translated[: NUM_SHOWN - len(shown)]
         moving = [
-            ((len(t.source) <= EASY_TO_READ, _steps_back(t)), -start - i, t)
+            ((len(t.source) <= EASY_TO_READ, _steps_back(t.weights)), -start - i, t)
             for i, t in enumerate(translated)
             if t.weights is not None
         ]
@@ -236,11 +237,9 @@ def draw(translations: Sequence[Translation], folder: RunFolder) -> None:
         warnings.warn(f"attention.png is not drawn: {error}", stacklevel=2)
 
 
-def _steps_back(translation: Translation) -> int:
+def _steps_back(weights: Float[np.ndarray, "word source"]) -> int:
     """Count how often the attention's peak moves back to an earlier source word."""
-    if translation.weights is None:
-        return 0
-    return int((np.diff(translation.weights[:-1].argmax(axis=-1)) < 0).sum())
+    return int((np.diff(weights[:-1].argmax(axis=-1)) < 0).sum())
 
 
 def make_validation(

@@ -6,7 +6,6 @@ from typing import Any, BinaryIO
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-
 LONGEST = 2**24
 """Bytes of a line, at most: a file that never ends a line, such as /dev/zero, would fill the memory."""
 
@@ -33,7 +32,7 @@ class Tally:
         return {"lines": self.lines, "bytes": self.bytes, "sha256": self._digest.hexdigest()}
 
 
-def read_lines(file: BinaryIO, name: str, read: Tally | None = None) -> Iterator[str]:
+def read_lines(file: BinaryIO, name: str, read: Tally) -> Iterator[str]:
     """Yield lines as soon as they can be read, without line ends (LF or CR LF) and without a byte order mark.
 
     Only a line feed ends a line. U+2028, form feeds and the like occur within sentences of real corpora, and each
@@ -46,7 +45,6 @@ def read_lines(file: BinaryIO, name: str, read: Tally | None = None) -> Iterator
     Raises:
         InputError: a line is not UTF-8, or has more than `LONGEST` bytes.
     """
-    read = Tally() if read is None else read
     while line := file.readline(LONGEST + 1):
         if len(line) > LONGEST:
             raise InputError(f"line {read.lines + 1} of {name} has more than {LONGEST:,} bytes; is it a text?")

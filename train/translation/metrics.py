@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest
 
 from train.data.corpus import Alignment
 from train.data.tokens import tokenize
@@ -25,8 +27,6 @@ class TextScores(NamedTuple):
 
 def score_texts(hypotheses: Sequence[str], references: Sequence[str], lower_case: bool = False) -> TextScores:
     """Compute BLEU (Papineni et al., 2002) and chrF (Popović, 2015) by sacrebleu, with one reference."""
-    from sacrebleu.metrics import BLEU, CHRF
-
     # force: no warning that the sentences end in " ."
     bleu, chrf = BLEU(lowercase=lower_case, force=True), CHRF(lowercase=lower_case)
     bleu_score = bleu.corpus_score(hypotheses, [references]).score
@@ -51,8 +51,6 @@ def score_in_detail(hypotheses: Sequence[str], references: Sequence[str], lower_
     Args:
         lower_case: take chrF without case, since the translations have none.
     """
-    from sacrebleu.metrics import BLEU, CHRF
-
     cut = [[" ".join(tokenize(text)) for text in texts] for texts in (hypotheses, references)]
     found: dict[str, tuple[Any, Sequence[str], Sequence[str]]] = {
         "BLEU": (BLEU(force=True), hypotheses, references),
@@ -83,9 +81,6 @@ def compare_texts(
     hypotheses: Sequence[str], others: Sequence[str], references: Sequence[str], lower_case: bool = False
 ) -> dict[str, Paired]:
     """Compare two systems on one test set by sacrebleu's paired bootstrap and approximate randomisation."""
-    from sacrebleu.metrics import BLEU, CHRF
-    from sacrebleu.significance import PairedTest
-
     systems: list[tuple[str, Sequence[str]]] = [("other", others), ("this", hypotheses)]
     found: dict[str, Any] = {}
     for kind, samples in (("bs", 1000), ("ar", 10_000)):
@@ -113,8 +108,6 @@ def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> Int[np.
 
     `bleu_of` the sum of some rows is the BLEU of a corpus of those sentences.
     """
-    from sacrebleu.metrics import BLEU
-
     bleu = BLEU(effective_order=True)  # only silences a warning about sentence scores, which are not used
     scores = [bleu.sentence_score(text, [known]) for text, known in zip(hypotheses, references, strict=True)]
     return np.array([[score.sys_len, score.ref_len, *score.counts, *score.totals] for score in scores])
@@ -122,8 +115,6 @@ def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> Int[np.
 
 def bleu_of(counts: Int[np.ndarray, "10"]) -> float:
     """Compute a corpus's BLEU from the sum of its `bleu_counts`, smoothed as in `score_texts`."""
-    from sacrebleu.metrics import BLEU
-
     length, reference_length, *ngrams = counts.tolist()
     return BLEU.compute_bleu(ngrams[:4], ngrams[4:], length, reference_length, smooth_method="exp").score
 

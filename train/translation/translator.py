@@ -15,7 +15,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float
 
 from jax_attn.models import EncoderDecoder
-from jax_attn.search import SearchResult
 from jax_attn.weights import from_torch
 from train.config import ConfigError, SearchConfig
 from train.data.batches import pad
@@ -253,7 +252,7 @@ class Translator:
     def _translate_batch(self, sentences: list[Source], numbers: list[int], width: int) -> list[Translation]:
         rows = self.batch_size * self.num_devices
         found = self.search(*self._pad(sentences, width, rows), np.resize(np.array(numbers, np.int32), rows))
-        result: Any = SearchResult(*jax.device_get(tuple(found)))
+        result: Any = jax.device_get(found)
         for row, number in enumerate(numbers):
             if np.isnan(result.scores[row]).any():
                 raise FloatingPointError(
@@ -302,7 +301,7 @@ class Translator:
         names = self.target.tokens
         explained: list[Steps] = [[] for _ in pairs]
         for batch, followed in self.read_targets(pairs):
-            log_probs, tokens = np.asarray(followed.log_probs).tolist(), np.asarray(followed.tokens).tolist()
+            log_probs, tokens = followed.log_probs.tolist(), followed.tokens.tolist()
             for row, i in enumerate(batch):
                 steps = zip(tokens[row], log_probs[row], strict=True)
                 steps_of_pair = [[(names[token], log) for token, log in zip(*step, strict=True)] for step in steps]
@@ -329,7 +328,7 @@ class Translator:
             rows = _pad_rows([pairs[i][1] for i in batch], self.batch_size)
             targets, _ = pad(rows, max(16, 1 << (longest - 1).bit_length()))
             found = self.follow(*self._pad([sources[i] for i in members], width, self.batch_size), targets)
-            yield batch, type(found)(*jax.device_get(tuple(found)))
+            yield batch, jax.device_get(found)
 
 
 def _pad_rows(sentences: Sequence[Sequence[Any]], rows: int) -> list[Sequence[Any]]:

@@ -7,7 +7,8 @@ from itertools import islice
 import pytest
 
 from train.data.embedded import grammar, lexicon
-from train.data.embedded.phrases import AlignedPair, Phrase, gloss, join, spell
+from train.data.embedded.phrases import AlignedPair, Phrase, gloss, spell
+from train.data.tokens import detokenize
 
 SIDES = ("source", "target")
 
@@ -81,7 +82,7 @@ class TestCorpus:
         assert grammar.generate(seed=1, sizes=(200,)) != (splits[0][:200],)
 
     def test_first_sentences_are_those_of_every_version_of_python(self):
-        assert [join(pair.target) for pair in grammar.generate(sizes=(3,))[0]] == [
+        assert [detokenize(pair.target) for pair in grammar.generate(sizes=(3,))[0]] == [
             "est-ce que nous l'avons aimée ?",
             "est-ce qu'un garçon court chaque matin ?",
             "est-ce que les chèvres ont chanté ?",
@@ -106,7 +107,7 @@ class TestCorpus:
     def test_text_splits_at_spaces_and_after_apostrophes(self, corpus, side):
         for pair in corpus:
             tokens = getattr(pair, side)
-            assert join(tokens).replace("'", "' ").split() == list(tokens)
+            assert detokenize(tokens).replace("'", "' ").split() == list(tokens)
             assert all(token == token.lower() for token in tokens)
             assert tokens[-1] in (".", "?")
         assert not any("'" in token for pair in corpus for token in pair.source)
@@ -135,10 +136,10 @@ class TestAlignment:
 class TestFrench:
     @pytest.mark.parametrize("pattern", MISSPELT)
     def test_spelling(self, corpus, pattern):
-        assert not [text for text in (join(pair.target) for pair in corpus) if re.search(rf"\b({pattern})", text)]
+        assert not [text for text in (detokenize(pair.target) for pair in corpus) if re.search(rf"\b({pattern})", text)]
 
     def test_every_construction_occurs(self, corpus):
-        texts = [(join(pair.source), join(pair.target)) for pair in corpus]
+        texts = [(detokenize(pair.source), detokenize(pair.target)) for pair in corpus]
         for english, french in CONSTRUCTIONS:
             patterns = re.compile(rf"\b({english})"), re.compile(rf"\b({french})")
             assert any(patterns[0].search(en) and patterns[1].search(fr) for en, fr in texts), (english, french)
@@ -157,7 +158,7 @@ class TestFrench:
     )
     def test_neighbours_decide_the_form(self, phrases, english, french):
         pair = spell(sum((gloss(*words) for words in phrases), Phrase()))
-        assert (join(pair.source), join(pair.target)) == (english, french)
+        assert (detokenize(pair.source), detokenize(pair.target)) == (english, french)
 
     def test_a_contraction_keeps_the_links_of_both_words(self):
         pair = spell(gloss("to", "à") + gloss("the", "le") + gloss("king", "roi"))

@@ -358,7 +358,6 @@ INTERROGATIVES = (("why", "pourquoi"), ("how", "comment"))
 TIMES = {
     "past": (("yesterday", "hier"), ("yesterday evening", "hier soir"), ("this morning", "ce matin")),
     "present": (("now", "maintenant"), ("every day", "chaque jour"), ("every morning", "chaque matin")),
-    "future": (("tomorrow", "demain"), ("tomorrow morning", "demain matin"), ("this evening", "ce soir")),
 }
 
 # The nouns that name a place under a preposition, and those that name one's destination, origin or whereabouts.

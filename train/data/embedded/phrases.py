@@ -21,11 +21,6 @@ class AlignedPair:
     possible: tuple[tuple[int, int], ...]  # further links that are not wrong
 
 
-def join(tokens: Sequence[str]) -> str:
-    """Join tokens to a text: a space between words, none after an apostrophe."""
-    return " ".join(tokens).replace("' ", "'")
-
-
 @dataclass(eq=False, slots=True)
 class English:
     """An occurrence of an English word; two occurrences differ even if their forms agree."""
