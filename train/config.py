@@ -64,26 +64,26 @@ class CorpusConfig:
     """The sentence pairs, and how they are cut into words."""
 
     split: Literal["hash", "first"] = "hash"
-    """hash draws all parts from all over a file, by a hash of the source; first trains on the first pairs, in order."""
+    """hash: draw each part from all over the file, by a hash of the source. first: train on the first pairs."""
     train: Annotated[int | None, Range(1, 10_000_000)] = None
     """Pairs for training; the default is 20,000 of the embedded corpus, or all that are left of a file."""
     valid: Annotated[int | None, Range(0, 10_000_000)] = None
     """Pairs for validation; the default is 500 of the embedded corpus, or 2 % of a file but at most 1000."""
     test: Annotated[int | None, Range(0, 10_000_000)] = None
-    """Pairs for BLEU, chrF and the alignment error at the end; the default is as for valid."""
+    """Pairs that are translated and scored at the end; the default is as for valid."""
     tokenizer: Tokenizer = "words"
-    """unigram and bpe: cased subwords of sentencepiece. words: lower case, splits off punctuation, and a French word
-    before an apostrophe. book: lower case, splits off only , . and !"""
+    """unigram and bpe: subwords with case, by sentencepiece. words: lower case, cut at punctuation and after an
+    apostrophe. book: lower case, cut only before , . and !"""
     vocab_size: Annotated[int, Range(5, 1_000_000)] = 8000
-    """Subwords of a vocabulary; of unigram and bpe."""
+    """With tokenizer unigram or bpe: subwords of a vocabulary."""
     joint: bool = True
-    """One vocabulary of subwords for both languages."""
+    """With tokenizer unigram or bpe: learn one vocabulary for both languages."""
     sampling: Annotated[float, Range(0, 1)] = 0.0
-    """Cut the words of the training into other subwords in each epoch, of unigram: 0.1 to 0.3 is usual, 0 is off."""
+    """With tokenizer unigram: cut words into other subwords in each epoch. 0.1 to 0.3 is usual, 0 is off."""
     min_freq: Annotated[int, Range(1, 10_000_000)] = 1
-    """Words that occur less often in training become <unk>; of words and book."""
+    """With tokenizer words or book: words that occur less often in training become <unk>."""
     max_len: Size = 100
-    """Training pairs with a side of more tokens are left out."""
+    """Leave out training pairs with more tokens than this on a side."""
     steps: Annotated[int | None, Range(3, 65_536)] = None
     """Pad every sentence to this many tokens, <bos> and <eos> included; the default fits the longest pair."""
 
@@ -93,14 +93,14 @@ class ModelConfig:
     """The recurrent encoder and decoder with attention."""
 
     attention: AttentionName = "additive"
-    """The scoring function; none gives every step the encoder's final state, sum is additive without its tanh."""
+    """The scoring function. sum: additive without its tanh. none: each step reads the encoder's final state instead."""
     cell: Literal["gru", "lstm"] = "gru"
     """The recurrent cell of encoder and decoder."""
     num_hiddens: Size = 96
     """Hidden units of the decoder."""
     encoder_hiddens: Annotated[int | None, Range(1, 65_536)] = None
-    """Hidden units of each direction of the encoder; by default the directions share num_hiddens. Another size in all
-    than the decoder's needs bridge."""
+    """Hidden units of each direction of the encoder. By default the directions share num_hiddens.
+    If they do not add up to num_hiddens, bridge must be set."""
     embed_size: Size = 64
     """Features of a word's embedding."""
     dropout: float = 0.0
@@ -112,7 +112,7 @@ class ModelConfig:
     dropout_output: float = 0.0
     """Dropout of the features that the output layer reads."""
     variational: bool = False
-    """Use one dropout mask for all steps of a sentence; that of words and of attention weights changes in each step."""
+    """Use one dropout mask for all steps of a sentence. Those of words and attention weights change each step."""
     num_layers: Annotated[int, Range(1, 64)] = 1
     """Layers of the encoder, and of the decoder."""
     num_heads: Size = 4
@@ -120,21 +120,21 @@ class ModelConfig:
     bidirectional: bool = True
     """Read each source sentence in both directions."""
     query: Literal["previous", "new", "between"] = "new"
-    """The decoder's state that attends: before the step (Bahdanau, the book), after it (Luong), or between two steps
-    for each token (the conditional GRU of Nematus)."""
+    """The decoder's state that is the query. previous: before the step (Bahdanau, the book).
+    new: after it (Luong). between: a token takes two steps, and it is between them (the conditional GRU of Nematus)."""
     input_feeding: bool = True
-    """Feed the attentional vector of a step to the next step; needs query new or between."""
+    """Feed a step's context and state, projected together, to the next step; needs query new or between."""
     bridge: bool = True
     """Put a dense layer between the encoder's final state and the decoder's first."""
     tie_embeddings: Literal["none", "output", "all"] = "none"
-    """output: use the target embedding as the output layer too. all: and as the source embedding, which needs one
-    vocabulary for both languages."""
+    """output: use the target embedding as the output layer too. all: use it as the source embedding as well, which
+    needs one vocabulary for both languages."""
     stop_at_length: bool = True
-    """Stop the encoder at each sentence's end; the book runs it through the padding."""
+    """Stop the encoder at the end of each sentence. The book runs it through the padding."""
     decoder_bias: bool = True
     """Give the decoder's cell biases."""
     dtype: Literal["float32", "bfloat16"] = "float32"
-    """The numbers that the model computes in; parameters and optimiser stay in float32."""
+    """The type of number that the model computes in. Parameters and optimiser stay in float32."""
 
     def __post_init__(self) -> None:
         if isinstance(self.tie_embeddings, bool):  # in the config.json of a run before there was "all"
@@ -150,40 +150,41 @@ class TrainingConfig:
     batch_tokens: Annotated[int | None, Range(1, 10_000_000)] = None
     """Form batches by this many target tokens, padding included, instead of by batch_size."""
     num_parts: Size = 1
-    """Compute the gradients of a batch in this many parts, one after another; it takes less memory."""
+    """Compute the gradients of a batch in this many parts, one after another, in less memory."""
     num_widths: Annotated[int | None, Range(1, 16)] = None
-    """The widths that sentences are padded to. More widths pad less, but each compiles the training step once.
+    """How many widths sentences are padded to. More widths pad less, but each compiles the training step once.
     By default 4 for a file, 1 for the embedded corpus or with loss sentences."""
     learning_rate: Annotated[float, Range(1e-30, 1e3)] = 0.005
     """The learning rate, at its highest."""
     schedule: Literal["constant", "cosine", "inverse_sqrt", "plateau"] = "cosine"
     """cosine falls to zero at the last step, inverse_sqrt with 1/√step, plateau if the validation is no better."""
     warmup: Count = 0
-    """Steps in which the learning rate rises from zero."""
+    """Steps at the start in which the learning rate rises from zero."""
     plateau_factor: Annotated[float, Range(1e-6, 1)] = 0.5
-    """With schedule plateau: what the learning rate is multiplied by."""
+    """With schedule plateau: multiply the learning rate by this."""
     plateau_patience: Count = 2
-    """With schedule plateau: validations without a better one, before the learning rate falls."""
+    """With schedule plateau: accept this many validations without a better one; the next lowers the learning rate."""
     optimizer: OptimizerName = "adam"
     """The optimiser, as in torch.optim; its settings are at the end of this help."""
     loss: Literal["tokens", "sentences"] = "tokens"
-    """tokens: the mean over tokens. sentences: the book's sum of each sentence's mean, padding included."""
+    """tokens: the mean over all tokens of a batch.
+    sentences: the book's, each sentence's mean over its padded length, summed over the batch."""
     label_smoothing: Annotated[float, Range(0, 1)] = 0.0
     """The share of the probability that the loss spreads over all words."""
     clip_norm: Annotated[float, Range(1e-30, 1e30)] = 1.0
-    """Scale the gradients down to this norm."""
+    """Scale the gradients down if their norm is larger than this."""
     clip_epsilon: Annotated[float, Range(0, 1)] = 0.0
     """Added to the norm that clipping divides by: 0 in the book and Optax, 1e-6 in PyTorch."""
     average: Annotated[float, Range(0, 0.999999)] = 0.0
-    """Validate and keep an exponential moving average of the parameters with this decay; 0 keeps the parameters."""
+    """Validate and keep an exponential moving average of the parameters, with this decay; 0 is off."""
     valid_every: Annotated[int | None, Range(1, 1_000_000_000)] = None
-    """Steps between two validations; the default is an epoch."""
+    """Validate after this many steps; the default is after each epoch."""
     best: Literal["loss", "bleu", "chrf", "last"] = "loss"
-    """The validation that chooses the parameters to keep; last keeps those of the last step."""
+    """Keep the parameters with the best validation by loss, bleu or chrf; last keeps those of the last step."""
     patience: Annotated[int | None, Range(1, 1_000_000)] = None
     """Stop after this many validations without a better one."""
     save_seconds: Annotated[float, Range(0, 1e9)] = 60.0
-    """Seconds between two checkpoints, at least. A killed run loses no more."""
+    """Seconds between two checkpoints. A run that was killed goes on from the last one."""
     optimizer_settings: Annotated[dict[str, Any], Suppress, Fixed] = field(default_factory=dict)
     """The optimiser's settings that differ from those in `jax_attn.optim.OPTIMIZERS`."""
 
@@ -199,7 +200,7 @@ class SearchConfig:
     length_norm: Literal["power", "gnmt"] = "power"
     """norm(length) is the length (power) or (5 + length) / 6 (gnmt)."""
     coverage_penalty: Annotated[float, Range(0, 1e3)] = 0.0
-    """Weight of the beam's penalty for source words without attention."""
+    """Weight of the beam's penalty for source words without attention; 0 is off."""
     min_len: Annotated[int, Range(0, 65_536)] = 0
     """The fewest tokens of a translation, <eos> included."""
     max_len: Annotated[int | None, Range(1, 65_536)] = None
@@ -221,7 +222,7 @@ class SearchConfig:
     batch_size: Size = 100
     """Sentences translated at a time; it changes no translation."""
     examples: tuple[str, ...] = ()
-    """Sentences to translate at the end; the default is the first of the test set."""
+    """Sentences to translate at the end; the default is the first 8 of the test set."""
 
 
 @dataclass(frozen=True)
@@ -229,17 +230,17 @@ class DevicesConfig:
     """The devices and processes that train together. They are no settings of a run, which can go on with others."""
 
     mesh: str | None = None
-    """data=4: four devices share each batch. data=4,model=2: eight, and each two of them share the parameters. On a CPU
-    so many devices are made. The default is all devices of every process that divide the batch."""
+    """data=4: four devices share each batch. data=4,model=2: eight, and each two of them share the parameters.
+    A CPU is divided into as many devices. The default is as many as divide the batch into 8 rows or more."""
     distributed: bool = False
-    """Train in several processes, which SLURM, Kubernetes or Open MPI has started, or which coordinator joins."""
+    """Train in the processes that SLURM, Kubernetes or Open MPI has started. Elsewhere use coordinator and process."""
     coordinator: str | None = None
-    """HOST:PORT of process 0, the same for all processes; needs process."""
+    """HOST:PORT where process 0 listens, the same for all processes; needs process."""
     process: str | None = None
-    """I/N: this is process I, from 0 on, of N."""
+    """I/N: this is process I of N, counted from 0."""
     timeout: Annotated[int, Range(1, 86_400)] = 120
-    """Seconds that processes wait for one another at the start, and after which a process without a sign of life ends
-    the training."""
+    """Seconds that the processes wait for one another at the start.
+    If a process gives no sign of life for as long, the training ends."""
 
     @property
     def is_distributed(self) -> bool:
@@ -264,19 +265,20 @@ class Config:
     """All settings of `python -m train.nmt`."""
 
     data: tuple[str, ...] = ()
-    """A file with source<TAB>target on each line; two files with one sentence on each line; a stem with languages; or
-    tatoeba:eng-fra or multi30k:de-en, which is downloaded once. The default is the embedded English-French corpus."""
+    """A file with source<TAB>target on each line; two files with one sentence on each line; a stem with languages;
+    or multi30k:de-en, tatoeba:eng-fra or d2l:eng-fra, which is downloaded once.
+    The default is the embedded English-French corpus."""
     valid: tuple[str, ...] = ()
     """Pairs for validation, given as for data; by default they are held out of data."""
     test: tuple[str, ...] = ()
     """Pairs for the test, given as for data; by default they are held out of data."""
     languages: tuple[str, ...] = ()
-    """The source's and the target's ending: data corpora/train with de en reads corpora/train.de and .en, or .gz."""
+    """The endings of the two files: data corpora/train with languages de en reads corpora/train.de and .en, or .gz."""
     mirror: str | None = None
-    """A folder or an address with the files of tatoeba or multi30k, instead of the public address."""
+    """A folder or an address with the files of multi30k, tatoeba or d2l, instead of the public address."""
     init: Path | None = None
-    """The run folder whose parameters and vocabularies the training begins with. Without a preset or --config, its
-    settings are the defaults too."""
+    """Begin with the parameters and vocabularies of this run folder.
+    Without a preset or --config its settings are the defaults too."""
     out: Path | None = None
     """The run folder, which must not exist yet; the default is the next free one in runs/."""
     epochs: Annotated[int, Range(1, 1_000_000)] = 5
@@ -286,7 +288,7 @@ class Config:
     seed: Seed = 0
     """Seed of the initial parameters, the order of examples and dropout."""
     framework: Literal["jax", "torch"] = "jax"
-    """torch trains the plain PyTorch reference on the same batches (for the preset book)."""
+    """torch: train the plain PyTorch reference on the same batches; it knows the recipe of the preset book alone."""
     model: ModelConfig = field(default_factory=ModelConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     search: SearchConfig = field(default_factory=SearchConfig)

@@ -27,7 +27,7 @@ from train.data.corpus import CorpusError, Pair
 from train.data.download import is_name
 from train.data.load_corpus import find_corpus, load_corpus, read_whole
 from train.terminal import plain_output
-from train.translation.options import OptionalFile, Search, given, option_name
+from train.translation.options import Search, given, option_name
 
 if TYPE_CHECKING:
     from train.translation.evaluation import Evaluation
@@ -41,13 +41,13 @@ class Options:
     run: Annotated[Positional[Path], arg(metavar="RUN", help_behavior_hint="")]
     """The run folder, from this machine or another."""
     data: Annotated[tuple[str, ...], arg(metavar="FILE [FILE]", help_behavior_hint="")] = ()
-    """Pairs to score: a file with source<TAB>target on each line; two files with one sentence on each line; a stem with
-    --languages; or multi30k:de-en, whose test set is meant. Files may be gzipped."""
+    """Pairs to score: a file with source<TAB>target on each line; two files, one sentence a line;
+    a stem with --languages; or multi30k:de-en, which is its test set. Files may be gzipped."""
     languages: Annotated[tuple[str, ...], arg(metavar="SOURCE TARGET", help_behavior_hint="")] = ()
     """The endings of a stem: --data corpora/test --languages de en reads corpora/test.de and .en, or .gz."""
     mirror: Annotated[str | None, arg(metavar="DIR", help_behavior_hint="")] = None
-    """A folder or an address with the files of multi30k or tatoeba, instead of the public address."""
-    compare: OptionalFile = None
+    """A folder or an address with the files of multi30k, tatoeba or d2l, instead of the public address."""
+    compare: Annotated[Path | None, arg(metavar="RUN2", help_behavior_hint="")] = None
     """Score another run on the same pairs, and test the difference."""
     beam_size: Annotated[int | None, arg(aliases=["--beam"], metavar="N", help_behavior_hint="")] = None
     """Keep N hypotheses at each step (beam search). 1 is greedy search."""

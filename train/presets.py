@@ -79,7 +79,7 @@ PRESETS = {"demo": DEMO, "book": BOOK, "multi30k": MULTI30K, "tatoeba": TATOEBA}
 
 ABOUT = {
     "demo": "the embedded English-French corpus: within a minute, BLEU 97 (the default preset)",
-    "book": "the translator of d2l.ai; needs --data fra.txt: a minute, its three translations",
+    "book": "the translator of d2l.ai; needs --data fra.txt: a minute, the book's three translations",
     "multi30k": "Multi30k, German to English: 30 minutes, BLEU 42.6",
     "tatoeba": "the English-French pairs of Tatoeba, cased subwords: BLEU 44.2 from 76,038 pairs, an hour or less",
 }

@@ -27,11 +27,11 @@ class Output:
     """
 
     scores: bool = False
-    """Write the score first: Σ log p in nats; for a beam, with its penalties."""
+    """Write the score before the translation: Σ log p in nats; for a beam, with its penalties."""
     nbest: Annotated[int, arg(metavar="N")] = 1
-    """Write the N best translations of the beam, or N samples, with the number of the line in front."""
+    """Write the N best translations of the beam, or N samples, each after the number of its line."""
     alignments: OptionalFormat = None
-    """Write `i-j` for each target word j and the source word i with the largest weight; or all weights as JSON."""
+    """pharaoh: write `i-j` for each target word j and the source word i with the largest weight. json: all weights."""
     replace_unknown: bool = False
     """Replace each <unk> by the source word with the largest attention weight."""
     pieces: bool = False
@@ -40,7 +40,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Picture:
-    """Attention to look at.
+    """Pictures of attention.
     $ python -m train.translate runs/demo-1 --page page.html "the cat sleeps ."
     """
 
@@ -49,16 +49,14 @@ class Picture:
     page: OptionalFile = None
     """Write an interactive .html page: attention weights, and the most probable tokens at each step."""
     force: bool = False
-    """Overwrite a file that is no such picture or page."""
+    """Let --heatmap and --page overwrite a file of another kind."""
     compare: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="RUN|torch")] = ()
-    """Show another run next to the first on the page, or with `torch` the same run in PyTorch."""
+    """Show another run next to the first on the page; `torch` is the same run in PyTorch."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """Options of greedy search and of the beam. By default they are those of the training.
-    $ python -m train.translate runs/demo-1 --beam 5 --length-penalty 1 < in.txt
-    """
+    """Options of greedy search and of the beam. By default they are those of the training."""
 
     length_penalty: OptionalFloat = None
     """Rank the hypotheses of a beam by log p / norm(length)^X."""
@@ -94,7 +92,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Model:
-    """What computes.
+    """The model, and what computes it.
     $ python -m train.translate runs/demo-1 --ensemble runs/demo-2 < in.txt
     """
 
@@ -103,7 +101,7 @@ class Model:
     framework: Literal["jax", "torch"] = "jax"
     """torch: translate with the plain PyTorch reference, one sentence at a time (needs the extra `torch`)."""
     batch: Annotated[int, arg(metavar="N")] = 1000
-    """Read N lines for each device before writing; it changes no translation. With 1, each line is answered at once."""
+    """Write after every N lines for each device; it changes no translation. With 1, each line is answered at once."""
     mesh: OptionalMesh = None
     """Search on N devices at once; it changes no translation. By default one device searches."""
 
@@ -117,11 +115,11 @@ class Options:
     sentences: Annotated[Positional[tuple[str, ...]], arg(metavar="[SENTENCE ...]", help_behavior_hint="")]
     """Sentences to translate. Without any, --file or the standard input is read."""
     file: OptionalFile = None
-    """Read a UTF-8 text, one sentence a line; `-` is the standard input, which is read without --file too."""
+    """Read a UTF-8 text, one sentence a line. `-`, and no --file at all, is the standard input."""
     out: OptionalFile = None
-    """Write the translations into a new file, and beside it FILE.progress.json, which says how far it is."""
+    """Write the translations into a new file, and how far they are into FILE.progress.json beside it."""
     resume: bool = False
-    """Go on where --out ends, if it exists: its text and all options that change translations must be the same."""
+    """Go on where the file of --out ends. The text, and all options that change translations, must be the same."""
     beam_size: Annotated[int | None, arg(aliases=["--beam"], metavar="N", help_behavior_hint="")] = None
     """Keep N hypotheses at each step (beam search). 1 is greedy search."""
     output: Output = Output()
