@@ -319,13 +319,13 @@ def check(config: Config) -> None:
         )
     if config.training.loss == "sentences" and num_widths(config) > 1:
         wrong.append(f"training.num-widths must be 1 with loss sentences; got {config.training.num_widths}")
-    if config.training.batch_size % config.training.num_parts:
+    if config.training.batch_size % max(config.training.num_parts, 1):
         wrong.append(
             f"training.batch-size must be a multiple of training.num-parts, {config.training.num_parts}; "
             f"got {config.training.batch_size}"
         )
     if not config.data and config.corpus.tokenizer == "book":
-        wrong.append("corpus.tokenizer must be words, unigram or bpe for the embedded corpus")
+        wrong.append("corpus.tokenizer must be words, unigram or bpe for the embedded corpus; else give --data")
     if config.corpus.sampling and config.corpus.tokenizer != "unigram":
         wrong.append(f"corpus.sampling needs corpus.tokenizer unigram; got {config.corpus.tokenizer}")
     if not config.data and (config.valid or config.test):
@@ -353,7 +353,11 @@ def _wrong_devices(config: Config) -> list[str]:
         return [*wrong, str(error)]
     if shape is not None and place is not None and shape.size % place[1]:
         wrong.append(f"mesh {shape} has {shape.size} devices, which {place[1]} processes cannot share evenly")
-    if shape is not None and training.batch_tokens is None and training.batch_size % (shape.data * training.num_parts):
+    if (
+        shape is not None
+        and training.batch_tokens is None
+        and training.batch_size % (shape.data * max(training.num_parts, 1))
+    ):
         rows = f"{shape.data} × {training.num_parts}" if training.num_parts > 1 else f"{shape.data}"
         wrong.append(
             f"training.batch-size must be a multiple of the mesh's data{' × num-parts' * (training.num_parts > 1)}, "

@@ -271,6 +271,8 @@ def test_the_default_run_translates_and_aligns(tmp_path):
             "training.weight-decay must be left at its default",
         ),
         (["--training.momentum", "0.9"], "training.momentum belongs to optimizer sgd or momentum or rmsprop; got adam"),
+        (["--training.num-parts", "0"], "training.num-parts must be in [1, 65536]; got 0"),
+        (["--training.num-parts", "0", "--mesh", "data=2"], "training.num-parts must be in [1, 65536]; got 0"),
         (["--training.num-parts", "3"], "training.batch-size must be a multiple of training.num-parts, 3; got 64"),
         (["--resume", "nowhere"], "nowhere/config.json cannot be read: No such file"),
         (["--resume", "nowhere", "--seed", "3"], "--resume RUN keeps the run's settings"),
