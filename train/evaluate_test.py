@@ -92,7 +92,7 @@ def test_a_large_test_set_is_thinned_with_a_warning(run, monkeypatch):
     monkeypatch.setattr(evaluation, "CHUNK", 2)
     translator = Translator.load(run[0])
     pairs = [Pair(f"the cat sleeps {i} .", "le chat dort .") for i in range(8)]
-    with pytest.warns(UserWarning, match="every 3th of the 8 pairs is scored"):
+    with pytest.warns(UserWarning, match="only one in 3 of the 8 pairs is scored"):
         found = evaluation.evaluate(translator, pairs)
     assert found.pairs == pairs[::3]
     assert found.tokens == 15

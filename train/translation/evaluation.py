@@ -79,7 +79,7 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
     """
     if len(pairs) > MAX_PAIRS:
         step = -(-len(pairs) // MAX_PAIRS)
-        warnings.warn(f"every {step}th of the {len(pairs)} pairs is scored, for want of memory", stacklevel=2)
+        warnings.warn(f"only one in {step} of the {len(pairs)} pairs is scored, for want of memory", stacklevel=2)
         pairs = pairs[::step]
     texts: list[str] = []
     words: list[tuple[str, ...]] = []
@@ -215,15 +215,14 @@ def words_of(vocabulary: Vocabulary, text: str) -> list[str]:
 
 def known_translations(shown: Sequence[Translation], train: Iterable[Pair], translator: Translator) -> list[list[str]]:
     """Look up each source in the training pairs, which have one, several or no translations of it."""
-    known: dict[tuple[int, ...], list[str]] = {tuple(translator.source.encode(t.source_text)): [] for t in shown}
-    texts = {tuple(t.source): known[tuple(translator.source.encode(t.source_text))] for t in shown}
+    known: dict[tuple[str, ...], list[str]] = {tuple(t.source): [] for t in shown}
     for pair in train:
-        found = texts.get(tuple(words_of(translator.source, pair.source)))
+        found = known.get(tuple(words_of(translator.source, pair.source)))
         if found is not None:
             text = translator.target.join(words_of(translator.target, pair.target))
             if text not in found:
                 found.append(text)
-    return [texts[tuple(t.source)] for t in shown]
+    return [known[tuple(t.source)] for t in shown]
 
 
 def draw(translations: Sequence[Translation], folder: RunFolder) -> None:
