@@ -100,3 +100,11 @@ def test_a_large_test_set_is_thinned_with_a_warning(run, monkeypatch):
     whole = evaluation.evaluate(translator, pairs[:1])
     assert whole.texts == found.texts[:1]
     assert whole.links == found.links[:1]
+
+
+def test_sentences_of_unknown_words_have_their_own_known_translations(run):
+    translator = Translator.load(run[0])
+    train = [Pair("zyx zyx .", "eins ."), Pair("xyz xyz .", "zwei .")]
+    shown = translator([pair.source for pair in train])
+    assert translator.source.encode(train[0].source) == translator.source.encode(train[1].source)
+    assert evaluation.known_translations(shown, train, translator) == [["eins ."], ["zwei ."]]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from train.config import Config, ConfigError, ModelConfig
+from train.config import Config, ConfigError, ModelConfig, setting_name
 from train.translation.saved_run import SavedRun
 
 MAY_DIFFER = {"dropout", "dropout_words", "dropout_embedding", "dropout_output", "variational", "dtype"}
@@ -29,7 +29,7 @@ def load_weights(run: Path, config: Config) -> dict[str, np.ndarray]:
         "corpus": OF_VOCABULARIES,
     }
     differing = [
-        f"--{section}.{name.replace('_', '-')} {old}, not {new}"
+        f"--{setting_name(section, name)} {old}, not {new}"
         for section, names in fixed.items()
         for name in names
         if (old := getattr(getattr(theirs, section), name)) != (new := getattr(getattr(config, section), name))

@@ -168,9 +168,9 @@ class JaxLearner:
         return True
 
     def begin_with(self, weights: Mapping[str, np.ndarray]) -> None:
-        params = self._distribute(weights)
+        # Twice, since a step reuses the memory of both.
         average = None if self.state.average is None else self._distribute(weights)
-        self.state = self.state._replace(params=params, average=average)
+        self.state = self.state._replace(params=self._distribute(weights), average=average)
 
     def _distribute(self, weights: Mapping[str, np.ndarray]) -> Any:
         """Bring parameters by PyTorch's names to the devices."""

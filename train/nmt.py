@@ -22,8 +22,8 @@ from train.config import Config, ConfigError, DevicesConfig, setting_name
 from train.data import dataset
 from train.data.corpus import CorpusError
 from train.learner import DivergenceError, Learner, Report
-from train.manifest import DamageError
-from train.run_folder import RunFolder
+from train.manifest import DamageError, sha256
+from train.run_folder import WEIGHTS, RunFolder
 from train.signals import StopRequest
 from train.terminal import plain_output
 from train.translation.check_search import check_search
@@ -87,7 +87,8 @@ def run(command: Command, started: float) -> int:
     from train.recorder import RunRecorder
 
     learner = make_learner(config, data)
-    if weights is not None:
+    if config.init is not None and weights is not None:
+        processes.require_same({"the parameters of --init": sha256(config.init / WEIGHTS)})
         learner.begin_with(weights)
     leads = processes.is_lead()
     console.CONSOLE.quiet = not leads
