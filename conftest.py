@@ -27,7 +27,7 @@ from jaxtyping import install_import_hook
 gc.disable()  # until all is collected: what is imported stays, and need not be looked through again and again
 install_import_hook("jax_attn", "beartype.beartype")
 
-pytest_plugins = ["parity_tests.plugin"]  # imported after this file has run, and so under the hook
+pytest_plugins = ["parity_tests.your_port.plugin"]  # imported after this file has run, and so under the hook
 
 
 def pytest_configure(config: pytest.Config) -> None:

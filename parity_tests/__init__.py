@@ -1,25 +1,10 @@
-"""Hold jax_attn against torch_ref, or any PyTorch program against its JAX port (docs/parity.md).
+"""Hold any PyTorch program against its JAX port, and jax_attn against torch_ref (docs/parity.md).
 
-The harness, which everything else here uses:
+your_port      the harness: `compare`, `compare_training`, `find_divergence`, `find_update_divergence`, `tap`
+this_library   the proof of jax_attn: cases, planted faults, properties, trainings; `python -m parity_tests`
+zoo            the harness's own examination: ports of small models, right and with mistakes
 
-case                  the records: a case, its variants of inputs, its two sides
-numbers, tree         the inputs and weights that both sides are given; nested arguments by name
-torch_side, jax_side  one variant run in one framework: outputs and gradients by name
-taps                  intermediate tensors, recorded by name
-comparison            both sides run, their tensors measured, and the verdict
-
-Its users:
-
-cases                 the registry: every public name, its PyTorch twin and its inputs; third parties' twins
-training              whole trainings, step by step: `jax_attn`'s, and one's own (compare_training)
-golden, dump          PyTorch's side in a file, for a machine without PyTorch
-properties            statements that hold for any numbers, such as "masking equals deleting"
-faults                mistakes planted on purpose, in the code of either framework: the comparison must see each
-diagnosis             where two programs differ, and which known mistake explains it
-port                  `compare`: any PyTorch module and its JAX port in one call
-report                tables and a page: `python -m parity_tests`
-zoo                   ports of small models, right and with mistakes: how many are caught, located and explained
-plugin                the fixture `parity` for pytest
+your_port imports neither jax_attn nor torch_ref.
 """
 
 import sys
@@ -28,17 +13,17 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parity_tests.case import Case, JaxSide, TorchSide, Variant
-    from parity_tests.comparison import Measurement, compare_case
-    from parity_tests.diagnosis.bisect import Divergence, find_divergence
-    from parity_tests.golden import GoldenError, load_golden
-    from parity_tests.jax_side import jax_function, linen_module
-    from parity_tests.port.compare import compare
-    from parity_tests.port.report import Report
-    from parity_tests.taps import tap, tapped
-    from parity_tests.torch_side import torch_function, torch_module
-    from parity_tests.training.comparison import TrainingReport, compare_training
-    from parity_tests.training.updates import UpdateDivergence, find_update_divergence
+    from parity_tests.your_port.compare import compare
+    from parity_tests.your_port.golden import GoldenError, load_golden
+    from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, Variant
+    from parity_tests.your_port.measure.comparison import Measurement, compare_case
+    from parity_tests.your_port.measure.jax_side import jax_function
+    from parity_tests.your_port.measure.torch_side import torch_function, torch_module
+    from parity_tests.your_port.place.bisect import Divergence, find_divergence
+    from parity_tests.your_port.place.taps import tap, tapped
+    from parity_tests.your_port.report import Report
+    from parity_tests.your_port.training.comparison import TrainingReport, compare_training
+    from parity_tests.your_port.training.updates import UpdateDivergence, find_update_divergence
 
 EXTRA = ("equinox", "jinja2", "pytest", "rich", "scipy", "torch", "tyro")
 """What the extra `torch` installs, by the names of the imports."""
@@ -59,16 +44,16 @@ if sys.argv[0] == "-m":  # Python is about to run one of the programs
         sys.exit(f"error: {error}")
 
 _PLACES = {
-    "case": ("Case", "JaxSide", "TorchSide", "Variant"),
-    "comparison": ("Measurement", "compare_case"),
-    "diagnosis.bisect": ("Divergence", "find_divergence"),
+    "measure.case": ("Case", "JaxSide", "TorchSide", "Variant"),
+    "measure.comparison": ("Measurement", "compare_case"),
+    "place.bisect": ("Divergence", "find_divergence"),
     "training.updates": ("UpdateDivergence", "find_update_divergence"),
     "golden": ("GoldenError", "load_golden"),
-    "jax_side": ("jax_function", "linen_module"),
-    "port.compare": ("compare",),
-    "port.report": ("Report",),
-    "taps": ("tap", "tapped"),
-    "torch_side": ("torch_function", "torch_module"),
+    "measure.jax_side": ("jax_function",),
+    "compare": ("compare",),
+    "report": ("Report",),
+    "place.taps": ("tap", "tapped"),
+    "measure.torch_side": ("torch_function", "torch_module"),
     "training.comparison": ("TrainingReport", "compare_training"),
 }
 """File -> the names that it exports. They are imported when they are first used: pytest imports this package wherever
@@ -79,7 +64,7 @@ def __getattr__(name: str) -> Any:
     for place, names in _PLACES.items():
         if name in names:
             try:
-                return getattr(import_module(f"{__name__}.{place}"), name)
+                return getattr(import_module(f"{__name__}.your_port.{place}"), name)
             except ModuleNotFoundError:
                 _require_extra()
                 raise
@@ -103,7 +88,6 @@ __all__ = [
     "find_divergence",
     "find_update_divergence",
     "jax_function",
-    "linen_module",
     "load_golden",
     "tap",
     "tapped",

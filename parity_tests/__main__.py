@@ -21,24 +21,22 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from parity_tests.case import Case
-from parity_tests.cases import CASES
-from parity_tests.comparison import compare_case
-from parity_tests.faults import FAULTS, Fault
-from parity_tests.jax_side import forget_programs
-from parity_tests.report.page import as_page
-from parity_tests.report.tables import (
+from parity_tests.this_library.cases import CASES
+from parity_tests.this_library.faults import FAULTS, Fault
+from parity_tests.this_library.report.page import as_page
+from parity_tests.this_library.report.tables import (
     FaultRow,
-    Row,
     TrainingRow,
     as_fault_table,
     as_json,
-    as_table,
     as_training_table,
-    summarize,
     summarize_training,
 )
-from parity_tests.training.training import COMPARISONS, TRAININGS, Training
+from parity_tests.this_library.trainings import COMPARISONS, TRAININGS, Training
+from parity_tests.your_port.measure.case import Case
+from parity_tests.your_port.measure.comparison import compare_case
+from parity_tests.your_port.measure.jax_side import forget_programs
+from parity_tests.your_port.measure.tables import Row, as_table, summarize
 
 CONSOLE = Console(highlight=False)
 

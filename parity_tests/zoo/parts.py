@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from parity_tests.taps import tap
+from parity_tests.your_port.place.taps import tap
 from parity_tests.zoo.port import Bug
 
 

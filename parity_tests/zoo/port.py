@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from parity_tests.port.report import Report
+from parity_tests.your_port.report import Report
 
 PROGRAM = ""
 """The place of a mistake in the outermost module's own code."""

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import torch
 
-from parity_tests.port.compare import compare
-from parity_tests.port.report import Report
+from parity_tests.your_port.compare import compare
+from parity_tests.your_port.report import Report
 from parity_tests.zoo import convolution, embeddings, losses, recurrent, transformer
 from parity_tests.zoo.port import Bug, Port
 

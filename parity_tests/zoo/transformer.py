@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from flax import nnx
 
-from parity_tests.taps import tap
+from parity_tests.your_port.place.taps import tap
 from parity_tests.zoo.parts import attend, attention_bugs, causal, dense, merge, split
 from parity_tests.zoo.port import PROGRAM, Bug, Port
 

@@ -1,0 +1,288 @@
+"""The command on fake measurements, and the inputs, the comparison of outputs, the turns and the processes alone."""
+
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks import __main__ as command
+from benchmarks import measure, process
+from benchmarks.inputs import BUCKET_STEPS, EOS, FIRST_WORD, PAD, W1, W2, J, draw_sources, draw_training
+from benchmarks.limits import training_needs
+from benchmarks.measure import DisagreementError, Entry, Measured, Spread, require_agreement, take_turns
+from benchmarks.measure import measure as measure_workload
+from benchmarks.process import Worker, WorkerError
+from benchmarks.report import describe_changes
+from benchmarks.torch_side import tuned_model
+from benchmarks.workloads import CEILINGS, RATIOS, WORKLOADS, Agreement, Ratio
+
+KEYS = {
+    *("w1_train_vs_reference", "w1_train_vs_tuned", "w2_train_vs_reference", "w2_train_vs_tuned", "j_train_vs_tuned"),
+    *("w1_attention_overhead", "w2_attention_overhead", "additive_forward", "additive_backward"),
+    *("additive_forward_vs_compiled", "additive_backward_vs_compiled"),
+    *("additive_forward_memory", "additive_backward_memory", "dot_forward_vs_sdpa", "dot_backward_vs_sdpa"),
+    *("masked_softmax", "recurrent_vs_nn_lstm", "greedy_vs_tuned", "greedy_vs_reference", "beam_vs_tuned"),
+    *("w1_start_seconds", "w2_start_seconds"),
+}
+
+
+class FakeMachine:
+    """Every implementation takes one second and one megabyte for each letter of its name, times its factor."""
+
+    def __init__(self):
+        self.factors: dict[tuple[str, str], float] = {("start", "w1"): 0.5, ("start", "w2"): 2.0}
+        self.errors: dict[str, Exception] = {}
+
+    def measure(self, workload, *rest):
+        if workload.name in self.errors:
+            raise self.errors[workload.name]
+        entries = {}
+        for name in (implementation.name for implementation in workload.implementations):
+            seconds = len(name) * self.factors.get((workload.name, name), 1.0)
+            entries[name] = Entry((seconds, 2 * seconds, seconds), 0.1, len(name) << 20)
+        return Measured(workload, entries, {"compiled": "no compiler"} if workload.name == "masked_softmax" else {})
+
+
+@pytest.fixture(autouse=True)
+def machine(monkeypatch):
+    fake = FakeMachine()
+    monkeypatch.setattr(measure, "measure", fake.measure)
+    monkeypatch.setattr(measure, "find_device", lambda: "cpu")
+    return fake
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["speed", *map(str, arguments)])
+    return command.main()
+
+
+def test_every_ratio_has_its_implementations():
+    assert {ratio.name for ratio in RATIOS} == KEYS
+    for ratio in RATIOS:
+        names = {implementation.name for implementation in WORKLOADS[ratio.workload].implementations}
+        assert {*ratio.numerator, ratio.denominator} - {None} <= names, ratio.name
+    for workload in WORKLOADS.values():
+        assert workload.limit.keys() <= CEILINGS.keys()
+
+
+def test_the_json_and_the_report_have_everything(monkeypatch, tmp_path, capsys):
+    assert run(monkeypatch, "--json", tmp_path / "all.json") == 0
+    written = json.loads((tmp_path / "all.json").read_text())
+    assert set(written["ratios"]) == KEYS
+    assert written["ratios"]["w1_train_vs_reference"] == 9 / 4  # in each round: the second is twice as slow
+    assert written["spreads"]["w1_train_vs_reference"] == 0
+    assert written["ratios"]["w1_train_vs_tuned"] == 5 / 4  # "compiled" is slower
+    assert written["ratios"]["additive_forward_memory"] == 9 / 4
+    assert (written["met"]["w1_start_seconds"], written["met"]["w2_start_seconds"]) == (True, False)
+    assert set(written["workloads"]) == set(WORKLOADS)
+    assert written["ceilings"] == {name: {"JAX": 1 / 3, "PyTorch": 1 / 7} for name in CEILINGS}
+    softmax = written["workloads"]["masked_softmax"]["implementations"]
+    assert softmax["ours"]["share_of_limit"] == pytest.approx(2 * 4 * 8 * 512 * 512 * 3 / 4)  # JAX's ceiling is higher
+    assert written["workloads"]["w1_train"]["implementations"]["without attention"]["share_of_limit"] is None
+    lines = capsys.readouterr().out.splitlines()
+    for name in WORKLOADS:
+        assert any(line.startswith(f"{name} (") for line in lines), name
+    assert any(line.startswith("left out of masked_softmax: compiled (no compiler)") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("masked",), ["masked_softmax"]),
+        (("w1_attention_overhead",), ["w1_train"]),
+        (("w1", "softmax"), ["w1_train", "masked_softmax", "start"]),
+        ((), list(WORKLOADS)),
+    ],
+)
+def test_only_takes_workloads_ratios_and_parts_of_them(words, names):
+    assert [workload.name for workload in command.select_workloads(words)] == names
+
+
+def test_wrong_options_say_what_is_wrong(monkeypatch, tmp_path, capsys):
+    other = tmp_path / "other.json"
+    other.write_text("{}")
+    for words, message in (
+        (("--only", "masked_softmax", "w7"), "no workload and no ratio contains w7. The workloads are w1_train"),
+        (("--json", other), "the file exists already"),
+        (("--check", tmp_path / "none.json"), "No such file"),
+        (("--check", other), "not a file that --json has written"),
+    ):
+        assert run(monkeypatch, *words) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_a_regression_fails_the_check(monkeypatch, machine, tmp_path, capsys):
+    file = tmp_path / "earlier.json"
+    assert run(monkeypatch, "--only", "softmax", "--json", file) == 0
+    assert run(monkeypatch, "--only", "softmax", "--check", file) == 0
+    machine.factors["masked_softmax", "ours"] = 2.0
+    capsys.readouterr()
+    assert run(monkeypatch, "--only", "softmax", "additive_forward", "--check", file) == 1
+    lines = capsys.readouterr().out.splitlines()
+    (fell,) = (line for line in lines if "FELL" in line)
+    assert fell.startswith("masked_softmax: 2.25 earlier, 1.12 now (-50%, noise 10%)")
+    assert "warning: additive_forward was not measured earlier" in lines
+
+
+@pytest.mark.parametrize("error", [DisagreementError("ours: the error of output is 1"), WorkerError("w: ours failed")])
+def test_a_failure_fails_the_run_and_the_others_are_measured(monkeypatch, machine, capsys, error):
+    machine.errors["additive_forward"] = error
+    assert run(monkeypatch, "--only", "additive") == 1
+    printed = capsys.readouterr().out
+    assert f"FAILED: {error}" in printed
+    assert "additive_backward_memory" in printed
+
+
+HIGH, LOW = Ratio("high", "w", ("reference",)), Ratio("low", "w", ("ours",), "without", lower_is_better=True)
+
+
+@pytest.mark.parametrize(
+    ("high", "low", "fallen"),
+    [
+        ((10.0, 0.0), (1.2, 0.0), []),
+        ((8.5, 0.0), (1.2, 0.0), ["high"]),
+        ((20.0, 0.0), (1.4, 0.0), ["low"]),  # more overhead is worse
+        ((10.0, 0.0), (0.6, 0.0), []),
+        ((8.5, 2.0), None, []),  # within the noise
+        ((7.5, 2.0), None, ["high"]),
+        ((float("nan"), 0.0), None, ["high"]),
+    ],
+)
+def test_a_ratio_falls_by_more_than_the_noise(high, low, fallen):
+    def results(cores, **ratios):
+        values, spreads = ({name: part and part[i] for name, part in ratios.items()} for i in (0, 1))
+        return {
+            "ratios": values,
+            "spreads": spreads,
+            "machine": {"cpu": "a", "cores": cores, "device": "cpu", "gpu": None},
+        }
+
+    earlier, now = results(2, high=(10.0, 0.1), low=(1.2, 0.01)), results(64, high=high, low=low)
+    warning, *lines = describe_changes(now, earlier, (HIGH, LOW)).items()
+    assert [line.partition(":")[0] for line, fell in lines if fell] == fallen
+    assert "a, 2 cores, no GPU; this is a, 64 cores" in warning[0]
+
+
+def test_implementations_take_turns_and_the_first_of_many_short_calls_does_not_count():
+    order: list[tuple[str, int]] = []
+
+    def make_run(name, seconds):
+        def run(times):
+            order.append((name, times))
+            return [seconds if times > 1 or seconds > 0.3 else 1.5 * seconds] * times
+
+        return run
+
+    taken = take_turns({"a": make_run("a", 0.1), "b": make_run("b", 2.0), "c": make_run("c", 3.0)}, rounds=2)
+    assert taken == {"a": [0.1] * 2, "b": [2.0] * 2, "c": [3.0] * 2}
+    a, b, c = [("a", 1), ("a", 2)], ("b", 1), ("c", 1)
+    assert order == [a[0], b, c, *a, b, c, b, c, *a]
+    assert take_turns({"a": lambda times: [0.0] * times}, rounds=1) == {"a": [0.0]}
+
+
+def test_the_spread_is_the_distance_between_the_quartiles():
+    assert Spread.of([1.0, 2.0, 3.0, 4.0, 100.0]) == Spread(3.0, 2.0)
+    assert Spread.of([2.0]) == Spread(2.0, 0.0)
+
+
+EXPECTED = {"output": np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({"output": EXPECTED["output"] + np.float32(1e-3)}, "the error of output is 0.00025"),
+        ({"output": EXPECTED["output"] * np.nan}, "the error of output is nan"),
+        ({"output": EXPECTED["output"][:1]}, r"output is \[1, 2\], expected \[2, 2\]"),
+        ({"other": EXPECTED["output"]}, "the outputs are .'other'."),
+    ],
+)
+def test_a_difference_is_an_error(found, words):
+    with pytest.raises(DisagreementError, match=words):
+        require_agreement("w", found, EXPECTED, Agreement(1e-5))
+    near = {"output": EXPECTED["output"] + np.float32(4e-6)}
+    assert require_agreement("w", near, EXPECTED, Agreement(1e-5)) == pytest.approx(1e-6, rel=0.1)
+
+
+def test_where_ids_may_differ_their_scores_may_too():
+    expected = {"scores": np.ones(40, np.float32), "ids": np.zeros((40, 3), np.int64)}
+    found = {name: x.copy() for name, x in expected.items()}
+    found["ids"][7, 1], found["scores"][7] = 5, 9.0
+    assert require_agreement("w", found, expected, Agreement(1e-5, ids=0.03)) == 0
+    with pytest.raises(DisagreementError, match="differs in 1 of 40 rows"):
+        require_agreement("w", found, expected, Agreement(1e-5))
+    found["scores"][8] = 1.1
+    with pytest.raises(DisagreementError, match=r"the error of scores is 0\.1"):
+        require_agreement("w", found, expected, Agreement(1e-5, ids=0.03))
+
+
+@pytest.mark.parametrize("translator", [W1, W2, J], ids=lambda translator: translator.name)
+def test_sentences_are_words_that_end_in_eos_and_adam_copies_every_parameter(translator):
+    for group in draw_training(translator.name):
+        for ids, lens, first in ((group.sources, group.source_lens, 0), (group.targets, group.target_lens, 1)):
+            position, last = np.arange(ids.shape[-1]), lens[..., None] - 1
+            words = (position >= first) & (position < last)
+            assert ((ids >= FIRST_WORD) & (ids < translator.encoder["vocab_size"]))[words].all()
+            assert (ids[np.broadcast_to(position == last, ids.shape)] == EOS).all()
+            assert (ids[np.broadcast_to(position > last, ids.shape)] == PAD).all()
+            assert lens.max() <= ids.shape[-1]
+    counted = sum(p.numel() for p in tuned_model(translator).parameters())
+    assert training_needs(translator)["copy"] == pytest.approx(28 * counted, rel=0.05)
+
+
+def test_the_inputs_have_the_promised_sizes_and_are_the_same_each_time():
+    (group,) = draw_training("w1")
+    assert group.sources.shape == (16, 64, 10)
+    assert (group.target_lens > 0).sum() == (group.source_lens > 0).sum() == 1000
+    longest = 0
+    for group, steps in zip(draw_training("j"), BUCKET_STEPS, strict=True):  # sorted, of 2048 padded tokens
+        count, rows, length = group.sources.shape
+        assert count == steps
+        assert 2048 - length < rows * length <= 2048
+        assert group.source_lens.min() > longest
+        longest = group.source_lens.max()
+        assert group.num_labels > 0.7 * rows * length * count
+    for one, other in zip(draw_sources(), draw_sources(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+MB = 2**20
+
+
+def hold_64_mb():
+    first = np.ones(64 * MB, np.uint8)
+    return first + first  # another 64 MB at the same time
+
+
+def abort():
+    os.write(2, b"out of luck\n")
+    os.abort()
+
+
+def test_a_process_answers_has_its_environment_and_says_why_it_failed():
+    with Worker("w: ours", {"SPEED_TEST": "3"}) as worker:
+        assert worker.ask(os.getpid) != os.getpid()
+        assert worker.ask(os.getenv, "SPEED_TEST") == "3"
+        assert "SPEED_TEST" not in os.environ
+        with pytest.raises(WorkerError, match=r"(?s)w: ours failed: .*invalid literal for int"):
+            worker.ask(int, "three")
+        with pytest.raises(WorkerError, match=r"(?s)w: ours failed: .*out of luck"):
+            worker.ask(abort)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the high-water mark")
+def test_the_peak_is_that_of_the_call():
+    assert 120 * MB < process._linux_peak(hold_64_mb) < 160 * MB
+
+
+@pytest.mark.slow
+def test_a_workload_is_measured_in_processes_of_its_own():
+    reports = []
+    result = measure_workload(WORKLOADS["masked_softmax"], "cpu", None, reports.append)
+    assert set(result.entries) == {"ours", "reference", "tuned", "naive jnp"}
+    assert set(result.left_out) == {"compiled"}
+    assert all(len(entry.seconds) == 11 for entry in result.entries.values())
+    assert "masked_softmax: round 11 of 11" in reports
+    assert all(entry.peak_bytes > 7 << 20 for entry in result.entries.values())

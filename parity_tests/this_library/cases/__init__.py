@@ -1,0 +1,49 @@
+"""The registry: every public name of jax_attn, with its PyTorch twin and its inputs.
+
+The tests, the report and the speed table read it, so that what is measured is what is proved. Inputs are seeded: random
+and ragged, with several keys (with one key every weight is 1, whatever the score), a single key, an empty row in both
+meanings, scores of ±1e4, NaN where nothing attends, more leading axes and none.
+"""
+
+import jax_attn
+from parity_tests.this_library.cases.functional import FUNCTIONAL_CASES
+from parity_tests.this_library.cases.jax_twins import JAX_TWIN_CASES
+from parity_tests.this_library.cases.models import MODEL_CASES
+from parity_tests.this_library.cases.modules import MODULE_CASES
+from parity_tests.this_library.cases.search import SEARCH_CASES
+from parity_tests.this_library.cases.torch_twins import TORCH_TWIN_CASES
+from parity_tests.your_port.measure.case import Case
+
+CASES: tuple[Case, ...] = (
+    *FUNCTIONAL_CASES,
+    *SEARCH_CASES,
+    *MODULE_CASES,
+    *MODEL_CASES,
+    *TORCH_TWIN_CASES,
+    *JAX_TWIN_CASES,
+)
+
+WITHOUT_CASE: dict[str, str] = {
+    "SearchResult": "a record: greedy_search and beam_search compare its fields",
+    "Memory": "a record: the attention modules are compared over one",
+    "Attention": "the base class: each attention module is compared",
+    "MLPAttention": "an older name of AdditiveAttention",
+    "EncoderOutput": "a record: Seq2SeqEncoder compares its fields",
+    "DecoderMemory": "a record: Seq2SeqAttentionDecoder compares its initial state, and steps over it",
+    "DecoderState": "a record: Seq2SeqAttentionDecoder compares its fields after a step",
+    "show_heatmaps": "draws, and computes nothing",
+    "show_alignments": "draws, and computes nothing",
+    "DecoderKeepMasks": "a record of arguments: Seq2SeqAttentionDecoder is given one",
+    "EncoderKeepMasks": "a record of arguments: Seq2SeqEncoder is given one",
+    "KeepMasks": "a record of arguments: EncoderDecoder is given one",
+}
+
+
+def find_case(name: str) -> Case:
+    """Return the case with this name."""
+    return next(case for case in CASES if case.name == name)
+
+
+def public_names() -> set[str]:
+    """Return the names that need a case or a reason."""
+    return set(jax_attn.__all__)

@@ -1,0 +1,239 @@
+"""Our modules against PyTorch's own: `nn.LSTM`, `nn.GRU`, its attention and its cross entropy.
+
+They compute the same as ours once the arguments are translated:
+
+    nn.LSTM, nn.GRU                     lengths are a packed sequence; weights and state are ours, name by name
+    F.scaled_dot_product_attention      `attn_mask` has our polarity (True = may attend); an empty row gives 0, as ours
+    nn.MultiheadAttention               both its masks have the other polarity (True = hidden), the rows of
+                                        `in_proj_weight` are those of W_q, W_k and W_v, and the weights of the heads are
+                                        returned one by one with `average_attn_weights=False`
+    F.cross_entropy                     the label −100 is what `mask` hides; "mean" is over the others, our "tokens";
+                                        `label_smoothing` is ours
+
+`twin_differences` lists where they differ. Their inputs are finite: only our modules allow NaN where nothing attends.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import product
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+import jax_attn
+from parity_tests.this_library.cases.functional import ints
+from parity_tests.this_library.cases.modules import size
+from parity_tests.this_library.sides import linen_module
+from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide, Variant, random_for
+from parity_tests.your_port.measure.jax_side import jax_function
+from parity_tests.your_port.measure.torch_side import torch_function, torch_module
+
+WIDE, ONCE = ("float64", "float32"), ("float64",)
+
+# nn.LSTM and nn.GRU
+
+TIME, FEATURES, HIDDEN = 5, 3, 4
+
+
+def recurrent_inputs(seed: str, name: str, layers: int, both: bool) -> dict[str, Any]:
+    """Draw inputs, lengths and a state."""
+    rng = random_for(seed, str(layers), str(both))
+    h, c = (rng.normal(size=(layers * (1 + both), 3, HIDDEN)) for _ in range(2))
+    inputs = rng.normal(size=(3, TIME, FEATURES))
+    return {"inputs": inputs, "valid_lens": ints(2, TIME, 1), "initial_state": (h, c) if name == "LSTM" else h}
+
+
+def recurrent_variants(name: str) -> Iterator[Variant]:
+    """Run packed and at full length, from a given state and from none."""
+    for layers, both, biased in ((1, False, True), (2, True, True), (3, False, False)):
+        inputs = recurrent_inputs(name, name, layers, both)
+        options = {"num_layers": layers, "bidirectional": both, "use_bias": biased}
+        words = f"{layers} layers, {'both directions' if both else 'forward'}, {'biases' if biased else 'no biases'}"
+        dtypes = DTYPES if both else ONCE
+        yield Variant(f"{words}, packed", inputs, options, dtypes=dtypes, slow=layers == 3)
+        full = {**inputs, "valid_lens": ints(*[TIME] * 3)}
+        yield Variant(f"{words}, full length", full, options, dtypes=dtypes, slow=layers > 1)
+        nothing = {**inputs, "valid_lens": None, "initial_state": None}
+        yield Variant(f"{words}, no lengths, no state", nothing, options, dtypes=ONCE, slow=layers > 1)
+
+
+def torch_recurrent(name: str, options: Any, inputs: Any) -> Any:
+    sizes, both = (size(inputs, "inputs"), HIDDEN, options["num_layers"]), options["bidirectional"]
+    return getattr(torch.nn, name)(*sizes, bias=options["use_bias"], batch_first=True, bidirectional=both)
+
+
+def run_library(module: Any, inputs: Any) -> Any:
+    """Call nn.LSTM or nn.GRU, over a packed sequence wherever there is padding."""
+    x, lens, state = inputs["inputs"], inputs["valid_lens"], inputs["initial_state"]
+    if lens is None or bool((lens == x.shape[1]).all()):
+        return module(x, state)
+    packed, state = module(pack_padded_sequence(x, lens, batch_first=True, enforce_sorted=False), state)
+    return pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])[0], state
+
+
+def recurrent_case(name: str) -> Case:
+    return Case(
+        f"{name} (nn.{name})",
+        tuple(recurrent_variants(name)),
+        torch_module(lambda options, inputs: torch_recurrent(name, options, inputs), run_library),
+        linen_module(lambda options, dtype: getattr(jax_attn, name)(HIDDEN, **options, param_dtype=dtype)),
+        ("outputs", "state"),
+        slow_dtypes=("float32", "bfloat16"),
+    )
+
+
+# F.scaled_dot_product_attention
+
+
+def dot_product_variants(seed: str, dtypes: tuple[str, ...]) -> Iterator[Variant]:
+    """Draw queries, keys and values `[B, heads, T, D]`. Only the first of the dtypes gets every kind of mask."""
+    rng = random_for(seed)
+    inputs: dict[str, Any] = {name: rng.normal(size=(3, 2, 5, 4)) for name in ("queries", "keys", "values")}
+    inputs |= {"valid_lens": None, "mask": None}
+    mask = rng.random((3, 2, 5, 5)) < 0.6
+    mask[0, :, 1] = False
+    plain, lens, once = {"causal": False, "scaled": True}, ints(2, 0, 5), dtypes[:1]
+    yield Variant("nothing masked", inputs, plain, dtypes=once)
+    yield Variant("lengths, an empty row", {**inputs, "valid_lens": lens}, plain, dtypes=dtypes)
+    yield Variant("mask and lengths", {**inputs, "mask": mask, "valid_lens": lens}, plain, dtypes=once)
+    for words, length in (("more queries", 7), ("more keys", 3)):
+        queries = rng.normal(size=(3, 2, length, 4))
+        yield Variant(f"causal, {words}", {**inputs, "queries": queries}, {**plain, "causal": True}, dtypes=once)
+    yield Variant("not scaled", inputs, {**plain, "scaled": False}, dtypes=once)
+
+
+def torch_dot_product(inputs: Any, options: Any) -> Any:
+    mask, lens, keys = inputs["mask"], inputs["valid_lens"], inputs["keys"]
+    if lens is not None:
+        short = torch.arange(keys.shape[-2]) < lens[:, None, None, None]
+        mask = short if mask is None else mask & short
+    scale = None if options["scaled"] else 1.0
+    arrays = (inputs["queries"], keys, inputs["values"], mask)
+    return F.scaled_dot_product_attention(*arrays, is_causal=options["causal"], scale=scale)
+
+
+def our_dot_product(library: Any, module: Any, inputs: Any, options: Any) -> Any:
+    """Call the dot-product attention of either library."""
+    queries, keys, lens, mask = (inputs[name] for name in ("queries", "keys", "valid_lens", "mask"))
+    if options["causal"]:
+        mask = library.causal_mask(queries.shape[-2], keys.shape[-2])
+    lens = None if lens is None else lens[:, None][:, np.zeros(queries.shape[1], int)]  # one for each head
+    return module(queries, keys, inputs["values"], lens, mask)[0]
+
+
+def jax_dot_product(inputs: Any, options: Any) -> Any:
+    module = jax_attn.DotProductAttention(scaled=options["scaled"])
+    return our_dot_product(jax_attn, partial(module.apply, {}, return_weights=False), inputs, options)
+
+
+# nn.MultiheadAttention
+
+
+def multi_head_variants() -> Iterator[Variant]:
+    rng = random_for("nn.MultiheadAttention")
+    mask = rng.random((2, 5)) < 0.6
+    mask[:, 0] = True
+    for (key_size, value_size), biased in product(((8, 8), (6, 3)), (True, False)):
+        shapes = {"queries": (3, 2, 8), "keys": (3, 5, key_size), "values": (3, 5, value_size)}
+        arrays = {name: rng.normal(size=shape) for name, shape in shapes.items()}
+        inputs = {**arrays, "valid_lens": ints(2, 5, 3), "mask": None}
+        options = {"num_hiddens": 8, "num_heads": 2, "use_bias": biased}
+        kind = f"{'one weight for all' if key_size == 8 else 'a weight each'}, {'biases' if biased else 'no biases'}"
+        yield Variant(f"{kind}, lengths", inputs, options, dtypes=DTYPES if biased else ONCE)
+        if key_size == 8 and biased:
+            yield Variant(f"{kind}, nothing masked", {**inputs, "valid_lens": None}, options, dtypes=ONCE)
+            yield Variant(f"{kind}, mask and lengths", {**inputs, "mask": mask}, options, dtypes=ONCE)
+
+
+def torch_multi_head(options: Any, inputs: Any) -> torch.nn.Module:
+    sizes = {"kdim": size(inputs, "keys"), "vdim": size(inputs, "values")}
+    heads = (options["num_hiddens"], options["num_heads"])
+    return torch.nn.MultiheadAttention(*heads, bias=options["use_bias"], batch_first=True, **sizes)
+
+
+def run_multi_head(module: Any, inputs: Any) -> Any:
+    """Call it with masks that say what is hidden; it returns the weights of each head."""
+    lens, mask, keys = inputs["valid_lens"], inputs["mask"], inputs["keys"]
+    padding = None if lens is None else torch.arange(keys.shape[1]) >= lens[:, None]
+    hidden = None if mask is None else ~mask
+    arrays = (inputs["queries"], keys, inputs["values"], padding)
+    return module(*arrays, attn_mask=hidden, average_attn_weights=False)
+
+
+def split_projections(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the weights of nn.MultiheadAttention as ours."""
+    if "in_proj_weight" in weights:
+        projections = jnp.split(weights["in_proj_weight"], 3)
+    else:
+        projections = [weights[f"{name}_proj_weight"] for name in "qkv"]
+    ours = dict(zip(("W_q.weight", "W_k.weight", "W_v.weight"), projections, strict=True))
+    if "in_proj_bias" in weights:
+        ours |= zip(("W_q.bias", "W_k.bias", "W_v.bias"), jnp.split(weights["in_proj_bias"], 3), strict=True)
+    outer = {name: value for name, value in weights.items() if name.startswith("out_proj.")}
+    return ours | {name.replace("out_proj", "W_o"): value for name, value in outer.items()}
+
+
+def jax_multi_head() -> JaxSide:
+    ours = linen_module(lambda options, dtype: jax_attn.MultiHeadAttention(**options, param_dtype=dtype))
+    return JaxSide(lambda weights, inputs, options: ours.call(split_projections(weights), inputs, options))
+
+
+# F.cross_entropy
+
+
+def loss_variants() -> Iterator[Variant]:
+    rng = random_for("cross entropy")
+    logits, labels = rng.normal(size=(3, 4, 6)) * 2, rng.integers(0, 6, (3, 4)).astype(np.int32)
+    ignored = np.where(np.arange(4) >= ints(1, 4, 2)[:, None], -100, labels)
+    for smoothing, reduction in product((0.0, 0.1), ("tokens", "sentences", "none")):
+        options = {"label_smoothing": smoothing, "reduction": reduction}
+        inputs = {"logits": logits, "labels": ignored}
+        yield Variant(f"{reduction}, smoothed by {smoothing}", inputs, options, dtypes=WIDE)
+    yield Variant("every label counts", {"logits": logits, "labels": labels}, options, dtypes=ONCE)
+    yield Variant("smoothed by 1", inputs, {**options, "label_smoothing": 1.0}, dtypes=ONCE)
+
+
+def torch_cross_entropy(inputs: Any, options: Any) -> Any:
+    """Call it over `[B · T, N]`: with more axes it expects the classes second."""
+    logits, labels, how = inputs["logits"], inputs["labels"].long(), options["reduction"]
+    reduction, smoothing = "mean" if how == "tokens" else "none", options["label_smoothing"]
+    arrays = logits.flatten(0, -2), labels.flatten()
+    loss = F.cross_entropy(*arrays, reduction=reduction, label_smoothing=smoothing)
+    if reduction == "mean":
+        return loss
+    return loss.reshape(labels.shape) if how == "none" else loss.reshape(labels.shape).mean(-1)
+
+
+def our_cross_entropy(library: Any, inputs: Any, options: Any) -> Any:
+    """Call the cross entropy of either library, with −100 as what the mask hides."""
+    labels = inputs["labels"]
+    return library.masked_cross_entropy(inputs["logits"], labels, mask=labels != -100, **options)
+
+
+TORCH_TWIN_CASES = (
+    recurrent_case("LSTM"),
+    recurrent_case("GRU"),
+    Case(
+        "DotProductAttention (F.scaled_dot_product_attention)",
+        tuple(dot_product_variants("F.scaled_dot_product_attention", DTYPES)),
+        torch_function(torch_dot_product),
+        jax_function(jax_dot_product),
+    ),
+    Case(
+        "MultiHeadAttention (nn.MultiheadAttention)",
+        tuple(multi_head_variants()),
+        torch_module(torch_multi_head, run_multi_head),
+        jax_multi_head(),
+        ("context", "weights"),
+    ),
+    Case(
+        "masked_cross_entropy (F.cross_entropy)",
+        tuple(loss_variants()),
+        torch_function(torch_cross_entropy),
+        jax_function(partial(our_cross_entropy, jax_attn)),
+    ),
+)

@@ -1,0 +1,337 @@
+"""Each stated difference is shown: a new version that takes one away fails here."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+from flax import nnx
+from torch.nn import functional as F  # noqa: N812
+from torch.nn.utils.rnn import pack_padded_sequence
+
+import jax_attn
+import torch_ref
+from parity_tests.this_library.cases.twin_differences import NOT_THE_SAME
+from parity_tests.your_port.measure.case import random_for
+
+SHOWN: set[str] = set()
+
+
+def shows(*names: str) -> Callable:
+    """The test is the proof of these differences."""
+    SHOWN.update(names)
+    return lambda test: test
+
+
+def draw(*shape: int, seed: str = "") -> np.ndarray:
+    return random_for("differences", seed, str(shape)).normal(size=shape).astype(np.float32)
+
+
+def run(module: nn.Module, *args: Any, params: Any = None, **kwargs: Any) -> Any:
+    """A Linen module's call, compiled; NumPy arrays become JAX's."""
+    options = {name: kwargs.pop(name) for name in ("deterministic",) if name in kwargs}
+    call = jax.jit(lambda params, args, kwargs: module.apply(params or {}, *args, **kwargs, **options))
+    return call(params, args, kwargs)
+
+
+def random_params(module: nn.Module, *inputs: Any) -> Any:
+    shapes = jax.eval_shape(module.init, jax.random.key(0), *map(jnp.asarray, inputs))
+    return jax.tree.map(lambda leaf: draw(*leaf.shape, seed="parameters"), {"params": shapes["params"]})
+
+
+def tensors(*arrays: np.ndarray) -> tuple[torch.Tensor, ...]:
+    return tuple(map(torch.tensor, arrays))
+
+
+def test_every_difference_is_shown() -> None:
+    assert NOT_THE_SAME.keys() == SHOWN
+
+
+# nn.LSTM, nn.GRU
+
+X, LENS = draw(2, 4, 3), np.array([4, 2], np.int32)
+
+
+@shows("nn.LSTM, nn.GRU: an empty sequence")
+def test_a_packed_sequence_is_never_empty() -> None:
+    with pytest.raises(RuntimeError, match="greater than 0"):
+        pack_padded_sequence(torch.tensor(X), torch.tensor([4, 0]), batch_first=True, enforce_sorted=False)
+    module, state = jax_attn.GRU(5), draw(1, 2, 5)
+    outputs, final = run(module, X, np.array([4, 0], np.int32), state, params=random_params(module, X))
+    np.testing.assert_array_equal(outputs[1], 0)
+    np.testing.assert_array_equal(final[0, 1], state[0, 1])
+
+
+@shows("nn.LSTM, nn.GRU: padding")
+def test_what_is_not_packed_is_run_through() -> None:
+    torch.manual_seed(0)
+    ours = torch_ref.GRU(3, 5)
+    library = torch.nn.GRU(3, 5, batch_first=True)
+    library.load_state_dict(ours.state_dict())
+    through, stopped = library(torch.tensor(X))[1][0], ours(torch.tensor(X), torch.tensor(LENS))[1][0]
+    torch.testing.assert_close(through[0], stopped[0])
+    assert (through[1] - stopped[1]).abs().max() > 1e-2
+
+
+@shows("nn.LSTM, nn.GRU: dropout")
+def test_the_recurrent_networks_draw_their_own_dropout_between_the_layers() -> None:
+    torch.manual_seed(0)
+    module = torch.nn.LSTM(3, 5, 2, batch_first=True, dropout=0.9)
+    (first, _), (second, _) = module(torch.tensor(X)), module(torch.tensor(X))
+    assert (first - second).abs().max() > 1e-3  # drawn anew
+    assert (first != 0).all()  # not from the last layer's outputs
+    assert list(inspect.signature(module.forward).parameters) == ["input", "hx"]  # no place for a mask
+
+
+# F.scaled_dot_product_attention
+
+QUERIES, KEYS, VALUES = draw(1, 2, 4), draw(1, 3, 4, seed="keys"), draw(1, 3, 4, seed="values")
+MASK = np.array([[[True, True, False]] * 2])
+
+
+def our_context(values: np.ndarray = VALUES, mask: np.ndarray = MASK, **options: Any) -> jax.Array:
+    context: jax.Array = run(jax_attn.DotProductAttention(**options), QUERIES, KEYS, values, mask=mask)[0]
+    return context
+
+
+@shows("F.scaled_dot_product_attention: NaN where nothing attends")
+def test_a_masked_nan_reaches_the_context_of_pytorch_alone() -> None:
+    values = np.where(MASK[:, 0, :, None], VALUES, np.nan).astype(np.float32)
+    assert F.scaled_dot_product_attention(*tensors(QUERIES, KEYS, values, MASK)).isnan().all()
+    np.testing.assert_array_equal(our_context(values), our_context())
+
+
+@shows("F.scaled_dot_product_attention: a floating mask")
+def test_a_floating_mask_is_a_bias() -> None:
+    bias = draw(1, 2, 3)
+    biased = F.scaled_dot_product_attention(*tensors(QUERIES, KEYS, VALUES, bias))
+    scores = QUERIES @ KEYS.swapaxes(1, 2) / 2 + bias
+    np.testing.assert_allclose(biased, np.asarray(jax.nn.softmax(scores)) @ VALUES, rtol=1e-5, atol=1e-6)
+    with pytest.raises(TypeError):
+        our_context(mask=bias)
+    with pytest.raises(TypeError, match="mask"):
+        torch_ref.masked_softmax(*tensors(scores), mask=torch.tensor(bias))
+
+
+@shows("F.scaled_dot_product_attention: mask and causal")
+def test_a_mask_and_causal_do_not_go_together() -> None:
+    with pytest.raises(RuntimeError, match="is_causal"):
+        F.scaled_dot_product_attention(*tensors(QUERIES, KEYS, VALUES, MASK), is_causal=True)
+    both = our_context(mask=MASK & np.asarray(jax_attn.causal_mask(2, 3)))
+    np.testing.assert_allclose(both[0, 0], VALUES[0, 0], rtol=1e-6)
+
+
+# nn.MultiheadAttention
+
+
+def multi_head(**options: float) -> torch.nn.MultiheadAttention:
+    torch.manual_seed(0)
+    module = torch.nn.MultiheadAttention(4, 2, batch_first=True, **options)
+    torch.nn.init.ones_(module.out_proj.bias)
+    return module
+
+
+@shows("nn.MultiheadAttention: polarity of masks")
+def test_true_hides_in_multi_head_attention() -> None:
+    hidden = torch.tensor([[False, False, True]])
+    for masks in ({"key_padding_mask": hidden}, {"attn_mask": hidden.expand(2, 3)}):
+        _, weights = multi_head()(*tensors(QUERIES, KEYS, VALUES), **masks)
+        assert (weights[..., 2] == 0).all()
+        assert (weights[..., :2] > 0).all()
+    _, weights = run(jax_attn.DotProductAttention(), QUERIES, KEYS, VALUES, mask=~hidden.numpy())
+    assert (weights[..., 2] == 0).all()
+
+
+@shows("nn.MultiheadAttention: an empty row")
+def test_an_empty_row_is_nan_in_multi_head_attention() -> None:
+    inputs, everything = tensors(QUERIES, KEYS, VALUES), torch.ones(1, 3, dtype=torch.bool)
+    context, weights = multi_head()(*inputs, key_padding_mask=everything)
+    assert context.isnan().all()
+    assert weights.isnan().all()
+    context, _ = multi_head()(*inputs, key_padding_mask=everything, need_weights=False)
+    np.testing.assert_array_equal(context.detach(), 1)
+    ours = jax_attn.MultiHeadAttention(4, 2, use_bias=True)
+    params = random_params(ours, QUERIES, KEYS, VALUES)
+    context, weights = run(ours, QUERIES, KEYS, VALUES, np.array([0], np.int32), params=params)
+    np.testing.assert_array_equal(context, np.broadcast_to(params["params"]["W_o"]["bias"], context.shape))
+    np.testing.assert_array_equal(weights, 0)
+
+
+@shows("nn.MultiheadAttention: weights returned")
+def test_the_weights_of_multi_head_attention_are_a_mean_and_after_dropout() -> None:
+    inputs = tensors(QUERIES, KEYS, VALUES)
+    by_head, mean = (multi_head()(*inputs, average_attn_weights=average)[1] for average in (False, True))
+    torch.testing.assert_close(by_head.mean(1), mean)
+    dropped = multi_head(dropout=0.5)(*inputs, average_attn_weights=False)[1]
+    kept = dropped != 0
+    assert not kept.all()
+    torch.testing.assert_close(dropped[kept], 2 * by_head[kept])
+    ours = jax_attn.MultiHeadAttention(4, 2, dropout=0.5)
+    params, nothing = random_params(ours, QUERIES, KEYS, VALUES), np.zeros((1, 2, 2, 3), bool)
+    _, weights = run(ours, QUERIES, KEYS, VALUES, keep_mask=nothing, params=params)
+    np.testing.assert_allclose(weights.sum(-1), np.ones((1, 2, 2)), rtol=1e-6)
+
+
+# F.cross_entropy
+
+LOGITS = draw(1, 3, 5)
+
+
+def our_loss(logits: Any, labels: Any, mask: Any = None) -> jax.Array:
+    return jax.jit(jax_attn.masked_cross_entropy)(logits, labels, mask=mask)
+
+
+@shows("F.cross_entropy: nothing counts")
+def test_the_mean_over_nothing_is_nan_in_pytorch() -> None:
+    assert F.cross_entropy(torch.tensor(LOGITS[0]), torch.full((3,), -100)).isnan()
+    assert our_loss(LOGITS, np.full((1, 3), -100, np.int32), np.zeros((1, 3), bool)) == 0
+
+
+@shows("F.cross_entropy: NaN where nothing counts")
+def test_ignored_nan_reaches_the_gradient_of_pytorch() -> None:
+    logits, labels = LOGITS.copy(), np.array([[1, 2, -100]], np.int32)
+    logits[0, 2] = np.nan
+    theirs = torch.tensor(logits[0], requires_grad=True)
+    F.cross_entropy(theirs, torch.tensor(labels[0]).long()).backward()
+    assert theirs.grad is not None
+    assert theirs.grad[2].isnan().all()
+    ours = jax.grad(our_loss)(logits, labels, labels != -100)
+    np.testing.assert_array_equal(ours[0, 2], 0)
+
+
+@shows("F.cross_entropy: bfloat16", "optax: bfloat16")
+def test_the_others_losses_are_rounded_to_bfloat16() -> None:
+    labels = np.zeros((1, 3), np.int32)
+    assert F.cross_entropy(torch.tensor(LOGITS[0]).bfloat16(), torch.zeros(3).long()).dtype == torch.bfloat16
+    narrow = jnp.asarray(LOGITS, jnp.bfloat16)
+    assert optax.softmax_cross_entropy_with_integer_labels(narrow, labels).dtype == jnp.bfloat16
+    assert our_loss(narrow, labels).dtype == jnp.float32
+
+
+@shows("F.cross_entropy: a label out of range", "optax: labels that do not count")
+def test_labels_out_of_range() -> None:
+    def optaxs(label: int) -> jax.Array:
+        return optax.softmax_cross_entropy_with_integer_labels(LOGITS[0, 0], np.int32(label))
+
+    with pytest.raises(IndexError, match="out of bounds"):
+        F.cross_entropy(torch.tensor(LOGITS[0]), torch.tensor([0, 5, 0]))
+    assert jnp.isnan(optaxs(-100))
+    assert optaxs(-1) == optaxs(4)
+    for label in (-100, -1, 5):
+        labels = np.array([[0, 0, label]], np.int32)
+        assert jnp.isnan(our_loss(LOGITS, labels))
+        assert jnp.isfinite(our_loss(LOGITS, labels, np.array([True, True, False])))
+
+
+# jax.nn
+
+FOUR_AXES = tuple(array[:, :, None] for array in (QUERIES, KEYS, VALUES))
+
+
+@shows("jax.nn.dot_product_attention: float64")
+def test_the_softmax_of_jax_nn_is_narrow() -> None:
+    with jax.enable_x64(True):
+        arrays = tuple(jnp.asarray(array, jnp.float64) for array in (QUERIES, KEYS, VALUES))
+        theirs = jax.nn.dot_product_attention(*(array[:, :, None] for array in arrays))[:, :, 0]
+        ours = run(jax_attn.DotProductAttention(), *arrays)[0]
+        assert theirs.dtype == ours.dtype == jnp.float64
+        assert 1e-10 < jnp.abs(theirs - ours).max() < 1e-6
+
+
+@shows("jax.nn.dot_product_attention: an empty row")
+def test_an_empty_row_is_uniform_in_jax_nn() -> None:
+    nothing = np.zeros((1, 1, 2, 3), bool)
+    theirs = jax.nn.dot_product_attention(*FOUR_AXES, mask=nothing)[:, :, 0]
+    mean = np.broadcast_to(VALUES.mean(1, keepdims=True), theirs.shape)
+    np.testing.assert_allclose(theirs, mean, rtol=1e-5)
+    np.testing.assert_allclose(our_context(mask=nothing[:, 0], empty_row="uniform"), mean, rtol=1e-5)
+    np.testing.assert_array_equal(our_context(mask=nothing[:, 0]), 0)
+
+
+@shows("jax.nn.dot_product_attention: shapes")
+def test_jax_nn_wants_four_axes_and_values_as_wide_as_keys() -> None:
+    queries, keys, values = FOUR_AXES
+    with pytest.raises(ValueError, match="value shape"):
+        jax.nn.dot_product_attention(queries, keys, values[..., :2])
+    with pytest.raises(ValueError, match="unpack"):
+        jax.nn.dot_product_attention(queries[None], keys[None], values[None])
+    five_axes = (array[None, None] for array in (QUERIES, KEYS, VALUES[..., :2]))
+    assert run(jax_attn.DotProductAttention(), *five_axes)[0].shape == (1, 1, 1, 2, 2)
+
+
+# Flax
+
+
+@shows("nn.dot_product_attention: bfloat16")
+def test_linens_attention_is_rounded_on_its_way() -> None:
+    rng = random_for("differences", "many keys")
+    queries, keys, values = (rng.normal(size=(1, 64, 16)) for _ in range(3))
+    narrow = tuple(jnp.asarray(array * 2, jnp.bfloat16) for array in (queries, keys, values))
+    truth = run(jax_attn.DotProductAttention(), *(array.astype(jnp.float32) for array in narrow))[0]
+
+    def error(context: jax.Array) -> float:
+        return float(jnp.abs(context.astype(jnp.float32) - truth).max())
+
+    heads = tuple(array[:, :, None] for array in narrow)
+    ours = error(run(jax_attn.DotProductAttention(), *narrow)[0])
+    options: dict[str, Any]
+    for options in ({}, {"force_fp32_for_softmax": True}):
+        assert error(nn.dot_product_attention(*heads, **options)[:, :, 0]) > 2 * ours
+
+
+@shows("nn.dot_product_attention: dropout")
+def test_linens_dropout_is_the_same_for_all_examples_and_heads() -> None:
+    queries = draw(2, 8, 2, 8, seed="dropout")
+    values = np.broadcast_to(np.eye(8, dtype=np.float32)[:, None], (2, 8, 2, 8))  # so that the context is the weights
+    key, settings = jax.random.key(1), {"dropout_rate": 0.5, "deterministic": False}
+    theirs = jax.jit(lambda *arrays: nn.dot_product_attention(*arrays, dropout_rng=key, **settings))
+    kept = theirs(queries, queries, values) != 0  # [B, Q, heads, K]
+    assert not kept.all()
+    assert (kept == kept[:1, :, :1]).all()
+    assert nn.MultiHeadDotProductAttention(2).broadcast_dropout
+    arrays = (array.swapaxes(1, 2) for array in (queries, queries, values))
+    ours = run(jax_attn.DotProductAttention(dropout=0.5), *arrays, rngs={"dropout": key}, deterministic=False)[0] != 0
+    assert (ours[0] != ours[1]).any()
+    assert (ours[:, 0] != ours[:, 1]).any()
+
+
+def shapes(params: object) -> dict[str, tuple[int, ...]]:
+    """By path."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
+        for path, leaf in jax.tree.leaves_with_path(params)
+    }
+
+
+@shows("nn.LSTMCell, nn.OptimizedLSTMCell: biases", "nn.GRUCell: biases")
+def test_linens_cells_have_fewer_biases() -> None:
+    def biases(cell: nn.RNNCellBase, carry: object) -> set[str]:
+        params = jax.eval_shape(cell.init, jax.random.key(0), carry, X[:, 0])["params"]
+        return {name.removesuffix(".bias") for name in shapes(params) if name.endswith("bias")}
+
+    h = draw(2, 5)
+    assert biases(nn.LSTMCell(5), (h, h)) == biases(nn.OptimizedLSTMCell(5), (h, h)) == {"hi", "hf", "hg", "ho"}
+    assert biases(nn.GRUCell(5), h) == {"ir", "iz", "in", "hn"}
+
+
+@shows("nn.RNN: an empty sequence", "nn.RNN: outputs past the length")
+def test_linens_rnn_leaves_what_it_made_of_the_padding() -> None:
+    rnn, state, lens = nn.RNN(nn.GRUCell(5), return_carry=True), draw(2, 5, seed="state"), np.array([0, 2], np.int32)
+    carry, outputs = run(rnn, X, initial_carry=state, seq_lengths=lens, params=random_params(rnn, X))
+    np.testing.assert_array_equal(carry[0], outputs[0, -1])
+    assert (carry[0] != state[0]).all()
+    assert (outputs[1, 2:] != 0).all()
+
+
+@shows("nnx.GRUCell: biases")
+@pytest.mark.skipif(nnx.GRUCell(1, 1, rngs=nnx.Rngs(0)).dense_h.bias is not None, reason="this version has the bias")
+def test_nnxs_gru_has_no_hidden_bias() -> None:
+    cell = nnx.GRUCell(3, 5, rngs=nnx.Rngs(0))
+    names = shapes(nnx.to_pure_dict(nnx.state(cell, nnx.Param)))
+    assert names == {"dense_i.kernel": (3, 15), "dense_i.bias": (15,), "dense_h.kernel": (5, 15)}

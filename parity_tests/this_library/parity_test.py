@@ -1,0 +1,149 @@
+"""The proof: every public name in every dtype, planted faults, the weights' round trip, the imports."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import jax
+import jaxtyping
+import numpy as np
+import pytest
+
+import jax_attn
+import torch_ref
+from jax_attn.weights import from_torch, to_torch
+from parity_tests.__main__ import Options, list_tasks
+from parity_tests.this_library.cases import CASES, WITHOUT_CASE, find_case, public_names
+from parity_tests.this_library.cases.models import jax_translator, torch_translator, translator_options
+from parity_tests.this_library.faults import FAULTS, Fault
+from parity_tests.your_port.measure.case import DTYPES, Case
+from parity_tests.your_port.measure.comparison import Measurement, compare_variant, mean_of_draws
+from parity_tests.your_port.measure.jax_side import forget_programs, without_jit
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _clean_process() -> Iterator[None]:
+    """Annotations are not checked here: that would be the greater part of the compilation."""
+    checked = not jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", not checked)
+    forget_programs()
+
+
+QUICK = {
+    "float32": ("masked_softmax", "attend", "additive_score", "lstm_step", "masked_cross_entropy"),
+    "bfloat16": ("DotProductAttention",),
+}
+"""The cases that the quick run compares below float64 too: one of each kind of arithmetic."""
+
+
+def _runs() -> Iterator[object]:
+    """Each case and dtype; in float64 the quick variants and the slow ones apart."""
+    for dtype in DTYPES:
+        for case in (case for case in CASES if dtype in case.dtypes):
+            quick = case.name in QUICK.get(dtype, [case.name]) or "float64" not in case.dtypes
+            for slow in (False, True):
+                variants = tuple(v for v in case.variants if v.slow is slow and dtype in v.dtypes)
+                marks = [] if quick and not slow else [pytest.mark.slow]
+                name = f"{case.name}-{dtype}{'-slow variants' if slow else ''}"
+                if variants:
+                    yield pytest.param(replace(case, variants=variants), dtype, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("case", "dtype"), list(_runs()))
+def test_both_sides_agree(case: Case, dtype: str, parity: Callable[..., None], request: pytest.FixtureRequest) -> None:
+    """Compile below float64 as users do: there the bound is one for the rounding, which optimisations change."""
+    if dtype != "float64":
+        request.getfixturevalue("full_compilation")
+    parity(case, dtype)
+    forget_programs()
+
+
+def test_every_public_name_has_a_case_or_a_reason() -> None:
+    covered = {case.public_name for case in CASES}
+    assert covered | WITHOUT_CASE.keys() == public_names()
+    assert not covered & WITHOUT_CASE.keys()
+    assert all(WITHOUT_CASE.values())
+    assert jax_attn.MLPAttention is jax_attn.AdditiveAttention
+    assert torch_ref.MLPAttention is torch_ref.AdditiveAttention
+
+
+def test_every_case_runs_in_float64() -> None:
+    """Except one whose softmax is narrower, as `twin_differences` says."""
+    without = {case.name for case in CASES if "float64" not in case.dtypes}
+    assert without == {"DotProductAttention (jax.nn.dot_product_attention)"}
+
+
+def test_names_are_unique_and_a_looser_bound_has_a_reason() -> None:
+    assert len({case.name for case in CASES}) == len(CASES)
+    for case in CASES:
+        assert len({variant.name for variant in case.variants}) == len(case.variants), case.name
+        assert case.factor == 8 or case.reason, case.name
+        assert case.reason or all(variant.factor is None for variant in case.variants), case.name
+
+
+def test_a_mismatch_in_any_draw_counts_and_errors_are_means() -> None:
+    first = Measurement("case", "variant", "float32", "result", error=1.0, bound=2.0)
+    mean = mean_of_draws((first, replace(first, error=3.0, bound=4.0, mismatch="a dtype")))
+    assert (mean.error, mean.bound, mean.mismatch) == (2.0, 3.0, "a dtype")
+
+
+# Planted faults
+
+
+CASE_FAULTS = [fault for fault in FAULTS if fault.case != "training"]
+"""`training_test` plants the others."""
+
+
+@pytest.mark.parametrize("fault", CASE_FAULTS, ids=lambda fault: f"{fault.side}: {fault.name}")
+def test_a_planted_fault_is_caught(fault: Fault) -> None:
+    assert fault.is_caught()
+
+
+def test_the_program_says_when_a_case_has_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    list_tasks(Options(faults=True), ["dropout"])
+    assert "no fault is planted in dropout" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("case", "variant"), {fault.case: fault.variant for fault in CASE_FAULTS}.items())
+def test_without_a_fault_the_same_comparison_passes(case: str, variant: str) -> None:
+    """Run one variant of each case operation by operation, as the faults run."""
+    found = find_case(case)
+    failed = [m for m in compare_variant(found, found.find_variant(variant), "float64", without_jit) if m.failed]
+    assert not failed, "\n".join(map(str, failed))
+
+
+# Weights
+
+
+def test_weights_go_there_and_back_bit_for_bit() -> None:
+    options, tokens = translator_options(bidirectional=True, bridge=True), np.zeros((2, 3), np.int32)
+    state_dict = {name: tensor.numpy() for name, tensor in torch_translator(options, None).state_dict().items()}
+    shapes = jax.eval_shape(jax_translator(options, np.float32).init, jax.random.key(0), tokens, tokens)
+    returned = to_torch(from_torch(state_dict, shapes))
+    assert returned.keys() == state_dict.keys()
+    for name, array in state_dict.items():
+        assert returned[name].dtype == array.dtype
+        np.testing.assert_array_equal(returned[name], array)
+
+
+# Imports
+
+
+@pytest.mark.parametrize(
+    ("package", "foreign"), [("jax_attn", ("torch", "torch_ref", "train")), ("torch_ref", ("jax", "flax", "jax_attn"))]
+)
+def test_neither_side_imports_the_other(package: str, foreign: tuple[str, ...]) -> None:
+    """All of it, file by file, in a process of its own."""
+    program = (
+        "import importlib, pkgutil, sys\n"
+        f"import {package}\n"
+        f"for module in pkgutil.walk_packages({package}.__path__, '{package}.'):\n"
+        "    if not module.name.endswith(('_test', 'conftest')):\n"
+        "        importlib.import_module(module.name)\n"
+        f"print([name for name in {foreign!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,78 @@
+"""The results of the comparisons as rows, to print and for programs."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from parity_tests.this_library.trainings import Drift
+from parity_tests.your_port.measure.tables import Row, layout_table, verdict
+from parity_tests.your_port.training.comparison import TrainingReport
+
+
+class TrainingRow(NamedTuple):
+    """A training in both frameworks."""
+
+    training: str
+    dtype: str
+    steps: int
+    error: float
+    """The largest of all steps and tensors; for a drift, the median over the steps of the parameters' error."""
+    bound: float
+    where: str
+    """The tensor and the step with the largest error; for a drift, what it is measured against."""
+    failed: bool
+    curves: dict[str, dict[str, list[float]]] | None
+    """For a drift: the errors of either framework at each step."""
+
+
+class FaultRow(NamedTuple):
+    """A planted fault, and whether it was noticed."""
+
+    name: str
+    side: str
+    """The framework whose code it was planted in."""
+    case: str
+    """The case that must notice."""
+    caught: bool
+
+
+def summarize_training(result: TrainingReport | Drift) -> TrainingRow:
+    """Make the row of one training."""
+    if isinstance(result, TrainingReport):
+        quantity, tensor, step, error = result.worst
+        where = f"{quantity} of {tensor}, step {step}"
+        return TrainingRow(result.name, "float64", result.steps, error, result.bound, where, result.failed, None)
+    in_jax, in_torch = (result.median("parameters", framework) for framework in ("JAX", "PyTorch"))
+    curves = {q: {side: errors.tolist() for side, errors in sides.items()} for q, sides in result.curves.items()}
+    where = f"parameters; PyTorch's own {in_torch:.1e}"
+    bound = result.bound("parameters")
+    return TrainingRow(result.name, "float32", result.steps, in_jax, bound, where, result.failed, curves)
+
+
+def as_training_table(rows: Sequence[TrainingRow]) -> Table:
+    """Lay out the trainings."""
+    headings = ("training", "dtype", "steps", "error", "bound", "where", "verdict")
+    cells = (
+        (r.training, r.dtype, str(r.steps), f"{r.error:.1e}", f"{r.bound:.1e}", r.where, verdict(r.failed))
+        for r in rows
+    )
+    return layout_table("training", headings, cells, numbers=range(2, 5))
+
+
+def as_fault_table(faults: Sequence[FaultRow]) -> Table:
+    """Lay out the planted faults."""
+    cells = ((f.name, f.side, f.case, "yes" if f.caught else "[red]NO[/red]") for f in faults)
+    return layout_table("planted faults", ("fault", "planted in", "checked by", "caught"), cells)
+
+
+def as_json(rows: Sequence[Row], trainings: Sequence[TrainingRow], faults: Sequence[FaultRow]) -> dict[str, Any]:
+    """Make the same for programs."""
+    return {
+        "cases": [row._asdict() for row in rows],
+        "training": [row._asdict() for row in trainings],
+        "failed": sum(bool(row.failures) for row in rows) + sum(row.failed for row in trainings),
+        "faults": [fault._asdict() for fault in faults],
+        "faults_planted": len(faults),
+        "faults_caught": sum(fault.caught for fault in faults),
+    }

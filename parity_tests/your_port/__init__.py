@@ -1,0 +1,11 @@
+"""The harness: it holds any PyTorch program against its JAX port, and knows neither library of this project.
+
+compare    the call: it makes a case of the two, runs it and finds where they part; `report` is what it returns
+measure    the records of a case, its runs in both frameworks, errors and bounds
+weights    which weight of PyTorch stands where in JAX
+place      where two programs part: recorded tensors, submodules, values
+cause      which known mistake explains a difference
+training   whole trainings, step by step: `compare_training`, `find_update_divergence`
+golden     PyTorch's side in a file, for a machine without PyTorch; `dump` writes it
+plugin     the fixture `parity` for pytest
+"""

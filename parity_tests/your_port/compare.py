@@ -1,0 +1,253 @@
+"""Compare a PyTorch module with its JAX port in one call. Imports no torch where PyTorch's side is a file."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from parity_tests.your_port.golden import load_golden
+from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide
+from parity_tests.your_port.measure.comparison import (
+    Measurement,
+    compare_runs,
+    compare_variant,
+    relative_error,
+    run_both,
+    run_torch_side,
+    unit_roundoff,
+)
+from parity_tests.your_port.measure.jax_side import forget_programs_of, run_jax, without_jit
+from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
+from parity_tests.your_port.measure.tree import flatten, plain
+from parity_tests.your_port.place.bisect import find_divergence
+from parity_tests.your_port.report import Report
+from parity_tests.your_port.weights.adapters import Port, make_port
+from parity_tests.your_port.weights.layouts import Layouts
+from parity_tests.your_port.weights.match import Names, match_weights
+from parity_tests.your_port.weights.original import Original, to_jax_layout, to_torch_layout
+from parity_tests.your_port.weights.weight_map import Leaf, WeightMap, match_paths
+
+
+def compare(
+    torch_module: Any,
+    jax_module: Any,
+    inputs: Any = None,
+    *,
+    weights: Mapping[str, Any] | None = None,
+    names: Names | None = None,
+    layout: Layouts | None = None,
+    buffers: bool = False,
+    gradients: bool = True,
+    bound: float | None = None,
+    inside: str = "",
+    dtypes: Sequence[str] = ("float64", "float32"),
+    torch_call: Callable[..., Any] | None = None,
+    jax_call: Callable[..., Any] | None = None,
+    variables: Any = None,
+    name: str = "",
+) -> Report:
+    """Compare a PyTorch module with its JAX port: outputs, every gradient, jit against no jit.
+
+        print(compare(torch.nn.GRUCell(4, 5), nnx.GRUCell(4, 5, rngs=nnx.Rngs(0)), (x, h)))
+
+    Both are run in evaluation mode with the same weights, which are put into the port by a map (`print(report.map)`).
+
+    Args:
+        torch_module: an nn.Module, a function of the inputs, or a file that `parity_tests.your_port.dump` has written.
+        jax_module: a module of Flax NNX, Flax Linen or Equinox, or a function of (weights, inputs). A function gets a
+            dict with PyTorch's names and layouts, or the structure of `variables`.
+        inputs: an array, a tuple of positional arguments or a dict of keywords, for both sides; a file has its own.
+        weights: a state dict, such as a checkpoint's or `torch_module.state_dict()`; by default all are drawn, biases
+            and running statistics too, since zeros and ones hide mistakes.
+        names: JAX's name or a part of it -> PyTorch's, where they are not alike: `{"h_{i}": "transformer.h.{i}"}`.
+        layout: names of weights, inputs or outputs, with * -> their layout in JAX: `{"conv*": "NHWC"}`.
+        buffers: also take a step of training, and compare its outputs, gradients and running statistics.
+        gradients: False compares the outputs alone.
+        bound: of the relative error in float64, in the place of 1e-12.
+        inside: "float32" where a softmax or a norm is computed in float32 whatever comes in.
+        dtypes: those in which both are run.
+        torch_call: (torch_module, inputs) -> what is to be compared, in the place of calling it.
+        jax_call: (module with weights in place, inputs) -> what is to be compared, in the place of calling it.
+        variables: Linen's variables or a function's weights, where the weights cannot be seen otherwise; values do not
+            matter.
+        name: what the report calls the two.
+
+    Raises:
+        ValueError, TypeError: the two cannot be compared; the message says what to do.
+        GoldenError: the file is damaged, or was written by another version.
+    """
+    _check_arguments(torch_module, jax_module, dtypes, inside)
+    layout = dict(layout or {})
+    steps = (False, True) if buffers else (False,)
+    if isinstance(torch_module, str | Path):
+        given = {"inputs": inputs, "weights": weights, "torch_call": torch_call, "buffers": buffers or None}
+        given["gradients"] = None if gradients else False
+        originals = [_recorded(torch_module, dtypes, *(key for key, x in given.items() if x is not None))]
+    else:
+        from parity_tests.your_port.weights.torch_program import read_program
+
+        reading: dict[str, Any] = {"call": torch_call, "weights": weights, "gradients": gradients, "name": name}
+        originals = [read_program(torch_module, inputs, train=train, **reading) for train in steps]
+    first = originals[0]
+    leaves = {w.name: Leaf(w.shape) for w in first.weights}
+    port = make_port(jax_module, jax_call, variables, first.inputs.as_shapes(layout), leaves)
+    found = match_weights(first.weights, port.leaves, port.kind, names, layout)
+    drafts = [replace(o.case(), bound=bound, inside=inside, layouts=layout) for o in originals]
+    found = found.choose(_Pair(drafts[0], first, port, found).forward_error)
+    pairs = [_Pair(draft, first, port, found, train) for train, draft in zip(steps, drafts, strict=True)]
+    measured: list[Measurement] = []
+    for pair in pairs:
+        pair.check_structure()
+        measured += [m for dtype in dtypes for m in compare_variant(pair.case, pair.case.variants[0], dtype)]
+    measured += pairs[0].without_jit(measured) if "float64" in dtypes else []
+    failed = next((m for m in measured if m.failed), None)
+    parted = next(pair for pair in pairs if failed is None or pair.case.name == failed.case)
+    divergence = None if failed is None else find_divergence(parted.case, dtype=failed.dtype.partition(" ")[0])
+    left = pairs[0].left_over() if failed else ""
+    for pair in pairs:
+        forget_programs_of(pair.case)
+    if divergence is not None and left:
+        divergence = replace(divergence, traps=(left,))
+    note = parted.float32_inside([m for m in measured if m.failed])
+    return Report(first.name, port, found, tuple(measured), divergence, note, pairs[0].case)
+
+
+def _check_arguments(torch_module: Any, jax_module: Any, dtypes: Sequence[str], inside: str) -> None:
+    torch_first = callable(torch_module) or isinstance(torch_module, str | Path)
+    if not torch_first or type(jax_module).__module__.startswith("torch."):
+        raise TypeError(f"torch_module comes first and jax_module second; got {type(torch_module).__name__} first")
+    if not dtypes or isinstance(dtypes, str) or set(dtypes) - set(DTYPES):
+        raise ValueError(f"dtypes must be some of {DTYPES}; got {dtypes!r}")
+    if inside not in ("", "float32"):
+        raise ValueError(f"inside must be 'float32' or left out; got {inside!r}")
+
+
+def _recorded(path: str | Path, dtypes: Sequence[str], *given: str) -> Original:
+    golden = load_golden(path)
+    if given:
+        raise ValueError(f"{path} holds PyTorch's side as it was recorded, so leave out {', '.join(given)}")
+    missing = [dtype for dtype in dict.fromkeys(("float64", *dtypes)) if not golden.draws(dtype)]
+    if missing:
+        raise ValueError(f"{path} has no run in {', '.join(missing)}: write it again, or pass other dtypes")
+    return golden.original
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Both programs, with the weights put into place by a map."""
+
+    draft: Case
+    original: Original
+    port: Port
+    map: WeightMap
+    train: bool = False
+
+    @cached_property
+    def case(self) -> Case:
+        """The case of the two."""
+        paths = match_paths(self.original.weights, self.map)
+        return replace(self.draft, jax=JaxSide(self._run_jax, self.port.model, self.port.kind, paths))
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """The numbers of the run in float64."""
+        return make_numbers(self.draft, self.draft.variants[0], "float64")
+
+    @cached_property
+    def truth(self) -> Run:
+        """PyTorch in float64."""
+        return run_torch_side(self.draft, self.draft.variants[0], self.numbers, "float64", "float64")
+
+    def _run_jax(self, weights: Any, inputs: Any, options: Any) -> Any:
+        layout = self.draft.layouts
+        arguments = self.original.inputs.as_arguments(to_jax_layout(inputs, layout))
+        results, after = self.port.run(self.map.place(weights), arguments, options["dtype"], self.train)
+        results = to_torch_layout(plain(results), layout)
+        if not self.train:
+            return results
+        sources = {path: entry.source for path, entry in self.map.entries.items() if path in after}
+        names = {path: source.pieces[0].name for path, source in sources.items()}
+        statistics = {names[path]: after[path].reshape(source.shape) for path, source in sources.items()}
+        return {"result": results, **{f"{n} after a step": x for n, x in statistics.items() if "running_" in n}}
+
+    def forward_error(self, tried: WeightMap) -> float:
+        """Measure the results with the weights put into place by another map."""
+        case = replace(self, map=tried).case
+        try:
+            run = run_jax(case, case.variants[0], self.numbers, "float64", {})
+            errors = [relative_error(run.outputs()[n], x) for n, x in self.truth.outputs().items() if x is not None]
+        except (TypeError, ValueError, KeyError):
+            return np.inf
+        finally:
+            forget_programs_of(case)
+        return max(errors, default=np.inf)
+
+    def _in_float64(self, transform: Callable[..., Any]) -> Any:
+        """Apply `jax.eval_shape` or `jax.make_jaxpr` to the JAX side in float64."""
+        with jax.enable_x64(True):
+            numbers = ({**self.numbers.buffers, **self.numbers.weights}, self.numbers.rebuild(self.numbers.inputs))
+            given = jax.tree.map(jnp.asarray, numbers)
+            options = {"dtype": jnp.dtype("float64")}
+            return transform(lambda weights, inputs: self._run_jax(weights, inputs, options), given)
+
+    def check_structure(self) -> None:
+        """Raise ValueError if the JAX side cannot be called, or returns another structure."""
+        try:
+            shapes = self._in_float64(lambda run, given: jax.eval_shape(run, *given))
+        except Exception as error:
+            raise ValueError(
+                f"the JAX module cannot be run in float64 on these inputs: {type(error).__name__}: {error}. If it "
+                "needs other arguments, give jax_call=lambda module, x: …; if channels are last, layout={'x': 'NHWC'}"
+            ) from error
+        in_torch, in_jax = self.truth.outputs(), flatten(plain(shapes))[0]
+        if in_torch.keys() != in_jax.keys():
+            texts = [
+                ", ".join(f"{n} {list(np.shape(x))}" for n, x in sorted(side.items())) for side in (in_torch, in_jax)
+            ]
+            raise ValueError(
+                f"the results are not of the same structure: PyTorch returns {texts[0]}; JAX returns {texts[1]}. Let "
+                "both return the same by torch_call=lambda module, x: … or jax_call=lambda module, x: …"
+            )
+
+    def without_jit(self, compiled: list[Measurement]) -> list[Measurement]:
+        """Measure JAX without jit; return what is right in only one of the two ways."""
+        variant = self.case.variants[0]
+        runs = run_both(self.case, variant, self.numbers, "float64", transform=without_jit)
+        failed = {m.tensor for m in compiled if m.failed and m.dtype == "float64"}
+        measured = compare_runs(self.case, variant, "float64", runs)
+        return [replace(m, dtype="float64 without jit") for m in measured if m.failed != (m.tensor in failed)]
+
+    def left_over(self) -> str:
+        """Name the weights that have no place in JAX, if the two agree once PyTorch does without them too."""
+        if not self.map.left_in_torch or self.case.torch.golden is not None:
+            return ""
+        weights, variant = dict(self.numbers.weights), self.case.variants[0]
+        for piece in self.map.left_in_torch:
+            if piece.name in weights:
+                weights[piece.name] = piece.cleared(weights[piece.name])
+        without = replace(self.numbers, weights=weights)
+        runs = run_both(self.case, variant, without, "float64", jax_numbers=self.numbers)
+        outputs = [m for m in compare_runs(self.case, variant, "float64", runs) if not m.is_gradient]
+        if any(m.failed for m in outputs):
+            return ""
+        left = [str(piece) for piece in self.map.left_in_torch]
+        return f"{', '.join(left)} {'is' if len(left) == 1 else 'are'} missing in JAX"
+
+    def float32_inside(self, failed: list[Measurement]) -> str:
+        """Say what is computed in float32 although the run is in float64, if that can explain every difference."""
+        u = unit_roundoff("float32")
+        apart = (m.mismatch or m.dtype != "float64" or m.error > 2 * m.torch_error + 8 * u for m in failed)
+        if not failed or any(apart):
+            return ""
+        if "new_dtype=float32" in str(self._in_float64(lambda run, given: jax.make_jaxpr(run)(*given))):
+            return "JAX casts to float32 inside"
+        if self.truth.is_narrow_inside:
+            return "PyTorch casts to float32 inside"
+        used = {piece.name for entry in self.map.entries.values() for piece in entry.source.pieces}
+        tables = [name for name in self.numbers.buffers if name not in used]
+        return f"PyTorch's {tables[0]} is a table made in float32" if tables else ""

@@ -1,0 +1,320 @@
+"""One call compares any kind of port: right ones agree, wrong ones say where, and bad input says what to do."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from parity_tests import Case, Variant, compare, compare_case, torch_module
+from parity_tests.this_library.sides import linen_module
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(3, 4))
+compare_wide = partial(compare, dtypes=("float64",))
+
+
+class Torch(torch.nn.Module):
+    """A layer, a norm and a square layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.norm, self.fc2 = torch.nn.Linear(4, 6), torch.nn.LayerNorm(6), torch.nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc2(self.norm(self.fc1(x)).tanh())
+
+
+class Nnx(nnx.Module):
+    def __init__(self) -> None:
+        rngs = nnx.Rngs(0)
+        self.fc1, self.fc2 = nnx.Linear(4, 6, rngs=rngs), nnx.Linear(6, 6, rngs=rngs, dtype=jnp.float32)
+        self.norm = nnx.LayerNorm(6, epsilon=1e-5, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        return self.fc2(jnp.tanh(self.norm(self.fc1(x))))
+
+
+class Linen(nn.Module):
+    """Its layers get names of their own, and one asks for float32."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(6, dtype=jnp.float32)(jnp.tanh(nn.LayerNorm(epsilon=1e-5)(nn.Dense(6)(x))))
+
+
+class Equinox(eqx.Module):
+    fc1: eqx.nn.Linear
+    norm: eqx.nn.LayerNorm
+    fc2: eqx.nn.Linear
+
+    def __call__(self, x: Any) -> Any:
+        return self.fc2(jnp.tanh(self.norm(self.fc1(x))))
+
+
+def normed(x: Any) -> Any:
+    return (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+
+
+def with_torch_names(weights: Any, x: Any) -> Any:
+    hidden = normed(x @ weights["fc1.weight"].T + weights["fc1.bias"]) * weights["norm.weight"] + weights["norm.bias"]
+    return jnp.tanh(hidden) @ weights["fc2.weight"].T + weights["fc2.bias"]
+
+
+def with_own_names(weights: Any, x: Any) -> Any:
+    """Only a trial shows that the square matrix is not transposed."""
+    hidden = normed(x @ weights["fc1"]["first"] + weights["fc1"]["b"]) * weights["norm"]["g"] + weights["norm"]["b"]
+    return jnp.tanh(hidden) @ weights["fc2"]["second"].T + weights["fc2"]["b"]
+
+
+def equinox() -> Equinox:
+    keys = jax.random.split(jax.random.key(0))
+    return Equinox(eqx.nn.Linear(4, 6, key=keys[0]), eqx.nn.LayerNorm(6), eqx.nn.Linear(6, 6, key=keys[1]))
+
+
+OWN = {
+    "fc1": {"first": np.zeros((4, 6)), "b": np.zeros(6)},
+    "norm": {"g": np.zeros(6), "b": np.zeros(6)},
+    "fc2": {"second": np.zeros((6, 6)), "b": np.zeros(6)},
+}
+
+
+@pytest.mark.parametrize(
+    ("port", "options"),
+    [
+        (Nnx, {}),
+        (Linen, {}),
+        (equinox, {"jax_call": lambda module, x: jax.vmap(module)(x)}),
+        (lambda: with_torch_names, {}),
+        (lambda: with_own_names, {"variables": OWN}),
+    ],
+    ids=["NNX", "Linen", "Equinox", "function", "function with its own structure"],
+)
+def test_a_right_port_of_any_kind_agrees(port: Callable[[], Any], options: Any) -> None:
+    report = compare_wide(Torch(), port(), X, **options)
+    assert report.agrees, report
+    assert len(report.measurements) == 8
+    assert len(report.map.entries) == 6
+    assert ("each way was tried" in str(report.map)) == ("variables" in options)
+
+
+@pytest.mark.skipif(nnx.GRUCell(1, 1, rngs=nnx.Rngs(0)).dense_h.bias is not None, reason="this version has the bias")
+def test_the_bias_that_a_gru_cell_lacks_is_the_verdict_in_ten_lines(tmp_path: Path) -> None:
+    h = RNG.normal(size=(3, 5))
+    cell = nnx.GRUCell(4, 5, rngs=nnx.Rngs(0))
+    report = compare_wide(torch.nn.GRUCell(4, 5), cell, (X, h), jax_call=lambda cell, x, h: cell(h, x)[1])
+    lines = str(report).splitlines()
+    assert not report.agrees
+    assert len(lines) <= 10
+    assert lines[0] == "GRUCell DIFFERS in 7 of 7 tensors (1 output, 6 gradients; float64)"
+    assert "  cause: bias_hh is missing in JAX" in lines
+    assert "gradient of hx" in report.table()
+    report.html(tmp_path / "report.html")
+    assert "bias_hh is missing in JAX" in (tmp_path / "report.html").read_text("utf-8")
+
+
+# Convolutions, statistics, padding, float32 inside
+
+
+class TorchImage(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = torch.nn.Conv2d(2, 3, 3, padding=1), torch.nn.BatchNorm2d(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.bn1(self.conv1(x)).relu()
+
+
+class NnxImage(nnx.Module):
+    def __init__(self, hard_coded: bool = False) -> None:
+        self.conv1 = nnx.Conv(2, 3, (3, 3), rngs=nnx.Rngs(0))
+        self.bn1 = nnx.BatchNorm(3, momentum=0.9, epsilon=1e-5, rngs=nnx.Rngs(0))
+        self.hard_coded = hard_coded
+
+    def __call__(self, x: Any) -> Any:
+        x = self.conv1(x)
+        if self.hard_coded:
+            return nnx.relu(x / (1 + 1e-5) ** 0.5 * self.bn1.scale[...] + self.bn1.bias[...])
+        return nnx.relu(self.bn1(x))
+
+
+IMAGES = RNG.normal(size=(2, 2, 4, 4))
+
+
+def test_a_training_step_shows_the_variance_that_flax_keeps_otherwise() -> None:
+    """The bias before the norm has a gradient of zero, but for rounding; statistics have none."""
+    report = compare_wide(TorchImage(), NnxImage(), IMAGES, layout={"*": "NHWC"}, buffers=True)
+    assert [m.tensor for m in report.failed] == ["bn1.running_var after a step"]
+
+
+def test_statistics_are_drawn() -> None:
+    report = compare_wide(TorchImage(), NnxImage(hard_coded=True), IMAGES, layout={"*": "NHWC"})
+    assert "result" in [m.tensor for m in report.failed]
+
+
+def test_the_row_of_the_padding_has_no_gradient_and_frozen_weights_none_either() -> None:
+    class Embedding(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.emb = torch.nn.Embedding(5, 4, padding_idx=0)
+            self.scale = torch.nn.Parameter(torch.ones(4), requires_grad=False)
+
+        def forward(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"hidden": self.emb(ids) * self.scale}
+
+    @dataclass
+    class Result:
+        hidden: Any
+
+    def port(weights: Any, ids: Any, keeps: bool) -> Any:
+        rows = weights["emb.weight"]
+        rows = rows.at[0].set(jax.lax.stop_gradient(rows[0])) if keeps else rows
+        return Result(rows[ids] * weights["scale"])
+
+    ids = np.array([[1, 0, 3, 0]])
+    right = compare_wide(Embedding(), partial(port, keeps=True), ids)
+    assert right.agrees, right
+    assert [m.tensor for m in right.measurements] == ["gradient of emb.weight", "hidden"]
+    wrong = compare_wide(Embedding(), partial(port, keeps=False), ids)
+    assert [m.tensor for m in wrong.failed] == ["gradient of emb.weight"]
+
+
+def test_a_softmax_in_float32_is_said_and_may_be_meant() -> None:
+    def port(x: Any) -> Any:
+        return jax.nn.softmax(x.astype(jnp.float32), -1).astype(x.dtype)
+
+    softmax = partial(torch.softmax, dim=-1)
+    strict = compare_wide(softmax, port, X)
+    assert not strict.agrees
+    assert "JAX casts to float32 inside; if that is meant, pass inside='float32'" in str(strict)
+    assert compare_wide(softmax, port, X, inside="float32").agrees
+    assert not compare_wide(softmax, lambda x: 1.00001 * port(x), X, inside="float32").agrees
+
+
+# Checkpoints, order, jit
+
+
+def test_given_weights_are_used() -> None:
+    layer = torch.nn.Linear(4, 4)
+    port = nnx.Linear(4, 4, use_bias=False, rngs=nnx.Rngs(0))
+    state = layer.state_dict() | {"bias": torch.zeros(4)}
+    assert [m.tensor for m in compare_wide(layer, port, X, weights=state).failed] == ["gradient of bias"]
+
+
+def test_results_are_compared_in_the_order_of_their_computation() -> None:
+    def both(x: Any, wrong: float) -> Any:
+        early = x * wrong
+        return early.sum(), early
+
+    report = compare_wide(partial(both, wrong=1.0), lambda x: both(x, 2.0), X)
+    assert report.divergence is not None
+    assert report.divergence.tensor == "1"
+
+
+def test_what_jit_alone_makes_wrong_is_said() -> None:
+    report = compare_wide(torch.sin, lambda x: jnp.sin(x) + isinstance(x, jax.core.Tracer) * 1.0, X, gradients=False)
+    assert "jit: result is right only without jit" in str(report)
+
+
+def test_a_linen_module_that_knows_no_dtype_runs_in_all() -> None:
+    class OwnNames(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.Dense(3, name="fc")(x)
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x)
+
+    case = Case(
+        "documented",
+        (Variant("random", {"x": X}),),
+        torch_module(lambda options, inputs: Layer()),
+        linen_module(lambda options, dtype: OwnNames()),
+    )
+    assert not [m for m in compare_case(case, "float64") if m.failed]
+
+
+# Bad input
+
+
+class Wrong(torch.nn.Module):
+    """A layer with a function around it."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        super().__init__()
+        self.layer, self.call = torch.nn.Linear(4, 4), call
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.call(self.layer, x)
+
+
+def without_gradient(layer: Any, x: Any) -> Any:
+    with torch.no_grad():
+        return layer(x)
+
+
+def square(use_bias: bool = True) -> nnx.Linear:
+    return nnx.Linear(4, 4, use_bias=use_bias, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    ("module", "port", "options", "message"),
+    [
+        (lambda: Wrong(lambda layer, x: layer(x.relu_())), square, {}, r"changes its input x in place.*x\.clone\(\)"),
+        (
+            lambda: Wrong(lambda layer, x: layer(torch.nn.functional.dropout(x))),
+            square,
+            {},
+            "not the same in two runs.*dropout.*to 0",
+        ),
+        (lambda: Wrong(lambda layer, x: (layer(x), x)), square, {}, "same structure: PyTorch returns 0 .*torch_call"),
+        (lambda: Wrong(without_gradient), square, {}, "no result of PyTorch has a gradient path.*gradients=False"),
+        (lambda: Wrong(lambda layer, x: layer(x).log()), square, {}, "result has NaN in .* of 12 places"),
+        (
+            lambda: torch.nn.Linear(4, 4, bias=False),
+            square,
+            {},
+            r"1 of JAX's weights have no counterpart[^^]*bias \[4\]",
+        ),
+        (lambda: torch.nn.Linear(4, 4), square, {"names": {"weight": "kernel"}}, "JAX's name stands on the left"),
+        (
+            lambda: torch.nn.Linear(4, 4),
+            square,
+            {"weights": {"w": X}},
+            "state dict of the PyTorch module[^^]*Missing key",
+        ),
+        (lambda: torch.nn.Linear(4, 4), square, {"layout": {"kernel": "HW"}}, "layout must be one of"),
+        (
+            lambda: torch.nn.Linear(4, 4),
+            square,
+            {"jax_call": lambda m, x: m(x, 1, 2)},
+            "cannot be run in float64.*jax_call",
+        ),
+        (lambda: torch.nn.Linear(5, 4), square, {}, "PyTorch's module cannot be run"),
+        (lambda: torch.nn.Linear(4, 4), square, {"inside": "half"}, "inside must be"),
+        (lambda: torch.nn.Linear(4, 4), square, {"dtypes": "float64"}, "dtypes must be some of"),
+    ],
+)
+def test_what_cannot_be_compared_says_what_to_do(module: Any, port: Any, options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compare(module(), port(), X, **{"dtypes": ("float64",), **options})
+
+
+def test_a_weight_that_jax_has_no_place_for_is_the_cause() -> None:
+    report = compare_wide(torch.nn.Linear(4, 4), square(use_bias=False), X)
+    assert "  cause: bias is missing in JAX" in str(report)
+    assert "has no place in JAX" in str(report.map)

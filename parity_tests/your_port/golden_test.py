@@ -1,0 +1,144 @@
+"""A file in the place of PyTorch gives the same verdict, on a machine that cannot import torch."""
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from parity_tests import GoldenError, load_golden
+from parity_tests.your_port import dump
+from parity_tests.your_port.golden import _digest
+
+ROOT = Path(__file__).parents[2]
+
+MODEL = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(3, 5), torch.nn.Linear(5, 2)
+
+    def forward(self, x, pair=None):
+        return {"y": self.second(torch.tanh(self.first(x))) + pair[0], "ids": x.argmax(-1)}
+
+def build():
+    return Net(), (torch.randn(4, 3), (torch.randn(2), torch.arange(3)))
+"""
+
+PORT = """
+import sys
+sys.modules["torch"] = None                      # any import of it fails
+import jax.numpy as jnp
+from parity_tests import JaxSide, compare_case, find_divergence, load_golden, tap
+
+def port(activation):
+    def call(weights, inputs, options):
+        layer = lambda name, x: x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+        hidden = activation(tap("first", layer("first", inputs["x"])))
+        return {"y": tap("second", layer("second", hidden)) + inputs["pair"][0], "ids": inputs["x"].argmax(-1)}
+    return JaxSide(call)
+
+from flax import nnx
+from parity_tests import compare
+
+class Net(nnx.Module):
+    def __init__(self, act):
+        rngs = nnx.Rngs(0)
+        self.first, self.second, self.act = nnx.Linear(3, 5, rngs=rngs), nnx.Linear(5, 2, rngs=rngs), act
+
+    def __call__(self, x, pair):
+        return {"y": self.second(self.act(self.first(x))) + pair[0], "ids": x.argmax(-1)}
+
+print(compare(sys.argv[1], Net(jnp.tanh)).agrees, "|".join(str(compare(sys.argv[1], Net(jnp.sin))).splitlines()))
+golden = load_golden(sys.argv[1])
+right, wrong = (golden.case(port(activation)) for activation in (jnp.tanh, jnp.sin))
+measured = [m for dtype in ("float64", "float32") for m in compare_case(right, dtype)]
+print(len(measured), *(m for m in measured if m.failed))
+print(*(m.tensor for m in compare_case(wrong, "float64") if m.failed))
+found = find_divergence(wrong)
+print(found.phase, found.tensor, found.agreed)
+"""
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("golden")
+    (folder / "model.py").write_text(MODEL, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch, torch.random.fork_rng():
+        assert run_dump(patch, str(folder / "model.py") + ":build", folder / "torch.npz") == 0
+    return folder / "torch.npz"
+
+
+def run_dump(patch: pytest.MonkeyPatch, build: str, out: Path) -> int:
+    patch.setattr(sys, "argv", ["dump", build, "--out", str(out)])
+    patch.setattr(sys, "path", [*sys.path])
+    return dump.main()
+
+
+def test_a_port_is_compared_without_torch(golden: Path) -> None:
+    command = [sys.executable, "-c", PORT, str(golden)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    compared, agreed, parted, where = done.stdout.splitlines()
+    assert compared.startswith("True Net DIFFERS in")
+    assert "parts first: the forward pass at input of second, after first:" in compared
+    assert "cause: not looked for, which needs PyTorch itself" in compared
+    assert agreed == "16"  # 2 outputs, and the gradients of 4 weights, x and the pair's first, in 2 dtypes; none failed
+    assert parted.startswith("gradient of first.bias gradient of first.weight")
+    assert where == "forward second ('first',)"
+
+
+def test_the_file_says_what_wrote_it(golden: Path) -> None:
+    header = load_golden(golden).header
+    assert header["versions"].keys() == {"torch", "python", "numpy", "jax-attn"}
+    assert (header["seed"], header["format"], header["draws"]) == (0, 1, {"float64": 1, "float32": 8})
+
+
+def test_a_file_that_cannot_be_trusted_is_an_error(golden: Path, tmp_path: Path) -> None:
+    bad, whole = tmp_path / "bad.npz", golden.read_bytes()
+    for cut in (0, 10, len(whole) // 2, len(whole) - 1):
+        bad.write_bytes(whole[:cut])
+        with pytest.raises(GoldenError, match=r"damaged, cut short, or no golden file .*write it again"):
+            load_golden(bad)
+    for place in range(200, len(whole), len(whole) // 9):
+        bad.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with suppress(GoldenError):  # unless the byte says nothing, as one of a date does
+            assert load_golden(bad).header == load_golden(golden).header
+    with np.load(golden) as file:
+        arrays = dict(file)
+    name = next(name for name in arrays if name.endswith("first.weight"))
+    np.savez(bad, **{**arrays, name: arrays[name] + 1})
+    with pytest.raises(GoldenError, match="do not have its digest"):
+        load_golden(bad)
+    text = json.dumps({**json.loads(str(arrays["header"])), "format": 2})
+    np.savez(bad, **{**arrays, "header": np.array(text), "digest": np.array(_digest(text, {}))})
+    with pytest.raises(GoldenError, match=r"newer than this package: format 2.*reads up to 1"):
+        load_golden(bad)
+    np.savez(bad, header=np.array({"a": object()}, dtype=object))
+    with pytest.raises(GoldenError, match="no golden file"):
+        load_golden(bad)
+    with pytest.raises(FileNotFoundError):
+        load_golden(tmp_path / "none.npz")
+
+
+def test_a_wrong_build_is_answered_in_a_line(
+    golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = golden.parent / "model.py"
+    (tmp_path / "other.py").write_text("def build(): return 3", encoding="utf-8")
+    for build, out, message in (
+        ("none.py:build", "new.npz", "there is no file 'none.py'"),
+        (f"{model}:missing", "new.npz", "has no function missing"),
+        (f"{tmp_path / 'other.py'}:build", "new.npz", "must return (nn.Module, inputs); got int"),
+        (f"{model}:build", "other.py", "exists already"),
+    ):
+        assert run_dump(monkeypatch, build, tmp_path / out) == 2
+        assert message in capsys.readouterr().err

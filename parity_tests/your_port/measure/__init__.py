@@ -1,0 +1,8 @@
+"""Run a case in both frameworks and measure how far apart they are.
+
+case                  the records: a case, its variants of inputs, its two sides
+numbers, tree         the inputs and weights that both sides are given; nested arguments by name
+torch_side, jax_side  one variant run in one framework: outputs and gradients by name
+comparison            both sides run, their tensors measured, and the verdict
+tables                the measurements as rows and as a table
+"""

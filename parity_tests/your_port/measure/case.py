@@ -1,0 +1,129 @@
+"""The records of a comparison: a case, its variants of inputs, and its two sides. They import no framework."""
+
+import math
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+RUN_DTYPE = "the dtype of the run"
+"""As the value of an option: each side replaces it by its own dtype object."""
+
+DTYPES = ("float64", "float32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One set of inputs of a case."""
+
+    name: str
+    inputs: Mapping[str, Any]
+    """Arguments by name: NumPy arrays (floats in float64, rounded to a run's dtype later), None, or tuples of those."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments that are no arrays: keywords of a function, or of a module's constructor."""
+    weight_scales: Mapping[str, float] = field(default_factory=dict)
+    """Factors of single parameters, by PyTorch name; the others stay as drawn."""
+    weights: Mapping[str, np.ndarray] | None = None
+    """Given parameters and buffers by PyTorch name, such as a checkpoint's, in the place of drawn ones."""
+    vanishing: Mapping[str, str] = field(default_factory=dict)
+    """Tensors that are zero except for rounding -> the reason. Their error is measured in absolute terms."""
+    dtypes: tuple[str, ...] = DTYPES
+    """The dtypes in which it runs."""
+    factor: float | None = None
+    """c of this variant, where it differs from the case's; the case's `reason` explains it."""
+    slow: bool = False
+    """Whether the quick run of the tests leaves it out, since shorter variants share its code."""
+
+
+@dataclass(frozen=True)
+class TorchSide:
+    """The PyTorch side of a case; `torch_function` and `torch_module` make one."""
+
+    call: Callable[..., Any]
+    """(module, inputs, options) -> outputs; the module is None where there is none."""
+    build: Callable[..., Any] | None = None
+    """(options, inputs) -> an nn.Module. Its weights are drawn by name and given to both sides."""
+    golden: Any = None
+    """A record of PyTorch's runs, which takes their place (see `parity_tests.your_port.golden`)."""
+
+
+@dataclass(frozen=True)
+class JaxSide:
+    """The JAX side of a case; `jax_function` makes one."""
+
+    call: Callable[..., Any]
+    """(weights and buffers by PyTorch name, inputs, options) -> outputs; runs under jit, differentiable."""
+    model: Any = field(default=None, compare=False)
+    """The object that is called, if there is one: a module of NNX, Linen or Equinox, or a function."""
+    kind: str = field(default="", compare=False)
+    """What `model` is: nnx, linen, equinox or function."""
+    paths: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """The path of a JAX submodule -> PyTorch's path of the submodule with the same weights."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two programs that must be the same, one in PyTorch and one in JAX, and the inputs on which both run.
+
+    Every weight is drawn under its PyTorch name, and the JAX side puts it in its place. So a gradient has the same
+    name on both sides, and a weight that a port forgets shows up with a gradient of zero.
+    """
+
+    name: str
+    variants: tuple[Variant, ...]
+    torch: TorchSide
+    jax: JaxSide
+    outputs: tuple[str, ...] = ()
+    """Names of the results where they are a tuple."""
+    constants: frozenset[str] = frozenset({"valid_lens"})
+    """Inputs that are not differentiated even if they are floating."""
+    factor: float = 8.0
+    """c in the bound 2 e_torch + c u below float64."""
+    reason: str = ""
+    """Why `factor` is not 8."""
+    bound: float | None = None
+    """In float64, in the place of 1e-12."""
+    inside: str = ""
+    """float32: JAX computes a part in float32 whatever comes in, so in float64 too the rule of float32 holds."""
+    adaptive: bool = False
+    """Whether the bound in float64 grows with how much a tensor amplifies rounding, measured on PyTorch in float32."""
+    layouts: Mapping[str, Any] = field(default_factory=dict)
+    """Patterns of names -> the layout of these tensors in JAX, such as NHWC."""
+    slow_dtypes: tuple[str, ...] = ()
+    """Dtypes that `python -m parity_tests` leaves out without --slow."""
+
+    @property
+    def public_name(self) -> str:
+        """The name of what is tested: `beam_search (model)` is a case of `beam_search`."""
+        return self.name.partition(" (")[0]
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes in which any of its variants runs."""
+        return tuple(dtype for dtype in DTYPES if any(dtype in variant.dtypes for variant in self.variants))
+
+    def find_variant(self, name: str) -> Variant:
+        """Return the variant with this name; "" means the first."""
+        return next(variant for variant in self.variants if name in ("", variant.name))
+
+
+def random_for(*names: str) -> np.random.Generator:
+    """Make a generator seeded by names, so that a case's numbers do not depend on the cases before it."""
+    return np.random.default_rng(zlib.crc32("/".join(names).encode()))
+
+
+def make_weights(case: Case, variant: Variant, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Draw parameters by PyTorch name, none of them zero: a missing bias of zeros would go unnoticed."""
+    weights = {}
+    for name, shape in shapes.items():
+        scale = 0.5 if len(shape) < 2 else 0.6 * (8 / math.prod(shape[1:])) ** 0.5
+        draw = random_for(case.name, variant.name, name).normal(size=shape)
+        weights[name] = draw * scale * variant.weight_scales.get(name, 1.0)
+    return weights
+
+
+def make_direction(case: Case, variant: Variant, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw the fixed direction along which an output is differentiated."""
+    return random_for(case.name, variant.name, "cotangent", name).normal(size=shape)

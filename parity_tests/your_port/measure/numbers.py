@@ -1,0 +1,135 @@
+"""The numbers that both sides of a variant are given: inputs, weights and directions, rounded to the run's dtype."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.case import RUN_DTYPE, Case, Variant, make_direction, make_weights
+from parity_tests.your_port.measure.tree import flatten
+from parity_tests.your_port.place.taps import Trace
+
+Shape = tuple[int, ...]
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The results of one framework. The gradient of an input or weight x is called `gradient of x`."""
+
+    tensors: dict[str, np.ndarray | None]
+    max_score: float = 0.0
+    """The largest finite number that entered a softmax; only PyTorch's side knows it."""
+    trace: Trace | None = None
+    """The intermediate tensors, if they were recorded."""
+    is_narrow_inside: bool = False
+    """Whether PyTorch computed something in float32 although it ran in float64."""
+    without_path: frozenset[str] = frozenset()
+    """The results through which PyTorch takes no gradient, such as running statistics."""
+
+    def gradients(self) -> dict[str, Any]:
+        """The gradients by the name of their input or weight."""
+        prefix = "gradient of "
+        return {name.removeprefix(prefix): x for name, x in self.tensors.items() if name.startswith(prefix)}
+
+    def outputs(self) -> dict[str, Any]:
+        """The results that are no gradients."""
+        return {name: x for name, x in self.tensors.items() if not name.startswith("gradient of ")}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The arrays of a run, rounded to its dtype: the same for both sides and for the truth in float64."""
+
+    inputs: dict[str, Any]
+    """By flat name."""
+    rebuild: Callable[[Mapping[str, Any]], Any]
+    """Inputs by flat name -> the arguments as the case's calls expect them."""
+    weights: dict[str, np.ndarray]
+    """By PyTorch name."""
+    differentiated: tuple[str, ...]
+    """The inputs with a gradient."""
+    direction: Callable[[str, Shape], np.ndarray]
+    """(name and shape of an output) -> the direction along which it is differentiated."""
+    buffers: dict[str, np.ndarray] = field(default_factory=dict)
+    """Running statistics, other floating buffers and frozen parameters, by PyTorch name: they have no gradient."""
+
+    def directions(self, like: Run) -> dict[str, np.ndarray]:
+        """The directions for the floating outputs of PyTorch's run; none if it has no gradients."""
+        if not like.gradients():
+            return {}
+        floating = {name: x for name, x in like.outputs().items() if x is not None and is_floating(x)}
+        return {name: self.direction(name, x.shape) for name, x in floating.items() if name not in like.without_path}
+
+
+def make_numbers(case: Case, variant: Variant, dtype: str) -> Numbers:
+    """Draw and round a variant's inputs, weights and directions, or read them from PyTorch's record."""
+    if case.torch.golden is not None:
+        return case.torch.golden.numbers(variant.name, dtype)
+    weights, buffers = ({}, {}) if case.torch.build is None else _values(case, variant)
+
+    def direction(name: str, shape: Shape) -> np.ndarray:
+        return rounded(make_direction(case, variant, name, shape), dtype)
+
+    numbers = given_numbers(case, variant.inputs, weights, direction, dtype)
+    return replace(numbers, buffers={name: rounded(buffer, dtype) for name, buffer in buffers.items()})
+
+
+def _values(case: Case, variant: Variant) -> tuple[Arrays, Arrays]:
+    """Draw or take the parameters with a gradient, and all else that is floating in a module's state.
+
+    Running statistics are drawn too: a port that took them for 0 and 1 would go unnoticed. The row of an embedding's
+    padding is zero, as in PyTorch. Other buffers are constants, and keep their values.
+    """
+    assert case.torch.build is not None
+    module = case.torch.build(variant.options, variant.inputs)
+    parameters, state = dict(module.named_parameters()), module.state_dict()
+    if variant.weights is not None:
+        values = {name: variant.weights[name] for name in {**state, **parameters} if name in variant.weights}
+    else:
+        values = {name: to_numpy(x) for name, x in state.items() if name not in parameters and x.is_floating_point()}
+        values |= make_weights(case, variant, {name: tuple(x.shape) for name, x in parameters.items()})
+        statistics = make_weights(case, variant, {n: x.shape for n, x in values.items() if "running_" in n})
+        values |= {name: np.exp(x) if name.endswith("var") else x for name, x in statistics.items()}
+        for path, part in module.named_modules():
+            if getattr(part, "padding_idx", None) is not None:
+                values[f"{path}.weight".lstrip(".")][part.padding_idx] = 0
+    values = {name: x for name, x in values.items() if is_floating(x)}
+    trained = {name: x for name, x in values.items() if name in parameters and parameters[name].requires_grad}
+    aliases = {name for name, x in module.named_parameters(remove_duplicate=False)} - parameters.keys()
+    return trained, {name: x for name, x in values.items() if name not in trained and name not in aliases}
+
+
+def given_numbers(
+    case: Case,
+    inputs: Mapping[str, Any],
+    weights: Mapping[str, np.ndarray],
+    direction: Callable[[str, Shape], np.ndarray],
+    dtype: str | None,
+) -> Numbers:
+    """Round given inputs and weights to `dtype`; None leaves each as it is."""
+    flat, rebuild = flatten(dict(inputs))
+    arrays = {name: rounded(array, dtype) for name, array in flat.items()}
+    floating = (name for name, array in arrays.items() if array is not None and is_floating(array))
+    differentiated = tuple(name for name in floating if name.split(".")[0] not in case.constants)
+    return Numbers(arrays, rebuild, {n: rounded(w, dtype) for n, w in weights.items()}, differentiated, direction)
+
+
+def options_in(variant: Variant, dtype: Any) -> dict[str, Any]:
+    """A variant's options, with a side's own dtype object where they ask for the run's dtype."""
+    return {name: dtype if value == RUN_DTYPE else value for name, value in variant.options.items()}
+
+
+def is_floating(array: np.ndarray) -> bool:
+    """Whether an array is floating, including bfloat16, which NumPy does not count as such."""
+    return bool(jnp.issubdtype(array.dtype, jnp.floating))
+
+
+def rounded(array: np.ndarray | None, dtype: str | None) -> Any:
+    """A floating array in `dtype`; all others unchanged."""
+    if array is None or dtype is None or not is_floating(array):
+        return array
+    return array.astype(jnp.dtype(dtype))

@@ -1,0 +1,109 @@
+"""Run one variant in PyTorch: its outputs and its gradients, as NumPy arrays by name."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.case import Case, TorchSide, Variant
+from parity_tests.your_port.measure.numbers import Numbers, Run, is_floating, options_in
+from parity_tests.your_port.measure.tree import flatten, plain
+from parity_tests.your_port.place.taps import hooked
+
+TORCH_DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
+
+
+def torch_function(call: Callable[[Any, Any], Any]) -> TorchSide:
+    """Make the side of a function: call(inputs, options) -> outputs."""
+    return TorchSide(lambda _, inputs, options: call(inputs, options))
+
+
+def torch_module(
+    build: Callable[[Any, Any], torch.nn.Module], call: Callable[[Any, Any], Any] | None = None
+) -> TorchSide:
+    """Make the side of a module: build(options, inputs) -> module; call(module, inputs), by default by keyword."""
+
+    def run(module: Any, inputs: Any, _: Any) -> Any:
+        return module(**inputs) if call is None else call(module, inputs)
+
+    return TorchSide(run, build)
+
+
+def run_torch(case: Case, variant: Variant, numbers: Numbers, dtype: str | None) -> Run:
+    """Run the PyTorch side in `dtype`; None keeps each array's own dtype."""
+    tensors = {name: to_tensor(array, dtype) for name, array in numbers.inputs.items()}
+    for name in numbers.differentiated:
+        tensors[name].requires_grad_()
+    weights = {name: to_tensor(array, dtype) for name, array in numbers.weights.items()}
+    inputs, options = numbers.rebuild(tensors), options_in(variant, TORCH_DTYPES.get(dtype or ""))
+    module, parameters = None, {}
+    with Observer() as observer:
+        if case.torch.build is not None:
+            module = case.torch.build(options, variant.inputs).eval()
+            values = weights | {name: to_tensor(array, dtype) for name, array in numbers.buffers.items()}
+            module.to(next((value.dtype for value in values.values()), TORCH_DTYPES[dtype or "float32"]))
+            module.load_state_dict(_tied(module, module.state_dict() | values))
+            parameters = {name: x for name, x in module.named_parameters() if x.requires_grad}
+        with hooked(module):
+            results = case.torch.call(module, inputs, options)
+    outputs, _ = flatten(plain(results), case.outputs)
+    outputs = dict(sorted(outputs.items(), key=lambda item: observer.order.get(id(item[1]), 0)))
+    gradients = _gradients(numbers, outputs, {name: tensors[name] for name in numbers.differentiated} | parameters)
+    named = outputs | {f"gradient of {name}": gradient for name, gradient in gradients.items()}
+    without_path = frozenset(name for name, x in outputs.items() if x is not None and not x.requires_grad)
+    tensors = {name: None if x is None else to_numpy(x) for name, x in named.items()}
+    narrow = dtype == "float64" and observer.saw_float32
+    return Run(tensors, observer.highest_score, None, narrow, without_path)
+
+
+def _gradients(
+    numbers: Numbers, outputs: Mapping[str, Any], sources: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    ends = {name: x for name, x in outputs.items() if x is not None and x.requires_grad}
+    if not ends or not sources:
+        return {}
+    directions = [to_tensor(numbers.direction(name, tuple(x.shape)), None).to(x.dtype) for name, x in ends.items()]
+    gradients = torch.autograd.grad(list(ends.values()), list(sources.values()), directions, materialize_grads=True)
+    return dict(zip(sources, gradients, strict=True))
+
+
+def to_tensor(array: np.ndarray | None, dtype: str | None) -> Any:
+    """Make a new tensor, in `dtype` (by default the array's own) if the array is floating."""
+    if array is None:
+        return None
+    if is_floating(array):  # by float64, which holds every number of the narrower dtypes and which NumPy knows
+        return torch.tensor(array.astype(np.float64)).to(TORCH_DTYPES[dtype or str(array.dtype)])
+    return torch.tensor(array)
+
+
+def _tied(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Give every name of a parameter with several names the value of its first one."""
+    first = {id(parameter): name for name, parameter in module.named_parameters()}
+    names = {name: first[id(x)] for name, x in module.named_parameters(remove_duplicate=False)}
+    return {name: state[names.get(name, name)] for name in state}
+
+
+class Observer(TorchFunctionMode):
+    """Remember, while entered, the largest finite |number| given to a softmax, and the order of all results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.highest_score = 0.0
+        self.saw_float32 = False
+        self.order: dict[int, int] = {}
+        """The id of a tensor -> when it was computed; of those with the same id the last is alive."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (torch.softmax, torch.log_softmax):
+            scores = args[0].detach().abs()
+            scores = scores[scores.isfinite()]
+            self.highest_score = max(self.highest_score, scores.max().item() if scores.numel() else 0.0)
+        result = function(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, tuple) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self.order[id(tensor)] = len(self.order)
+                self.saw_float32 |= tensor.dtype == torch.float32
+        return result

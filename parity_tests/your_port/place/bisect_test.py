@@ -1,0 +1,280 @@
+"""The first tensor that differs is found wherever the fault stands: forward, in a loop, backward, or nowhere."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
+from parity_tests import Case, JaxSide, Variant, find_divergence, tap, torch_function, torch_module
+from parity_tests.this_library.cases import find_case
+from parity_tests.this_library.faults import Fault
+from parity_tests.this_library.faults.in_jax import gates_swapped
+from parity_tests.this_library.sides import linen_module
+from parity_tests.your_port.measure.jax_side import forget_programs
+from parity_tests.your_port.place.pairing import align
+from parity_tests.your_port.place.taps import begin_backward, recording, tapped
+
+X = np.random.default_rng(0).normal(size=(3, 4))
+
+
+def torch_stages(inputs: Any, _: Any) -> Any:
+    first = tap("first", inputs["x"].tanh())
+    second = tap("second", first.exp())
+    return tap("third", second * first).sum(-1)
+
+
+def case_of(port: Any) -> Case:
+    return Case("stages", (Variant("random", {"x": X}),), torch_function(torch_stages), JaxSide(port))
+
+
+def test_two_that_agree_do_not_differ() -> None:
+    def port(weights: Any, inputs: Any, options: Any) -> Any:
+        first = jnp.tanh(inputs["x"])
+        return (first * jnp.exp(first)).sum(-1)
+
+    assert find_divergence(case_of(port)) is None
+
+
+def test_the_forward_pass_differs_between_two_taps() -> None:
+    def port(weights: Any, inputs: Any, options: Any) -> Any:
+        first = tap("first", jnp.tanh(inputs["x"]))
+        second = tap("second", jnp.exp(first) + jnp.arange(4.0))
+        return tap("third", second * first).sum(-1)
+
+    found = find_divergence(case_of(port))
+    assert found is not None
+    assert (found.phase, found.tensor, found.agreed) == ("forward", "second", ("first",))
+    assert found.symptoms == ("the difference is the same in every row: a bias",)
+    assert "the forward pass differs at second" in str(found)
+    assert "the last that agrees is first" in str(found)
+
+
+def test_the_backward_pass_differs_where_a_gradient_is_stopped() -> None:
+    def port(weights: Any, inputs: Any, options: Any) -> Any:
+        first = tap("first", jnp.tanh(inputs["x"]))
+        second = tap("second", jnp.exp(jax.lax.stop_gradient(first)))
+        return tap("third", second * first).sum(-1)
+
+    found = find_divergence(case_of(port))
+    assert found is not None
+    assert (found.phase, found.tensor) == ("backward", "gradient of first")
+    assert found.agreed[-1] == "gradient of third"
+    assert found.traps == ("no gradient flows through exp in JAX: stop_gradient",)
+
+
+class Steps(torch.nn.Module):
+    """A layer called once a step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = torch.nn.Linear(4, 2)
+
+    def forward(self, x: Any) -> Any:
+        return torch.stack([self.dense(row) for row in x]).cumsum(0)
+
+
+class AtOnce(nn.Module):
+    """The same layer called once for all steps; then a fault."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return jnp.cumsum(nn.Dense(2, param_dtype=x.dtype, name="dense")(x), 0) ** 2
+
+
+class Scanned(nn.Module):
+    """The same layer called in a compiled loop, where one step is given something else."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        def step(dense: Any, total: Any, row: Any) -> Any:
+            total = total + dense(jnp.where((row == x[1]).all(), row + 1, row))
+            return total, total
+
+        dense = nn.Dense(2, param_dtype=x.dtype, name="dense")
+        return nn.scan(step, variable_broadcast="params", split_rngs={"params": False})(dense, jnp.zeros(2), x)[1]
+
+
+@pytest.mark.parametrize(
+    ("module", "tensor", "agreed"), [(AtOnce, "result", ("dense",)), (Scanned, "input of dense[1]", ("dense[0]",))]
+)
+def test_submodules_are_followed_call_by_call(module: type[nn.Module], tensor: str, agreed: tuple[str, ...]) -> None:
+    torch_side = torch_module(lambda options, inputs: Steps())
+    case = Case("steps", (Variant("random", {"x": X}),), torch_side, linen_module(lambda options, dtype: module()))
+    found = find_divergence(case)
+    assert found is not None
+    assert (found.phase, found.tensor, found.agreed) == ("forward", tensor, agreed)
+
+
+def test_swapped_gates_of_the_encoder_are_found_and_named() -> None:
+    case = find_case("Seq2SeqEncoder")
+    forget_programs()
+    with Fault("", case.name, "modules.recurrent:gru_step", gates_swapped(0, 1, 3)).planted():
+        found = find_divergence(case, case.variants[-1])
+    forget_programs()
+    assert found is not None
+    assert found.tensor.startswith("rnn")
+    assert found.agreed == ("embedding",)
+    assert found.traps == ("gates in another order: for r, z, n JAX takes PyTorch's z, r, n",)
+
+
+def test_modules_in_the_decoder_s_loop_keep_their_path_and_are_called_step_by_step() -> None:
+    decoder = Seq2SeqAttentionDecoder(5, 4, 4)
+    model = EncoderDecoder(Seq2SeqEncoder(5, 4, 4), decoder)
+    tokens = jnp.ones((2, 3), jnp.int32)
+    params = jax.jit(model.init)(jax.random.key(0), tokens, tokens)
+    with recording() as trace:
+        model.apply(params, tokens, tokens)
+    assert len(trace.tensors["decoder.attention.W_q"]) == 3
+    assert len(trace.tensors["decoder.attention.W_k"]) == 1
+    names = (name.removeprefix("input of ") for name in trace.tensors)
+    assert not [name for name in names if not name.startswith(("encoder", "decoder"))]
+
+
+class Mixer(torch.nn.Module):
+    """A block whose submodules have other names in the port; the first is right, the second inherits an error."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(4)
+        self.act = torch.nn.ReLU(inplace=True)
+        self.out = torch.nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.out(self.act(self.norm(x)))
+
+
+class Mixers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([Mixer(), Mixer()])
+
+    def forward(self, x: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class NnxMixer(nnx.Module):
+    def __init__(self, weights: dict[str, Any]) -> None:
+        self.norm = nnx.LayerNorm(4, epsilon=1e-5, param_dtype=X.dtype, rngs=nnx.Rngs(0))
+        self.proj = nnx.Linear(4, 4, param_dtype=X.dtype, rngs=nnx.Rngs(0))
+        self.norm.scale[...], self.norm.bias[...] = weights["norm.weight"], weights["norm.bias"]
+        self.proj.kernel[...], self.proj.bias[...] = weights["out.weight"].T, weights["out.bias"]
+
+    def __call__(self, x: Any) -> Any:
+        return x + self.proj(jax.nn.silu(self.norm(x)))
+
+
+class NnxMixers(nnx.Module):
+    def __init__(self, weights: dict[str, Any]) -> None:
+        layers = [{n[9:]: x for n, x in weights.items() if n.startswith(f"layers.{i}.")} for i in range(2)]
+        self.blocks = nnx.List(map(NnxMixer, layers))
+
+    def __call__(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = jax.vmap(block)(x)
+        return x
+
+
+def nnx_mixers(weights: Any, inputs: Any, options: Any) -> Any:
+    with tapped(NnxMixers(weights)) as model:
+        return model(inputs["x"])
+
+
+def test_what_inherits_an_error_is_cleared_and_what_parts_inside_is_found_and_named() -> None:
+    """Its record of the norm must be the norm's, which the activation changes in place afterwards."""
+    side = torch_module(lambda options, inputs: Mixers())
+    original = NnxMixer.__call__
+    jax_side = JaxSide(nnx_mixers, paths={f"blocks.{i}.proj": f"layers.{i}.out" for i in range(2)})
+    found = find_divergence(Case("mixers", (Variant("random", {"x": X}),), side, jax_side))
+    assert NnxMixer.__call__ is original
+    assert found is not None
+    assert (found.module, found.in_jax, found.alike) == ("layers.0", "blocks.0", ("blocks.1",))
+    assert (found.tensor, found.agreed) == ("input of layers.0.out", ("layers.0.norm",))
+    assert found.traps == ("relu is SiLU in JAX",)
+    assert "inside of layers.0 (blocks.0 in JAX) and 1 other of its kind" in str(found)
+
+
+def test_in_a_function_the_submodule_is_found_whose_result_is_not_computed() -> None:
+    def port(weights: Any, inputs: Any, options: Any) -> Any:
+        x = inputs["x"]
+        for i in range(2):
+            w = {name[9:]: weight for name, weight in weights.items() if name.startswith(f"layers.{i}.")}
+            variance = x.var(-1, keepdims=True, ddof=1 if i == 1 else 0)
+            normal = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(variance + 1e-5)
+            y = jax.nn.relu(normal * w["norm.weight"] + w["norm.bias"])
+            x = x + y @ w["out.weight"].T + w["out.bias"]
+        return x
+
+    side = torch_module(lambda options, inputs: Mixers())
+    found = find_divergence(Case("function", (Variant("random", {"x": X}),), side, JaxSide(port)))
+    assert found is not None
+    assert found.module == "layers.1.norm"
+    assert found.traps[0].startswith("the norm's variance is divided by n − 1 in JAX")
+
+
+def test_equinox_submodules_are_recorded_row_by_row_and_under_vmap() -> None:
+    eqx = pytest.importorskip("equinox")
+    mlp = eqx.nn.MLP(4, 2, 3, 1, key=jax.random.key(0))
+    for run in (jax.vmap(mlp), lambda x: jnp.stack([mlp(row) for row in x])):
+        with recording() as trace, tapped(mlp):
+            run(jnp.asarray(X))
+        shapes = [x.shape for x in trace.tensors["layers.0"]]
+        assert shapes in ([(3, 3)], [(3,)] * 3)
+        joined = align([np.stack(trace.tensors["layers.1"]).reshape(3, 2)], trace.tensors["layers.1"])
+        assert joined is not None
+        np.testing.assert_array_equal(np.concatenate([x.ravel() for x in joined]), np.ravel(trace.tensors["layers.1"]))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        jax.vmap,
+        lambda f: jax.vmap(jax.vmap(f)),
+        jax.checkpoint,
+        lambda f: lambda x: jax.lax.map(f, x),
+        lambda f: jax.vmap(jax.checkpoint(f)),
+    ],
+)
+def test_a_tap_records_values_and_gradients_inside_of_transformations(transform: Any) -> None:
+    def backward(x: Any) -> Any:
+        _, pull_back = jax.vjp(transform(lambda x: tap("x", jnp.sin(x)) * 2), x)
+        begin_backward()
+        return pull_back(jnp.ones_like(x))
+
+    with recording() as trace:
+        backward(jnp.asarray(X, "float32"))
+    for found, expected in ((trace.tensors["x"], np.sin(X)), (trace.gradients["x"], np.full(X.shape, 2.0))):
+        np.testing.assert_allclose(np.stack(found).reshape(X.shape), expected, rtol=1e-6)
+
+
+def test_a_forward_pass_may_follow_a_backward_pass() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    with recording() as trace:
+        for _ in range(2):
+            tap("x", weight * 2).sum().backward()
+    assert len(trace.tensors["x"]) == len(trace.gradients["x"]) == 2
+
+
+def test_a_case_without_float64_is_searched_in_its_widest_dtype() -> None:
+    variant = Variant("narrow", {"x": X}, dtypes=("float32",))
+    case = Case("stages", (variant,), torch_function(torch_stages), JaxSide(lambda w, inputs, o: inputs["x"].sum(-1)))
+    found = find_divergence(case)
+    assert found is not None
+    assert found.dtype == "float32"
+    with pytest.raises(ValueError, match="stages has no inputs in float64"):
+        find_divergence(case, dtype="float64")
+
+
+def test_a_tap_outside_a_recording_is_the_identity() -> None:
+    x = jnp.ones(3)
+    assert tap("x", x) is x
+    with recording() as trace:
+        tap("x", x)
+    assert list(trace.tensors) == ["x"]

@@ -1,0 +1,87 @@
+"""For pytest: the fixture `parity`, which asserts that two programs agree, and a table of all comparisons at the end.
+
+    def test_my_port(parity):
+        parity(compare(torch_module, jax_module, inputs))  # or a Case, with the dtypes in which it is to be run
+
+pytest finds the plugin where the package is installed, and imports JAX only when a test uses it. `-q` leaves the table
+out.
+"""
+
+from collections.abc import Callable
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from parity_tests.your_port.measure.case import Case
+    from parity_tests.your_port.report import Report
+
+_PROPERTY = "parity"
+SHOWN = 3
+"""How many of a failure's tensors are listed."""
+
+
+@pytest.fixture
+def parity(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """Check a report of `compare`, or compare a case in each dtype that it has inputs for.
+
+    A failure names the first tensor that differs, and why.
+    """
+    from parity_tests.your_port.measure.comparison import compare_case
+    from parity_tests.your_port.measure.tables import summarize
+    from parity_tests.your_port.place.bisect import find_divergence
+    from parity_tests.your_port.report import Report
+
+    def check(found: "Case | Report", *dtypes: str) -> None:
+        if isinstance(found, Report):
+            for row in (
+                summarize(list(group)) for _, group in groupby(found.measurements, lambda m: (m.case, m.dtype))
+            ):
+                record_property(_PROPERTY, row._asdict())
+            if not found.agrees:
+                pytest.fail(str(found), pytrace=False)
+        else:
+            compare_and_record(found, *dtypes)
+
+    def compare_and_record(case: "Case", *dtypes: str) -> None:
+        measured = (compare_case(case, dtype) for dtype in dtypes or ("float64", "float32"))
+        rows = [summarize(measurements) for measurements in measured if measurements]
+        assert rows, f"{case.name} has no variant in {dtypes}"
+        for row in rows:
+            record_property(_PROPERTY, row._asdict())
+        failed = [row for row in rows if row.failures]
+        if failed:
+            found = find_divergence(case, dtype=failed[0].dtype)
+            failures = [failure for row in failed for failure in row.failures]
+            rest = [f"… and {len(failures) - SHOWN} more"] if len(failures) > SHOWN else []
+            lines = [*([] if found is None else [str(found)]), *failures[:SHOWN], *rest]
+            pytest.fail("\n".join(lines), pytrace=False)
+
+    return check
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the table of all test processes."""
+    properties = [
+        value
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        if getattr(report, "when", "") == "call"
+        for name, value in getattr(report, "user_properties", ())
+        if name == _PROPERTY
+    ]
+    if not properties or terminalreporter.verbosity < 0:
+        return
+    import io
+
+    from rich.console import Console
+
+    from parity_tests.your_port.measure.tables import Row, as_table
+
+    text = io.StringIO()
+    colors: Any = "standard" if terminalreporter.isatty else None
+    console = Console(file=text, width=max(80, terminalreporter._tw.fullwidth), color_system=colors)
+    console.print(as_table(sorted(Row(**value) for value in properties)))
+    terminalreporter.write_line("")
+    terminalreporter.write(text.getvalue())

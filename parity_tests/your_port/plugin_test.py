@@ -1,0 +1,76 @@
+"""The harness as somebody else uses it: the documentation's own example, in a pytest of its own."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from parity_tests import Case, Variant, jax_function, torch_function
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (ROOT / "docs/parity.md").read_text("utf-8"), re.DOTALL))
+CONFTEST = 'pytest_plugins = ["parity_tests.your_port.plugin"]  # a clone is not always installed\n'
+
+
+def mended() -> str:
+    """Return the example with another port, which has the bias, under another name."""
+    text = EXAMPLE["gru_test.py"].replace("test_gru_cell", "test_mended")
+    text = re.sub(r"    cell = .*", "    from jax_attn import gru_step\n\n    cell = port(gru_step)", text)
+    text = re.sub(r"jax_call=.*", "name='Mended'))", text)
+    port = """
+def port(gru_step):
+    def call(weights, x, h):
+        projected = x @ weights["weight_ih"].T + weights["bias_ih"]
+        return gru_step(h, projected, weights["weight_hh"].T, weights["bias_hh"])[1]
+
+    return call
+"""
+    return text + port
+
+
+@pytest.mark.skipif(nnx.GRUCell(1, 1, rngs=nnx.Rngs(0)).dense_h.bias is not None, reason="this version has the bias")
+def test_the_missing_hidden_bias_of_nnx_is_found_and_named_and_a_port_with_the_bias_passes(tmp_path: Path) -> None:
+    settings = "[pytest]\npython_files = *_test.py\n"
+    files = {**EXAMPLE, "conftest.py": CONFTEST, "mended_test.py": mended(), "pytest.ini": settings}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "."]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "160"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed, 1 passed" in done.stdout
+    verdict = done.stdout[done.stdout.index("GRUCell DIFFERS") :].splitlines()
+    assert verdict[1].startswith("  worst: gradient of bias_hh, float64: error ")
+    assert "  cause: bias_hh is missing in JAX" in verdict[:10]
+    assert re.search(r"GRUCell\s+float64.*FAILED", done.stdout)
+    assert re.search(r"Mended\s+float64.*agrees", done.stdout)
+    assert re.search(r"Mended\s+float32.*agrees", done.stdout)
+
+
+def test_pytest_finds_the_plugin_where_the_package_is_installed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    (place,) = project["entry-points"]["pytest11"].values()
+    command = [sys.executable, "-c", f"import {place}, sys; print([x for x in ('jax', 'torch') if x in sys.modules])"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_failure_begins_with_what_matters(parity: Callable[..., None]) -> None:
+    def parts(inputs: Any, _: Any) -> Any:
+        return [inputs["x"] * factor for factor in range(1, 9)]
+
+    variant = Variant("random", {"x": np.arange(3.0)})
+    case = Case("parts", (variant,), torch_function(parts), jax_function(lambda x, _: [2 * y for y in parts(x, _)]))
+    with pytest.raises(pytest.fail.Exception) as failure:
+        parity(case, "float64")
+    lines = str(failure.value).splitlines()
+    assert lines[0].startswith("parts | random | float64: the forward pass differs at 0")
+    assert lines[-1] == "… and 6 more"
+    assert len(lines) < 10

@@ -1,0 +1,126 @@
+"""What a comparison found: a verdict of at most ten lines, and everything on request."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from parity_tests.your_port.measure.case import Case
+from parity_tests.your_port.measure.comparison import Measurement
+from parity_tests.your_port.place.bisect import Divergence
+from parity_tests.your_port.weights.adapters import Port
+from parity_tests.your_port.weights.weight_map import WeightMap
+
+LINES = 10
+
+
+@dataclass(frozen=True)
+class Report:
+    """A comparison of a PyTorch module with its JAX port."""
+
+    name: str
+    port: Port
+    map: WeightMap
+    """Which weight stands where; `print(report.map)` shows it."""
+    measurements: tuple[Measurement, ...]
+    """Every tensor in every dtype, and those that only jit or only its absence makes wrong."""
+    divergence: Divergence | None
+    """Where the two part, and why."""
+    float32_inside: str
+    """What is computed in float32 in the run in float64, if that can explain the difference."""
+    case: Case
+    """The comparison as a case, for `find_divergence` and for the fixture `parity`."""
+
+    @property
+    def failed(self) -> list[Measurement]:
+        """The tensors outside of their bounds."""
+        return [m for m in self.measurements if m.failed]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every tensor stays within its bound, and every weight of PyTorch has a place."""
+        return not self.failed
+
+    def __str__(self) -> str:
+        return "\n".join(list(self._lines())[:LINES])
+
+    def _lines(self) -> Iterator[str]:
+        names = {(m.case, m.tensor): m.is_gradient for m in self.measurements}
+        gradients, dtypes = sum(names.values()), dict.fromkeys(m.dtype.split()[0] for m in self.measurements)
+        what = f"{_count(len(names) - gradients, 'output')}, {_count(gradients, 'gradient')}; {' and '.join(dtypes)}"
+        failed = len({(m.case, m.tensor) for m in self.failed})
+        verdict = "agrees" if self.agrees else f"DIFFERS in {failed} of {len(names)} tensors"
+        yield f"{self.name} {verdict} ({what})"
+        yield f"  worst: {_in_words(max(self.measurements, key=_share))}"
+        if self.divergence is not None:
+            yield from self._difference(self.divergence)
+        if self.float32_inside:
+            yield f"  note: {self.float32_inside}; if that is meant, pass inside='float32'"
+        yield from self._jit()
+        yield from self._weights("float64" in dtypes)
+
+    def _weights(self, wide: bool) -> Iterator[str]:
+        left = [str(piece) for piece in self.map.left_in_torch]
+        if left:
+            yield f"  left over in PyTorch: {', '.join(left[:3])}{' …' * (len(left) > 3)}; if JAX has it, give names="
+        guesses = [
+            f"{path} from {entry.source}" for path, entry in self.map.entries.items() if entry.is_guess and self.failed
+        ]
+        guessed = f", {len(guesses)} by shape and order alone, such as {guesses[0]}" if guesses else ""
+        cast = f"; for float64 {self.port.cast}" if wide else ""
+        yield f"  weights: {len(self.map.entries)} placed{guessed} (print(report.map) shows how){cast}"
+
+    def _difference(self, found: Divergence) -> Iterator[str]:
+        after = f", after {found.agreed[-1]}" if found.agreed else ""
+        yield f"  parts first: the {found.phase} pass at {found.tensor}{after}: {found.difference}"
+        yield from (f"  looks like: {symptom}" for symptom in found.symptoms[:1])
+        yield from (f"  cause: {trap}" for trap in found.traps[:2])
+        if not found.traps:
+            recorded = self.case.torch.golden is not None
+            yield "  cause: " + (
+                "not looked for, which needs PyTorch itself" if recorded else "none of the known mistakes"
+            )
+
+    def _jit(self) -> Iterator[str]:
+        apart = [m for m in self.measurements if m.dtype.endswith("without jit")]
+        for m in apart[:1]:
+            yield f"  jit: {m.tensor} is {'wrong only without' if m.failed else 'right only without'} jit"
+
+    def table(self) -> str:
+        """List every tensor with its error, its bound and PyTorch's own error."""
+        rows = [("dtype", "tensor", "error", "bound", "PyTorch's own", "verdict")]
+        for m in self.measurements:
+            verdict = m.mismatch or ("FAILED" if m.failed else "agrees")
+            rows.append((m.dtype, m.tensor, f"{m.error:.1e}", f"{m.bound:.1e}", f"{m.torch_error:.1e}", verdict))
+        widths = [max(len(row[column]) for row in rows) for column in range(6)]
+        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join(line.rstrip() for line in lines)
+
+    def html(self, path: str | Path) -> None:
+        """Write verdict, map and table as a page; the file must not exist."""
+        from html import escape
+
+        parts = (
+            f"<h1>{escape(self.name)}</h1>",
+            *(f"<pre>{escape(text)}</pre>" for text in (str(self), str(self.map), self.table())),
+        )
+        page = '<!doctype html><html lang="en"><meta charset="utf-8"><title>parity</title>' + "\n".join(parts)
+        with Path(path).open("x", encoding="utf-8") as file:
+            file.write(page)
+
+
+def _share(measurement: Measurement) -> float:
+    if measurement.mismatch:
+        return float("inf")
+    return measurement.error / measurement.bound if measurement.bound else float(measurement.error > 0)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _in_words(m: Measurement) -> str:
+    if m.mismatch:
+        return f"{m.tensor}, {m.dtype}: {m.mismatch}"
+    share = _share(m)
+    times = f"{share:.1%} of" if share < 100 else f"{share:.1g} times"
+    return f"{m.tensor}, {m.dtype}: error {m.error:.2g}, {times} its bound {m.bound:.2g}"

@@ -1,0 +1,243 @@
+"""Compare a training of one's own in both frameworks, step by step, down to the first number that parts, and why.
+
+    free-running     each goes its own way from the same weights: errors add up over the steps
+    re-synchronised  before each step JAX takes over PyTorch's parameters and moments: each step is judged on its own
+
+Errors are measured by tensor, max|a − b| / max|b|. A tensor that is far smaller than the others of its quantity is
+measured against a share of the largest of them (`FLOORS`), since the gradient of a key's bias, for one, is 0 except for
+rounding. Parameters are measured against the largest of all, since Adam divides such a gradient by its own size.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from parity_tests.your_port.cause.symptoms import describe, report
+from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.training.causes import find_causes
+from parity_tests.your_port.training.sides import MOMENTS, JaxStart, JaxTraining, Record, TorchStart, TorchTraining
+
+BOUNDS = {"float64": (1e-7, 1e-8), "float32": (1e-2, 1e-3)}
+"""By dtype, free-running and re-synchronised. Optax's schedules compute in float32 in any case."""
+FLOORS = {"parameters": 1.0}
+"""For a quantity, the share of its largest number that every tensor's error is measured against at least."""
+OTHER_FLOOR = 1e-6
+ALL_MOMENTS = tuple(name for names in MOMENTS.values() for name in names)
+ORDER = ("batch", "loss", "gradients", "norm", "clipped", "learning_rate")
+"""The order in which a step computes; then the moments, the parameters, and whatever else the user returns."""
+
+
+class Worst(NamedTuple):
+    """Where two runs were furthest apart."""
+
+    quantity: str
+    tensor: str
+    step: int
+    error: float
+
+
+@dataclass(frozen=True)
+class TrainingDivergence:
+    """Where two trainings part first."""
+
+    step: int
+    """Counted from 1."""
+    quantity: str
+    tensor: str
+    """The worst of the quantity; empty if the quantity is one number."""
+    error: float
+    tensors: tuple[str, ...]
+    """All of the quantity that part."""
+    symptoms: tuple[str, ...]
+    causes: tuple[str, ...]
+    """Mistakes that explain it: made in PyTorch on purpose, or undone in JAX, each of them brings agreement."""
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """How far apart both trainings were at each step."""
+
+    name: str
+    steps: int
+    bound: float
+    errors: dict[str, np.ndarray]
+    """For each quantity, the worst tensor's error at each step."""
+    worst: Worst
+    divergence: TrainingDivergence | None = None
+    notes: tuple[str, ...] = ()
+    """What was not compared, and why."""
+
+    @property
+    def failed(self) -> bool:
+        return self.divergence is not None
+
+    def __str__(self) -> str:
+        quantity, tensor, step, error = self.worst
+        place = f"{quantity}{f' of {tensor}' if tensor else ''}"
+        notes = "".join(f"\n  note: {note}" for note in self.notes)
+        found = self.divergence
+        if found is None:
+            compared = ", ".join(self.errors)
+            furthest = f"worst: {place} at step {step}, error {error:.2e}, bound {self.bound:.0e}"
+            return f"{self.name}: the trainings agree for {self.steps} steps in {compared}; {furthest}{notes}"
+        where = f"{found.quantity}{f' of {found.tensor}' if found.tensor else ''}"
+        others = f" ({len(found.tensors)} tensors part)" if len(found.tensors) > 1 else ""
+        size = f"error {found.error:.3g}, bound {self.bound:.0e}"
+        text = f"{self.name}: the trainings part at step {found.step} in {where}{others}: {size}"
+        return report(text, found.symptoms, found.causes) + notes
+
+
+def compare_training(
+    torch_start: TorchStart,
+    jax_start: JaxStart,
+    weights: Mapping[str, Any],
+    batches: Iterable[Any],
+    steps: int = 20,
+    resync: bool = True,
+    *,
+    dtype: str = "float64",
+    bound: float | None = None,
+) -> TrainingReport:
+    """Train in both frameworks from the same weights on the same batches, and find the first step that differs.
+
+    Args:
+        torch_start: weights (tensors by name) -> (model, optimizer, step). step(batch) trains on a batch and returns a
+            mapping of what is to be compared, such as `{"loss": loss, "norm": norm}`. The gradients before and after
+            clipping, learning rates, moments and parameters are recorded without being returned.
+        jax_start: weights (NumPy arrays by PyTorch's names) -> (params, opt_state, step). It may only move the weights:
+            transpose, reshape, split, stack. step(params, opt_state, batch) returns the new params, the new opt_state
+            and a mapping such as `{"loss": loss, "gradients": gradients}`, in the form of params or by PyTorch's names.
+            Parameters and the moments of Optax need not be returned.
+        weights: PyTorch's state dict, of tensors or arrays.
+        batches: what each step is given, as arrays in any nesting; PyTorch's step gets tensors. A side that loads its
+            own data returns what it read as "batch", and both are compared.
+        steps: how many to take.
+        resync: JAX takes over PyTorch's parameters and moments before each step. False: both run freely.
+        dtype: of the weights and of floating batches. In float32 only differences far above rounding are found.
+        bound: of the errors; by default 1e-8 re-synchronised and 1e-7 free-running, in float64.
+
+    Raises:
+        ValueError: too few batches, or a step that changes its batch in place.
+        TypeError: a side that does not start as described, or parameters in another dtype.
+    """
+    arrays = {name: _in_dtype(to_numpy(x), dtype) for name, x in weights.items()}
+    data = [jax.tree.map(lambda x: _in_dtype(_array(x), dtype), batch) for batch in islice(batches, steps)]
+    if len(data) < steps:
+        raise ValueError(f"{steps} steps need {steps} batches; there are {len(data)}")
+    in_torch = TorchTraining(torch_start, arrays, data, dtype)
+    in_jax = JaxTraining(jax_start, in_torch)
+    if bound is None:
+        bound = BOUNDS[dtype][resync]
+    name = "re-synchronised" if resync else "free-running"
+    return compare_steps(name, in_torch, in_jax, steps, bound, resync)
+
+
+def compare_steps(
+    name: str,
+    in_torch: TorchTraining,
+    in_jax: JaxTraining,
+    steps: int,
+    bound: float,
+    resync: bool,
+    own: bool = False,
+) -> TrainingReport:
+    """Run JAX beside a recorded training of PyTorch, and compare each step.
+
+    Args:
+        own: for trainings of this project. Each tensor is measured against itself alone, and no cause is looked for.
+    """
+    errors: dict[str, np.ndarray] = {}
+    worst, divergence, found = Worst("", "", 0, -1.0), None, list[Record]()
+    in_jax.restart()
+    for number in range(steps):
+        if resync and number > 0:
+            in_jax.take_over(in_torch[number - 1])
+        found.append(in_jax.run(in_torch.batches[number]))
+        for quantity in in_order(found[-1], in_torch[number]):
+            floor = 0.0 if own else FLOORS.get(quantity, OTHER_FLOOR)
+            by_tensor = tensor_errors(found[-1][quantity], in_torch[number][quantity], floor)
+            tensor = max(by_tensor, key=by_tensor.__getitem__)
+            errors.setdefault(quantity, np.zeros(steps))[number] = by_tensor[tensor]
+            worst = max(worst, Worst(quantity, tensor, number + 1, by_tensor[tensor]), key=lambda place: place.error)
+            if divergence is None and not by_tensor[tensor] <= bound:
+                parted = tuple(part for part, error in by_tensor.items() if not error <= bound)
+                divergence = Worst(quantity, tensor, number, by_tensor[tensor]), parted
+    explained = None if divergence is None else _explain(*divergence, in_torch, in_jax, found, None if own else bound)
+    notes = tuple(_notes(in_jax, found[0], in_torch[0], resync))
+    return TrainingReport(name, steps, bound, errors, worst, explained, notes)
+
+
+def in_order(in_jax: Record, in_torch: Record) -> list[str]:
+    """List the quantities that both sides have, in the order of their computation."""
+    both = [quantity for quantity in in_torch if quantity in in_jax]
+    return sorted(both, key=lambda quantity: ORDER.index(quantity) if quantity in ORDER else len(ORDER))
+
+
+def tensor_errors(in_jax: Mapping[str, Any], in_torch: Mapping[str, Any], floor: float = 0.0) -> dict[str, float]:
+    """Measure each tensor; infinite where it has another form, where one side lacks it, or where NaN stands.
+
+    Args:
+        floor: the share of the largest number of all tensors that each error is measured against at least.
+    """
+    least = floor * max((float(np.abs(x).max()) for x in in_torch.values() if x.size), default=0.0)
+    names = [*in_torch, *(name for name in in_jax if name not in in_torch)]
+    return {name: _error(in_jax.get(name), in_torch.get(name), least) for name in names}
+
+
+def _error(in_jax: np.ndarray | None, in_torch: np.ndarray | None, least: float) -> float:
+    if in_jax is None or in_torch is None:  # what was never computed counts as zeros
+        there = in_torch if in_jax is None else in_jax
+        return np.inf if there is not None and there.any() else 0.0
+    if in_jax.shape != in_torch.shape:
+        return np.inf
+    a, b = in_jax.astype(np.float64), in_torch.astype(np.float64)
+    error = float(np.abs(a - b).max(initial=0)) / (max(float(np.abs(b).max(initial=0)), least) or 1.0)
+    return error if np.isfinite(error) else np.inf
+
+
+def _explain(
+    place: Worst,
+    parted: tuple[str, ...],
+    in_torch: TorchTraining,
+    in_jax: JaxTraining,
+    found: list[Record],
+    bound: float | None,
+) -> TrainingDivergence:
+    """Say what differs, and name the causes; without a bound no cause is looked for."""
+    quantity, tensor, step, error = place
+    a, b = (record[quantity].get(tensor) for record in (found[step], in_torch[step]))
+    if quantity == "parameters" and a is not None and b is not None:  # what the step added to them
+        before = in_torch.before(step)[tensor]
+        a, b = a - before, b - before
+    symptoms = () if quantity == "batch" else describe(a, b)
+    if a is not None and b is not None and a.dtype != b.dtype:
+        symptoms = (f"{a.dtype} in JAX, {b.dtype} in PyTorch", *symptoms)
+    causes = () if bound is None else find_causes(quantity, step, in_torch, in_jax, found, bound)
+    if bound is not None and quantity in ("loss", "gradients") and not causes:
+        drawn = ("JAX's step draws random numbers: is dropout on?",) * in_jax.draws(in_torch.batches[step])
+        symptoms = (*symptoms, *drawn, "no mistake of a training explains it: compare the models themselves")
+    return TrainingDivergence(step + 1, quantity, tensor, error, parted, symptoms, causes)
+
+
+def _notes(in_jax: JaxTraining, found: Record, in_torch: Record, resync: bool) -> Iterator[str]:
+    """Say what was not compared, or not taken over."""
+    if in_jax.layout.others:
+        yield f"no weight of PyTorch's is in JAX's {', '.join(in_jax.layout.others)}"
+    alone = [quantity for quantity in found if quantity not in in_torch and quantity not in ALL_MOMENTS]
+    if alone:
+        yield f"PyTorch gives nothing to compare with JAX's {', '.join(alone)}"
+    missing = [quantity for quantity in ("gradients", *ALL_MOMENTS) if quantity in in_torch and quantity not in found]
+    if missing:
+        yield f"JAX gives nothing to compare with PyTorch's {', '.join(missing)}" + " or to take over" * resync
+
+
+def _array(x: Any) -> Any:
+    return to_numpy(x) if hasattr(x, "detach") or isinstance(x, jax.Array) else x
+
+
+def _in_dtype(x: Any, dtype: str) -> Any:
+    return x.astype(dtype) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x

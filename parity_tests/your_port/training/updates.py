@@ -1,0 +1,104 @@
+"""Find the third place where two programs can differ, after the forward and the backward pass: the optimiser.
+
+PyTorch's optimiser and Optax's transformation get the same weights and the same gradients, step after step. That is a
+training whose loss is linear in its parameters.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+import torch
+
+from parity_tests.your_port.cause.symptoms import report
+from parity_tests.your_port.training.comparison import compare_training
+from parity_tests.your_port.training.settings import MakeOptimizer, clip_to_norm
+
+BOUND = 1e-11
+"""In float64, of max|a − b| / max|b|: each step adds a few units of roundoff to the error of the steps before."""
+
+
+@dataclass(frozen=True)
+class UpdateDivergence:
+    """Where two optimisers differ first."""
+
+    step: int
+    """Counted from 1."""
+    parameter: str
+    error: float
+    symptoms: tuple[str, ...]
+    """What the difference between the two updates looks like."""
+    traps: tuple[str, ...]
+    """Settings of PyTorch's optimiser with which the two agree."""
+
+    def __str__(self) -> str:
+        size = f"error {self.error:.3g}, bound {BOUND:g}"
+        return report(
+            f"the optimisers differ in step {self.step} at {self.parameter}: {size}", self.symptoms, self.traps
+        )
+
+
+def find_update_divergence(
+    make_optimizer: MakeOptimizer,
+    transformation: optax.GradientTransformation,
+    *,
+    clip_norm: float | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
+    steps: int = 20,
+    seed: int = 0,
+) -> UpdateDivergence | None:
+    """Find the first parameter in which an optimiser of PyTorch and one of Optax differ; None if they agree.
+
+        find_update_divergence(lambda parameters: torch.optim.AdamW(parameters, 1e-3), optax.adamw(1e-3))
+
+    Args:
+        make_optimizer: parameters -> PyTorch's optimiser.
+        transformation: Optax's, including clipping if there is any.
+        clip_norm: PyTorch's gradients are clipped by `torch.nn.utils.clip_grad_norm_` to this norm.
+        shapes: of the parameters, by name; by default a matrix and a vector.
+        steps: how many to take, in float64, with gradients of very different sizes and some zeros.
+        seed: of parameters and gradients.
+    """
+    shapes = {"weight": (4, 3), "bias": (4,)} if shapes is None else dict(shapes)
+    rng = np.random.default_rng(seed)
+    start = {str(number): rng.normal(size=shape) for number, shape in enumerate(shapes.values())}
+    gradients = [{name: _draw_gradient(rng, x.shape) for name, x in start.items()} for _ in range(steps)]
+
+    def in_torch(weights: Any) -> Any:
+        model = torch.nn.ParameterList(weights.values())
+        optimizer = make_optimizer(model)
+
+        def step(batch: Any) -> dict[str, Any]:
+            optimizer.zero_grad()
+            torch.stack(
+                [(x * gradient).sum() for x, gradient in zip(model, batch.values(), strict=True)]
+            ).sum().backward()
+            if clip_norm is not None:
+                clip_to_norm(list(model), clip_norm)
+            optimizer.step()
+            return {}
+
+        return model, optimizer, step
+
+    @jax.jit
+    def step(params: Any, state: Any, batch: Any) -> Any:
+        updates, state = transformation.update(batch, state, params)
+        return optax.apply_updates(params, updates), state, {"gradients": batch}
+
+    def in_jax(weights: Any) -> Any:
+        params = jax.device_put(weights)
+        return params, transformation.init(params), step
+
+    found = compare_training(in_torch, in_jax, start, gradients, steps, resync=False, bound=BOUND).divergence
+    if found is None:
+        return None
+    name = list(shapes)[int(found.tensor)]
+    return UpdateDivergence(found.step, name, found.error, found.symptoms, found.causes)
+
+
+def _draw_gradient(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """From 1e-6 to 10, so that an epsilon shows; one entry in eight is 0, like that of a word that does not occur."""
+    return np.asarray(rng.normal(size=shape) * 10.0 ** rng.uniform(-6, 1, shape) * (rng.random(shape) > 1 / 8))

@@ -1,0 +1,163 @@
+"""Weights find each other by name, shape and layout; the map says how."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from parity_tests.your_port.weights.match import match_weights
+from parity_tests.your_port.weights.torch_program import describe_weights
+from parity_tests.your_port.weights.weight_map import Leaf, WeightMap, match_paths
+
+Shape = tuple[int, ...]
+
+
+def lines(module: torch.nn.Module, shapes: dict[str, Shape], kind: str = "nnx", **options: Any) -> dict[str, str]:
+    found = match_weights(
+        describe_weights(module), {path: Leaf(shape) for path, shape in shapes.items()}, kind, **options
+    )
+    return {jax: f"{torch}: {how}" for jax, _, torch, how in found.lines()}
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attn = torch.nn.MultiheadAttention(4, 2)
+        self.ln_1, self.ln_2 = torch.nn.LayerNorm(4), torch.nn.LayerNorm(4)
+        self.mlp = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU(), torch.nn.Linear(4, 4))
+
+
+class Model(torch.nn.Module):
+    def __init__(self, layers: int = 2) -> None:
+        super().__init__()
+        self.transformer = torch.nn.ModuleDict({"h": torch.nn.ModuleList([Block() for _ in range(layers)])})
+
+
+BLOCK: dict[str, Shape] = {
+    "attention.query.kernel": (4, 2, 2),
+    "attention.query.bias": (2, 2),
+    "attention.out.kernel": (2, 2, 4),
+    "norm1.scale": (4,),
+    "norm2.scale": (4,),
+    "mlp.Dense_0.kernel": (4, 4),
+    "mlp.Dense_1.kernel": (4, 4),
+}
+
+
+def test_a_transformer_s_names_are_found() -> None:
+    found = lines(Model(), {f"h_{i}.{path}": shape for i in range(2) for path, shape in BLOCK.items()})
+    for i in range(2):
+        torch_block = f"transformer.h.{i}"
+        reshaped = "transposed, reshaped"
+        assert found[f"h_{i}.attention.query.kernel"] == f"{torch_block}.attn.in_proj_weight[0/3]: {reshaped}"
+        assert found[f"h_{i}.attention.query.bias"] == f"{torch_block}.attn.in_proj_bias[0/3]: as it is, reshaped"
+        assert found[f"h_{i}.attention.out.kernel"] == f"{torch_block}.attn.out_proj.weight: {reshaped}"
+        assert found[f"h_{i}.norm2.scale"] == f"{torch_block}.ln_2.weight: as it is"
+        assert found[f"h_{i}.mlp.Dense_1.kernel"] == f"{torch_block}.mlp.2.weight: transposed"
+
+
+def test_names_decide() -> None:
+    shapes: dict[str, Shape] = {f"stage{i}.mlp.Dense_0.kernel": (4, 4) for i in "ab"}
+    names = {"stagea": "transformer.h.1", "stage{i}": "transformer.h.0"}
+    found = lines(Model(), shapes, names={"stagea": names["stagea"], "stageb": names["stage{i}"]})
+    assert found["stagea.mlp.Dense_0.kernel"] == "transformer.h.1.mlp.0.weight: transposed"
+    found = lines(Model(), {"blocks.0.w": (4, 4), "blocks.1.w": (4, 4)}, names={"blocks.{i}.w": "h.{i}.mlp.2.weight"})
+    assert found["blocks.1.w"].startswith("transformer.h.1.mlp.2.weight")
+
+
+def test_parts_sums_and_several_in_one() -> None:
+    gru = torch.nn.GRU(3, 5)
+    gates = lines(gru, {"cell.in.kernel": (3, 5), "cell.hz.kernel": (5, 5), "cell.hn.bias": (5,)})
+    assert gates["cell.in.kernel"] == "weight_ih_l0[2/3]: transposed"
+    assert gates["cell.hz.kernel"] == "weight_hh_l0[1/3]: transposed"
+    assert gates["cell.hn.bias"] == "bias_hh_l0[2/3]: as it is"
+    summed = lines(gru, {"b": (15,)}, names={"b": "bias_ih_l0 + bias_hh_l0"})
+    assert summed["b"] == "bias_ih_l0 + bias_hh_l0: as it is"
+    blocks = torch.nn.ModuleDict({name: torch.nn.Linear(4, 2) for name in ("q", "k", "v")})
+    packed = lines(blocks, {"qkv.kernel": (4, 6), "qkv.bias": (6,)}, names={"qkv": ["q", "k", "v"]})
+    assert packed == {
+        "qkv.kernel": "q.weight, k.weight, v.weight: transposed",
+        "qkv.bias": "q.bias, k.bias, v.bias: as it is",
+    }
+
+
+def test_layers_under_a_scan_are_stacked_and_filled() -> None:
+    module = torch.nn.Sequential(*(torch.nn.Linear(4, 3) for _ in range(12)))
+    found = match_weights(describe_weights(module), {"layers.kernel": Leaf((12, 4, 3))}, "linen")
+    weights = {name: x.detach().numpy() for name, x in module.named_parameters()}
+    placed = found.place(weights)["layers.kernel"]
+    np.testing.assert_array_equal(placed[10], weights["10.weight"].T)
+    assert [str(piece) for piece in found.left_in_torch] == [f"{i}.bias" for i in range(12)]
+
+
+def test_tied_weights_fill_two_places() -> None:
+    model = torch.nn.ModuleDict({"emb": torch.nn.Embedding(5, 4), "head": torch.nn.Linear(4, 5, bias=False)})
+    model["head"].weight = model["emb"].weight
+    found = lines(model, {"emb.embedding": (5, 4), "head.kernel": (4, 5)})
+    assert found == {"emb.embedding": "emb.weight: as it is", "head.kernel": "emb.weight: transposed"}
+
+
+@pytest.mark.parametrize(
+    ("module", "jax", "how"),
+    [
+        (torch.nn.Conv2d(2, 3, 3), (3, 3, 2, 3), "channels last"),
+        (torch.nn.Conv1d(3, 3, 3), (3, 3, 3), "channels last"),
+        (torch.nn.ConvTranspose2d(2, 3, 4), (4, 4, 2, 3), "channels last, flipped"),
+        (torch.nn.Embedding(4, 4), (4, 4), "as it is"),
+    ],
+)
+def test_layouts_of_layers(module: torch.nn.Module, jax: Shape, how: str) -> None:
+    assert lines(module, {"kernel": jax})["kernel"] == f"weight: {how}"
+
+
+def test_a_bias_follows_its_kernel() -> None:
+    """Dense_0 is the outer one of `Dense(6)(Dense(6)(x))`, and only its kernel shows that."""
+    module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 6))
+    shapes: dict[str, Shape] = {"Dense_0.kernel": (6, 6), "Dense_0.bias": (6,)}
+    found = lines(module, {**shapes, "Dense_1.kernel": (4, 6), "Dense_1.bias": (6,)})
+    assert found["Dense_0.bias"] == "1.bias: as it is"
+
+
+def test_layers_counted_from_one_and_blocks_counted_through() -> None:
+    """PyTorch's layer2.0.conv1 is Block_1.Conv_0 in Linen; only the first layer of a block has a shape of its own."""
+
+    def block(size: int) -> torch.nn.ModuleDict:
+        return torch.nn.ModuleDict({f"conv{i}": torch.nn.Conv1d(size if i == 1 else 4, 4, 3) for i in (1, 2, 3)})
+
+    module = torch.nn.ModuleDict({f"layer{i}": torch.nn.Sequential(block(i)) for i in (1, 2)})
+    shapes: dict[str, Shape] = {
+        f"Block_{b}.Conv_{i}.kernel": (3, b + 1 if i == 0 else 4, 4) for b in (0, 1) for i in (0, 1, 2)
+    }
+    found = lines(module, shapes, "linen")
+    for b in (0, 1):
+        for i in (0, 1, 2):
+            assert found[f"Block_{b}.Conv_{i}.kernel"] == f"layer{b + 1}.0.conv{i + 1}.weight: channels last"
+
+
+def test_an_open_layout_is_tried() -> None:
+    class Hand(torch.nn.Module):
+        def __init__(self, *shapes: Shape) -> None:
+            super().__init__()
+            self.parts = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(shape)) for shape in shapes])
+
+    def only_turned(weight_map: WeightMap) -> float:
+        return float("transposed" not in str(weight_map))
+
+    alone = match_weights(describe_weights(Hand((4, 4))), {"w": Leaf((4, 4))}, "nnx")
+    assert "transposed; each way was tried; this one agrees" in str(alone.choose(only_turned))
+    assert "as it is; each way was tried; none agrees" in str(alone.choose(lambda _: 1.0))
+
+
+def test_submodules_with_the_same_weights_are_found() -> None:
+    shapes = {
+        f"h_{i}.mlp.Dense_{k}.{leaf}": Leaf((4, 4) if leaf == "kernel" else (4,))
+        for i in range(2)
+        for k in range(2)
+        for leaf in ("kernel", "bias")
+    }
+    weights = describe_weights(Model())
+    found = match_paths(weights, match_weights(weights, shapes, "linen"))
+    assert found["h_1.mlp"] == "transformer.h.1.mlp"
+    assert found["h_0.mlp.Dense_1"] == "transformer.h.0.mlp.2"
+    assert "h_0" not in found  # PyTorch's has more weights

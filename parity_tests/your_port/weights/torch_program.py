@@ -1,0 +1,228 @@
+"""The PyTorch side of `compare`: a module or a function with inputs, checked, and its weights described."""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.case import Case, TorchSide
+from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
+from parity_tests.your_port.measure.torch_side import run_torch, to_tensor
+from parity_tests.your_port.measure.tree import plain
+from parity_tests.your_port.weights.original import Inputs, Original, Weight
+from parity_tests.your_port.weights.words import words_of
+
+
+def read_program(
+    program: Any,
+    inputs: Any,
+    *,
+    call: Callable[..., Any] | None = None,
+    weights: Mapping[str, Any] | None = None,
+    gradients: bool = True,
+    name: str = "",
+    train: bool = False,
+) -> Original:
+    """Read a module or a function and its inputs, and see that it can be compared; for the arguments see `compare`.
+
+    Args:
+        train: take a step of training, and return the running statistics after it, too.
+
+    Raises:
+        ValueError: it cannot; the message says what to do.
+    """
+    given = _read_inputs(inputs, program)
+    values = None if weights is None else {name: to_numpy(weight) for name, weight in weights.items()}
+    is_module = isinstance(program, torch.nn.Module)
+    if values is not None and is_module:
+        _check_weights(program, values)
+    side = _torch_side(program, call, given, train=train, gradients=gradients)
+    described = describe_weights(program) if is_module else ()
+    name = name or (type(program).__name__ if is_module else getattr(program, "__name__", "function"))
+    original = Original(f"{name}, a training step" if train else name, side, given, described, values)
+    case = original.case()
+    numbers = make_numbers(case, case.variants[0], "float64")
+    _check_inputs_stay(case, numbers)
+    _check_results(case, numbers, gradients)
+    return original
+
+
+# The inputs
+
+
+def _read_inputs(inputs: Any, program: Any) -> Inputs:
+    """Give positional arguments the names that PyTorch's module has for them."""
+    keywords = isinstance(inputs, Mapping)
+    if not keywords:
+        inputs = inputs if isinstance(inputs, tuple | list) else (inputs,)
+        inputs = dict(zip(_parameters(program, len(inputs)), inputs, strict=True))
+    read = {name: _as_array(value) for name, value in inputs.items()}
+    arrays = {name: value for name, value in read.items() if _holds_arrays(value)}
+    if not arrays:
+        raise ValueError("inputs must hold an array: an array, a tuple of arguments, or a dict of keywords")
+    return Inputs(arrays, () if keywords else tuple(inputs), {n: v for n, v in read.items() if n not in arrays})
+
+
+def _parameters(program: Any, count: int) -> list[str]:
+    function = program.forward if isinstance(program, torch.nn.Module) else program
+    try:
+        signature = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        signature = []
+    named = [p.name for p in signature if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [*named, *(f"input{number}" for number in range(len(named), count))][:count]
+
+
+def _as_array(value: Any) -> Any:
+    """Make NumPy arrays of the arrays of any library, floats in float64; all else stays."""
+    if isinstance(value, Mapping):
+        return {name: _as_array(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return tuple(_as_array(part) for part in value)
+    if not hasattr(value, "shape"):
+        return value
+    array = to_numpy(value)
+    return array.astype(np.float64) if jnp.issubdtype(array.dtype, jnp.floating) else array
+
+
+def _holds_arrays(value: Any) -> bool:
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ()
+    return isinstance(value, np.ndarray) or any(map(_holds_arrays, parts))
+
+
+# The program
+
+
+def _torch_side(module: Any, call: Any, given: Inputs, *, train: bool, gradients: bool) -> TorchSide:
+    is_module = isinstance(module, torch.nn.Module)
+
+    def run(built: Any, inputs: Any, _: Any) -> Any:
+        args, kwargs = given.as_arguments(inputs)
+        target = built if is_module else module
+        if train:
+            _train(built)
+        context: AbstractContextManager[Any] = nullcontext() if gradients else torch.no_grad()
+        with context:
+            results = target(*args, **kwargs) if call is None else call(target, *args, **kwargs)
+        if not train:
+            return results
+        after = {f"{n} after a step": x.clone() for n, x in built.named_buffers() if "running_" in n}
+        return {"result": plain(results), **after}
+
+    return TorchSide(run, (lambda options, inputs: copy.deepcopy(module).cpu()) if is_module else None)
+
+
+def _train(module: torch.nn.Module) -> None:
+    """Turn training on, except for dropout, which is random."""
+    module.train()
+    for part in module.modules():
+        if isinstance(part, torch.nn.modules.dropout._DropoutNd):
+            part.eval()
+
+
+# The weights
+
+
+def describe_weights(module: torch.nn.Module) -> tuple[Weight, ...]:
+    """Describe every parameter, under each of its names, and every floating buffer, in order of definition."""
+    return tuple(_weights(module))
+
+
+def _weights(module: torch.nn.Module) -> Iterator[Weight]:
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    state = {name: x for name, x in module.state_dict().items() if x.is_floating_point()}
+    first = {id(x): name for name, x in module.named_parameters()}
+    for name, tensor in {**parameters, **state}.items():
+        path, _, leaf = name.rpartition(".")
+        words = (*_class_words(module, path), *words_of(leaf))
+        role = _role(module.get_submodule(path))
+        own = first.get(id(parameters.get(name)), name)
+        yield Weight(name, tuple(tensor.shape), own, words, role, name not in parameters)
+
+
+def _class_words(module: torch.nn.Module, path: str) -> tuple[str, ...]:
+    """Name a submodule as Linen does: `blocks.2.fc1` is Block 2, Dense 0 among the Linears of its parent."""
+    words: list[str] = []
+    parent = module
+    for component in path.split(".") if path else ():
+        child = parent.get_submodule(component)
+        peers = [other for other in parent.children() if type(other) is type(child)]
+        if not isinstance(child, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
+            words += [*words_of(type(child).__name__), str(next(i for i, peer in enumerate(peers) if peer is child))]
+        parent = child
+    return tuple(words)
+
+
+def _role(module: torch.nn.Module) -> str:
+    convolution, transposed = torch.nn.modules.conv._ConvNd, torch.nn.modules.conv._ConvTransposeNd
+    linear = (torch.nn.Linear, torch.nn.MultiheadAttention, torch.nn.RNNBase, torch.nn.RNNCellBase)
+    if isinstance(module, transposed):
+        return "transposed convolution"
+    if isinstance(module, convolution):
+        return "convolution"
+    if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag):
+        return "straight"
+    return "linear" if isinstance(module, linear) else "unknown"
+
+
+# Checks: what cannot be compared is an error that says what to do
+
+
+def _check_weights(module: torch.nn.Module, weights: Mapping[str, np.ndarray]) -> None:
+    try:
+        copy.deepcopy(module).load_state_dict({name: to_tensor(x, None) for name, x in weights.items()})
+    except RuntimeError as error:
+        raise ValueError(f"weights must be a state dict of the PyTorch module: {error}") from error
+
+
+def _check_inputs_stay(case: Case, numbers: Numbers) -> None:
+    """Raise ValueError if PyTorch writes into its inputs."""
+    tensors = {name: to_tensor(x, "float64") for name, x in numbers.inputs.items()}
+    before = {name: x.clone() for name, x in tensors.items() if x is not None}
+    module = None if case.torch.build is None else case.torch.build({}, {}).eval().double()
+    try:
+        with torch.no_grad():
+            case.torch.call(module, numbers.rebuild(tensors), {})
+    except Exception as error:
+        raise ValueError(
+            f"PyTorch's module cannot be run in float64 on these inputs: {type(error).__name__}: {error}. If it needs "
+            "other arguments, give them in inputs, or torch_call=lambda module, x: …"
+        ) from error
+    for name, x in before.items():
+        if not torch.equal(torch.nan_to_num(tensors[name]), torch.nan_to_num(x)):
+            raise ValueError(
+                f"PyTorch's module changes its input {name} in place, so its gradient has no meaning. Give it a copy: "
+                f"torch_call=lambda module, {name}: module({name}.clone())"
+            )
+
+
+def _check_results(case: Case, numbers: Numbers, gradients: bool) -> None:
+    """Run PyTorch alone, twice: raise ValueError for random layers, NaN, and no gradient."""
+    runs: list[Run] = [run_torch(case, case.variants[0], numbers, "float64") for _ in range(2)]
+    for name, x in runs[0].tensors.items():
+        again: Any = runs[1].tensors[name]
+        if x is None:
+            continue
+        if not np.array_equal(x, again, equal_nan=x.dtype.kind == "f"):
+            raise ValueError(
+                f"PyTorch's {name} is not the same in two runs on the same numbers: a random layer, such as "
+                "dropout, is on. Set its probability to 0, or turn it off in torch_call"
+            )
+        count = 0 if x.dtype.kind != "f" else int(np.isnan(x).sum())
+        if count:
+            raise ValueError(
+                f"PyTorch's {name} has NaN in {count} of {x.size} places, where nothing can be compared. Choose inputs "
+                "without it: no row that is masked everywhere, no division by 0. Or leave it out by torch_call and "
+                "jax_call"
+            )
+    if gradients and (numbers.weights or numbers.differentiated) and not runs[0].gradients():
+        raise ValueError(
+            "no result of PyTorch has a gradient path to a weight or an input: torch.no_grad, detach or integer "
+            "results. Return what is before them by torch_call and jax_call, or compare results alone: gradients=False"
+        )
