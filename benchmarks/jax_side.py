@@ -21,8 +21,8 @@ from jax_attn.weights import from_torch, to_torch
 from parity_tests.this_library.cases import find_case
 from parity_tests.this_library.cases.jax_twins import lstm_params
 from train.config import SearchConfig
-from train.devices import start_jax
-from train.translation.search import make_search
+from train.training.devices import start_jax
+from train.translating.search import make_search
 
 
 def use_device(device: str) -> None:

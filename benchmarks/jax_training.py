@@ -15,9 +15,9 @@ import numpy as np
 from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
 from train.config import TrainingConfig
 from train.data.batches import Examples
-from train.devices import distribute, make_mesh, shard_batches, start_jax
-from train.optimizer import make_optimizer
-from train.step import Losses, TrainState, make_init, make_train_steps
+from train.training.devices import distribute, make_mesh, shard_batches, start_jax
+from train.training.optimizer import make_optimizer
+from train.training.step import Losses, TrainState, make_init, make_train_steps
 
 EXAMPLE = Examples(*(np.ones(shape, np.int32) for shape in ((1, 2), 1, (1, 2), 1)))
 """One sentence pair, whose shapes suffice to initialise a model."""

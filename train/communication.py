@@ -38,7 +38,7 @@ def collectives(program: str) -> list[Collective]:
 
         collectives(jitted.lower(*arguments).compile().as_text())
 
-    A call of `train.step.make_train_steps` loops over steps, and does not know how many: so what is listed is a step's.
+    A call of `train.training.step.make_train_steps` loops over steps, and does not know how many: so what is listed is a step's.
 
     Args:
         program: XLA's text of it (HLO).

@@ -15,9 +15,9 @@ jax.config.update("jax_num_cpu_devices", 4)
 from train.communication import collectives
 from train.config import MeshShape, ModelConfig
 from train.data.batches import Examples
-from train.devices import make_mesh
-from train.model import build_model
-from train.step import make_init, make_train_steps
+from train.training.devices import make_mesh
+from train.training.model import build_model
+from train.training.step import make_init, make_train_steps
 
 settings = ModelConfig("additive", embed_size=8, num_hiddens=8, num_layers=1, dropout=0.2, bidirectional=False)
 model, optimizer = build_model(settings, 50, 60), optax.adam(1e-3)

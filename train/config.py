@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 from tyro.conf import Fixed, OmitArgPrefixes, Suppress
 
-from train.data.tokens import Tokenizer
-
 # These are the names of the registries, which cannot be read without importing JAX. A wrong option should be answered
 # at once. A test holds them equal.
 AttentionName = Literal[
     "additive", "dot", "scaled_dot", "bilinear", "scaled_bilinear", "cosine", "gaussian", "multi_head", "sum", "none"
 ]
+Tokenizer = Literal["book", "words", "unigram", "bpe"]
+SUBWORDS = ("unigram", "bpe")
+"""The tokenizers of sentencepiece."""
 OptimizerName = Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad"]
 
 
@@ -135,10 +136,6 @@ class ModelConfig:
     """Give the decoder's cell biases."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """The type of number that the model computes in. Parameters and optimiser stay in float32."""
-
-    def __post_init__(self) -> None:
-        if isinstance(self.tie_embeddings, bool):  # in the config.json of a run before there was "all"
-            object.__setattr__(self, "tie_embeddings", "output" if self.tie_embeddings else "none")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import yaml
 from train.config import Config, ConfigError
 from train.presets import PRESETS
 
-NO_SETTINGS = ("format", "preset", "max_source_words", "max_source_len", "max_target_len", "data_sha256")
+NO_SETTINGS = ("format", "preset", "max_source_len", "max_target_len", "data_sha256")
 """What config.json of a run folder holds beside the settings."""
 
 

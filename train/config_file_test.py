@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from train.command_line import parse
+from train.command_line.train_options import parse
 from train.config import ConfigError
 from train.presets import PRESETS
 

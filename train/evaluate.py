@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
+from train.command_line.terminal import plain_output
+from train.command_line.translate_options import Search, given, option_name
 from train.config import ConfigError
 from train.data.corpus import CorpusError, Pair
 from train.data.download import is_name
 from train.data.load_corpus import find_corpus, load_corpus, read_whole
-from train.terminal import plain_output
-from train.translation.options import Search, given, option_name
 
 if TYPE_CHECKING:
-    from train.translation.evaluation import Evaluation
-    from train.translation.saved_run import SavedRun
+    from train.runs.run_folder import SavedRun
+    from train.translating.evaluation import Evaluation
 
 
 @dataclass(frozen=True)
@@ -81,14 +81,14 @@ def run(options: Options) -> None:
     """Score the run, and the one that it is compared with, and print the scores."""
     pairs: Sequence[Pair] = given_pairs(options) if options.data else ()
 
-    from train.devices import start_jax
-    from train.translation.evaluation import evaluate
-    from train.translation.metrics import compare_texts, score_in_detail
-    from train.translation.saved_run import SavedRun
-    from train.translation.translator import Translator, configure
+    from train.runs.run_folder import RunFolder
+    from train.training.devices import start_jax
+    from train.translating.evaluation import evaluate
+    from train.translating.metrics import compare_texts, score_in_detail
+    from train.translating.translator import Translator, configure
 
     start_jax()
-    runs = [SavedRun.load(folder) for folder in (options.run, options.compare) if folder is not None]
+    runs = [RunFolder(folder).load() for folder in (options.run, options.compare) if folder is not None]
     changes = given(options.search) | ({} if options.beam_size is None else {"beam_size": options.beam_size})
     configs = [configure(saved, changes, option_name) for saved in runs]
     if not options.data:
@@ -128,7 +128,7 @@ def given_pairs(options: Options) -> Sequence[Pair]:
 
 def own_test(saved: SavedRun, mirror: str | None) -> Sequence[Pair]:
     """Make the run's own test set again; ConfigError or CorpusError if its data are not there or it has none."""
-    config = saved.config()
+    config = saved.config
     pairs = load_corpus(replace(config, mirror=mirror or config.mirror)).test
     if not pairs:
         raise ConfigError(f"{saved.folder} was trained without a test set; name one with --data")

@@ -9,7 +9,7 @@ import pytest
 from train import evaluate
 from train.data.corpus import CorpusError, Pair
 from train.translate import Translator
-from train.translation import evaluation
+from train.translating import evaluation
 
 TWO = "The cat sleeps.\tLe chat dort.\nI am here.\tJe suis ici.\n"
 

@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
-from train.command_line import Command, parse
+from train.command_line.terminal import plain_output
+from train.command_line.train_options import Command, parse
 from train.config import Config, ConfigError, DevicesConfig, setting_name
 from train.data import dataset
 from train.data.corpus import CorpusError
-from train.learner import DivergenceError, Learner, Report
-from train.manifest import DamageError, sha256
-from train.run_folder import WEIGHTS, RunFolder
-from train.signals import StopRequest
-from train.terminal import plain_output
-from train.translation.check_search import check_search
+from train.runs.files import DamageError, sha256
+from train.runs.run_folder import WEIGHTS, RunFolder
+from train.training.learner import DivergenceError, Learner, Report
+from train.training.signals import StopRequest
+from train.translating.check_search import check_search
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,11 +54,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except RuntimeError as error:  # of JAX, if another process is gone
             if not devices.is_distributed:
                 raise
-            from train import processes
+            from train.training import processes
 
             status = processes.await_abortion(error, devices.timeout)
-        if devices.is_distributed and "train.processes" in sys.modules:
-            from train import processes
+        if devices.is_distributed and "train.training.processes" in sys.modules:
+            from train.training import processes
 
             processes.leave(status)
         return status
@@ -72,7 +72,7 @@ def run(command: Command, started: float) -> int:
         vocabularies = folder.load_vocabularies(config)
     else:
         if config.init is not None:
-            from train.fine_tuning import load_weights
+            from train.training.fine_tuning import load_weights
 
             weights = load_weights(config.init, config)
             vocabularies = RunFolder(config.init).load_vocabularies(config)
@@ -83,8 +83,8 @@ def run(command: Command, started: float) -> int:
     if folder is not None:
         folder.require_data(data)
 
-    from train import console, processes
-    from train.recorder import RunRecorder
+    from train.training import console, processes
+    from train.training.recorder import RunRecorder
 
     learner = make_learner(config, data)
     if config.init is not None and weights is not None:
@@ -93,10 +93,10 @@ def run(command: Command, started: float) -> int:
     leads = processes.is_lead()
     console.CONSOLE.quiet = not leads
     if folder is not None and leads:
-        folder.save_config(command.preset, config, data)
+        folder.save_config(command.preset, config, data.facts())
     elif leads:
         folder = RunFolder.create(config.out, command.preset)
-        folder.save_inputs(command.preset, config, data)
+        folder.save_inputs(command.preset, config, (data.source, data.target), data.facts())
     folder = RunFolder(Path(processes.from_lead(folder and str(folder.path))), writes=leads)
     console.show_start(config, data, folder, learner)
     with (
@@ -126,8 +126,8 @@ def finish(
     learner: Learner, command: Command, data: dataset.Data, folder: RunFolder, reports: Sequence[Report], started: float
 ) -> None:
     """Test the trained model, and write the results."""
-    from train import console, learning_curve, memory
-    from train.translation.evaluation import finish_run
+    from train.training import console, learning_curve, memory
+    from train.translating.evaluation import finish_run
 
     config = command.config
     summary = {
@@ -159,21 +159,21 @@ def make_learner(config: Config, data: dataset.Data) -> Learner:
     """Make the learner of the framework; PyTorch is imported only for its own."""
     if config.framework == "torch":
         try:
-            from train.reference import TorchLearner
+            from train.training.reference import TorchLearner
         except ImportError as error:
             raise ConfigError("--framework torch needs PyTorch; run: pip install 'jax-attn[torch]'") from error
         return TorchLearner(config, data)
     start_devices(config, data)
 
-    from train.loop import JaxLearner
+    from train.training.loop import JaxLearner
 
     return JaxLearner(config, data)
 
 
 def start_devices(config: Config, data: dataset.Data) -> None:
     """Start JAX; join the other processes, if there are some, and see that they train the same."""
-    from train import processes
-    from train.devices import start_jax
+    from train.training import processes
+    from train.training.devices import start_jax
 
     devices, shape = config.devices, config.devices.shape()
     _, count = devices.place() or (0, 1)

@@ -19,11 +19,11 @@ from train.config import ConfigError
 from train.data import dataset
 from train.data.corpus import Alignment
 from train.data.tokens import detokenize
-from train.learner import DivergenceError
-from train.manifest import DamageError, check
-from train.run_folder import RunFolder, read_manifest
+from train.runs.files import DamageError, check
+from train.runs.run_folder import RunFolder, read_manifest
+from train.training.learner import DivergenceError
 from train.translate import Translator
-from train.translation.metrics import alignment_error_rate, bleu_counts, bleu_of
+from train.translating.metrics import alignment_error_rate, bleu_counts, bleu_of
 
 SMALL = ["--corpus.train", "96", "--corpus.valid", "16", "--corpus.test", "16", "--epochs", "2"]
 SMALL += ["--model.num-hiddens", "16", "--model.embed-size", "8", "--search.batch-size", "8"]

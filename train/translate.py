@@ -21,16 +21,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from train.command_line.terminal import plain_output
+from train.command_line.translate_options import Options, Output, Picture, given, option_name, parse
 from train.config import ConfigError, parse_mesh
-from train.data.vocabulary import FILES
-from train.manifest import sha256
-from train.run_folder import WEIGHTS
-from train.terminal import plain_output
-from train.translation.lines import InputError, Tally, batched, read_lines
-from train.translation.options import Options, Output, Picture, given, option_name, parse
+from train.data.vocabularies import FILES
+from train.runs.files import sha256
+from train.runs.run_folder import WEIGHTS
+from train.translating.lines import InputError, Tally, batched, read_lines
 
 if TYPE_CHECKING:
-    from train.translation.translator import Hypothesis, Translation, Translator
+    from train.translating.translator import Hypothesis, Translation, Translator
 
 __all__ = ["Translation", "Translator", "main"]
 
@@ -121,7 +121,7 @@ def open_out(options: Options, text: BinaryIO, read: Tally) -> Iterator[Callable
     if options.out is None:
         yield lambda lines: (sys.stdout.write(lines), sys.stdout.flush())
         return
-    from train.translation.output_file import open_output
+    from train.translating.output_file import open_output
 
     with open_output(options.out, settings_of(options), text, read, resume=options.resume) as output:
         yield output.write
@@ -145,7 +145,7 @@ def show_progress(options: Options, text: BinaryIO, read: Tally) -> Iterator[Cal
     if options.sentences or (options.out is None and sys.stdout.isatty()):
         yield lambda lines: None
         return
-    from train.translation.text_progress import TextProgress
+    from train.translating.text_progress import TextProgress
 
     with TextProgress(size_of(text), read.bytes) as progress:
         yield lambda lines: progress.update(lines, read.bytes)
@@ -162,14 +162,14 @@ def size_of(file: BinaryIO) -> int | None:
 
 def load(options: Options) -> Translator:
     """Load the runs that the options name."""
-    from train.devices import make_mesh, start_jax
-    from train.translation.saved_run import SavedRun
-    from train.translation.translator import Translator, configure
+    from train.runs.run_folder import RunFolder
+    from train.training.devices import make_mesh, start_jax
+    from train.translating.translator import Translator, configure
 
     shape = None if options.model.mesh is None else parse_mesh(options.model.mesh)
     start_jax(num_devices=None if shape is None else shape.size)
     output, sampling = options.output, options.sampling
-    runs = [SavedRun.load(folder) for folder in (options.run, *options.model.ensemble)]
+    runs = [RunFolder(folder).load() for folder in (options.run, *options.model.ensemble)]
     changes = given(options.search) | given(sampling)
     if options.beam_size is not None or sampling.sample:
         changes["beam_size"] = 1 if options.beam_size is None else options.beam_size
@@ -198,7 +198,7 @@ def compared_options(name: str, options: Options) -> Options:
 
 def translate(translator: Translator, lines: Sequence[str], first: int, options: Options) -> list[Translation]:
     """Translate lines, the first of which has the number `first`."""
-    from train.translation.alignments import replace_unknown
+    from train.translating.alignments import replace_unknown
 
     translations = translator(lines, first)
     if options.output.replace_unknown:
@@ -217,7 +217,7 @@ def as_text(translations: Sequence[Translation], first: int, output: Output) -> 
 
 def columns(number: int, source: tuple[str, ...], hypothesis: Hypothesis, output: Output) -> Iterator[str]:
     """Yield the columns of a hypothesis."""
-    from train.translation.alignments import as_json, as_pharaoh
+    from train.translating.alignments import as_json, as_pharaoh
 
     if output.nbest > 1:
         yield str(number)
@@ -247,7 +247,7 @@ def write_page(
     names: Sequence[str], translators: Sequence[Translator], translations: Sequence[Translation], path: Path
 ) -> None:
     """Write the page of the first translator's translations, with those of the others beside them."""
-    from train.page.page import Side, as_page
+    from train.translating.page.page import Side, as_page
 
     shown = up_to(MAX_ON_PAGE, translations, path)
     if not shown:
@@ -271,7 +271,7 @@ def up_to(limit: int, sentences: Sequence[Any], path: Path) -> Sequence[Any]:
 def __getattr__(name: str) -> Any:
     """Import `Translator` and `Translation` when they are asked for, since they import JAX."""
     if name in ("Translation", "Translator"):
-        from train.translation import translator
+        from train.translating import translator
 
         return getattr(translator, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,9 +19,11 @@ from safetensors.numpy import load_file, save_file
 from train import translate
 from train.config import ConfigError, SearchConfig, search_settings
 from train.data.embedded import grammar
+from train.runs.files import sha256, write_json
+from train.runs.run_folder import read_manifest
 from train.translate import Translator, printable
-from train.translation import lines
-from train.translation.alignments import replace_unknown
+from train.translating import lines
+from train.translating.alignments import replace_unknown
 
 SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (120, 1, 1))[0]]
 
@@ -51,8 +53,14 @@ def call(capsys, monkeypatch):
 
 @pytest.fixture
 def copy(folder, tmp_path) -> Path:
-    """Copy the run, to damage it; without its manifest, as older versions left it, which would find every damage."""
-    return shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns("manifest.json"))
+    """Copy the run, to change it."""
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+def sign(folder: Path) -> None:
+    """Let the manifest list the files as they are: what was changed is no damage then."""
+    names = [name for name in read_manifest(folder) if (folder / name).exists()]
+    write_json(folder / "manifest.json", {"files": {name: [sha256(folder / name)] for name in names}})
 
 
 @pytest.mark.parametrize("options", [["--beam", "1"], ["--beam", "3"], ["--sample", "--nbest", "2"]])
@@ -274,6 +282,7 @@ def test_a_damaged_run_gives_one_line_of_error(copy, call, name, change, message
     else:
         assert content != (copy / name).read_bytes()
         (copy / name).write_bytes(content)
+        sign(copy)
     status, output, errors = call(copy, "the cat sleeps .")
     assert (status, output) == (2, "")
     assert errors.startswith(f"error: {copy} holds no run that can be loaded: ")
@@ -286,11 +295,13 @@ def test_nan_weights_and_nan_scores_are_errors(copy, call):
     weights["decoder.dense.weight"][:] = 3e38  # finite, and their sums are not
     weights["decoder.dense.weight"][1::2] = -3e38
     save_file(weights, copy / "model.safetensors")
+    sign(copy)
     status, output, errors = call(copy, "", "the cat sleeps .")
     assert (status, output) == (2, "")
     assert "the model's scores of sentence 2 are NaN" in errors
     weights["decoder.dense.bias"][5] = np.nan
     save_file(weights, copy / "model.safetensors")
+    sign(copy)
     status, _, errors = call(copy, "the cat sleeps .")
     assert status == 2
     assert "decoder.dense.bias holds NaN or infinite numbers" in errors
@@ -343,6 +354,7 @@ def test_a_line_that_is_not_utf8_is_an_error_after_the_lines_before_it(folder, c
 def test_runs_with_different_vocabularies_are_no_ensemble(folder, copy):
     words = json.loads((copy / "target.json").read_text(encoding="utf-8"))
     (copy / "target.json").write_text(json.dumps([*words[:-1], "zut"]), encoding="utf-8")
+    sign(copy)
     with pytest.raises(ConfigError, match="have different vocabularies, and cannot translate together"):
         Translator.load(folder, copy)
 
@@ -381,6 +393,7 @@ def test_options_that_need_attention_are_errors_without_it(copy, call):
     config = json.loads((copy / "config.json").read_text(encoding="utf-8"))
     config["model"]["attention"] = "none"
     (copy / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    sign(copy)
     for options in (["--alignments", "json"], ["--replace-unknown"], ["--coverage-penalty", "1"]):
         status, _, errors = call(copy, *options, "hello")
         assert status == 2

@@ -22,9 +22,9 @@ from typing import Any, get_args
 
 import tyro
 
+from train.command_line.terminal import set_encodings
 from train.compare_attention import runs
 from train.config import AttentionName, ConfigError
-from train.terminal import set_encodings
 
 ATTENTIONS: tuple[str, ...] = get_args(AttentionName)
 

@@ -28,9 +28,9 @@ from jax_attn.plots import save
 from train.compare_attention.pictures import read_weights
 from train.compare_attention.results import Table, read_test
 from train.compare_attention.runs import Run
-from train.translation.metrics import alignment_error_rate, peaks
-from train.translation.saved_run import SavedRun
-from train.translation.translator import load_model
+from train.runs.run_folder import RunFolder
+from train.translating.metrics import alignment_error_rate, peaks
+from train.translating.translator import load_model
 
 VALID_LENS = (2, 6)
 KINDS = ("additive", "scaled_dot")
@@ -140,7 +140,7 @@ def bilinear_ranks(runs: Sequence[Run]) -> list[dict[str, float]]:
 
 
 def _ranks(run: Run, kernel: str = "decoder.attention.W.weight") -> list[dict[str, float]]:
-    saved = SavedRun.load(run.folder)
+    saved = RunFolder(run.folder).load()
     pairs = [pair for pair, _ in read_test(run.folder)]
     gold = [pair.alignment for pair in pairs if pair.alignment is not None]
     if len(gold) < len(pairs):

@@ -15,8 +15,8 @@ from train.compare_attention.runs import Run
 from train.data.batches import pad
 from train.data.corpus import Alignment, Pair
 from train.data.vocabulary import BOS, EOS
-from train.translation.saved_run import SavedRun
-from train.translation.translator import load_model
+from train.runs.run_folder import RunFolder, SavedRun
+from train.translating.translator import load_model
 
 MAX_WORDS = 7
 """How long the sentence of attention.png may be."""
@@ -35,7 +35,7 @@ def draw(comparison: Mapping[str, Any], runs: Sequence[Run], folder: Path) -> No
         return
     weights: Weights = []
     for run in shown:
-        saved = SavedRun.load(run.folder)
+        saved = RunFolder(run.folder).load()
         model, params = load_model(saved)
         weights += read_weights(jax.jit(model.apply), params, saved, [pair])
     words = (*pair.source.split(), "<eos>"), (*pair.target.split(), "<eos>")

@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from train.compare_attention.runs import Run
 from train.data.corpus import Alignment, Pair
 from train.data.tokens import detokenize
-from train.translation.metrics import alignment_counts, alignment_error_of, bleu_counts, bleu_of
+from train.translating.metrics import alignment_counts, alignment_error_of, bleu_counts, bleu_of
 
 SAMPLES = 2000
 Table = list[tuple[str, ...]]

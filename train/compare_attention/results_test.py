@@ -14,7 +14,7 @@ from train.compare_attention.results import (
     notes,
     table,
 )  # fmt: skip
-from train.translation.metrics import alignment_error_of, bleu_counts, bleu_of, score_texts
+from train.translating.metrics import alignment_error_of, bleu_counts, bleu_of, score_texts
 
 REFERENCES = ["le chat dort .", "elle mange une pomme .", "je ne sais pas .", "tu vends la grande maison rouge ."]
 TRANSLATIONS = [

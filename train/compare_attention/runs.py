@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train.command_line import parse
+from train.command_line.train_options import parse
 from train.config import Config, ConfigError
-from train.manifest import DamageError
-from train.run_folder import FORMAT, MANIFEST, SUMMARY, TEST, check_files
+from train.runs.files import DamageError
+from train.runs.run_folder import FORMAT, MANIFEST, SUMMARY, TEST, check_files
 
 
 class RunError(RuntimeError):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from threading import Event
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,8 @@ from train.data.corpus import Corpus, CorpusError, Pair
 from train.data.load_corpus import load_corpus
 from train.data.prefetch import prefetch
 from train.data.sentences import PairIds, SentenceWriter
-from train.data.vocabulary import Vocabulary, build_vocabularies
+from train.data.vocabularies import build_vocabularies
+from train.data.vocabulary import Vocabulary
 
 BATCH = 4096
 """Pairs that are turned into ids at a time."""
@@ -76,6 +78,11 @@ class Data:
                 sampled = zip(vocabularies[side].sample_all(texts, seed), found, strict=True)
                 writers[side].extend([s if len(s) <= limits[side] else ids for s, ids in sampled])
         return PairIds(*(writer.finish() for writer in writers))
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a run folder says of its data: the longest lengths, and a hash."""
+        lengths = {"max_source_len": self.max_source_len, "max_target_len": self.max_target_len}
+        return lengths | {"data_sha256": self.digest()}
 
     def digest(self) -> str:
         """Return a SHA-256 of all ids and of the held-out text, by which a run that goes on knows its data."""

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from train.data.corpus import CorpusError
 from train.data.files import PairFiles
-from train.manifest import sha256
+from train.progress import Bar
+from train.runs.files import sha256
 
 TATOEBA = "https://www.manythings.org/anki"
 """Its archives grow, so no checksum is known. A zip archive holds checksums of its own."""
@@ -173,8 +174,8 @@ def _fetch_rest(url: str, output: str, _: object) -> None:
     import pooch
 
     name = url.rsplit("/", 1)[-1]
-    part, bar = Path(output).with_name(f"{name}.part"), _Bar(name)
-    with part.open("ab") as file:
+    part = Path(output).with_name(f"{name}.part")
+    with part.open("ab") as file, Bar(name) as bar:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -187,33 +188,22 @@ def _fetch_rest(url: str, output: str, _: object) -> None:
         headers = {"User-Agent": "Mozilla/5.0 (jax-attn)", "Accept-Encoding": "identity"}
         if file.tell():
             headers["Range"] = f"bytes={file.tell()}-"
-        try:
-            pooch.HTTPDownloader(bar, headers=headers, timeout=30, hooks={"response": start})(url, file, None)
-        finally:
-            bar.close()
+        pooch.HTTPDownloader(_Counter(bar), headers=headers, timeout=30, hooks={"response": start})(url, file, None)
         part.replace(output)
 
 
-class _Bar:
-    """A bar for one download, with the methods that pooch calls."""
+class _Counter:
+    """What pooch tells the progress of a download, with the methods that it calls."""
 
-    def __init__(self, name: str) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress
+    def __init__(self, bar: Bar) -> None:
+        self.bar, self.done, self.total = bar, 0, 0
 
-        console = Console(stderr=True)
-        columns = ("{task.description}", BarColumn(), DownloadColumn())
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._progress.add_task(name, total=None)
-        self.total = 0
-
-    def update(self, amount: int) -> Any:
-        self._progress.start()
-        self._progress.update(self._task, advance=amount, total=self.total or None)
+    def update(self, amount: int) -> None:
+        self.done += amount
+        self.bar.update(self.done, f"{self.done / 1e6:,.1f} MB", self.total or None)
 
     def reset(self) -> None:
-        self._progress.reset(self._task)
+        self.done = 0
 
     def close(self) -> None:
-        if not self._progress.disable:
-            self._progress.stop()
+        """Do nothing: the bar ends by itself."""

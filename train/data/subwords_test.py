@@ -13,7 +13,8 @@ from train.data import subwords
 from train.data.corpus import Pair
 from train.data.embedded import grammar
 from train.data.subwords import PieceVocabulary
-from train.data.vocabulary import EOS, SPECIAL, UNKNOWN, build_vocabularies, load_vocabularies, save_vocabularies
+from train.data.vocabularies import build_vocabularies, load_vocabularies, save_vocabularies
+from train.data.vocabulary import EOS, SPECIAL, UNKNOWN
 
 PAIRS = [
     Pair(" ".join(pair.source).capitalize(), " ".join(pair.target).capitalize())

@@ -2,13 +2,10 @@
 
 import unicodedata
 from collections.abc import Sequence
-from typing import Literal
 
 import regex
 
-Tokenizer = Literal["book", "words", "unigram", "bpe"]
-SUBWORDS = ("unigram", "bpe")
-"""The tokenizers of sentencepiece."""
+from train.config import Tokenizer
 
 SPACES = regex.compile(r"[\p{Z}\p{Cc}\u2581]+")
 """Spaces of every kind, among them the no-break ones that French text has before ! and ?. Control characters count as

@@ -2,14 +2,9 @@ import pytest
 
 from train.config import ConfigError, CorpusConfig
 from train.data.corpus import Pair
-from train.data.vocabulary import (
-    SPECIAL,
-    UNKNOWN,
-    WordVocabulary,
-    build_vocabularies,
-    load_vocabularies,
-    save_vocabularies,
-)
+from train.data.vocabularies import build_vocabularies, load_vocabularies, save_vocabularies
+from train.data.vocabulary import SPECIAL, UNKNOWN
+from train.data.words import WordVocabulary
 
 TEXTS = ["B a", "b c a", "b rare"]
 

@@ -1,0 +1,1 @@
+"""The options of the programs, as their users write them."""

@@ -1,0 +1,193 @@
+"""The command line of `python -m train.nmt`: a preset, and options that change it."""
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from textwrap import fill
+from typing import Any, NamedTuple, NoReturn, get_args
+
+import tyro
+
+from train.config import AttentionName, Config, ConfigError, OptimizerName, check
+from train.config_file import read_config
+from train.presets import ABOUT, PRESETS
+
+PROGRAM = "python -m train.nmt"
+
+RESUMED_OPTIONS = {"--epochs", "--max-steps", "--training.patience", "--training.save-seconds"}
+RESUMED_OPTIONS |= {"--mesh", "--distributed", "--coordinator", "--process", "--timeout"}
+"""What may be changed in a training that goes on."""
+
+INDENT = 35 * " "
+"""The column of the options' descriptions in `HELP`."""
+
+HELP = """\
+Train a translator, test it on sentences that it never saw, and leave a run folder.
+
+  python -m train.nmt [PRESET] [OPTIONS]
+  python -m train.nmt --resume RUN          go on with a run that was stopped or killed
+
+Presets, with their time on two cores and what to expect:
+{presets}
+
+Examples:
+  python -m train.nmt
+  python -m train.nmt book --data fra.txt
+  python -m train.nmt --data pairs.txt --epochs 20              your own sentence pairs
+  python -m train.nmt --data corpora/train --languages de en    two files, one sentence a line
+  python -m train.nmt --model.attention none                    a model without attention
+  python -m train.nmt --mesh data=4                             on four devices; several machines: docs/devices.md
+
+Options, with their values in the preset {preset}:
+  --data FILE                      sentence pairs, one source<TAB>target a line; or two files, a stem or a name
+                                   (default: the embedded corpus); --valid and --test likewise
+  --out FOLDER                     the run folder, a new one (default: the next free one in runs/)
+  --config FILE                    settings of a JSON, YAML or TOML file, such as config.json of a run
+  --init RUN                       begin with the parameters, vocabularies and settings of a run (fine-tuning)
+  --epochs {c.epochs:<23} passes over the training pairs
+  --seed {c.seed:<25} seed of the parameters, the order of examples and dropout
+  --corpus.tokenizer {c.corpus.tokenizer:<13} words, book, or subwords: unigram, bpe
+  --corpus.vocab-size {c.corpus.vocab_size:<12} subwords
+  --model.attention {c.model.attention:<14} the scoring function:
+{attentions}
+  --model.cell {c.model.cell:<19} the recurrent cell: gru, lstm
+  --model.num-hiddens {c.model.num_hiddens:<12} hidden units
+  --model.embed-size {c.model.embed_size:<13} features of a word's embedding
+  --model.dropout {c.model.dropout:<16} dropout between layers and on the attention weights
+  --training.batch-size {c.training.batch_size:<10} sentence pairs of a step
+  --training.learning-rate {c.training.learning_rate:<7} the learning rate, at its highest
+  --training.schedule {c.training.schedule:<12} its course: constant, cosine, inverse_sqrt, plateau
+  --training.optimizer {c.training.optimizer:<11} {optimizers}
+  --training.best {c.training.best:<16} what chooses the parameters to keep: loss, bleu, chrf, last
+  --search.beam-size {c.search.beam_size:<13} hypotheses kept when translating; 1 is greedy search
+
+All options: python -m train.nmt {preset} --help-all
+"""
+
+
+class Command(NamedTuple):
+    """What the user asks for."""
+
+    preset: str
+    config: Config
+    resume: Path | None = None
+    """The run folder of a training that is to go on."""
+
+
+def parse(arguments: list[str]) -> Command:
+    """Return the preset's name and its configuration with the changes of the command line.
+
+    Raises:
+        ConfigError: no such preset, file or run, or settings that no run could use.
+        SystemExit: after help, or after an option that there is not.
+    """
+    for argument in arguments:
+        if argument.encode(errors="replace").decode() != argument:
+            raise ConfigError(f"the argument {argument!r} holds bytes that are not UTF-8")
+    preset, options = _split_preset(arguments)
+    has_preset = len(options) < len(arguments)
+    if "--help" in options or "-h" in options:
+        _print_help(preset)
+    if "--help-all" in options:
+        _print_all_options(preset)
+    options, file = _take_path(options, "--config")
+    options, resume = _take_path(options, "--resume")
+    _, init = _take_path(options, "--init")
+    if resume is not None:
+        changed = {option.split("=")[0].replace("_", "-") for option in options if option.startswith("-")}
+        if preset != "demo" or file is not None or changed - RESUMED_OPTIONS:
+            allowed = ", ".join(sorted(RESUMED_OPTIONS))
+            raise ConfigError(f"--resume RUN keeps the run's settings; beside it there may be only {allowed}")
+        file = resume / "config.json"
+    elif init is not None and file is None and not has_preset:
+        file = init / "config.json"
+    default = PRESETS[preset]
+    if file is not None:
+        preset, default = read_config(file)
+    config, rest = _read(preset, default, options)
+    for name in (*config.data, *config.valid, *config.test):
+        if name in PRESETS:
+            _refuse(preset, config, [name], options)
+    if rest:
+        from train.training import optimizer  # imports JAX
+
+        same = config.training.optimizer == default.training.optimizer
+        known = default.training.optimizer_settings if same else {}
+        changed_settings, unknown = optimizer.read_options(config.training.optimizer, rest, f"{PROGRAM} {preset}")
+        if unknown:
+            _refuse(preset, config, unknown, options)
+        config = replace(config, training=replace(config.training, optimizer_settings=known | changed_settings))
+        optimizer.chosen_optimizer(config.training)
+    check(config)
+    return Command(preset, config, resume)
+
+
+def _take_path(options: list[str], name: str) -> tuple[list[str], Path | None]:
+    """Take the option `name` and its path out of the options."""
+    for i, option in enumerate(options):
+        if option == name:
+            if i + 1 == len(options):
+                raise ConfigError(f"{name} needs a path")
+            return options[:i] + options[i + 2 :], Path(options[i + 1])
+        if option.startswith(f"{name}="):
+            return options[:i] + options[i + 1 :], Path(option.removeprefix(f"{name}="))
+    return options, None
+
+
+def _split_preset(arguments: list[str]) -> tuple[str, list[str]]:
+    if not arguments or arguments[0].startswith("-"):
+        return "demo", arguments
+    if arguments[0] not in PRESETS:
+        raise ConfigError(f"there is no preset {arguments[0]!r}; there are: {', '.join(PRESETS)}")
+    return arguments[0], arguments[1:]
+
+
+def _read(preset: str, default: Config, options: list[str]) -> tuple[Config, list[str]]:
+    """Read the options of `Config`; also return the arguments that are none."""
+    prog = f"{PROGRAM} {preset}"
+    return tyro.cli(Config, prog=prog, args=options, default=default, return_unknown_args=True)
+
+
+def _refuse(preset: str, config: Config, unknown: list[str], options: list[str]) -> NoReturn:
+    """Say what is wrong with arguments that are no options."""
+    from train.training.optimizer import OPTIMIZERS, require_setting, setting_names
+
+    first = unknown[0]
+    if first in PRESETS:
+        others = [option for option in options if option != first]
+        raise ConfigError(f"the preset comes first: {PROGRAM} {' '.join([first, *others])}")
+    name = first.removeprefix("--training.").split("=")[0].replace("-", "_").removeprefix("no_")
+    if any(name in setting_names(optimizer) for optimizer in OPTIMIZERS):
+        require_setting(config.training.optimizer, name)
+    tyro.cli(Config, prog=f"{PROGRAM} {preset}", args=unknown, default=PRESETS[preset])  # a message, and SystemExit
+    raise ConfigError(f"there is no option {first}")
+
+
+def _print_help(preset: str) -> NoReturn:
+    attentions = fill(", ".join(get_args(AttentionName)), 110, initial_indent=INDENT, subsequent_indent=INDENT)
+    optimizers = ", ".join(get_args(OptimizerName))
+    presets = "\n".join(f"  {name:<9} {about}" for name, about in ABOUT.items())
+    print(
+        HELP.format(preset=preset, presets=presets, c=PRESETS[preset], attentions=attentions, optimizers=optimizers),
+        end="",
+    )
+    raise SystemExit(0)
+
+
+def _print_all_options(preset: str) -> NoReturn:
+    with suppress(SystemExit):
+        _read(preset, PRESETS[preset], ["--help"])
+
+    from train.training.optimizer import OPTIMIZERS
+
+    print("Settings of the optimisers, as in PyTorch:")
+    for name, settings in OPTIMIZERS.items():
+        print(f"  {name:<10}", *(_as_option(*setting) for setting in vars(settings).items()))
+    raise SystemExit(0)
+
+
+def _as_option(name: str, value: Any) -> str:
+    option = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--training.{option}" if value else f"--training.no-{option}"
+    return f"--training.{option} {' '.join(map(str, value)) if isinstance(value, tuple) else value}"

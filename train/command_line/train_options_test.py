@@ -1,0 +1,113 @@
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from jax_attn.modules.attention import ATTENTIONS
+from torch_ref.modules import attention as torch_attention
+from train.command_line.train_options import parse
+from train.config import AttentionName, ConfigError
+from train.presets import BOOK, DEMO
+
+
+def test_without_arguments_the_demo_runs():
+    assert parse([]) == ("demo", DEMO, None)
+
+
+def test_options_change_the_preset():
+    preset, config, _ = parse(["book", "--data", "fra.txt", "--model.num-hiddens", "8"])
+    assert preset == "book"
+    assert config.model.num_hiddens == 8
+    assert config.corpus == BOOK.corpus
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "settings"),
+    [
+        ("--training.optimizer adamw --training.learning-rate 0.001", "adamw", {}),
+        ("--training.optimizer adamw --training.weight-decay 0.1 --epochs 3", "adamw", {"weight_decay": 0.1}),
+        ("--training.weight_decay=0.0 --training.betas 0.5 0.75", "adam", {"betas": (0.5, 0.75)}),
+        ("--training.optimizer momentum --training.nesterov", "momentum", {"nesterov": True}),
+        ("--training.momentum 0.0 --training.optimizer momentum", "momentum", {"momentum": 0.0}),
+        ("--training.optimizer sgd --training.momentum 0.5", "sgd", {"momentum": 0.5}),
+    ],
+)
+def test_an_optimiser_has_its_own_options(arguments, name, settings):
+    config = parse(arguments.split()).config
+    assert (config.training.optimizer, config.training.optimizer_settings) == (name, settings)
+
+
+@pytest.mark.parametrize("arguments", ["--data fra.txt book", "--data fra.txt book --epochs 3"])
+def test_a_preset_after_options_is_said_to_come_first(arguments):
+    words = arguments.split()
+    words.remove("book")
+    with pytest.raises(ConfigError, match=f"the preset comes first: python -m train.nmt book {' '.join(words)}$"):
+        parse(arguments.split())
+
+
+def test_init_takes_the_settings_of_the_run_unless_there_is_a_preset(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"preset": "book", "epochs": 7, "model": {"cell": "gru"}}))
+    preset, config, _ = parse(["--init", str(tmp_path), "--data", "fra.txt", "--epochs", "9"])
+    assert (preset, config.epochs, config.model.cell) == ("book", 9, "gru")
+    assert config.model.num_hiddens == BOOK.model.num_hiddens
+    config = parse(["book", "--init", str(tmp_path), "--data", "fra.txt"]).config
+    assert config == replace(BOOK, init=tmp_path, data=("fra.txt",))
+
+
+def test_a_presets_name_may_be_a_value():
+    assert parse(["--search.examples", "go .", "book"])[1].search.examples == ("go .", "book")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["book", "-h"]])
+def test_help_shows_every_day_options_with_their_values(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments)
+    text = capsys.readouterr().out
+    config = BOOK if "book" in arguments else DEMO
+    assert ended.value.code == 0
+    assert len(text.splitlines()) < 55
+    for line in text.splitlines():
+        if line.startswith("  --") and "--config" not in line:
+            option, value = line.split()[:2]
+            setting = config
+            for name in option.removeprefix("--").replace("-", "_").split("."):
+                setting = getattr(setting, name)
+            assert value == str(setting) or (value in ("FILE", "FOLDER", "RUN") and not setting)
+
+
+def test_all_help_shows_the_settings_of_every_optimiser(capsys):
+    with pytest.raises(SystemExit):
+        parse(["--help-all"])
+    text = capsys.readouterr().out
+    for option in (
+        "--corpus.min-freq",
+        "--training.clip-norm",
+        "--training.lr-decay 0.0",
+        "--training.betas 0.9 0.999",
+    ):
+        assert option in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [("--training.batchsize 3", "--training.batch-size"), ("--training.optimizer foo", "invalid choice")],
+)
+def test_an_unknown_option_ends_the_program_with_a_message(arguments, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments.split())
+    assert ended.value.code == 2
+    assert message in "".join(capsys.readouterr())
+
+
+def test_help_and_wrong_settings_are_answered_without_importing_jax():
+    program = "import sys; from train import nmt; nmt.main(['--epochs', '0']); sys.exit('jax' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "epochs must be in [1, 1000000]; got 0" in done.stderr
+
+
+def test_the_command_line_knows_every_attention():
+    assert set(get_args(AttentionName)) == {*ATTENTIONS, "none"} == {*torch_attention.ATTENTIONS, "none"}

@@ -1,0 +1,203 @@
+"""The options of `python -m train.translate`. Their order and their texts are those of `--help`."""
+
+import contextlib
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
+
+from train.config import ConfigError, outside, parse_mesh
+from train.runs.run_folder import WEIGHTS
+
+OptionalInt = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+OptionalFloat = Annotated[float | None, arg(metavar="X", help_behavior_hint="")]
+OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
+OptionalFormat = Annotated[Literal["pharaoh", "json"] | None, arg(metavar="{pharaoh,json}", help_behavior_hint="")]
+OptionalMesh = Annotated[str | None, arg(metavar="data=N", help_behavior_hint="")]
+OptionalNorm = Annotated[Literal["power", "gnmt"] | None, arg(metavar="{power,gnmt}", help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What is written. Columns are separated by tabs.
+    $ python -m train.translate runs/demo-1 --beam 5 --nbest 5 --scores < in.txt
+    """
+
+    scores: bool = False
+    """Write the score before the translation: Σ log p in nats; for a beam, with its penalties."""
+    nbest: Annotated[int, arg(metavar="N")] = 1
+    """Write the N best translations of the beam, or N samples, each after the number of its line."""
+    alignments: OptionalFormat = None
+    """pharaoh: write `i-j` for each target word j and the source word i with the largest weight. json: all weights."""
+    replace_unknown: bool = False
+    """Replace each <unk> by the source word with the largest attention weight."""
+    pieces: bool = False
+    """Show the pieces of subwords, and not words, in alignments, picture and page."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Pictures of attention.
+    $ python -m train.translate runs/demo-1 --page page.html "the cat sleeps ."
+    """
+
+    heatmap: OptionalFile = None
+    """Draw the attention weights of each translation into a .png, .svg or .pdf file."""
+    page: OptionalFile = None
+    """Write an interactive .html page: attention weights, and the most probable tokens at each step."""
+    force: bool = False
+    """Let --heatmap and --page overwrite a file of another kind."""
+    compare: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="RUN|torch")] = ()
+    """Show another run next to the first on the page; `torch` is the same run in PyTorch."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Options of greedy search and of the beam. By default they are those of the training."""
+
+    length_penalty: OptionalFloat = None
+    """Rank the hypotheses of a beam by log p / norm(length)^X."""
+    length_norm: OptionalNorm = None
+    """power: norm(length) is the length. gnmt: (5 + length) / 6."""
+    coverage_penalty: OptionalFloat = None
+    """Penalise hypotheses of a beam that leave source words without attention; 0 is off."""
+    min_len: OptionalInt = None
+    """The smallest number of tokens of a translation, <eos> included."""
+    max_len: OptionalInt = None
+    """The largest number of tokens of a translation, <eos> included."""
+    no_repeat_ngram: OptionalInt = None
+    """Never repeat N tokens in a row within a translation."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Random translations instead of a search. Every option needs --sample.
+    $ python -m train.translate runs/demo-1 --sample --temperature 0.8 < in.txt
+    """
+
+    sample: bool = False
+    """Draw translations at random."""
+    temperature: OptionalFloat = None
+    """Divide the logits by X: below 1, probable tokens become more probable."""
+    top_k: OptionalInt = None
+    """Draw from the N most probable tokens."""
+    top_p: OptionalFloat = None
+    """Draw from the smallest set of most probable tokens whose probabilities sum to X."""
+    seed: OptionalInt = None
+    """Seed the random numbers: the same seed draws the same translations."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model, and what computes it.
+    $ python -m train.translate runs/demo-1 --ensemble runs/demo-2 < in.txt
+    """
+
+    ensemble: Annotated[UseAppendAction[tuple[Path, ...]], arg(metavar="RUN")] = ()
+    """Average the probabilities with those of another run with the same vocabularies."""
+    framework: Literal["jax", "torch"] = "jax"
+    """torch: translate with the plain PyTorch reference, one sentence at a time (needs the extra `torch`)."""
+    batch: Annotated[int, arg(metavar="N")] = 1000
+    """Write after every N lines for each device; it changes no translation. With 1, each line is answered at once."""
+    mesh: OptionalMesh = None
+    """Search on N devices at once; it changes no translation. By default one device searches."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command line; `--help` shows it in this order."""
+
+    run: Annotated[Positional[Path], arg(metavar="RUN", help_behavior_hint="")]
+    """The run folder, from this machine or another."""
+    sentences: Annotated[Positional[tuple[str, ...]], arg(metavar="[SENTENCE ...]", help_behavior_hint="")]
+    """Sentences to translate. Without any, --file or the standard input is read."""
+    file: OptionalFile = None
+    """Read a UTF-8 text, one sentence a line. `-`, and no --file at all, is the standard input."""
+    out: OptionalFile = None
+    """Write the translations into a new file, and how far they are into FILE.progress.json beside it."""
+    resume: bool = False
+    """Go on where the file of --out ends. The text, and all options that change translations, must be the same."""
+    beam_size: Annotated[int | None, arg(aliases=["--beam"], metavar="N", help_behavior_hint="")] = None
+    """Keep N hypotheses at each step (beam search). 1 is greedy search."""
+    output: Output = Output()
+    picture: Picture = Picture()
+    search: Search = Search()
+    sampling: Sampling = Sampling()
+    model: Model = Model()
+
+
+def parse(arguments: list[str], description: str | None) -> Options:
+    """Parse the command line; ConfigError if options contradict each other or cannot be used."""
+    options = tyro.cli(
+        OmitArgPrefixes[Options], prog="python -m train.translate", description=description, args=arguments
+    )
+    wrong = outside({"--batch": (options.model.batch, 1, 1_000_000), "--nbest": (options.output.nbest, 1, 10_000)})
+    heatmap, page = options.picture.heatmap, options.picture.page
+    if not options.sampling.sample:
+        wrong += [f"{option_name(name)} needs --sample" for name in given(options.sampling) if name != "sample"]
+    if options.file is not None and options.sentences:
+        wrong.append("either sentences or --file can be given, and not both")
+    if heatmap is not None and heatmap.suffix not in (".png", ".svg", ".pdf"):
+        wrong.append(f"--heatmap must end in .png, .svg or .pdf; got {heatmap}")
+    if options.out is not None and options.sentences:
+        wrong.append("--out is for a text, by --file or from the standard input; leave out the sentences")
+    if options.out is not None and not options.out.absolute().parent.is_dir():
+        wrong.append(f"{options.out} cannot be written: it must be a file in a folder that exists")
+    if options.out is not None and options.out.exists() and not options.resume:
+        wrong.append(f"{options.out} exists: name another file, or go on with --resume")
+    if options.resume and options.out is None:
+        wrong.append("--resume needs --out, the file to go on with")
+    if options.resume and (heatmap or page):
+        wrong.append("--resume draws nothing: leave out --heatmap and --page")
+    if options.model.mesh is not None and parse_mesh(options.model.mesh).model > 1:
+        wrong.append(f"--mesh must be data=N, since each device holds the whole model; got {options.model.mesh}")
+    if options.model.mesh is not None and options.model.framework == "torch":
+        wrong.append("--mesh needs --framework jax")
+    if options.picture.compare and page is None:
+        wrong.append("--compare needs --page, which shows the runs side by side")
+    if options.output.pieces and options.output.replace_unknown:
+        wrong.append("--replace-unknown replaces words, and cannot be given with --pieces")
+    wrong += [refusal for path in (heatmap, page) if path is not None for refusal in _refusals(path, options)]
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+    return dataclasses.replace(options, file=None) if str(options.file) == "-" else options
+
+
+KINDS = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
+"""What stands in the first bytes of a picture, by its suffix. Any other file must be a page."""
+
+PAGE = b"<title>What the translator looked at</title>"
+
+
+def _refusals(path: Path, options: Options) -> list[str]:
+    """List why a picture or a page must not be written to this path."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        return [f"{path} cannot be written: it must be a file in a folder that exists"]
+    if not path.exists():
+        return []
+    text = Path("/dev/stdin") if options.file is None else options.file
+    if text.exists() and path.samefile(text):
+        return [f"{path} is the text to translate: name another file"]
+    if any((folder / WEIGHTS).exists() for folder in path.resolve().parents):
+        return [f"{path} is a file of a run: name another file"]
+    with contextlib.suppress(OSError):
+        head = b""
+        if path.is_file():
+            with path.open("rb") as file:
+                head = file.read(4096)
+        if not options.picture.force and KINDS.get(path.suffix, PAGE) not in head:
+            return [f"{path} exists, and is no picture or page of this kind: name another file, or add --force"]
+    return []
+
+
+def option_name(field: str) -> str:
+    """Return a field's name on the command line."""
+    return "--" + field.replace("_", "-")
+
+
+def given(group: Search | Sampling) -> dict[str, Any]:
+    """Return the options of a group that the command line gives."""
+    return {name: value for name, value in dataclasses.asdict(group).items() if value is not None}

@@ -1,0 +1,69 @@
+"""Learn, write and read the two vocabularies of a run."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from train.config import SUBWORDS, ConfigError, CorpusConfig, Tokenizer
+from train.data.corpus import Pairs
+from train.data.tokens import tokenize
+from train.data.vocabulary import Vocabulary
+from train.data.words import WordVocabulary
+
+FILES = {
+    "book": ("source.json", "target.json"),
+    "words": ("source.json", "target.json"),
+    "unigram": ("source.model", "target.model"),
+    "bpe": ("source.model", "target.model"),
+}
+"""The files of a run folder that hold the two vocabularies, by tokenizer."""
+
+
+def build_vocabularies(config: CorpusConfig, pairs: Pairs) -> tuple[Vocabulary, Vocabulary]:
+    """Learn both vocabularies from the training pairs; ConfigError if they are too few for the size asked for."""
+    if config.tokenizer in SUBWORDS:
+        from train.data.subwords import train_pieces
+
+        return train_pieces(config, pairs)
+    counts: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+    for pair in pairs:
+        counts[0].update(tokenize(pair.source, config.tokenizer))
+        counts[1].update(tokenize(pair.target, config.tokenizer))
+    source, target = (WordVocabulary.of_counts(words, config.min_freq, config.tokenizer) for words in counts)
+    return source, target
+
+
+def save_vocabularies(folder: Path, source: Vocabulary, target: Vocabulary) -> None:
+    """Write the two files of a run folder. A joint vocabulary is written twice."""
+    names = FILES["words" if isinstance(source, WordVocabulary) else "unigram"]
+    for name, vocabulary in zip(names, (source, target), strict=True):
+        (folder / name).write_bytes(vocabulary.to_bytes())
+
+
+def load_vocabularies(folder: Path, tokenizer: Tokenizer, sampling: float = 0.0) -> tuple[Vocabulary, Vocabulary]:
+    """Read the two files that `save_vocabularies` wrote; a training that goes on gives its `sampling`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ConfigError: a file is damaged, or holds something else.
+    """
+    source, target = (_load(folder / name, tokenizer, sampling) for name in FILES[tokenizer])
+    return source, target
+
+
+def _load(path: Path, tokenizer: Tokenizer, sampling: float) -> Vocabulary:
+    content = path.read_bytes()
+    try:
+        if tokenizer in SUBWORDS:
+            from train.data.subwords import PieceVocabulary
+
+            return PieceVocabulary(content, sampling)
+        try:
+            words = json.loads(content.decode())
+        except ValueError as error:
+            raise ValueError(f"it is not JSON ({error})") from error
+        if not isinstance(words, list):
+            raise ValueError("it must hold a JSON list")
+        return WordVocabulary(tuple(words), tokenizer)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path.name} is damaged: {error}; copy the folder again") from error

@@ -1,0 +1,78 @@
+"""The progress bar of all programs: how far a training, a text, a corpus or a download is."""
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from threading import current_thread, main_thread
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+Item = TypeVar("Item")
+
+REDRAW = 0.1
+"""Seconds between two updates, at least."""
+PATIENCE = 1.0
+"""Seconds before the reading of a corpus shows a bar."""
+
+
+class Bar:
+    """A bar at a terminal, which vanishes at its end; nothing elsewhere.
+
+    Args:
+        task: what is done.
+        total: how much there is to do; None if that is not known.
+        done: how much of it was done before.
+        console: by default that of stderr.
+    """
+
+    def __init__(self, task: str, total: float | None = None, done: int = 0, console: Console | None = None) -> None:
+        console = Console(stderr=True) if console is None else console
+        left = (TextColumn("left"), TimeRemainingColumn())
+        columns = (TextColumn(task), BarColumn(), TextColumn("{task.fields[numbers]}"), TimeElapsedColumn(), *left)
+        self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self.task = self.bar.add_task("", total=total, completed=done, numbers="")
+        self.drawn = -math.inf
+
+    @property
+    def is_shown(self) -> bool:
+        return not self.bar.disable
+
+    def __enter__(self) -> "Bar":
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bar.stop()
+
+    def update(self, done: int, numbers: str, total: float | None = None) -> None:
+        """Move the bar, at most ten times a second: cheap enough to be called after every step.
+
+        Args:
+            numbers: what stands behind the bar.
+            total: how much there is to do, where that was not known.
+        """
+        if self.is_shown and (now := time.monotonic()) - self.drawn >= REDRAW:
+            self.drawn = now
+            self.bar.update(self.task, completed=done, numbers=numbers, total=total)
+
+
+def show_progress(items: Iterable[Item], task: str, total: int | None = None) -> Iterator[Item]:
+    """Yield the items. If that takes more than a second, a bar shows how many there were.
+
+    In the background nothing is shown.
+    """
+    if current_thread() is not main_thread():
+        yield from items
+        return
+    started, bar = time.monotonic(), Bar(task, total)
+    of_all = "" if total is None else f" of {total:,}"
+    try:
+        for count, item in enumerate(items):
+            if bar.is_shown and count % 4096 == 0 and time.monotonic() - started > PATIENCE:
+                bar.bar.start()
+                bar.update(count, f"{count:,}{of_all}")
+            yield item
+    finally:
+        bar.bar.stop()

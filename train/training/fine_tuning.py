@@ -1,0 +1,39 @@
+"""Begin a training with what another run has learnt."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+
+from train.config import Config, ConfigError, ModelConfig, setting_name
+from train.runs.run_folder import RunFolder
+
+MAY_DIFFER = {"dropout", "dropout_words", "dropout_embedding", "dropout_output", "variational", "dtype"}
+"""Settings of a model that its parameters do not depend on."""
+
+OF_VOCABULARIES = ("tokenizer", "vocab_size", "joint", "min_freq")
+"""Settings of a corpus that its vocabularies depend on."""
+
+
+def load_weights(run: Path, config: Config) -> dict[str, np.ndarray]:
+    """Read the parameters that a training begins with, by PyTorch's names.
+
+    Raises:
+        ConfigError: the folder holds no run, a damaged one, or one whose model or vocabularies are not those of the
+            configuration; the message names the settings.
+    """
+    saved = RunFolder(run).load()
+    theirs = saved.config
+    fixed = {
+        "model": [field.name for field in fields(ModelConfig) if field.name not in MAY_DIFFER],
+        "corpus": OF_VOCABULARIES,
+    }
+    differing = [
+        f"--{setting_name(section, name)} {old}, not {new}"
+        for section, names in fixed.items()
+        for name in names
+        if (old := getattr(getattr(theirs, section), name)) != (new := getattr(getattr(config, section), name))
+    ]
+    if differing:
+        raise ConfigError(f"a training with --init {run} must have its {'; '.join(differing)}")
+    return saved.weights

@@ -1,0 +1,58 @@
+"""Check that a search can be done with a model, before anything is computed."""
+
+from collections.abc import Callable
+
+from train.config import ConfigError, ModelConfig, SearchConfig, wrong_search
+from train.training import memory
+
+
+def check_search(
+    search: SearchConfig,
+    model: ModelConfig,
+    vocab_size: int,
+    max_source_len: int,
+    max_target_len: int,
+    option_name: Callable[[str], str] = str,
+) -> None:
+    """Raise ConfigError with every setting that the search could not use. Errors name an option as `option_name` does.
+
+    Args:
+        vocab_size: the tokens of the target vocabulary.
+        max_source_len: the most tokens of a source, without `<eos>`.
+        max_target_len: the most tokens of a target of the training, `<eos>` included.
+    """
+    wrong = wrong_search(search, option_name)
+    if search.beam_size > vocab_size:
+        wrong.append(
+            f"{option_name('beam_size')} must be at most {vocab_size}, the size of the target vocabulary; "
+            f"got {search.beam_size}"
+        )
+    if search.coverage_penalty and model.attention == "none":
+        wrong.append(f"{option_name('coverage_penalty')} needs attention, and the model has none")
+    if search.max_len is None and search.min_len > max_target_len:
+        wrong.append(
+            f"{option_name('min_len')} must be at most {max_target_len}, the longest target in the training, "
+            f"unless {option_name('max_len')} is given; got {search.min_len}"
+        )
+    if not wrong:
+        needed, available = search_bytes(search, model, vocab_size, max_source_len, max_target_len), memory.of_machine()
+        if available is not None and needed > available:
+            several = option_name("num_samples" if search.sample else "beam_size")
+            wrong.append(
+                f"the search needs about {needed / 1e9:.1f} GB, and this machine has {available / 1e9:.1f} GB: lower "
+                f"{several}, {option_name('max_len')} or the search's batch_size"
+            )
+    if wrong:
+        raise ConfigError("; ".join(wrong))
+
+
+def search_bytes(
+    search: SearchConfig, model: ModelConfig, vocab_size: int, max_source_len: int, max_target_len: int
+) -> int:
+    """Estimate the memory of one batch: each row's scores of the vocabulary, state, and attention of every step."""
+    rows = search.batch_size * (search.num_samples if search.sample else search.beam_size)
+    steps = search.max_len or max_target_len
+    scores = vocab_size * (5 if search.sample else 3)  # logits, log p, noise and a sorted copy
+    states = 4 * model.num_layers * model.num_hiddens
+    history = steps * (2 * (max_source_len + 1) + 6)  # kept once by step and once by sentence
+    return 4 * rows * (scores + states + history)

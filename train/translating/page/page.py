@@ -1,0 +1,92 @@
+"""An interactive page of attention and of what each step could have said. It is one file and needs no network."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+import numpy as np
+
+from train.translating.translator import Hypothesis, Steps, Translation
+
+
+@dataclass(frozen=True)
+class Side:
+    """One run's translations of the sentences. The page shows several sides next to each other."""
+
+    name: str
+    translations: Sequence[Translation]
+    explained: Sequence[Sequence[Steps]]
+    """The most probable tokens at each step, for each hypothesis of each translation."""
+
+
+def as_page(sides: Sequence[Side]) -> str:
+    """Return the whole page as HTML.
+
+    Raises:
+        ValueError: there are no sides, or they translate different numbers of sentences.
+    """
+    counts = [len(side.translations) for side in sides]
+    if len(set(counts)) != 1:
+        raise ValueError(f"sides must be at least one, of as many translations each; got {counts}")
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("train.translating.page", "."),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
+    return environment.get_template("page.html").render(
+        sides=sides,
+        sentences=[translation.source_text for translation in sides[0].translations],
+        data=[as_data(side, sides[0]) for side in sides],
+    )
+
+
+def as_data(side: Side, first: Side) -> dict[str, Any]:
+    """Return what the page's script shows of a side."""
+    return {
+        "name": side.name,
+        "sentences": [
+            {
+                "source": [*translation.source, "<eos>"],
+                "hypotheses": [_hypothesis(*pair) for pair in zip(translation.hypotheses, explained, strict=True)],
+                "against": "" if side is first else compare(other, translation),
+            }
+            for translation, explained, other in zip(side.translations, side.explained, first.translations, strict=True)
+        ],
+    }
+
+
+def _hypothesis(hypothesis: Hypothesis, steps: Steps) -> dict[str, Any]:
+    """Return a hypothesis by words. The candidates of a word of several tokens are those of its first token."""
+    first = [span.start for span in hypothesis.spans]
+    return {
+        "text": hypothesis.text,
+        "tokens": hypothesis.tokens,
+        "score": round(hypothesis.score, 4) if math.isfinite(hypothesis.score) else None,
+        "chosen": [(hypothesis.pieces[i], _rounded(hypothesis.token_scores[i].item())) for i in first],
+        "weights": None if hypothesis.weights is None else np.round(hypothesis.weights.astype(float), 4).tolist(),
+        "steps": [[(word, _rounded(log)) for word, log in steps[i]] for i in first],
+    }
+
+
+def _rounded(log: float) -> float:
+    """Round, and replace −inf, which JSON does not have."""
+    return round(max(log, -999.0), 4)
+
+
+def compare(first: Translation, other: Translation) -> str:
+    """Describe how another side's best translation differs from the first side's."""
+    if first.target != other.target:
+        pairs = zip(first.best.tokens, other.best.tokens, strict=False)
+        shorter = min(len(first.best.tokens), len(other.best.tokens))
+        position = next((i for i, (a, b) in enumerate(pairs) if a != b), shorter)
+        return f"another translation than the first, from word {position + 1} on"
+    logs = float(np.abs(first.best.token_scores - other.best.token_scores).max(initial=0))
+    same = f"the same translation as the first; log p differ by at most {logs:.1e}"
+    if first.weights is None or other.weights is None or first.weights.shape != other.weights.shape:
+        return same
+    return f"{same}, attention weights by at most {float(np.abs(first.weights - other.weights).max(initial=0)):.1e}"

@@ -1,0 +1,411 @@
+"""Translate text: text to ids, search, and ids back to text."""
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, overload
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Float
+
+from jax_attn.models import EncoderDecoder
+from jax_attn.weights import from_torch
+from train.config import ConfigError, SearchConfig
+from train.data.batches import pad
+from train.data.vocabulary import EOS, Vocabulary
+from train.runs.run_folder import RunFolder, SavedRun
+from train.training.model import build_model
+from train.translating.check_search import check_search
+from train.translating.search import Follow, Search, make_follow, make_search
+
+Framework = Literal["jax", "torch"]
+
+NUM_CANDIDATES = 8
+"""The number of tokens that `explain` lists for each step."""
+
+Steps = list[list[tuple[str, float]]]
+"""For each step of a hypothesis, the most probable tokens and their log p, the most probable first."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One translation of a sentence."""
+
+    ids: tuple[int, ...]
+    """Its tokens, with `<eos>` at the end if it was reached."""
+    target: tuple[str, ...]
+    """Its words, without `<eos>`; or its pieces, if the translator shows pieces."""
+    score: float
+    """Σ log p in nats; for a beam, with its penalties. −inf if the search found nothing of positive probability."""
+    token_scores: Float[np.ndarray, "token"]
+    """log p of each token."""
+    weights: Float[np.ndarray, "word source"] | None
+    """The attention of each word to the source words and `<eos>`, which is last on both sides.
+
+    Where a word is several tokens, weights are summed over those of the source and averaged over those of the target.
+    """
+    text: str
+    """The translation as text."""
+    spans: tuple[range, ...]
+    """The tokens of each row of the weights."""
+    pieces: tuple[str, ...]
+    """A name for each token."""
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The words, and `<eos>` if it was reached: a name for each row of the weights."""
+        return (*self.target, "<eos>")[: len(self.spans)]
+
+
+NOTHING = Hypothesis((), (), 0.0, np.zeros(0, np.float32), None, "", (), ())
+"""The translation of an empty sentence. The model is not asked."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A sentence's hypotheses, at least one: the best first, or samples in the order in which they were drawn."""
+
+    source: tuple[str, ...]
+    """The words that were read; or their pieces, if the translator shows pieces."""
+    hypotheses: tuple[Hypothesis, ...]
+    source_text: str = ""
+    """The sentence as it was given."""
+
+    @property
+    def best(self) -> Hypothesis:
+        return self.hypotheses[0]
+
+    @property
+    def text(self) -> str:
+        return self.best.text
+
+    @property
+    def target(self) -> tuple[str, ...]:
+        return self.best.target
+
+    @property
+    def score(self) -> float:
+        return self.best.score
+
+    @property
+    def weights(self) -> Float[np.ndarray, "word source"] | None:
+        return self.best.weights
+
+
+class Source(NamedTuple):
+    """A sentence as the model reads it, cut to the tokens that it can read."""
+
+    text: str
+    ids: list[int]
+    names: tuple[str, ...]
+    """The words, or the pieces, without `<eos>`."""
+    spans: tuple[range, ...]
+    """The tokens of each word, and those of `<eos>`."""
+
+
+@dataclass(frozen=True)
+class Translator:
+    """Translate sentences with a search.
+
+    The search is one compiled program for each of a few widths: `batch_size` rows of that many tokens. A sentence is
+    searched at the smallest width that it fits, and the rows of a program do not influence each other. So a translation
+    depends on its sentence alone, to the last bit, and not on the number or the order of the other sentences. (A
+    program of another shape would take the same sums in another order.) Each device of a mesh runs this program.
+    """
+
+    search: Search
+    source: Vocabulary
+    target: Vocabulary
+    max_source_len: int
+    """The most tokens of a sentence that are read, without `<eos>`."""
+    batch_size: int
+    follow: Follow | None = None
+    pieces: bool = False
+    """Show the pieces of subwords instead of words."""
+    num_devices: int = 1
+    """`search` takes `batch_size` rows for each of these devices."""
+
+    @classmethod
+    def load(
+        cls,
+        run: Path | str,
+        *more: Path | str,
+        framework: Framework = "jax",
+        pieces: bool = False,
+        mesh: Mesh | None = None,
+        **search: Any,
+    ) -> "Translator":
+        """Load the model of a run folder, whichever framework trained it.
+
+            Translator.load("runs/demo-1")("the cat sleeps .").text
+            Translator.load("runs/demo-1", "runs/demo-2", beam_size=5)(["the cat sleeps ."])[0].score
+
+        Args:
+            run: the folder.
+            more: further runs with the same vocabularies, which form an ensemble with the first.
+            framework: what computes. torch needs PyTorch, searches one sentence at a time, and is for comparison.
+            pieces: give the pieces of subwords and their weights instead of those of words.
+            mesh: the devices that search, with JAX alone; see `train.training.devices.make_mesh`.
+            search: options of `SearchConfig`; the others are those of the run.
+
+        Raises:
+            ConfigError: a folder holds no run, the runs do not fit together, or options cannot be used.
+        """
+        runs = [RunFolder(folder).load() for folder in (run, *more)]
+        return cls.from_runs(runs, configure(runs[0], search), framework, pieces, mesh)
+
+    @classmethod
+    def from_runs(
+        cls,
+        runs: Sequence[SavedRun],
+        config: SearchConfig,
+        framework: Framework = "jax",
+        pieces: bool = False,
+        mesh: Mesh | None = None,
+    ) -> "Translator":
+        """Return the translator of runs that have been read; see `load`."""
+        first = runs[0]
+        for other in runs[1:]:
+            if (other.source, other.target) != (first.source, first.target):
+                raise ConfigError(
+                    f"{first.folder} and {other.folder} have different vocabularies, and cannot translate together: "
+                    "the runs of an ensemble are trained on the same corpus"
+                )
+        make = _torch_functions if framework == "torch" else partial(_jax_functions, mesh=mesh)
+        search, follow = make(runs, config, min(run.max_target_len for run in runs))
+        max_source_len = min(run.max_source_len for run in runs)
+        rows = 1 if framework == "torch" else config.batch_size
+        num_devices = 1 if mesh is None else mesh.size
+        return cls(search, first.source, first.target, max_source_len, rows, follow, pieces, num_devices)
+
+    @overload
+    def __call__(self, sentences: str, first: int = 1) -> Translation: ...  # type: ignore[overload-overlap] # a str is a sequence
+
+    @overload
+    def __call__(self, sentences: Sequence[str], first: int = 1) -> list[Translation]: ...
+
+    def __call__(self, sentences: str | Sequence[str], first: int = 1) -> Translation | list[Translation]:
+        """Translate a sentence or a list of sentences. A sentence that is too long is cut with a warning.
+
+        Args:
+            sentences: one text gives one translation, a list gives a list in its order.
+            first: the number of the first sentence in its text, for warnings and for sampling, which draws by it.
+
+        Raises:
+            FloatingPointError: the model's scores are NaN.
+        """
+        if isinstance(sentences, str):
+            return self([sentences], first)[0]
+        sources = [self.read(text, number) for number, text in enumerate(sentences, first)]
+        translations = [Translation((), (NOTHING,), source.text) for source in sources]
+        # Sentences of similar lengths are searched together, since a batch takes the steps of its longest translation.
+        order = sorted(range(len(sources)), key=lambda i: len(sources[i].ids))
+        for width, members in self._batches([sources[i] for i in order], self.batch_size * self.num_devices):
+            batch = [order[i] for i in members]
+            translated = self._translate_batch([sources[i] for i in batch], [first + i for i in batch], width)
+            for i, translation in zip(batch, translated, strict=True):
+                translations[i] = translation
+        return translations
+
+    def read(self, text: str, number: int | None = None) -> Source:
+        """Encode a sentence; warn if it is cut and has a number."""
+        ids, tokens, limit = self.source.encode(text), self.source.cut(text), self.max_source_len
+        if len(ids) > limit and number is not None:
+            unit = "words" if self.source.lower_case else "pieces"
+            warnings.warn(
+                f"sentence {number} has {len(ids)} {unit} and is translated in part: "
+                f"the model reads {limit}, as many as its longest in training",
+                stacklevel=3,
+            )
+        ids = ids[:limit]
+        spans = self._spans(self.source, [*ids, EOS])
+        names = tuple(
+            tokens[span.start] if self.pieces else self.source.word(tokens[span.start : span.stop])
+            for span in spans[:-1]
+        )
+        return Source(text, ids, names, spans)
+
+    def _spans(self, vocabulary: Vocabulary, ids: Sequence[int]) -> tuple[range, ...]:
+        """Return the tokens of each word, or of each piece."""
+        return tuple(range(i, i + 1) for i in range(len(ids))) if self.pieces else tuple(vocabulary.words(ids))
+
+    def _batches(self, sources: Sequence[Source], rows: int) -> Iterator[tuple[int, list[int]]]:
+        """Yield batches of up to `rows` sentences of one width, as indices; sentences without tokens are left out."""
+        by_width: dict[int, list[int]] = {width: [] for width in widths(self.max_source_len + 1)}
+        for i, source in enumerate(sources):
+            if source.ids:
+                by_width[next(width for width in by_width if len(source.ids) < width)].append(i)
+        for width, members in by_width.items():
+            for start in range(0, len(members), rows):
+                yield width, members[start : start + rows]
+
+    def _pad(self, sources: Sequence[Source], width: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """Pad sentences to a width, with `<eos>`, and their number to `rows`; also return their lengths."""
+        return pad(_pad_rows([[*source.ids, EOS] for source in sources], rows), width)
+
+    def _translate_batch(self, sentences: list[Source], numbers: list[int], width: int) -> list[Translation]:
+        rows = self.batch_size * self.num_devices
+        found = self.search(*self._pad(sentences, width, rows), np.resize(np.array(numbers, np.int32), rows))
+        result: Any = jax.device_get(found)
+        for row, number in enumerate(numbers):
+            if np.isnan(result.scores[row]).any():
+                raise FloatingPointError(
+                    f"the model's scores of sentence {number} are NaN: the weights are damaged or the training diverged"
+                )
+        return [
+            Translation(source.names, self._hypotheses(result, row, source), source.text)
+            for row, source in enumerate(sentences)
+        ]
+
+    def _hypotheses(self, result: Any, row: int, source: Source) -> tuple[Hypothesis, ...]:
+        """Return the hypotheses of positive probability, or the first, which is empty, if there is none."""
+        hypotheses = []
+        for n, score in enumerate(result.scores[row].tolist()):
+            if n > 0 and score == -math.inf:
+                continue
+            length = int(result.lengths[row, n])
+            ids = tuple(result.ids[row, n, :length].tolist())
+            spans = self._spans(self.target, ids)
+            weights = None if result.weights is None else result.weights[row, n, :length]
+            hypotheses.append(
+                Hypothesis(
+                    ids,
+                    self._target_names(ids, spans),
+                    score,
+                    result.token_scores[row, n, :length],
+                    None if weights is None else by_words(weights, spans, source.spans),
+                    self.target.decode(ids),
+                    spans,
+                    tuple(self.target.tokens[i] for i in ids),
+                )
+            )
+        return tuple(hypotheses)
+
+    def _target_names(self, ids: Sequence[int], spans: Sequence[range]) -> tuple[str, ...]:
+        names = [[self.target.tokens[ids[i]] for i in span] for span in spans if ids[span.start] != EOS]
+        return tuple(parts[0] if self.pieces else self.target.word(parts) for parts in names)
+
+    def explain(self, translations: Sequence[Translation]) -> list[list[Steps]]:
+        """List the most probable tokens at each step of each hypothesis of each translation.
+
+        Raises:
+            ValueError: this translator was made without `follow`.
+        """
+        pairs = [(t.source_text, hypothesis.ids) for t in translations for hypothesis in t.hypotheses]
+        names = self.target.tokens
+        explained: list[Steps] = [[] for _ in pairs]
+        for batch, followed in self.read_targets(pairs):
+            log_probs, tokens = followed.log_probs.tolist(), followed.tokens.tolist()
+            for row, i in enumerate(batch):
+                steps = zip(tokens[row], log_probs[row], strict=True)
+                steps_of_pair = [[(names[token], log) for token, log in zip(*step, strict=True)] for step in steps]
+                explained[i] = steps_of_pair[: len(pairs[i][1])]
+        remaining = iter(explained)
+        return [[next(remaining) for _ in t.hypotheses] for t in translations]
+
+    def read_targets(self, pairs: Sequence[tuple[str, Sequence[int]]]) -> Iterator[tuple[list[int], Any]]:
+        """Let the decoder read a given target for each source text. Yield batches: indices and `Followed` arrays.
+
+        Pairs with an empty source are left out. Targets of similar lengths are read together, padded to a power of two,
+        since each shape is compiled.
+
+        Raises:
+            ValueError: this translator was made without `follow`.
+        """
+        if self.follow is None:
+            raise ValueError("reading targets needs a translator with `follow`; got None")
+        order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][1]))
+        sources = [self.read(pairs[i][0]) for i in order]
+        for width, members in self._batches(sources, self.batch_size):
+            batch = [order[i] for i in members]
+            longest = max(len(pairs[i][1]) for i in batch)
+            rows = _pad_rows([pairs[i][1] for i in batch], self.batch_size)
+            targets, _ = pad(rows, max(16, 1 << (longest - 1).bit_length()))
+            found = self.follow(*self._pad([sources[i] for i in members], width, self.batch_size), targets)
+            yield batch, jax.device_get(found)
+
+
+def _pad_rows(sentences: Sequence[Sequence[Any]], rows: int) -> list[Sequence[Any]]:
+    """Add empty rows up to a program's number of rows."""
+    return [*sentences, *[()] * (rows - len(sentences))]
+
+
+def widths(longest: int) -> tuple[int, ...]:
+    """Return the widths that sources are padded to: the longest one and up to three halvings of it, of at least 16.
+
+    widths(63) = (16, 32, 63)
+    """
+    found = [longest]
+    while len(found) < 4 and found[0] // 2 >= 15:
+        found.insert(0, -(-found[0] // 2))
+    return tuple(found)
+
+
+def by_words(
+    weights: Float[np.ndarray, "token source"], targets: Sequence[range], sources: Sequence[range]
+) -> Float[np.ndarray, "word source_word"]:
+    """Sum weights over the tokens of each source word, and average them over the tokens of each target word."""
+    if len(targets) == len(weights):
+        rows = weights
+    else:
+        rows = np.stack([weights[span.start : span.stop].mean(axis=0) for span in targets])
+    if all(len(span) == 1 for span in sources):
+        return rows[:, : len(sources)]
+    return np.stack([rows[:, span.start : span.stop].sum(axis=1) for span in sources], axis=1)
+
+
+def configure(run: SavedRun, changes: Mapping[str, Any], option_name: Callable[[str], str] = str) -> SearchConfig:
+    """Return the run's own search with some options changed. Errors name an option as `option_name` does.
+
+    Raises:
+        ConfigError: options do not exist, or cannot be used with this run.
+    """
+    known = [field.name for field in dataclasses.fields(SearchConfig)]
+    unknown = sorted(set(changes) - set(known))
+    if unknown:
+        raise ConfigError(f"a search has no option {', '.join(unknown)}; it has {', '.join(known)}")
+    config = dataclasses.replace(run.config.search, **changes)
+    check_search(config, run.model, len(run.target), run.max_source_len, run.max_target_len, option_name)
+    return config
+
+
+def load_model(run: SavedRun) -> tuple[EncoderDecoder, Any]:
+    """Return a run's model and its parameters.
+
+    Raises:
+        ConfigError: the parameters do not fit the model.
+    """
+    model = build_model(run.model, len(run.source), len(run.target))
+    token = np.zeros((1, 1), np.int32)
+    like = jax.eval_shape(lambda token: model.init(jax.random.key(0), token, token), token)
+    try:
+        return model, from_torch(run.weights, like)
+    except (KeyError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{run.folder} holds no run that can be loaded: model.safetensors does not fit config.json or the "
+            f"vocabularies: {error.args[0]}"
+        ) from error
+
+
+def _jax_functions(
+    runs: Sequence[SavedRun], config: SearchConfig, max_len: int, mesh: Mesh | None
+) -> tuple[Search, Follow]:
+    models, params = zip(*(load_model(run) for run in runs), strict=True)
+    follow = make_follow(models, min(NUM_CANDIDATES, len(runs[0].target)))
+    on_devices = params if mesh is None else jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
+    return partial(make_search(models, config, max_len, mesh), on_devices), partial(follow, params)
+
+
+def _torch_functions(runs: Sequence[SavedRun], config: SearchConfig, max_len: int) -> tuple[Search, Follow]:
+    try:
+        from train.translating.torch_search import TorchSearch
+    except ImportError as error:
+        raise ConfigError("--framework torch needs PyTorch; run: pip install 'jax-attn[torch]'") from error
+    torch_search = TorchSearch(runs, config, max_len, min(NUM_CANDIDATES, len(runs[0].target)))
+    return torch_search.search, torch_search.follow
