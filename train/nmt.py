@@ -92,11 +92,8 @@ def run(command: Command, started: float) -> int:
         learner.begin_with(weights)
     leads = processes.is_lead()
     console.CONSOLE.quiet = not leads
-    if folder is not None and leads:
-        folder.save_config(command.preset, config, data.facts())
-    elif leads:
+    if folder is None and leads:
         folder = RunFolder.create(config.out, command.preset)
-        folder.save_inputs(command.preset, config, (data.source, data.target), data.facts())
     folder = RunFolder(Path(processes.from_lead(folder and str(folder.path))), writes=leads)
     console.show_start(config, data, folder, learner)
     with (
@@ -104,6 +101,10 @@ def run(command: Command, started: float) -> int:
         StopRequest() as stop,
         console.Progress(learner.num_steps, num_reports(config, learner)) as progress,
     ):
+        if leads and command.resume is not None:
+            folder.save_config(command.preset, config, data.facts())
+        elif leads:
+            folder.save_inputs(command.preset, config, (data.source, data.target), data.facts())
         recorder = RunRecorder(folder, progress, lambda: stop.signal is not None, resume=command.resume is not None)
         try:
             ended = learner.fit(recorder)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from safetensors.numpy import load_file
 
 from train import nmt
 from train.config import ConfigError
+from train.conftest import OPTIONS
 from train.data import dataset
 from train.data.corpus import Alignment
 from train.data.tokens import detokenize
@@ -59,6 +61,31 @@ def test_metrics_that_are_damaged_are_an_error(tmp_path, content):
         (tmp_path / "metrics.jsonl").write_text(content)
     with pytest.raises(DamageError, match=r"metrics\.jsonl is damaged: "):
         RunFolder(tmp_path).cut_metrics(2)
+
+
+def test_a_refused_resume_changes_nothing_in_the_folder_of_the_training_that_runs(run, tmp_path, capsys):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with RunFolder(folder).lock():
+        assert nmt.main(["--resume", str(folder), "--epochs", "4"]) == 2
+    assert f"error: {folder} is in use: another process trains in it" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("change", ["metrics", "checkpoint"])
+def test_a_resume_refuses_changed_metrics_and_the_checkpoint_of_another_run(run, tmp_path, capsys, change):
+    folder = shutil.copytree(run[0], tmp_path / "run")
+    if change == "metrics":
+        path = folder / "metrics.jsonl"
+        path.write_text(path.read_text().replace('"epoch": 1', '"epoch": 2'))
+    else:
+        other = tmp_path / "other"
+        assert nmt.main([*OPTIONS, "--seed", "7", "--out", str(other)]) == 0
+        shutil.rmtree(folder / "checkpoint")
+        shutil.copytree(other / "checkpoint", folder / "checkpoint")
+    capsys.readouterr()
+    assert nmt.main(["--resume", str(folder), "--epochs", "4"]) == 2
+    assert "metrics.jsonl are not those that were written before the checkpoint" in capsys.readouterr().err
 
 
 def test_the_summary_holds_the_results(run):

@@ -2,11 +2,13 @@
 
 import dataclasses
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ FORMAT = 1
 
 WEIGHTS, METRICS, MANIFEST = "model.safetensors", "metrics.jsonl", "manifest.json"
 TEST, SUMMARY = "test.jsonl", "summary.json"
+FILES_OF_RUN = ("config.json", WEIGHTS, METRICS, MANIFEST, TEST, SUMMARY)
 
 
 @dataclass(frozen=True)
@@ -168,8 +171,9 @@ class RunFolder:
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for unfinished in self.path.glob(".*.[0-9]*"):  # what a killed process was writing
-                unfinished.unlink()
+            for name in (*FILES_OF_RUN, *chain(*FILES.values())):  # what a killed process was writing
+                for unfinished in self.path.glob(f".{name}.[0-9]*"):
+                    unfinished.unlink()
             yield
         except BlockingIOError:
             raise ConfigError(f"{self.path} is in use: another process trains in it") from None
@@ -183,18 +187,34 @@ class RunFolder:
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
 
-    def cut_metrics(self, count: int) -> list[dict[str, Any]]:
-        """Return the first `count` lines of metrics.jsonl, and remove those after them; DamageError if one is none."""
+    def metrics_sha256(self, count: int) -> str:
+        """Return the SHA-256 of the first `count` lines of metrics.jsonl, by which a checkpoint knows its run."""
+        return hashlib.sha256(b"".join(self._metrics(count))).hexdigest()
+
+    def _metrics(self, count: int) -> list[bytes]:
         path = self.path / METRICS
+        return path.read_bytes().splitlines(keepends=True)[:count] if path.exists() else []
+
+    def cut_metrics(self, count: int, digest: str | None = None) -> list[dict[str, Any]]:
+        """Return the first `count` lines of metrics.jsonl, and remove those after them.
+
+        Raises:
+            DamageError: a line is missing or is no record, or the lines are not those of this digest.
+        """
+        lines = self._metrics(count)
+        if digest not in (None, self.metrics_sha256(count)):
+            raise DamageError(
+                f"the first {count} lines of {METRICS} are not those that were written before the checkpoint: one of "
+                "the two was changed or is of another run; copy the folder again"
+            )
         try:
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)[:count] if count else []
             records = [json.loads(line) for line in lines]
             if len(records) < count or not all(isinstance(record, dict) for record in records):
                 raise ValueError(f"it must have {count} records")
-        except (FileNotFoundError, ValueError) as error:
+        except ValueError as error:
             raise DamageError(f"{METRICS} is damaged: {error}; copy the folder again") from error
         if self.writes:
-            write_whole(path, lambda beside: beside.write_text("".join(lines), encoding="utf-8"))
+            write_whole(self.path / METRICS, lambda beside: beside.write_bytes(b"".join(lines)))
         return records
 
     def save_weights(self, weights: Mapping[str, np.ndarray]) -> None:

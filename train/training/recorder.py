@@ -73,7 +73,8 @@ class RunRecorder:
         if self._scalars is not None:
             self._scalars.flush()
         if self._is_written():  # else a run that goes on would look for the best parameters in vain
-            self.checkpoints.save(step, state, position)
+            digest = self.folder.metrics_sha256(len(self.reports))
+            self.checkpoints.save(step, state, position | {"metrics_sha256": digest})
 
     def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
         from tensorboardX import SummaryWriter
@@ -81,7 +82,8 @@ class RunRecorder:
         found = self.checkpoints.restore(like) if self.resume else None
         if self.resume and found is None:
             raise ConfigError(f"{self.folder.path} holds no checkpoint that can be used; start a new run")
-        self.reports = [Report(**line) for line in self.folder.cut_metrics(found[1]["reports"] if found else 0)]
+        lines = [] if found is None else self.folder.cut_metrics(found[1]["reports"], found[1].get("metrics_sha256"))
+        self.reports = [Report(**line) for line in lines]
         last = self.reports[-1].step if self.reports else 0
         if self.folder.writes:
             self._scalars = SummaryWriter(str(self.folder.path / "tensorboard"), purge_step=last + 1)

@@ -1,0 +1,20 @@
+import pytest
+
+from train.command_line.programs import main
+
+
+def test_a_command_runs_its_program(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--help"])
+    assert ended.value.code == 0
+    assert "--data FILE" in capsys.readouterr().out
+    assert main(["translate", "no-such-run", "hello"]) == 2
+    assert capsys.readouterr().err.startswith("error: there is no folder no-such-run")
+
+
+def test_help_lists_the_commands_and_another_one_is_an_error(capsys):
+    for arguments in ([], ["--help"]):
+        assert main(arguments) == 0
+        assert "jax-attn evaluate" in capsys.readouterr().out
+    assert main(["tain"]) == 2
+    assert capsys.readouterr().err.startswith("error: there is no command 'tain'; there are:\n  jax-attn train ")
