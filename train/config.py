@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
-from tyro.conf import Fixed, OmitArgPrefixes, Suppress
+from tyro.conf import Fixed, OmitArgPrefixes, Suppress, arg
 
 # These are the names of the registries, which cannot be read without importing JAX. A wrong option should be answered
 # at once. A test holds them equal.
@@ -55,6 +55,13 @@ class Range(NamedTuple):
     highest: float
 
 
+def _without_default(metavar: str) -> Any:
+    """Show an option whose default its description explains."""
+    return arg(metavar=metavar, help_behavior_hint="")
+
+
+N, X = _without_default("N"), _without_default("X")
+
 Seed = Annotated[int, Range(0, 2**32 - 1)]
 Count = Annotated[int, Range(0, 10_000_000)]
 Size = Annotated[int, Range(1, 65_536)]  # with larger ones, memory ends before an error could say why
@@ -66,11 +73,11 @@ class CorpusConfig:
 
     split: Literal["hash", "first"] = "hash"
     """hash: draw each part from all over the file, by a hash of the source. first: train on the first pairs."""
-    train: Annotated[int | None, Range(1, 10_000_000)] = None
+    train: Annotated[int | None, Range(1, 10_000_000), N] = None
     """Pairs for training; the default is 20,000 of the embedded corpus, or all that are left of a file."""
-    valid: Annotated[int | None, Range(0, 10_000_000)] = None
+    valid: Annotated[int | None, Range(0, 10_000_000), N] = None
     """Pairs for validation; the default is 500 of the embedded corpus, or 2 % of a file but at most 1000."""
-    test: Annotated[int | None, Range(0, 10_000_000)] = None
+    test: Annotated[int | None, Range(0, 10_000_000), N] = None
     """Pairs that are translated and scored at the end; the default is as for valid."""
     tokenizer: Tokenizer = "words"
     """unigram and bpe: subwords with case, by sentencepiece. words: lower case, cut at punctuation and after an
@@ -85,7 +92,7 @@ class CorpusConfig:
     """With tokenizer words or book: words that occur less often in training become <unk>."""
     max_len: Size = 100
     """Leave out training pairs with more tokens than this on a side."""
-    steps: Annotated[int | None, Range(3, 65_536)] = None
+    steps: Annotated[int | None, Range(3, 65_536), N] = None
     """Pad every sentence to this many tokens, <bos> and <eos> included; the default fits the longest pair."""
 
 
@@ -99,7 +106,7 @@ class ModelConfig:
     """The recurrent cell of encoder and decoder."""
     num_hiddens: Size = 96
     """Hidden units of the decoder."""
-    encoder_hiddens: Annotated[int | None, Range(1, 65_536)] = None
+    encoder_hiddens: Annotated[int | None, Range(1, 65_536), N] = None
     """Hidden units of each direction of the encoder. By default the directions share num_hiddens.
     If they do not add up to num_hiddens, bridge must be set."""
     embed_size: Size = 64
@@ -144,11 +151,11 @@ class TrainingConfig:
 
     batch_size: Size = 64
     """Sentence pairs of a step."""
-    batch_tokens: Annotated[int | None, Range(1, 10_000_000)] = None
+    batch_tokens: Annotated[int | None, Range(1, 10_000_000), N] = None
     """Form batches by this many target tokens, padding included, instead of by batch_size."""
     num_parts: Size = 1
     """Compute the gradients of a batch in this many parts, one after another, in less memory."""
-    num_widths: Annotated[int | None, Range(1, 16)] = None
+    num_widths: Annotated[int | None, Range(1, 16), N] = None
     """How many widths sentences are padded to. More widths pad less, but each compiles the training step once.
     By default 4 for a file, 1 for the embedded corpus or with loss sentences."""
     learning_rate: Annotated[float, Range(1e-30, 1e3)] = 0.005
@@ -174,11 +181,11 @@ class TrainingConfig:
     """Added to the norm that clipping divides by: 0 in the book and Optax, 1e-6 in PyTorch."""
     average: Annotated[float, Range(0, 0.999999)] = 0.0
     """Validate and keep an exponential moving average of the parameters, with this decay; 0 is off."""
-    valid_every: Annotated[int | None, Range(1, 1_000_000_000)] = None
+    valid_every: Annotated[int | None, Range(1, 1_000_000_000), N] = None
     """Validate after this many steps; the default is after each epoch."""
     best: Literal["loss", "bleu", "chrf", "last"] = "loss"
     """Keep the parameters with the best validation by loss, bleu or chrf; last keeps those of the last step."""
-    patience: Annotated[int | None, Range(1, 1_000_000)] = None
+    patience: Annotated[int | None, Range(1, 1_000_000), N] = None
     """Stop after this many validations without a better one."""
     save_seconds: Annotated[float, Range(0, 1e9)] = 60.0
     """Seconds between two checkpoints. A run that was killed goes on from the last one."""
@@ -200,9 +207,9 @@ class SearchConfig:
     """Weight of the beam's penalty for source words without attention; 0 is off."""
     min_len: Annotated[int, Range(0, 65_536)] = 0
     """The fewest tokens of a translation, <eos> included."""
-    max_len: Annotated[int | None, Range(1, 65_536)] = None
+    max_len: Annotated[int | None, Range(1, 65_536), N] = None
     """The most tokens of a translation, <eos> included; the default is the longest of the training."""
-    no_repeat_ngram: Annotated[int | None, Range(1, 65_536)] = None
+    no_repeat_ngram: Annotated[int | None, Range(1, 65_536), N] = None
     """Never repeat this many tokens in a row within a translation."""
     sample: bool = False
     """Draw translations at random instead of searching."""
@@ -210,15 +217,15 @@ class SearchConfig:
     """Translations drawn for each sentence."""
     temperature: Annotated[float, Range(1e-3, 1e3)] = 1.0
     """Temperature of sampling: below 1, probable tokens become more probable."""
-    top_k: Annotated[int | None, Range(1, 10_000_000)] = None
+    top_k: Annotated[int | None, Range(1, 10_000_000), N] = None
     """Draw only from this many most probable tokens."""
-    top_p: Annotated[float | None, Range(1e-9, 1)] = None
+    top_p: Annotated[float | None, Range(1e-9, 1), X] = None
     """Draw only from the fewest tokens that together have this probability."""
     seed: Seed = 0
     """Seed of sampling."""
     batch_size: Size = 100
     """Sentences translated at a time; it changes no translation."""
-    examples: tuple[str, ...] = ()
+    examples: Annotated[tuple[str, ...], _without_default("[SENTENCE ...]")] = ()
     """Sentences to translate at the end; the default is the first 8 of the test set."""
 
 
@@ -226,14 +233,14 @@ class SearchConfig:
 class DevicesConfig:
     """The devices and processes that train together. They are no settings of a run, which can go on with others."""
 
-    mesh: str | None = None
+    mesh: Annotated[str | None, _without_default("data=N")] = None
     """data=4: four devices share each batch. data=4,model=2: eight, and each two of them share the parameters.
     A CPU is divided into as many devices. The default is as many as divide the batch into 8 rows or more."""
     distributed: bool = False
     """Train in the processes that SLURM, Kubernetes or Open MPI has started. Elsewhere use coordinator and process."""
-    coordinator: str | None = None
+    coordinator: Annotated[str | None, _without_default("HOST:PORT")] = None
     """HOST:PORT where process 0 listens, the same for all processes; needs process."""
-    process: str | None = None
+    process: Annotated[str | None, _without_default("I/N")] = None
     """I/N: this is process I of N, counted from 0."""
     timeout: Annotated[int, Range(1, 86_400)] = 120
     """Seconds that the processes wait for one another at the start.
@@ -261,26 +268,26 @@ class DevicesConfig:
 class Config:
     """All settings of `python -m train.nmt`."""
 
-    data: tuple[str, ...] = ()
+    data: Annotated[tuple[str, ...], _without_default("FILE [FILE]")] = ()
     """A file with source<TAB>target on each line; two files with one sentence on each line; a stem with languages;
     or multi30k:de-en, tatoeba:eng-fra or d2l:eng-fra, which is downloaded once.
     The default is the embedded English-French corpus."""
-    valid: tuple[str, ...] = ()
+    valid: Annotated[tuple[str, ...], _without_default("FILE [FILE]")] = ()
     """Pairs for validation, given as for data; by default they are held out of data."""
-    test: tuple[str, ...] = ()
+    test: Annotated[tuple[str, ...], _without_default("FILE [FILE]")] = ()
     """Pairs for the test, given as for data; by default they are held out of data."""
-    languages: tuple[str, ...] = ()
+    languages: Annotated[tuple[str, ...], _without_default("SOURCE TARGET")] = ()
     """The endings of the two files: data corpora/train with languages de en reads corpora/train.de and .en, or .gz."""
-    mirror: str | None = None
+    mirror: Annotated[str | None, _without_default("DIR")] = None
     """A folder or an address with the files of multi30k, tatoeba or d2l, instead of the public address."""
-    init: Path | None = None
+    init: Annotated[Path | None, _without_default("RUN")] = None
     """Begin with the parameters and vocabularies of this run folder.
     Without a preset or --config its settings are the defaults too."""
-    out: Path | None = None
+    out: Annotated[Path | None, _without_default("FOLDER")] = None
     """The run folder, which must not exist yet; the default is the next free one in runs/."""
     epochs: Annotated[int, Range(1, 1_000_000)] = 5
     """Passes over the training pairs."""
-    max_steps: Annotated[int | None, Range(1, 1_000_000_000)] = None
+    max_steps: Annotated[int | None, Range(1, 1_000_000_000), N] = None
     """Stop after this many training steps, if that is before the last epoch."""
     seed: Seed = 0
     """Seed of the initial parameters, the order of examples and dropout."""
@@ -322,7 +329,7 @@ def check(config: Config) -> None:
             f"got {config.training.batch_size}"
         )
     if not config.data and config.corpus.tokenizer == "book":
-        wrong.append("corpus.tokenizer must be words, unigram or bpe for the embedded corpus; else give --data")
+        wrong.append("the tokenizer book, and so the preset book, needs a file of pairs: --data fra.txt")
     if config.corpus.sampling and config.corpus.tokenizer != "unigram":
         wrong.append(f"corpus.sampling needs corpus.tokenizer unigram; got {config.corpus.tokenizer}")
     if not config.data and (config.valid or config.test):

@@ -28,6 +28,7 @@ from train.config import ConfigError
 from train.data.corpus import CorpusError, Pair
 from train.data.download import is_name
 from train.data.load_corpus import find_corpus, load_corpus, read_whole
+from train.data.vocabulary import UNKNOWN
 
 if TYPE_CHECKING:
     from train.runs.run_folder import SavedRun
@@ -79,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: Options) -> None:
     """Score the run, and the one that it is compared with, and print the scores."""
+    if options.languages and not options.data:
+        raise ConfigError("--languages are the endings of the files of --data: give --data, too")
     pairs: Sequence[Pair] = given_pairs(options) if options.data else ()
 
     from train.runs.run_folder import RunFolder
@@ -97,6 +100,9 @@ def run(options: Options) -> None:
         Translator.from_runs([saved], config, options.framework) for saved, config in zip(runs, configs, strict=True)
     )
     found = [evaluate(translator, pairs) for translator in translators]
+    if options.data:
+        for saved, evaluation in zip(runs, found, strict=True):
+            warn_of_other_language(saved, evaluation)
     lower_case = any(evaluation.lower_case for evaluation in found)
     report = []
     for saved, evaluation in zip(runs, found, strict=True):
@@ -124,6 +130,16 @@ def given_pairs(options: Options) -> Sequence[Pair]:
     for reason, count in report.items():
         warnings.warn(f"{count} {reason}", stacklevel=2)
     return pairs
+
+
+def warn_of_other_language(saved: SavedRun, evaluation: Evaluation) -> None:
+    """Warn if the model knows few of the source words, or guesses the references worse than by chance."""
+    ids = [i for pair in evaluation.pairs for i in saved.source.encode(pair.source)]
+    unknown = ids.count(UNKNOWN) / max(len(ids), 1)
+    if unknown > 0.3 or evaluation.nats_per_token > math.log(len(saved.target)):
+        share = f"{unknown:.0%} of the source words are unknown to {saved.folder}"
+        perplexity = f"the perplexity of the references is {evaluation.perplexity:.0f}"
+        warnings.warn(f"{share}, and {perplexity}: are the two columns or files exchanged?", stacklevel=2)
 
 
 def own_test(saved: SavedRun, mirror: str | None) -> Sequence[Pair]:

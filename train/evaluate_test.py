@@ -35,6 +35,24 @@ def test_the_runs_own_test_set_gives_the_scores_of_its_summary(run, capsys):
     assert report["nats_per_token"] == pytest.approx(summary["test_nats_per_token"])
 
 
+def test_languages_without_data_are_an_error(run, capsys):
+    assert call(capsys, run[0], "--languages", "de", "en") == (
+        2,
+        "",
+        "error: --languages are the endings of the files of --data: give --data, too\n",
+    )
+
+
+def test_exchanged_columns_are_noticed(run, capsys, tmp_path):
+    lines = [line.split("\t") for line in TWO.splitlines()]
+    (tmp_path / "right.txt").write_text("the man .\tl'homme .\nthe woman .\tla femme .\n")
+    (tmp_path / "exchanged.txt").write_text("".join(f"{french}\t{english}\n" for english, french in lines))
+    assert call(capsys, run[0], "--data", tmp_path / "right.txt")[2] == ""
+    errors = call(capsys, run[0], "--data", tmp_path / "exchanged.txt")[2]
+    assert "of the source words are unknown to" in errors
+    assert errors.endswith(": are the two columns or files exchanged?\n")
+
+
 def test_a_file_and_two_parallel_files_give_the_same_and_a_run_equals_itself(run, capsys, tmp_path):
     (tmp_path / "two.txt").write_text(TWO)
     sides = zip(*(line.split("\t") for line in TWO.splitlines()), strict=True)

@@ -17,6 +17,7 @@ import stat
 import sys
 import unicodedata
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -24,8 +25,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from train.command_line.terminal import plain_output
 from train.command_line.translate_options import Options, Output, Picture, given, option_name, parse
 from train.config import ConfigError, parse_mesh
+from train.data.embedded import TOPICS
 from train.data.vocabularies import FILES
-from train.runs.files import sha256
+from train.runs.files import read_json, sha256
 from train.runs.run_folder import WEIGHTS
 from train.translating.lines import InputError, Tally, batched, read_lines
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Translation", "Translator", "main"]
 
+MAX_UNKNOWN = 10
+"""Unknown words that are named."""
 MAX_IN_PICTURE, MAX_ON_PAGE = 24, 200
 """Sentences; a larger picture could not be read, and a larger page would be slow."""
 
@@ -65,6 +69,7 @@ def run(options: Options) -> None:
     picture = options.picture
     limit = max(MAX_ON_PAGE if picture.page else 0, MAX_IN_PICTURE if picture.heatmap else 0)
     shown: list[Translation] = []
+    unknown = Counter[str]()
     interactive = not options.sentences and options.file is None and sys.stdin.isatty()
     with open_input(options) as (file, name), contextlib.ExitStack() as opened:
         translator = load(options)
@@ -80,13 +85,28 @@ def run(options: Options) -> None:
             translations = translate(translator, batch, first, options)
             write(as_text(translations, first, options.output))
             show(len(batch))
+            unknown.update(word for t in translations for word in t.unknown)
+            if interactive and unknown:
+                warn_of_unknown(unknown, options.run)
+                unknown.clear()
             shown += [t for t in translations if t.source][: limit + 1 - len(shown)]
             first += len(batch)
+    if unknown:
+        warn_of_unknown(unknown, options.run)
     if picture.heatmap:
         draw(shown, picture.heatmap)
     if picture.page:
         names = [f"{options.run} in PyTorch" if name == "torch" else name for name in picture.compare]
         write_page([str(options.run), *names], [translator, *others], shown, picture.page)
+
+
+def warn_of_unknown(unknown: Counter[str], run: Path) -> None:
+    """Say which words the model does not know, and where those are that it knows."""
+    shown = ", ".join(printable(word) for word, _ in unknown.most_common(MAX_UNKNOWN))
+    more = len(unknown) - MAX_UNKNOWN
+    words = f"{shown} and {more} more" if more > 0 else shown
+    about = "" if read_json(run / "config.json")["data"] else f". The embedded corpus has few words, about {TOPICS}"
+    warnings.warn(f"the model does not know {words}: it reads <unk>, and guesses the rest{about}", stacklevel=2)
 
 
 @contextlib.contextmanager

@@ -1,14 +1,14 @@
 """The command line of `python -m train.nmt`: a preset, and options that change it."""
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from textwrap import fill
 from typing import Any, NamedTuple, NoReturn, get_args
 
 import tyro
 
-from train.config import AttentionName, Config, ConfigError, OptimizerName, check
+from train.config import AttentionName, Config, ConfigError, OptimizerName, check, setting_name
 from train.config_file import read_config
 from train.presets import ABOUT, PRESETS
 
@@ -159,8 +159,22 @@ def _refuse(preset: str, config: Config, unknown: list[str], options: list[str])
     name = first.removeprefix("--training.").split("=")[0].replace("-", "_").removeprefix("no_")
     if any(name in setting_names(optimizer) for optimizer in OPTIMIZERS):
         require_setting(config.training.optimizer, name)
+    if meant := _similar(name):
+        raise ConfigError(f"there is no option {first}; did you mean {' or '.join(meant)}?")
     tyro.cli(Config, prog=f"{PROGRAM} {preset}", args=unknown, default=PRESETS[preset])  # a message, and SystemExit
     raise ConfigError(f"there is no option {first}")
+
+
+def _similar(name: str) -> list[str]:
+    """Return the options whose last part is this name, or has it as its initials, as --lr for learning_rate."""
+    name = name.lstrip("-_").rpartition(".")[2]
+    found = []
+    for section in fields(Config):
+        value = getattr(Config(), section.name)
+        for field in fields(value) if is_dataclass(value) else ():
+            if name in (field.name, "".join(word[0] for word in field.name.split("_") if "_" in field.name)):
+                found.append(f"--{setting_name(section.name, field.name)}")
+    return found
 
 
 def _print_help(preset: str) -> NoReturn:

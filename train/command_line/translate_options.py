@@ -142,6 +142,8 @@ def parse(arguments: list[str], description: str | None) -> Options:
         wrong.append("either sentences or --file can be given, and not both")
     if heatmap is not None and heatmap.suffix not in (".png", ".svg", ".pdf"):
         wrong.append(f"--heatmap must end in .png, .svg or .pdf; got {heatmap}")
+    if page is not None and page.suffix not in (".html", ".htm"):
+        wrong.append(f"--page must end in .html; got {page}")
     if options.out is not None and options.sentences:
         wrong.append("--out is for a text, by --file or from the standard input; leave out the sentences")
     if options.out is not None and not options.out.absolute().parent.is_dir():

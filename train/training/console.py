@@ -112,7 +112,7 @@ def show_results(summary: Mapping[str, Any], folder: RunFolder, book_loss: bool 
         table.add_row(*map(Text, cells))  # as Text, since brackets in a sentence are not markup
     CONSOLE.print(table)
     if summary["bleu"] is not None:
-        CONSOLE.print(f"{summary['test_pairs']} sentences never seen:", markup=False)
+        CONSOLE.print(f"{summary['test_pairs']} sentence{'s' * (summary['test_pairs'] != 1)} never seen:", markup=False)
         CONSOLE.print(f"  BLEU {summary['bleu']:.1f}   {summary['bleu_signature']}", markup=False)
         CONSOLE.print(f"  chrF {summary['chrf']:.1f}   {summary['chrf_signature']}", markup=False)
     if summary["alignment_error_rate"] is not None:

@@ -18,7 +18,7 @@ from jax_attn.models import EncoderDecoder
 from jax_attn.weights import from_torch
 from train.config import ConfigError, SearchConfig
 from train.data.batches import pad
-from train.data.vocabulary import EOS, Vocabulary
+from train.data.vocabulary import EOS, UNKNOWN, Vocabulary
 from train.runs.run_folder import RunFolder, SavedRun
 from train.training.model import build_model
 from train.translating.check_search import check_search
@@ -76,6 +76,8 @@ class Translation:
     hypotheses: tuple[Hypothesis, ...]
     source_text: str = ""
     """The sentence as it was given."""
+    unknown: tuple[str, ...] = ()
+    """Its words, or of subwords its characters, that the model does not know: it reads <unk> for each."""
 
     @property
     def best(self) -> Hypothesis:
@@ -107,6 +109,8 @@ class Source(NamedTuple):
     """The words, or the pieces, without `<eos>`."""
     spans: tuple[range, ...]
     """The tokens of each word, and those of `<eos>`."""
+    unknown: tuple[str, ...]
+    """The tokens that the vocabulary lacks."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +233,8 @@ class Translator:
             tokens[span.start] if self.pieces else self.source.word(tokens[span.start : span.stop])
             for span in spans[:-1]
         )
-        return Source(text, ids, names, spans)
+        unknown = tuple(token for token, i in zip(tokens, ids, strict=False) if i == UNKNOWN)
+        return Source(text, ids, names, spans, unknown)
 
     def _spans(self, vocabulary: Vocabulary, ids: Sequence[int]) -> tuple[range, ...]:
         """Return the tokens of each word, or of each piece."""
@@ -259,7 +264,7 @@ class Translator:
                     f"the model's scores of sentence {number} are NaN: the weights are damaged or the training diverged"
                 )
         return [
-            Translation(source.names, self._hypotheses(result, row, source), source.text)
+            Translation(source.names, self._hypotheses(result, row, source), source.text, source.unknown)
             for row, source in enumerate(sentences)
         ]
 
