@@ -1,14 +1,13 @@
 """How fast jax_attn is, compared with PyTorch and with JAX's own functions: `python -m benchmarks`.
 
-workloads      the registry: what is timed, which implementations take part, and the ratios with their goals
-limits         what a workload needs at least
-inputs         the arrays, models, weights and sentences that every implementation is given
-jax_side       our functions, search, encoder and first step, and what JAX and Flax have instead
-jax_training   our training step
-torch_side     torch_ref (the reference) and tuned PyTorch
-tuned          the fastest attention seq2seq in plain PyTorch, written out
+workloads      what is timed, in ours and in other implementations, and the ratios with their goals
+inputs         the models, and the sentences and weights that every implementation is given
+our_training   our training step
+tuned          the fastest attention seq2seq in plain PyTorch
+limits         what a workload needs at least, and the programs that measure it
+records        the records of all this
 process        one process for each implementation, which measures time and memory
-measure        one workload, and a whole run: outputs compared, times taken in turn, ratios
+measure        a workload, and a whole run: outputs compared, times taken in turn
 report         tables and JSON, and the comparison with an earlier run
 """
 

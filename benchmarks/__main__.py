@@ -1,10 +1,4 @@
-"""Measure how fast jax_attn is: `python -m benchmarks`.
-
-    python -m benchmarks                        every workload; ratios beside their goals
-    python -m benchmarks --quick                fewer rounds
-    python -m benchmarks --only w1 additive     workloads or ratios whose names contain these words
-    python -m benchmarks --json speed.json      write the results to a file too
-    python -m benchmarks --check speed.json     compare with an earlier run
+"""Measure how fast jax_attn is: `python -m benchmarks`, with options such as `--quick --only w1 additive`.
 
 Ours is compared with torch_ref (the reference), with the fastest plain PyTorch (tuned, compiled, SDPA), and with what
 JAX offers (naive jnp, jax.nn, Flax). Each implementation runs in a process of its own. Their outputs are compared, then
@@ -22,16 +16,10 @@ from typing import Any
 import tyro
 from rich.console import Console
 
-from benchmarks.measure import Run, measure_all
-from benchmarks.report import (
-    describe_ceilings,
-    describe_changes,
-    describe_left_out,
-    make_json,
-    make_ratio_table,
-    make_times_table,
-)
-from benchmarks.workloads import RATIOS, WORKLOADS, Workload
+from benchmarks.measure import measure_all
+from benchmarks.records import Workload
+from benchmarks.report import RATIOS, describe_changes, make_json, make_tables
+from benchmarks.workloads import WORKLOADS
 
 CONSOLE = Console(highlight=False)
 
@@ -55,18 +43,20 @@ def main() -> int:
     """Measure, print the tables, and return the exit status."""
     options = tyro.cli(Options, prog="python -m benchmarks", description=__doc__)
     try:
-        workloads = select_workloads(options.only)
-        earlier = read_earlier(options)
+        chosen, earlier = select_workloads(options.only), read_earlier(options)
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     with CONSOLE.status("starting") as status:
-        run = measure_all(workloads, options.quick, status.update)
-    print_report(run)
+        run = measure_all(chosen, options.quick, status.update)
+    for table in make_tables(run):
+        CONSOLE.print(table)
+    for failure in run.failures:
+        CONSOLE.print(f"FAILED: {failure}", markup=False, style="red")
     results = make_json(run)
     if options.json is not None:
         options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    changes = describe_changes(results, earlier, RATIOS) if earlier else {}
+    changes = describe_changes(results, earlier) if earlier else {}
     for line, fell in changes.items():
         CONSOLE.print(line, markup=False, style="red" if fell else None)
     return int(any(changes.values()) or bool(run.failures))
@@ -78,15 +68,15 @@ def select_workloads(only: tuple[str, ...]) -> list[Workload]:
     Raises:
         ValueError: a word is part of no name.
     """
-    names = {**{name: name for name in WORKLOADS}, **{ratio.name: ratio.workload for ratio in RATIOS}}
-    unknown = [word for word in only if not any(word in name for name in names)]
-    if unknown:
-        raise ValueError(
-            f"no workload and no ratio contains {', '.join(unknown)}. The workloads are {', '.join(WORKLOADS)}; "
-            f"the ratios are {', '.join(ratio.name for ratio in RATIOS)}"
-        )
-    wanted = {workload for name, workload in names.items() if not only or any(word in name for word in only)}
-    return [workload for name, workload in WORKLOADS.items() if name in wanted]
+    if unknown := [word for word in only if not any(word in name for name in (*WORKLOADS, *RATIOS))]:
+        known = f"The workloads are {', '.join(WORKLOADS)}; the ratios are {', '.join(RATIOS)}"
+        raise ValueError(f"no workload and no ratio contains {', '.join(unknown)}. {known}")
+
+    def is_chosen(workload: Workload) -> bool:
+        names = (workload.name, *(ratio.name for ratio in workload.ratios))
+        return not only or any(word in name for word in only for name in names)
+
+    return list(filter(is_chosen, WORKLOADS.values()))
 
 
 def read_earlier(options: Options) -> dict[str, Any]:
@@ -104,19 +94,6 @@ def read_earlier(options: Options) -> dict[str, Any]:
     if not {"ratios", "spreads", "machine"} <= earlier.keys():
         raise ValueError(f"--check {options.check}: not a file that --json has written")
     return earlier
-
-
-def print_report(run: Run) -> None:
-    """Print the tables, then what failed."""
-    if run.results:
-        CONSOLE.print(make_times_table(run.results, run.rates))
-    if left_out := describe_left_out(run.results):
-        CONSOLE.print(left_out)
-    if run.rates:
-        CONSOLE.print(describe_ceilings(run.rates))
-    CONSOLE.print(make_ratio_table(run.ratios()))
-    for failure in run.failures:
-        CONSOLE.print(f"FAILED: {failure}", markup=False, style="red")
 
 
 if __name__ == "__main__":

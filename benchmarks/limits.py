@@ -1,61 +1,160 @@
-"""What a workload needs at least: how much of each ceiling (`workloads.CEILINGS`) one unit of it takes.
+"""What a workload needs at least, and the programs that tell how fast JAX and PyTorch are at it.
 
-    gemm        floating point operations of large float32 products
-    small gemm  those of products as in one recurrent step, [64, 512] by [512, 2048]
-    tanh        calls of tanh
-    copy        bytes read and written in arrays far larger than the cache
-
-The ceilings are measured in the same run, in JAX and in PyTorch; the faster one counts. The limit is the sum of these
-times, and the share of the limit is the limit divided by the measured time. Nothing else is counted, neither softmax
-nor gates, so 100 % is out of reach for a whole model. Code that avoids the tanh by arithmetic can exceed 100 %.
+A workload needs products of matrices, tanh, exp, and bytes read and written. The time of each is measured in the same
+run, in both frameworks, at the shapes that occur in the workload, and the faster one counts. The limit is their sum.
+Nothing else is counted, so 100 % is out of reach for a whole model. Code that avoids tanh by arithmetic can exceed it.
 """
 
-import numpy as np
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
 
-from benchmarks import inputs
+import jax
+import jax.numpy as jnp
+import torch
+
+from benchmarks.inputs import SENTENCES, STEPS, W2, Translator, draw_sources, draw_training
+from benchmarks.records import Needs, Operation, Program, Speeds
 
 
-def recurrent_needs() -> dict[str, float]:
-    """Count the products forward, and twice as many backward. Those of a step, forward and backward, are small."""
-    B, T, D, H, layers = inputs.RECURRENT_SIZES
-    loop, outside = layers * H * 4 * H, (D + (layers - 1) * H) * 4 * H
-    return {"small gemm": 2.0 * B * T * 2 * loop, "gemm": 2.0 * B * T * (loop + 3 * outside)}
+def add(*needs: Needs) -> dict[Operation, float]:
+    """Add up what parts of a workload need."""
+    total: dict[Operation, float] = {}
+    for part in needs:
+        for operation, times in part.items():
+            total[operation] = total.get(operation, 0.0) + times
+    return total
 
 
-def training_needs(translator: inputs.Translator) -> dict[str, float]:
-    """Count what a training step needs at least, on average over the batches of a pass. Padding needs nothing.
+def values(name: str, count: float) -> dict[Operation, float]:
+    """Return what so many values of tanh or exp need, computed in pieces that the cache holds."""
+    return {Operation(name, (2**18,)): count / 2**18}
 
-    gemm, small gemm   the products forward, and twice as many backward; those inside a recurrence (a step's products
-                       forward and backward) are small, all others can be computed for all steps at once
-    tanh               one for each term of the attention
-    copy               Adam's seven passes over parameters, gradients and moments
+
+class Layer(NamedTuple):
+    """A matrix of weights `[inner, columns]`, and the rows that are multiplied by it."""
+
+    total: int
+    """How many rows there are: one for each token."""
+    rows: int
+    """How many of them at once: those of one step within a recurrence, all of them elsewhere."""
+    inner: int
+    columns: int
+
+
+def training(layers: Iterable[Layer]) -> dict[Operation, float]:
+    """Return the products of layers: forward, for the gradient of the rows, and for that of the weights, which can be
+    one product for all steps."""
+    needs: list[Needs] = []
+    for total, rows, inner, columns in layers:
+        forward, of_rows = Operation("product", (rows, inner, columns)), Operation("product", (rows, columns, inner))
+        of_weights = Operation("product", (inner, total, columns))
+        needs += [{forward: total / rows}, {of_rows: total / rows}, {of_weights: 1.0}]
+    return add(*needs)
+
+
+def recurrent_layers(
+    total: int, rows: int, features: int, hiddens: int, layers: int, gates: int, directions: int
+) -> list[Layer]:
+    """List a recurrent stack's matrices. The inputs of all steps are multiplied at once, both directions together."""
+    found: list[Layer] = []
+    for _ in range(layers):
+        found += [Layer(total, total, features, directions * gates * hiddens)]
+        found += [Layer(total, rows, hiddens, gates * hiddens)] * directions
+        features = directions * hiddens
+    return found
+
+
+def translator_needs(translator: Translator) -> dict[Operation, float]:
+    """Return what a training step needs, on average over the batches of a pass. Padding needs nothing.
+
+    These are the products, one tanh for each term of the attention, and Adam's seven passes over the parameters.
     """
-    groups = inputs.draw_training(translator.name)
-    decoder, V = translator.decoder, translator.encoder_size
+    groups, decoder, V = draw_training(translator.name), translator.decoder, translator.encoder_size
     E, H, N, layers = (decoder[size] for size in ("embed_size", "num_hiddens", "vocab_size", "num_layers"))
     gates, inner = 4 if decoder["cell"] == "lstm" else 3, translator.encoder["num_hiddens"]
-    # multiplications for each token
-    encoder_in = gates * (E + (layers - 1) * V) * V
-    encoder_loop = gates * inner * layers * V
-    decoder_in = gates * H * E
-    decoder_loop = gates * H * ((V if decoder["query"] == "previous" else H) + H + (layers - 1) * 2 * H) + H * H
-    decoder_loop += (V + H) * H if decoder["query"] == "new" else 0
-    gemm = small = tanh = 0.0
-    for group in groups:
-        label_lens = np.maximum(group.target_lens - 1, 0)
-        read, written, pairs = group.source_lens.sum(), label_lens.sum(), (group.source_lens * label_lens).sum()
-        loop = 2 * (read * encoder_loop + written * decoder_loop)
-        small += 2 * loop
-        gemm += loop + 3 * 2 * (read * (encoder_in + V * H) + written * (decoder_in + H * N) + pairs * V)
-        tanh += pairs * H
-    parameters = 2 * N * E + encoder_in + encoder_loop + decoder_in + decoder_loop + V * H + H * N
     steps = sum(len(group.sources) for group in groups)
-    return {"gemm": gemm / steps, "small gemm": small / steps, "tanh": tanh / steps, "copy": 7 * 4.0 * parameters}
+    rows = round(sum(group.source_lens.size for group in groups) / steps)
+    read = round(sum(group.source_lens.sum() for group in groups) / steps)
+    written = round(sum(group.label_lens.sum() for group in groups) / steps)
+    pairs = sum((group.source_lens * group.label_lens).sum() for group in groups) / steps
+    matrices = [
+        *recurrent_layers(read, rows, E, inner, layers, gates, V // inner),
+        Layer(read, read, V, H),  # the keys
+        Layer(written, written, E, gates * H),  # the embeddings' share of the first layer
+        Layer(written, rows, (V if decoder["query"] == "previous" else H) + H, gates * H),  # the rest of it
+        *[Layer(written, rows, 2 * H, gates * H)] * (layers - 1),
+        Layer(written, rows, H, H),  # the queries
+        *[Layer(written, rows, V + H, H)] * (decoder["query"] == "new"),  # the attentional vector
+        Layer(written, written, H, N),  # the logits
+    ]
+    parameters = 2 * N * E + sum(layer.inner * layer.columns for layer in matrices)
+    adam = {Operation("copy", (parameters,)): 7 / 2}  # a copy reads and writes
+    return add(training(matrices), values("tanh", pairs * H), adam)
 
 
-def search_needs(beam_size: int) -> dict[str, float]:
-    """Count what the translation of one sentence by W2's model needs: the decoder's products, the attention's tanh."""
-    decoder, rows = inputs.W2.decoder, beam_size * inputs.STEPS
-    E, H, N = (decoder[size] for size in ("embed_size", "num_hiddens", "vocab_size"))
-    step = 4 * H * (E + H + H) + 4 * H * 2 * H + H * H + H * N
-    return {"small gemm": 2.0 * rows * step, "tanh": 30.0 * rows * H}
+def search_needs(beam_size: int) -> dict[Operation, float]:
+    """Return what the translation of a sentence by W2's model needs: the decoder's products, which are those of all
+    sentences in one step, and the attention's tanh."""
+    E, H, N = (W2.decoder[size] for size in ("embed_size", "num_hiddens", "vocab_size"))
+    shapes = (E + 2 * H, 4 * H), (2 * H, 4 * H), (H, H), (H, N)
+    products = {Operation("product", (beam_size * SENTENCES, *shape)): STEPS / SENTENCES for shape in shapes}
+    return add(products, values("tanh", beam_size * STEPS * draw_sources()[1].mean() * H))
+
+
+def least_seconds(needs: Needs, speeds: Speeds) -> float | None:
+    """Return the limit: each operation by the faster framework. None without needs, or if a speed is missing."""
+    if not needs or not needs.keys() <= speeds.keys():
+        return None
+    return sum(times * min(speeds[operation].values()) for operation, times in needs.items())
+
+
+def rates(needs: Needs, speeds: Speeds, name: str) -> dict[str, float]:
+    """Return how many operations, values or bytes a second each framework reaches in the operations of this name."""
+    parts = [(operation, times) for operation, times in needs.items() if operation.name == name and operation in speeds]
+    total = sum(times * operation.amount for operation, times in parts)
+    frameworks = speeds[parts[0][0]] if parts else ()
+    return {each: total / sum(times * speeds[operation][each] for operation, times in parts) for each in frameworks}
+
+
+def repeats(operation: Operation) -> int:
+    """Return how often one program repeats an operation, so that starting the program costs little."""
+    return math.ceil({"product": 1e9, "copy": 2**28}.get(operation.name, 2**23) / operation.amount)
+
+
+def jax_program(operation: Operation) -> Program:
+    """Repeat an operation in one program."""
+    shape, steps = operation.shape, jnp.arange(repeats(operation)) * 1e-3
+
+    def repeat(once: Callable[..., Any], first: Any, given: Any = None) -> Program:
+        run = jax.jit(lambda first, given: jax.lax.scan(lambda x, i: (once(x, i, given), None), first, steps)[0])
+        return Program(lambda: jax.block_until_ready(run(first, given)))
+
+    def product(carry: tuple[Any, Any], _: Any, other: Any) -> tuple[Any, Any]:
+        rows = carry[0].at[0, 0].add(carry[1][0, 0] * 1e-9)  # each product needs the one before
+        return rows, rows @ other
+
+    if operation.name == "product":
+        return repeat(product, (jnp.full(shape[:2], 1 / shape[1]), jnp.zeros(shape[::2])), jnp.ones(shape[1:]))
+    if operation.name == "copy":
+        return repeat(lambda x, *_: x + 1, jnp.zeros(shape))
+    function = getattr(jnp, operation.name)
+    return repeat(lambda total, i, x: total + function(x + i).sum(), jnp.zeros(()), jnp.linspace(-2, 2, shape[0]))
+
+
+def torch_program(operation: Operation) -> Program:
+    """Repeat an operation, with its result in memory that exists already."""
+    shape = operation.shape
+    if operation.name == "product":
+        once = partial(torch.mm, torch.ones(shape[:2]), torch.ones(shape[1:]), out=torch.ones(shape[::2]))
+    elif operation.name == "copy":
+        once = partial(torch.ones(shape).copy_, torch.ones(shape))
+    else:
+        once = partial(getattr(torch, operation.name), torch.linspace(-2, 2, *shape), out=torch.ones(shape))
+
+    def run() -> None:
+        for _ in range(repeats(operation)):
+            once()
+
+    return Program(run)

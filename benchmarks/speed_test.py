@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import measure, process
-from benchmarks.inputs import BUCKET_STEPS, EOS, FIRST_WORD, PAD, W1, W2, J, draw_sources, draw_training
-from benchmarks.limits import training_needs
-from benchmarks.measure import DisagreementError, Entry, Measured, Spread, require_agreement, take_turns
+from benchmarks import limits, measure, process
+from benchmarks.inputs import BUCKETS, FIRST_WORD, SENTENCES, W1, W2, J, draw_sources, draw_training
+from benchmarks.limits import add, jax_program, search_needs, torch_program, translator_needs
+from benchmarks.measure import DisagreementError, require_agreement, take_turns
 from benchmarks.measure import measure as measure_workload
 from benchmarks.process import Worker, WorkerError
-from benchmarks.report import describe_changes
-from benchmarks.torch_side import tuned_model
-from benchmarks.workloads import CEILINGS, RATIOS, WORKLOADS, Agreement, Ratio
+from benchmarks.records import Entry, Operation, Ratio, Spread
+from benchmarks.report import RATIOS, describe_changes
+from benchmarks.workloads import WORKLOADS, torch_model
 
 KEYS = {
     *("w1_train_vs_reference", "w1_train_vs_tuned", "w2_train_vs_reference", "w2_train_vs_tuned", "j_train_vs_tuned"),
@@ -27,9 +27,14 @@ KEYS = {
     *("w1_start_seconds", "w2_start_seconds"),
 }
 
+MEASURE_SPEEDS = measure.measure_speeds
+
 
 class FakeMachine:
-    """Every implementation takes one second and one megabyte for each letter of its name, times its factor."""
+    """Every implementation takes one second and one megabyte for each letter of its name, times its factor.
+
+    JAX needs a second for each operation, PyTorch two, and there is no C++ compiler for the softmax.
+    """
 
     def __init__(self):
         self.factors: dict[tuple[str, str], float] = {("start", "w1"): 0.5, ("start", "w2"): 2.0}
@@ -41,14 +46,19 @@ class FakeMachine:
         entries = {}
         for name in (implementation.name for implementation in workload.implementations):
             seconds = len(name) * self.factors.get((workload.name, name), 1.0)
-            entries[name] = Entry((seconds, 2 * seconds, seconds), 0.1, len(name) << 20)
-        return Measured(workload, entries, {"compiled": "no compiler"} if workload.name == "masked_softmax" else {})
+            if (workload.name, name) != ("masked_softmax", "compiled"):
+                entries[name] = Entry((seconds, 2 * seconds, seconds), 0.1, len(name) << 20)
+        return entries
+
+    def measure_speeds(self, operations, *rest):
+        return {operation: {"JAX": 1.0, "PyTorch": 2.0} for operation in operations}
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
     fake = FakeMachine()
     monkeypatch.setattr(measure, "measure", fake.measure)
+    monkeypatch.setattr(measure, "measure_speeds", fake.measure_speeds)
     monkeypatch.setattr(measure, "find_device", lambda: "cpu")
     return fake
 
@@ -59,12 +69,11 @@ def run(monkeypatch, *arguments):
 
 
 def test_every_ratio_has_its_implementations():
-    assert {ratio.name for ratio in RATIOS} == KEYS
-    for ratio in RATIOS:
-        names = {implementation.name for implementation in WORKLOADS[ratio.workload].implementations}
-        assert {*ratio.numerator, ratio.denominator} - {None} <= names, ratio.name
+    assert set(RATIOS) == KEYS
     for workload in WORKLOADS.values():
-        assert workload.limit.keys() <= CEILINGS.keys()
+        names = {implementation.name for implementation in workload.implementations}
+        for ratio in workload.ratios:
+            assert {*ratio.above, ratio.below} - {None} <= names, ratio.name
 
 
 def test_the_json_and_the_report_have_everything(monkeypatch, tmp_path, capsys):
@@ -77,14 +86,17 @@ def test_the_json_and_the_report_have_everything(monkeypatch, tmp_path, capsys):
     assert written["ratios"]["additive_forward_memory"] == 9 / 4
     assert (written["met"]["w1_start_seconds"], written["met"]["w2_start_seconds"]) == (True, False)
     assert set(written["workloads"]) == set(WORKLOADS)
-    assert written["ceilings"] == {name: {"JAX": 1 / 3, "PyTorch": 1 / 7} for name in CEILINGS}
+    assert written["seconds of operations"]["product 64x512x2048"] == {"JAX": 1, "PyTorch": 2}
     softmax = written["workloads"]["masked_softmax"]["implementations"]
-    assert softmax["ours"]["share_of_limit"] == pytest.approx(2 * 4 * 8 * 512 * 512 * 3 / 4)  # JAX's ceiling is higher
+    least = sum(WORKLOADS["masked_softmax"].needs.values())  # JAX needs a second for each
+    assert softmax["ours"]["share_of_limit"] == pytest.approx(least / 4)
     assert written["workloads"]["w1_train"]["implementations"]["without attention"]["share_of_limit"] is None
-    lines = capsys.readouterr().out.splitlines()
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     for name in WORKLOADS:
         assert any(line.startswith(f"{name} (") for line in lines), name
-    assert any(line.startswith("left out of masked_softmax: compiled (no compiler)") for line in lines)
+    assert "left out of masked_softmax: compiled (no C++ compiler)" in lines
+    speeds = {line.split()[0]: line.split()[1:] for line in lines if " / " in line}
+    assert speeds["dot_forward"] == ["0.134", "/", "0.0671"]  # GFLOP/s of 2 · 1024 · 1024 · 64 operations a second
 
 
 @pytest.mark.parametrize(
@@ -135,7 +147,15 @@ def test_a_failure_fails_the_run_and_the_others_are_measured(monkeypatch, machin
     assert "additive_backward_memory" in printed
 
 
-HIGH, LOW = Ratio("high", "w", ("reference",)), Ratio("low", "w", ("ours",), "without", lower_is_better=True)
+def test_speeds_that_cannot_be_measured_fail_the_run_and_the_ratios_are_printed(monkeypatch, capsys):
+    def fail(*arguments):
+        raise WorkerError("speed of JAX failed")
+
+    monkeypatch.setattr(measure, "measure_speeds", fail)
+    assert run(monkeypatch, "--only", "softmax") == 1
+    printed = capsys.readouterr().out
+    assert "FAILED: speed of JAX failed" in printed
+    assert "2.25×" in printed
 
 
 @pytest.mark.parametrize(
@@ -150,9 +170,12 @@ HIGH, LOW = Ratio("high", "w", ("reference",)), Ratio("low", "w", ("ours",), "wi
         ((float("nan"), 0.0), None, ["high"]),
     ],
 )
-def test_a_ratio_falls_by_more_than_the_noise(high, low, fallen):
+def test_a_ratio_falls_by_more_than_the_noise(monkeypatch, high, low, fallen):
+    monkeypatch.setitem(RATIOS, "high", Ratio("high", ("reference",), 1))
+    monkeypatch.setitem(RATIOS, "low", Ratio("low", ("ours",), 1, below="without attention"))
+
     def results(cores, **ratios):
-        values, spreads = ({name: part and part[i] for name, part in ratios.items()} for i in (0, 1))
+        values, spreads = ({name: part[i] for name, part in ratios.items() if part} for i in (0, 1))
         return {
             "ratios": values,
             "spreads": spreads,
@@ -160,7 +183,7 @@ def test_a_ratio_falls_by_more_than_the_noise(high, low, fallen):
         }
 
     earlier, now = results(2, high=(10.0, 0.1), low=(1.2, 0.01)), results(64, high=high, low=low)
-    warning, *lines = describe_changes(now, earlier, (HIGH, LOW)).items()
+    warning, *lines = describe_changes(now, earlier).items()
     assert [line.partition(":")[0] for line, fell in lines if fell] == fallen
     assert "a, 2 cores, no GPU; this is a, 64 cores" in warning[0]
 
@@ -201,35 +224,32 @@ EXPECTED = {"output": np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)}
 )
 def test_a_difference_is_an_error(found, words):
     with pytest.raises(DisagreementError, match=words):
-        require_agreement("w", found, EXPECTED, Agreement(1e-5))
+        require_agreement("w", found, EXPECTED)
     near = {"output": EXPECTED["output"] + np.float32(4e-6)}
-    assert require_agreement("w", near, EXPECTED, Agreement(1e-5)) == pytest.approx(1e-6, rel=0.1)
+    assert require_agreement("w", near, EXPECTED) == pytest.approx(1e-6, rel=0.1)
 
 
 def test_where_ids_may_differ_their_scores_may_too():
     expected = {"scores": np.ones(40, np.float32), "ids": np.zeros((40, 3), np.int64)}
     found = {name: x.copy() for name, x in expected.items()}
     found["ids"][7, 1], found["scores"][7] = 5, 9.0
-    assert require_agreement("w", found, expected, Agreement(1e-5, ids=0.03)) == 0
+    assert require_agreement("w", found, expected, differing_ids=0.03) == 0
     with pytest.raises(DisagreementError, match="differs in 1 of 40 rows"):
-        require_agreement("w", found, expected, Agreement(1e-5))
+        require_agreement("w", found, expected)
     found["scores"][8] = 1.1
     with pytest.raises(DisagreementError, match=r"the error of scores is 0\.1"):
-        require_agreement("w", found, expected, Agreement(1e-5, ids=0.03))
+        require_agreement("w", found, expected, differing_ids=0.03)
 
 
 @pytest.mark.parametrize("translator", [W1, W2, J], ids=lambda translator: translator.name)
-def test_sentences_are_words_that_end_in_eos_and_adam_copies_every_parameter(translator):
+def test_sentences_are_words_and_adam_copies_every_parameter(translator):
     for group in draw_training(translator.name):
         for ids, lens, first in ((group.sources, group.source_lens, 0), (group.targets, group.target_lens, 1)):
-            position, last = np.arange(ids.shape[-1]), lens[..., None] - 1
-            words = (position >= first) & (position < last)
-            assert ((ids >= FIRST_WORD) & (ids < translator.encoder["vocab_size"]))[words].all()
-            assert (ids[np.broadcast_to(position == last, ids.shape)] == EOS).all()
-            assert (ids[np.broadcast_to(position > last, ids.shape)] == PAD).all()
+            assert ((ids[..., first:] >= FIRST_WORD) & (ids[..., first:] < translator.encoder["vocab_size"])).all()
             assert lens.max() <= ids.shape[-1]
-    counted = sum(p.numel() for p in tuned_model(translator).parameters())
-    assert training_needs(translator)["copy"] == pytest.approx(28 * counted, rel=0.05)
+    counted = sum(p.numel() for p in torch_model(translator).parameters())
+    ((copied, times),) = ((o.shape[0], times) for o, times in translator_needs(translator).items() if o.name == "copy")
+    assert (copied, times) == (pytest.approx(counted, rel=0.05), 3.5)
 
 
 def test_the_inputs_have_the_promised_sizes_and_are_the_same_each_time():
@@ -237,15 +257,75 @@ def test_the_inputs_have_the_promised_sizes_and_are_the_same_each_time():
     assert group.sources.shape == (16, 64, 10)
     assert (group.target_lens > 0).sum() == (group.source_lens > 0).sum() == 1000
     longest = 0
-    for group, steps in zip(draw_training("j"), BUCKET_STEPS, strict=True):  # sorted, of 2048 padded tokens
+    for group, steps in zip(draw_training("j"), BUCKETS.values(), strict=True):  # sorted, of 2048 padded tokens
         count, rows, length = group.sources.shape
         assert count == steps
         assert 2048 - length < rows * length <= 2048
         assert group.source_lens.min() > longest
         longest = group.source_lens.max()
-        assert group.num_labels > 0.7 * rows * length * count
+        assert group.label_lens.sum() > 0.7 * rows * length * count
     for one, other in zip(draw_sources(), draw_sources(), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def products(needs):
+    return {operation.shape: times for operation, times in needs.items() if operation.name == "product"}
+
+
+def test_the_limit_has_the_products_that_occur():
+    recurrent = {
+        (1920, 256, 2048): 1,  # the inputs of the first layer, all steps at once
+        (1920, 2048, 256): 1,  # their gradient
+        (256, 1920, 2048): 1,  # and that of the weights
+        (1920, 512, 2048): 1,  # the same for the second layer
+        (1920, 2048, 512): 1,
+        (64, 512, 2048): 2 * 30,  # each step of both layers
+        (64, 2048, 512): 2 * 30,
+        (512, 1920, 2048): 1 + 2,  # the second layer's weights, and both layers' recurrent ones
+    }
+    assert products(WORKLOADS["recurrent"].needs) == recurrent
+    assert products(WORKLOADS["dot_forward"].needs) == {(1024, 64, 1024): 64, (1024, 1024, 64): 64}
+    assert sum(products(WORKLOADS["dot_backward"].needs).values()) == 7 * 64
+    w2 = products(translator_needs(W2))
+    assert all(w2[shape] >= times for shape, times in recurrent.items())
+    assert w2[1920, 512, 8000] == w2[1920, 8000, 512] == w2[512, 1920, 8000] == 1  # the output layer
+    assert w2[64, 1024, 2048] == 2 * 30  # each step of both layers of the decoder
+    assert products(search_needs(5)) == {
+        (320, *shape): 30 / SENTENCES for shape in ((1280, 2048), (1024, 2048), (512, 512), (512, 8000))
+    }
+
+
+def test_the_softmax_needs_one_exp_and_one_read_for_each_score_within_its_length_and_one_write_for_every_weight():
+    needs = {operation.name: times * operation.amount for operation, times in WORKLOADS["masked_softmax"].needs.items()}
+    within = 512 * sum((128, 183, 238, 293, 348, 403, 458, 512))
+    assert needs == {"exp": within, "copy": 4 * within + 4 * 8 * 512 * 512}
+
+
+def test_the_faster_framework_counts_in_each_operation_alone():
+    small, large = Operation("product", (1, 1, 1)), Operation("product", (2, 2, 2))
+    speeds = {small: {"JAX": 1.0, "PyTorch": 2.0}, large: {"JAX": 5.0, "PyTorch": 3.0}}
+    needs = add({small: 2.0}, {large: 1.0})
+    assert limits.least_seconds(needs, speeds) == 2 * 1 + 3
+    assert limits.rates(needs, speeds, "product") == {"JAX": (2 * 2 + 16) / 7, "PyTorch": (2 * 2 + 16) / 7}
+    assert limits.least_seconds(add(needs, limits.values("tanh", 1.0)), speeds) is None
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [Operation("product", (3, 4, 5)), Operation("tanh", (8,)), Operation("exp", (8,)), Operation("copy", (8,))],
+    ids=lambda operation: operation.name,
+)
+def test_the_programs_of_operations_repeat_them(monkeypatch, operation):
+    monkeypatch.setattr(limits, "repeats", lambda operation: 3)
+    found = jax_program(operation).run()
+    if operation.name == "product":
+        assert found[1] == pytest.approx(np.ones((3, 5)), abs=1e-6)
+    elif operation.name == "copy":
+        assert (np.asarray(found) == 3).all()
+    else:
+        x, function = np.linspace(-2, 2, 8), getattr(np, operation.name)
+        assert float(found) == pytest.approx(sum(function(x + i * 1e-3).sum() for i in range(3)), rel=1e-5, abs=1e-5)
+    torch_program(operation).run()
 
 
 MB = 2**20
@@ -280,9 +360,16 @@ def test_the_peak_is_that_of_the_call():
 @pytest.mark.slow
 def test_a_workload_is_measured_in_processes_of_its_own():
     reports = []
-    result = measure_workload(WORKLOADS["masked_softmax"], "cpu", None, reports.append)
-    assert set(result.entries) == {"ours", "reference", "tuned", "naive jnp"}
-    assert set(result.left_out) == {"compiled"}
-    assert all(len(entry.seconds) == 11 for entry in result.entries.values())
+    entries = measure_workload(WORKLOADS["masked_softmax"], "cpu", None, reports.append)
+    assert set(entries) == {"ours", "reference", "tuned", "naive jnp"}
+    assert all(len(entry.seconds) == 11 for entry in entries.values())
     assert "masked_softmax: round 11 of 11" in reports
-    assert all(entry.peak_bytes > 7 << 20 for entry in result.entries.values())
+    assert all(entry.peak_bytes > 7 << 20 for entry in entries.values())
+
+
+@pytest.mark.slow
+def test_the_speed_of_an_operation_is_measured_in_both_frameworks():
+    product = Operation("product", (256, 256, 256))
+    ((operation, seconds),) = MEASURE_SPEEDS([product], "cpu", lambda doing: None).items()
+    assert operation == product
+    assert {name: s > 1e-6 for name, s in seconds.items()} == {"JAX": True, "PyTorch": True}

@@ -1,4 +1,4 @@
-"""The tuned model computes what torch_ref computes, in float64, and has the same parameters."""
+"""The tuned model computes what torch_ref computes, in float64."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ import torch
 import torch_ref
 from benchmarks import tuned
 from benchmarks.inputs import BOS, EOS, Translator
-from benchmarks.torch_side import reference_model, tuned_model
+from benchmarks.workloads import torch_model, tuned_softmax
 
 COMPILING = (pytest.mark.slow, pytest.mark.filterwarnings("ignore"))  # torch.compile warns of itself
 COMPILED = pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=COMPILING)])
@@ -36,63 +36,53 @@ def test_additive_score(score, compiled):
 @COMPILED
 def test_masked_softmax(compiled):
     scores, lens = torch.randn(3, 8, 8), torch.tensor([1, 5, 8])
-    softmax = torch.compile(tuned.masked_softmax) if compiled else tuned.masked_softmax
+    softmax = torch.compile(tuned_softmax) if compiled else tuned_softmax
     torch.testing.assert_close(softmax(scores, lens), torch_ref.masked_softmax(scores, lens))
 
 
-def twins(name):
-    """Return torch_ref's model and the tuned one, with the same large weights, so that no gate is nearly linear."""
+def draw(name):
+    """Return torch_ref's model with large weights, so that no gate is nearly linear, and sources."""
     torch.manual_seed(0)
-    reference, own = reference_model(MODELS[name]).double().eval(), tuned_model(MODELS[name]).double().eval()
-    for parameter in reference.parameters():
+    model = torch_model(MODELS[name]).double().eval()
+    for parameter in model.parameters():
         torch.nn.init.uniform_(parameter, -1, 1)
-    own.load_state_dict(reference.state_dict())
     torch.manual_seed(1)
-    return reference, own, torch.randint(0, VOCAB, (3, 4))
+    return model, torch.randint(0, VOCAB, (3, 4))
 
 
 @COMPILED
 @pytest.mark.parametrize("lens", LENS)
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_and_gradients_are_those_of_torch_ref(name, lens, compiled):
-    reference, own, sources = twins(name)
-    if compiled:
-        own.decoder.compile_step()
+    model, sources = draw(name)
     source_lens, targets = torch.tensor(LENS[lens]), torch.randint(0, VOCAB, (3, 5))
     counts = torch.arange(5) < torch.tensor([5, 2, 4])[:, None]
-    expected, found = (
-        reference(sources, targets, source_lens)[0][counts],
-        own.logits(sources, source_lens, targets, counts),
-    )
+    expected = model(sources, targets, source_lens)[0][counts]
+    found = tuned.Tuned(model, compiled).logits(sources, source_lens, targets, counts)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     along = torch.randn_like(expected)
-    names, parameters = zip(*reference.named_parameters(), strict=True)
-    gradients = torch.autograd.grad(expected, parameters, along)
-    own_parameters = dict(own.named_parameters())
-    own_gradients = torch.autograd.grad(found, [own_parameters[name] for name in names], along)
-    for name, gradient, own_gradient in zip(names, gradients, own_gradients, strict=True):
-        torch.testing.assert_close(own_gradient, gradient, rtol=1e-11, atol=1e-11, msg=name)
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    gradients, own = (torch.autograd.grad(logits, parameters, along) for logits in (expected, found))
+    for parameter, gradient, own_gradient in zip(names, gradients, own, strict=True):
+        torch.testing.assert_close(own_gradient, gradient, rtol=1e-11, atol=1e-11, msg=parameter)
 
 
-@pytest.mark.parametrize("min_len", [0, 6])
+@pytest.mark.parametrize("lens", LENS)
 @pytest.mark.parametrize("name", MODELS)
-def test_searches_find_what_torch_ref_finds(name, min_len):
-    reference, own, sources = twins(name)
-    for model in (reference, own):
-        with torch.no_grad():
-            model.decoder.dense.weight *= 2
-            model.decoder.dense.bias[EOS] += 1.5  # so that some sentences end before the last step
-    source_lens = torch.tensor(LENS["ragged"])
-    ends = {"bos": BOS, "eos": EOS, "max_len": 6, "min_len": min_len}
-    memory = reference.encode(sources, source_lens)
-    given = reference.step, reference.initial_state(memory), memory
+def test_searches_find_what_torch_ref_finds_where_no_sentence_ends_early(name, lens):
+    model, sources = draw(name)
+    with torch.no_grad():
+        model.decoder.dense.weight *= 2
+        model.decoder.dense.bias[EOS] += 8  # so that sentences would end before the last step
+    source_lens = torch.tensor(LENS[lens])
+    ends = {"bos": BOS, "eos": EOS, "max_len": 6, "min_len": 6}
+    memory = model.encode(sources, source_lens)
+    given = model.step, model.initial_state(memory), memory
     for beam_size, expected in (
         (1, torch_ref.greedy_search(*given, batch_size=3, **ends)),
         (3, torch_ref.beam_search(*given, batch_size=3, beam_size=3, **ends)),
     ):
-        ids, scores = tuned.search(own, sources, source_lens, beam_size, **ends)
+        ids, scores = tuned.Tuned(model).search(sources, source_lens, beam_size, BOS, EOS, 6)
         torch.testing.assert_close(ids, expected.ids)
         torch.testing.assert_close(scores.double(), expected.scores, rtol=1e-5, atol=1e-5)
-    if min_len == 0:
-        assert (expected.lengths < 6).any()
-        assert (expected.lengths[:, 0] != expected.lengths[:, -1]).any()
+        assert (expected.ids[..., -1] == EOS).any()

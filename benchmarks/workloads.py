@@ -1,298 +1,507 @@
-"""The registry: which workloads are timed, in which implementations, and which ratios are reported."""
+"""What is timed: each workload in our implementation, in PyTorch's and in others, with its ratios and their goals."""
 
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from benchmarks import jax_side, limits, torch_side, tuned
-from benchmarks.inputs import BEAM, SENTENCES, W1, W2, J, Translator, draw_training
-from benchmarks.process import Build, Program
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
-OURS = "ours"
+import jax_attn
+import torch_ref
+from benchmarks import inputs, limits
+from benchmarks.inputs import BEAM, BOS, EOS, SENTENCES, STEPS, W1, W2, J, Translator, draw_normal, draw_training
+from benchmarks.our_training import EXAMPLE, Training, make_model
+from benchmarks.records import COMPILED, OURS, REFERENCE, WITHOUT, Implementation, Operation, Program, Ratio, Workload
+from benchmarks.tuned import Tuned, additive_score_to_compile
+from jax_attn.weights import from_torch, to_torch
+from torch_ref.recipe import clip_gradients, sentence_losses
+from train.config import SearchConfig
+from train.training.devices import start_jax
+from train.translating.search import make_search
 
-WITHOUT = "without attention"
-"""Our model with the same widths, where every context is the encoder's final state."""
-
-TUNED = ("tuned", "compiled")
+TUNED = ("tuned", COMPILED)
 """Plain PyTorch at its best, without and with torch.compile. A ratio takes the faster one."""
 
 KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "4294967296", "MALLOC_TRIM_THRESHOLD_": "8589934592"}
 """Make glibc keep freed memory. Otherwise PyTorch's large tensors are unmapped and zeroed again at every step."""
 
 
-@dataclass(frozen=True)
-class Implementation:
-    """One way to compute a workload. It runs in a process of its own."""
-
-    name: str
-    build: Build
-    units: int = 1
-    """How many units of the workload one call computes. Times are divided by it."""
-    needs_compiler: bool = False
-    """Whether it needs a C++ compiler, as torch.compile does."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables of its process."""
-    num_examples: int | None = None
-    """How many examples its outputs have, counted from the first; None means all."""
-    comparable: bool = True
-    """False if it computes something else on purpose; then its outputs are not compared."""
-
-
-class Agreement(NamedTuple):
-    """How far outputs may differ."""
-
-    floats: float = 1e-5
-    """Bound of max|a − b| / max|b| for a tensor of floats. The default covers another order of float32 sums."""
-    ids: float = 0.0
-    """Share of rows of ids that may differ."""
-
-
-EXACT = Agreement()
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A computation that is timed in several implementations."""
-
-    name: str
-    unit: str
-    """What a time belongs to: a call, a training step, a sentence."""
-    implementations: tuple[Implementation, ...]
-    agreement: Agreement = EXACT
-    limit: Mapping[str, float] = field(default_factory=dict)
-    """What a unit needs at least, by ceiling; see `benchmarks.limits`."""
-    rounds: int = 7
-    has_memory: bool = True
-    """Whether to measure its peak memory."""
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """A number to report: one implementation's time or memory divided by another's."""
-
-    name: str
-    workload: str
-    numerator: tuple[str, ...]
-    """The implementations in the numerator. If there are several, the fastest one counts."""
-    denominator: str | None = OURS
-    """None reports the seconds themselves."""
-    goal: float | None = None
-    memory: bool = False
-    """Divide peak memory instead of time."""
-    lower_is_better: bool = False
-
-    def met(self, value: float | None) -> bool | None:
-        """Return whether the value reaches the goal; None without a value or a goal."""
-        if value is None or self.goal is None:
-            return None
-        return value <= self.goal if self.lower_is_better else value >= self.goal
-
-
-def _jax(name: str, function: Callable[..., Any], **settings: Any) -> Implementation:
-    return Implementation(name, partial(jax_side.attention, function=function, **settings))
-
-
-def _torch(name: str, function: Callable[..., Any], compiled: bool = False, **settings: Any) -> Implementation:
-    build = partial(torch_side.attention, function=function, compiled=compiled, **settings)
-    return Implementation(name, build, needs_compiler=compiled)
-
-
-def _tuned(build: Callable[..., Program], units: int, **settings: Any) -> tuple[Implementation, ...]:
-    return tuple(
-        Implementation(name, partial(build, **settings, compiled=compiled), units, compiled, KEEP_MEMORY)
-        for name, compiled in zip(TUNED, (False, True), strict=True)
+def jax_program(compute: Callable[[], tuple[Mapping[str, Any], Any]]) -> Program:
+    """Make a program of a function that returns what is compared, by name, and what else is computed."""
+    return Program(
+        lambda: jax.block_until_ready(compute()), lambda: {name: np.asarray(x) for name, x in compute()[0].items()}
     )
 
 
-def _additive(direction: str) -> Workload:
-    """Additive scores with B = 8, Q = K = 512, H = 128.
+def torch_program(compute: Callable[[], Mapping[str, Tensor]]) -> Program:
+    """Make a program of a function that returns what is compared, by name."""
+    return Program(compute, lambda: {name: x.detach().cpu().numpy() for name, x in compute().items()})
 
-    Limit: one tanh for each of the B·Q·K·H terms, and as many again for the gradient, which must not store them. Code
-    that computes the sum without tanh can exceed it.
+
+# Functions of attention. With `along`, a shape, they are differentiated along a direction of this shape.
+
+Draw = Callable[[], Mapping[str, np.ndarray]]
+
+
+def draw_arrays(**shapes: tuple[int, ...]) -> Draw:
+    """Draw the arguments of a function, in the process that needs them."""
+    return lambda: {name: draw_normal(name, *shape) for name, shape in shapes.items()}
+
+
+def in_jax(name: str, call: Callable[..., Any], draw: Draw, along: Any) -> Implementation:
+    """Compute a function of arrays under jit, with their gradients."""
+
+    @jax.jit
+    def compute(arrays: Any, direction: Any) -> Any:
+        if direction is None:
+            return {"output": call(**arrays)}, None
+        output, pull_back = jax.vjp(lambda arrays: call(**arrays), arrays)
+        return {"output": output, **pull_back(direction)[0]}, None
+
+    def build() -> Program:
+        given = jax.device_put((draw(), None if along is None else draw_normal("direction", *along)))
+        return jax_program(lambda: compute(*given))
+
+    return Implementation(name, build)
+
+
+def in_torch(name: str, call: Callable[..., Tensor], draw: Draw, along: Any) -> Implementation:
+    """Compute a function of tensors, with their gradients."""
+
+    def build() -> Program:
+        tensors = {name: torch.tensor(x, requires_grad=along is not None) for name, x in draw().items()}
+        direction = None if along is None else torch.tensor(draw_normal("direction", *along))
+        function = torch.compile(call, dynamic=False) if name == COMPILED else call
+
+        def compute() -> dict[str, Tensor]:
+            output = function(**tensors)
+            if direction is None:
+                return {"output": output}
+            gradients = torch.autograd.grad(output, list(tensors.values()), direction)
+            return {"output": output, **dict(zip(tensors, gradients, strict=True))}
+
+        return torch_program(compute)
+
+    return Implementation(name, build)
+
+
+def additive(name: str, along: Any, *ratios: Ratio) -> Workload:
+    """Additive scores of 8 × 512 × 512 pairs of 128 features.
+
+    Limit: one tanh for each of the terms, and as many again for the gradient, which must not store them.
     """
-    settings: dict[str, Any] = {"arguments": "additive", "backward": direction == "backward"}
-    terms = 8 * 512 * 512 * 128
-    return Workload(
-        f"additive_{direction}",
-        "call",
-        (
-            _jax(OURS, partial(jax_side.call_case, "additive_score"), **settings),
-            _torch("reference", partial(torch_side.call_case, "additive_score"), **settings),
-            _torch("compiled", tuned.additive_score_to_compile, compiled=True, **settings),
-            _jax("naive jnp", jax_side.naive_additive, **settings),
-        ),
-        Agreement(1e-4),  # the gradient of w_v is a sum of two million terms; PyTorch's is 4e-5 from float64's
-        {"tanh": terms * (2 if direction == "backward" else 1)},
-        rounds=5,
+
+    def naive(queries: Any, keys: Any, w_v: Any) -> Any:
+        return jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
+
+    given = draw_arrays(queries=(8, 512, 128), keys=(8, 512, 128), w_v=(128,)), along
+    implementations = (
+        in_jax(OURS, jax_attn.additive_score, *given),
+        in_torch(REFERENCE, torch_ref.additive_score, *given),
+        in_torch(COMPILED, additive_score_to_compile, *given),
+        in_jax("naive jnp", naive, *given),
     )
+    needs = limits.values("tanh", 8 * 512 * 512 * 128 * (2 if along else 1))
+    # The gradient of w_v is a sum of two million terms; PyTorch's is 4e-5 from float64's.
+    return Workload(name, "call", implementations, ratios, needs, bound=1e-4)
 
 
-def _dot(direction: str) -> Workload:
-    """Scaled dot-product attention with B = 8, 8 heads, L = 1024, D = 64.
+def dot(name: str, along: Any, *ratios: Ratio) -> Workload:
+    """Scaled dot-product attention: batch 8, 8 heads, length 1024, 64 features.
 
-    Limit: two products forward and five more backward (the scores again, and the gradients of the weights, queries,
-    keys and values).
+    Limit: for each head two products forward and five more backward: the scores again, and the gradients of the
+    weights, values, queries and keys. (No exp is counted: that inside of SDPA cannot be measured alone.)
     """
-    settings: dict[str, Any] = {"arguments": "dot product", "backward": direction == "backward"}
-    sdpa = "DotProductAttention (F.scaled_dot_product_attention)"
-    jax_nn = "DotProductAttention (jax.nn.dot_product_attention)"
-    return Workload(
-        f"dot_{direction}",
-        "call",
-        (
-            _jax(OURS, partial(jax_side.call_case, sdpa), **settings),
-            _torch("reference", partial(torch_side.call_case, jax_nn), **settings),
-            _torch("SDPA", partial(torch_side.call_case, sdpa), **settings),
-            _jax("jax.nn", partial(jax_side.call_case, jax_nn), **settings),
-        ),
-        Agreement(2e-5),
-        {"gemm": 2 * 8 * 8 * 1024 * 1024 * 64 * (7 if direction == "backward" else 2)},
-        rounds=5,
+
+    def ours(**arrays: Any) -> Any:
+        return jax_attn.DotProductAttention().apply({}, **arrays, return_weights=False)[0]
+
+    def sdpa(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(queries, keys, values)
+
+    def jax_nn(queries: Any, keys: Any, values: Any) -> Any:  # its heads are the third axis
+        return jax.nn.dot_product_attention(*(x.swapaxes(1, 2) for x in (queries, keys, values))).swapaxes(1, 2)
+
+    given = draw_arrays(**dict.fromkeys(("queries", "keys", "values"), (8, 8, 1024, 64))), along
+    implementations = (
+        in_jax(OURS, ours, *given),
+        in_torch(REFERENCE, lambda **tensors: torch_ref.DotProductAttention()(**tensors)[0], *given),
+        in_torch("SDPA", sdpa, *given),
+        in_jax("jax.nn", jax_nn, *given),
     )
+    of_scores, of_values = (Operation("product", shape) for shape in ((1024, 64, 1024), (1024, 1024, 64)))
+    needs = {of_scores: 64.0 * (3 if along else 1), of_values: 64.0 * (4 if along else 1)}
+    return Workload(name, "call", implementations, ratios, needs, bound=2e-5)
 
 
-def _masked_softmax() -> Workload:
-    """Scores (8, 512, 512) with one length for each example. Limit: each number is read once and written once."""
-    settings: dict[str, Any] = {"arguments": "softmax"}
-    return Workload(
-        "masked_softmax",
-        "call",
-        (
-            _jax(OURS, partial(jax_side.call_case, "masked_softmax"), **settings),
-            _torch("reference", partial(torch_side.call_case, "masked_softmax"), **settings),
-            _torch("tuned", tuned.masked_softmax, **settings),
-            _torch("compiled", tuned.masked_softmax, compiled=True, **settings),
-            _jax("naive jnp", jax_side.naive_softmax, **settings),
-        ),
-        limit={"copy": 2 * 4 * 8 * 512 * 512},
-        rounds=11,
+LENS = np.array([128, 183, 238, 293, 348, 403, 458, 512], np.int32)
+
+
+def tuned_softmax(scores: Tensor, valid_lens: Tensor) -> Tensor:
+    """Apply PyTorch's softmax to the keys within the length; no length is 0."""
+    within = torch.arange(scores.shape[-1], device=scores.device) < valid_lens[:, None, None]
+    return scores.masked_fill(~within, -torch.inf).softmax(-1)
+
+
+def masked_softmax(*ratios: Ratio) -> Workload:
+    """Softmax of scores (8, 512, 512) with one length for each example.
+
+    Limit: a score within its length is read, and needs one exp; every weight is written.
+    """
+
+    def naive(scores: Any, valid_lens: Any) -> Any:
+        return jax.nn.softmax(scores, axis=-1, where=jnp.arange(scores.shape[-1]) < valid_lens[:, None, None])
+
+    given = lambda: {"scores": 2 * draw_normal("scores", 8, 512, 512), "valid_lens": LENS}, None
+    implementations = (
+        in_jax(OURS, jax_attn.masked_softmax, *given),
+        in_torch(REFERENCE, torch_ref.masked_softmax, *given),
+        in_torch("tuned", tuned_softmax, *given),
+        in_torch(COMPILED, tuned_softmax, *given),
+        in_jax("naive jnp", naive, *given),
     )
+    within, size = int(LENS.sum()) * 512, 8 * 512 * 512
+    needs = {**limits.values("exp", within), Operation("copy", (size,)): (within + size) / (2 * size)}
+    return Workload("masked_softmax", "call", implementations, ratios, needs, rounds=11)
 
 
-def _recurrent() -> Workload:
-    """W2's encoder after its embedding: an LSTM of 2 layers, 256 → 512, 64 sentences of 30, with gradients."""
-    return Workload(
-        "recurrent",
-        "call",
-        (
-            Implementation(OURS, partial(jax_side.recurrent, module="ours")),
-            Implementation("nn.LSTM", torch_side.recurrent),
-            Implementation("Flax", partial(jax_side.recurrent, module="Flax")),
-        ),
-        Agreement(2e-5),
-        limits.recurrent_needs(),
-        rounds=5,
+# Models. All implementations have the same weights, drawn by PyTorch's names.
+
+
+def draw_params(seed: str, scales: Any, init: Callable[..., Any], *example: Any) -> Any:
+    """Draw a model's parameters in JAX; `init` takes the example."""
+    params = jax.jit(init)(jax.random.key(0), *example)
+    shapes = {name: x.shape for name, x in to_torch(params).items()}
+    return from_torch(inputs.draw_weights(seed, shapes, scales), params)
+
+
+def draw_translator(model: Any, seed: str, scales: Any = None) -> Any:
+    """Draw a translator's parameters in JAX."""
+    return draw_params(seed, scales, model.init, EXAMPLE.sources, EXAMPLE.targets, EXAMPLE.source_lens)
+
+
+def load_weights(module: Any, seed: str, scales: Any = None) -> Any:
+    """Draw a module's parameters in PyTorch, and return it."""
+    drawn = inputs.draw_weights(seed, {name: tuple(x.shape) for name, x in module.state_dict().items()}, scales)
+    module.load_state_dict({name: torch.tensor(x) for name, x in drawn.items()})
+    return module
+
+
+def torch_model(translator: Translator) -> torch_ref.EncoderDecoder:
+    """Build torch_ref's model."""
+    decoder = torch_ref.Seq2SeqAttentionDecoder(**translator.decoder, encoder_size=translator.encoder_size)
+    return torch_ref.EncoderDecoder(torch_ref.Seq2SeqEncoder(**translator.encoder), decoder)
+
+
+# W2's encoder after its embedding
+
+TIME, FEATURES, HIDDENS, LAYERS = 30, 256, 512, 2
+
+draw_sequences = draw_arrays(inputs=(SENTENCES, TIME, FEATURES), direction=(SENTENCES, TIME, HIDDENS))
+
+
+def jax_lstm(is_flax: bool) -> Program:
+    """Run our LSTM or Flax's, with the gradients of inputs and weights."""
+    x, along = jax.device_put(list(draw_sequences().values()))
+    lstm, layer = jax_attn.LSTM(num_hiddens=HIDDENS, num_layers=LAYERS), nn.RNN(nn.OptimizedLSTMCell(HIDDENS))
+    params = draw_params("recurrent", None, lstm.init, x)
+    if is_flax:
+        params = [{"params": {"cell": flax_cell(to_torch(params), i)}} for i in range(LAYERS)]
+
+    def forward(params: Any, x: Any) -> Any:
+        if not is_flax:
+            return lstm.apply(params, x)[0]
+        for layer_params in params:
+            x = layer.apply(layer_params, x)
+        return x
+
+    @jax.jit
+    def both(params: Any, x: Any, along: Any) -> Any:
+        outputs, pull_back = jax.vjp(forward, params, x)
+        d_params, d_x = pull_back(along)
+        return {"output": outputs, "gradient of inputs": d_x}, d_params
+
+    return jax_program(lambda: both(params, x, along))
+
+
+def flax_cell(weights: Mapping[str, Any], layer: int) -> dict[str, Any]:
+    """Convert a layer's weights to those of Flax, whose one bias is the sum of ours."""
+    names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    gates = zip("ifgo", *(np.split(np.asarray(weights[f"{name}_l{layer}"]), 4) for name in names), strict=True)
+    cell: dict[str, Any] = {}
+    for gate, w_ih, w_hh, b_ih, b_hh in gates:
+        cell |= {f"i{gate}": {"kernel": w_ih.T}, f"h{gate}": {"kernel": w_hh.T, "bias": b_ih + b_hh}}
+    return cell
+
+
+def torch_lstm() -> Program:
+    """Run `nn.LSTM`, which torch_ref's LSTM calls, with the gradients of inputs and weights."""
+    x, along = (torch.tensor(array) for array in draw_sequences().values())
+    x.requires_grad_()
+    module = load_weights(torch_ref.LSTM(FEATURES, HIDDENS, LAYERS), "recurrent")
+
+    def compute() -> dict[str, Tensor]:
+        outputs = module(x)[0]
+        d_x, *_ = torch.autograd.grad(outputs, [x, *module.parameters()], along)
+        return {"output": outputs, "gradient of inputs": d_x}
+
+    return torch_program(compute)
+
+
+def recurrent(*ratios: Ratio) -> Workload:
+    """An LSTM of 2 layers, 256 → 512, on 64 sentences of 30, with gradients."""
+    implementations = (
+        Implementation(OURS, partial(jax_lstm, is_flax=False)),
+        Implementation("nn.LSTM", torch_lstm),
+        Implementation("Flax", partial(jax_lstm, is_flax=True)),
     )
+    layers = limits.recurrent_layers(SENTENCES * TIME, SENTENCES, FEATURES, HIDDENS, LAYERS, gates=4, directions=1)
+    return Workload("recurrent", "call", implementations, ratios, limits.training(layers), bound=2e-5)
 
 
-def _train(translator: Translator, rounds: int, unit: str = "step") -> Workload:
+# Training. The losses of the first steps are compared, without dropout: rounding errors drive later ones apart.
+
+COMPARED = 4
+
+
+def train_ours(translator: Translator, attention: str = "additive") -> Program:
+    """Train as `python -m train.nmt` does."""
+    start_jax(translator.decoder["num_hiddens"])
+    groups, plain = draw_training(translator.name), translator.without_dropout()
+    training = Training(translator, groups, attention)
+    params = draw_translator(training.model, translator.name)
+    state = training.start(params)
+
+    def run() -> None:
+        nonlocal state
+        state, _ = training.run(state)
+
+    def first_losses() -> dict[str, np.ndarray]:
+        compared = training if plain == translator else Training(plain, groups[:1])
+        _, (losses, *_) = compared.run(compared.start(params))
+        return {"losses": np.asarray(losses.nats / np.maximum(losses.tokens, 1))[:COMPARED]}
+
+    return Program(run, first_losses)
+
+
+def train_torch(translator: Translator, kind: str) -> Program:
+    """Train torch_ref's model as the book does, or tuned: batches are cut to their longest sentences, Adam is fused."""
+    groups, plain = draw_training(translator.name), translator.without_dropout()
+    is_reference, label_positions = kind == REFERENCE, groups[0].targets.shape[-1] - 1
+
+    def make_batch(sources: Any, source_lens: Any, targets: Any, target_lens: Any) -> list[Tensor]:
+        present = target_lens > 0  # without rows of padding
+        S, T = (None, None) if is_reference else (source_lens.max(), target_lens.max())
+        arrays = sources[present, :S], source_lens[present], targets[present, :T], target_lens[present]
+        return [torch.tensor(x.astype(np.int64)) for x in arrays]
+
+    batches = [make_batch(*batch) for group in groups for batch in zip(*group, strict=True)]
+    device = batches[0][0].device
+
+    def make_step(translator: Translator) -> Callable[[list[Tensor]], Callable[[], Tensor]]:
+        """Make a training step. It returns a function that tells the loss before the step, in nats a token."""
+        model, training = load_weights(torch_model(translator), translator.name).to(device), translator.training
+        fast = Tuned(model.train(), kind == COMPILED)
+        fused = None if is_reference else True
+        optimizer = torch.optim.Adam(model.parameters(), lr=training["learning_rate"], fused=fused)
+
+        def book_loss(*batch: Tensor) -> tuple[Tensor, Callable[[], Tensor]]:
+            losses, label_lens = sentence_losses(model, *batch)
+            return losses.sum(), lambda: losses.detach().sum() * label_positions / label_lens.sum()
+
+        def tuned_loss(sources: Tensor, source_lens: Tensor, targets: Tensor, target_lens: Tensor) -> Any:
+            counts = torch.arange(1, targets.shape[1], device=device) < target_lens[:, None]
+            logits, labels = fast.logits(sources, source_lens, targets[:, :-1], counts), targets[:, 1:][counts]
+            nats = F.cross_entropy(logits, labels, reduction="sum", label_smoothing=training["label_smoothing"])
+            # The book's loss divides by all positions, although the batch is cut.
+            loss = nats / (len(logits) if training["loss"] == "tokens" else label_positions)
+            return loss, lambda: F.cross_entropy(logits.detach(), labels)
+
+        def step(batch: list[Tensor]) -> Callable[[], Tensor]:
+            loss, tell = (book_loss if is_reference else tuned_loss)(*batch)
+            optimizer.zero_grad()
+            loss.backward()
+            if is_reference:
+                clip_gradients(model, 1.0)
+            else:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            return tell
+
+        return step
+
+    step = make_step(translator)
+
+    def run() -> None:
+        for batch in batches:
+            step(batch)
+
+    def first_losses() -> dict[str, np.ndarray]:
+        compared = step if plain == translator else make_step(plain)
+        first = batches[: min(COMPARED, len(groups[0].sources))]
+        return {"losses": torch.stack([compared(batch)() for batch in first]).cpu().numpy()}
+
+    return Program(run, first_losses)
+
+
+def train(translator: Translator, *ratios: Ratio, unit: str = "step", rounds: int = 5) -> Workload:
     """A pass over the batches of a translator. J has no reference, since the book has no such model."""
     groups = draw_training(translator.name)
     steps = sum(len(group.sources) for group in groups)
-    units = steps if unit == "step" else sum(group.num_labels for group in groups)
-    ours = partial(jax_side.train, translator=translator)
-    implementations = [Implementation(OURS, ours, units)]
+    units = steps if unit == "step" else sum(int(group.label_lens.sum()) for group in groups)
+    theirs = partial(train_torch, translator)
+    implementations = [Implementation(OURS, partial(train_ours, translator), units)]
     if translator != J:
-        reference = partial(torch_side.train, translator=translator, reference=True)
-        implementations += [
-            Implementation(WITHOUT, partial(ours, attention="none"), units, comparable=False),
-            Implementation("reference", reference, units),
-        ]
-    return Workload(
-        f"{translator.name}_train",
-        unit,
-        (*implementations, *_tuned(torch_side.train, units, translator=translator)),
-        Agreement(2e-5),  # losses of up to four float32 steps, whose rounding errors the optimiser passes on
-        {ceiling: amount * steps / units for ceiling, amount in limits.training_needs(translator).items()},
-        rounds,
-    )
+        implementations += [Implementation(WITHOUT, partial(train_ours, translator, "none"), units)]
+        implementations += [Implementation(REFERENCE, partial(theirs, REFERENCE), units)]
+    implementations += [Implementation(kind, partial(theirs, kind), units, KEEP_MEMORY) for kind in TUNED]
+    needs = {operation: times * steps / units for operation, times in limits.translator_needs(translator).items()}
+    return Workload(f"{translator.name}_train", unit, implementations, ratios, needs, 2e-5, rounds=rounds)
 
 
-def _search(name: str, beam_size: int) -> Workload:
-    """W2's model translates 64 sentences in 30 steps; none ends early. torch_ref translates four, one by one."""
-    implementations = [
-        Implementation(OURS, partial(jax_side.search, beam_size=beam_size), SENTENCES),
-        *_tuned(torch_side.search_tuned, SENTENCES, beam_size=beam_size),
-    ]
+# Search
+
+
+def search_ours(beam_size: int) -> Program:
+    """Encode and search as `python -m train.translate` does, all sentences at once; none ends before the last step."""
+    model = make_model(W2)
+    params = draw_translator(model, "w2", inputs.SHARP)
+    config = SearchConfig(beam_size=beam_size, length_penalty=0.0, min_len=STEPS, max_len=STEPS)
+    translate = make_search((model,), config, STEPS)
+    arguments = jax.device_put((*inputs.draw_sources(), np.arange(SENTENCES, dtype=np.int32)))
+
+    def compute() -> Any:
+        found = translate([params], *arguments)
+        return {"ids": found.ids[:, 0], "scores": found.scores[:, 0]}, found
+
+    return jax_program(compute)
+
+
+def search_torch(beam_size: int, kind: str) -> Program:
+    """Search with the tuned model, all sentences at once, or greedily with torch_ref, four sentences one by one."""
+    model = load_weights(torch_model(W2), "w2", inputs.SHARP).eval()
+    sources, lens = (torch.tensor(x.astype(np.int64)) for x in inputs.draw_sources())
+    fast = Tuned(model, kind == COMPILED)
+
+    @torch.inference_mode()
+    def compute() -> dict[str, Tensor]:
+        if kind == REFERENCE:
+            memory = model.encode(sources[:4], lens[:4])
+            given: Any = {"bos": BOS, "eos": EOS, "max_len": STEPS, "min_len": STEPS, "batch_size": 4}
+            found = torch_ref.greedy_search(model.step, model.initial_state(memory), memory, **given)
+            ids, scores = found.ids, found.scores
+        else:
+            ids, scores = fast.search(sources, lens, beam_size, BOS, EOS, STEPS)
+        return {"ids": ids[:, 0], "scores": scores[:, 0]}
+
+    return torch_program(compute)
+
+
+def search(name: str, beam_size: int, *ratios: Ratio) -> Workload:
+    """W2's model translates 64 sentences in 30 steps. Random weights make some tokens equally likely up to rounding."""
+    theirs = partial(search_torch, beam_size)
+    implementations = [Implementation(OURS, partial(search_ours, beam_size), SENTENCES)]
+    implementations += [Implementation(kind, partial(theirs, kind), SENTENCES, KEEP_MEMORY) for kind in TUNED]
     if beam_size == 1:
-        build = partial(torch_side.search_reference, num_sentences=4)
-        implementations.append(Implementation("reference", build, units=4, num_examples=4))
-    return Workload(
-        name,
-        "sentence",
-        tuple(implementations),
-        Agreement(2e-5, ids=0.03),  # random weights make some tokens equally likely up to rounding
-        limits.search_needs(beam_size),
-        rounds=5,
-    )
+        implementations += [Implementation(REFERENCE, partial(theirs, REFERENCE), 4, num_examples=4)]
+    return Workload(name, "sentence", implementations, ratios, limits.search_needs(beam_size), 2e-5, 0.03)
 
 
-def _start() -> Workload:
+# The start
+
+FIRST_STEP = """
+import sys, time
+import flax, jax, optax
+start = time.perf_counter()
+from benchmarks.our_training import take_first_step
+take_first_step(sys.argv[1])
+print(time.perf_counter() - start)
+"""
+
+
+def first_step(name: str) -> Program:
+    """Take the first step of a translator in a fresh process, with everything compiled by an earlier one.
+
+    The process imports JAX, Flax and Optax. Then the clock starts: our own imports, the initialisation of the model,
+    and one step with one batch. JAX's compilation cache and Python's bytecode are in place.
+    """
+    folder = tempfile.TemporaryDirectory(prefix="speed-")
+    environment = {
+        **os.environ,
+        "PYTHONDONTWRITEBYTECODE": "",
+        "JAX_PLATFORMS": jax.config.jax_platforms or "",  # type: ignore[attr-defined]
+        "JAX_ENABLE_COMPILATION_CACHE": "1",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+    }
+
+    def run() -> float:
+        command = [sys.executable, "-c", FIRST_STEP, name]
+        environment["JAX_COMPILATION_CACHE_DIR"] = folder.name  # which lives as long as this function
+        return float(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
+
+    return Program(run, lambda: {"took a step": np.array([run() > 0])})
+
+
+def start(*ratios: Ratio) -> Workload:
     """The first training step of a fresh process, compiled by an earlier one."""
-    implementations = (
-        Implementation(translator.name, partial(jax_side.first_step, translator=translator), comparable=False)
-        for translator in (W1, W2)
-    )
-    return Workload("start", "first step", tuple(implementations), has_memory=False)
+    implementations = [Implementation(name, partial(first_step, name)) for name in ("w1", "w2")]
+    return Workload("start", "first step", implementations, ratios, rounds=7, has_memory=False)
 
 
-WORKLOADS: dict[str, Workload] = {
-    workload.name: workload
-    for workload in (
-        _train(W1, 7),
-        _train(W2, 5),
-        _additive("forward"),
-        _additive("backward"),
-        _dot("forward"),
-        _dot("backward"),
-        _masked_softmax(),
-        _recurrent(),
-        _train(J, 5, "target token"),
-        _search("greedy", 1),
-        _search("beam", BEAM),
-        _start(),
-    )
-}
+# The registry
 
-
-def _ceiling(name: str, operations: float, repeats: int, *shape: int) -> Workload:
-    settings: dict[str, Any] = {"operation": name.removeprefix("small "), "repeats": repeats, "shape": shape}
-    units = int(operations * repeats)
-    jax, torch = partial(jax_side.ceiling, **settings), partial(torch_side.ceiling, **settings)
-    implementations = Implementation("JAX", jax, units), Implementation("PyTorch", torch, units)
-    return Workload(name, "operation", implementations, rounds=3, has_memory=False)
-
-
-CEILINGS: dict[str, Workload] = {
-    "gemm": _ceiling("gemm", 2 * 1024**3, 8, 1024, 1024, 1024),
-    "small gemm": _ceiling("small gemm", 2 * 64 * 512 * 2048, 50, 64, 512, 2048),
-    "tanh": _ceiling("tanh", 2**18, 64, 2**18),
-    "copy": _ceiling("copy", 2 * 4 * 2**26, 4, 2**26),
-}
-"""What the machine can do. The unit is one operation; see `benchmarks.limits`."""
-
-RATIOS: tuple[Ratio, ...] = (
-    Ratio("w1_train_vs_reference", "w1_train", ("reference",), goal=5),
-    Ratio("w1_train_vs_tuned", "w1_train", TUNED, goal=2.2),
-    Ratio("w2_train_vs_reference", "w2_train", ("reference",), goal=1.6),
-    Ratio("w2_train_vs_tuned", "w2_train", TUNED, goal=1.1),
-    Ratio("j_train_vs_tuned", "j_train", TUNED, goal=1.1),
-    Ratio("w1_attention_overhead", "w1_train", (OURS,), WITHOUT, goal=1.3, lower_is_better=True),
-    Ratio("w2_attention_overhead", "w2_train", (OURS,), WITHOUT, goal=1.15, lower_is_better=True),
-    Ratio("additive_forward", "additive_forward", ("reference",), goal=25),
-    Ratio("additive_backward", "additive_backward", ("reference",), goal=18),
-    Ratio("additive_forward_vs_compiled", "additive_forward", ("compiled",), goal=4),
-    Ratio("additive_backward_vs_compiled", "additive_backward", ("compiled",), goal=10),
-    Ratio("additive_forward_memory", "additive_forward", ("reference",), goal=30, memory=True),
-    Ratio("additive_backward_memory", "additive_backward", ("reference",), goal=15, memory=True),
-    Ratio("dot_forward_vs_sdpa", "dot_forward", ("SDPA",), goal=1.0),
-    Ratio("dot_backward_vs_sdpa", "dot_backward", ("SDPA",), goal=1.0),
-    Ratio("masked_softmax", "masked_softmax", ("reference",), goal=1.7),
-    Ratio("recurrent_vs_nn_lstm", "recurrent", ("nn.LSTM",), goal=1.0),
-    Ratio("greedy_vs_tuned", "greedy", TUNED, goal=1.5),
-    Ratio("greedy_vs_reference", "greedy", ("reference",), goal=30),
-    Ratio("beam_vs_tuned", "beam", TUNED, goal=1.1),
-    Ratio("w1_start_seconds", "start", ("w1",), None, goal=1.5, lower_is_better=True),
-    Ratio("w2_start_seconds", "start", ("w2",), None, goal=3.0, lower_is_better=True),
+ALL = (
+    train(
+        W1,
+        Ratio("w1_train_vs_reference", (REFERENCE,), 5),
+        Ratio("w1_train_vs_tuned", TUNED, 2.2),
+        Ratio("w1_attention_overhead", (OURS,), 1.3, below=WITHOUT),
+        rounds=7,
+    ),
+    train(
+        W2,
+        Ratio("w2_train_vs_reference", (REFERENCE,), 1.6),
+        Ratio("w2_train_vs_tuned", TUNED, 1.1),
+        Ratio("w2_attention_overhead", (OURS,), 1.15, below=WITHOUT),
+    ),
+    additive(
+        "additive_forward",
+        None,
+        Ratio("additive_forward", (REFERENCE,), 25),
+        Ratio("additive_forward_vs_compiled", (COMPILED,), 4),
+        Ratio("additive_forward_memory", (REFERENCE,), 30, memory=True),
+    ),
+    additive(
+        "additive_backward",
+        (8, 512, 512),
+        Ratio("additive_backward", (REFERENCE,), 18),
+        Ratio("additive_backward_vs_compiled", (COMPILED,), 10),
+        Ratio("additive_backward_memory", (REFERENCE,), 15, memory=True),
+    ),
+    dot("dot_forward", None, Ratio("dot_forward_vs_sdpa", ("SDPA",), 1)),
+    dot("dot_backward", (8, 8, 1024, 64), Ratio("dot_backward_vs_sdpa", ("SDPA",), 1)),
+    masked_softmax(Ratio("masked_softmax", (REFERENCE,), 1.7)),
+    recurrent(Ratio("recurrent_vs_nn_lstm", ("nn.LSTM",), 1)),
+    train(J, Ratio("j_train_vs_tuned", TUNED, 1.1), unit="target token"),
+    search("greedy", 1, Ratio("greedy_vs_tuned", TUNED, 1.5), Ratio("greedy_vs_reference", (REFERENCE,), 30)),
+    search("beam", BEAM, Ratio("beam_vs_tuned", TUNED, 1.1)),
+    start(Ratio("w1_start_seconds", ("w1",), 1.5, below=None), Ratio("w2_start_seconds", ("w2",), 3, below=None)),
 )
+WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in ALL}
+
+
+def build(workload: str, implementation: str) -> Program:
+    """Build one implementation of a workload."""
+    (found,) = (each for each in WORKLOADS[workload].implementations if each.name == implementation)
+    return found.build()
