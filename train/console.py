@@ -15,7 +15,7 @@ from rich.text import Text
 from train.config import Config
 from train.data.dataset import Data
 from train.data.tokens import SUBWORDS
-from train.learner import Learner, Report
+from train.interfaces import Learner, Report
 from train.run_folder import RunFolder
 
 

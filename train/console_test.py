@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from train import console
-from train.learner import Report
+from train.interfaces import Report
 from train.run_folder import RunFolder
 
 NUMBERS = dict.fromkeys(("loss", "loss_book", "loss_book_best", "tokens_per_second", "seconds"), 1.0)

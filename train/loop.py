@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jax_attn.weights import from_torch, to_torch
-from train import memory
+from train import machine
 from train.config import Config, ConfigError, num_widths
 from train.data.batches import (
     PADDING_ROW,
@@ -32,7 +32,7 @@ from train.data.dataset import Data
 from train.data.prefetch import prefetch
 from train.data.sentences import PairIds
 from train.devices import DATA, MODEL, copy, distribute, gather, make_mesh, own_rows, placement, shard_batches
-from train.learner import DivergenceError, Recorder, Report
+from train.interfaces import DivergenceError, Recorder, Report
 from train.model import build_model
 from train.optimizer import make_optimizer
 from train.processes import Agreement
@@ -337,7 +337,7 @@ class JaxLearner:
 def _require_memory(state: Any) -> None:
     """Raise ConfigError if parameters, gradients and the optimiser's state are larger than the memory of the CPU."""
     sizes = [sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree)) for tree in (state, state.params)]
-    needed, available = sum(sizes), memory.of_machine()
+    needed, available = sum(sizes), machine.memory()
     if jax.default_backend() == "cpu" and available is not None and needed > available:
         raise ConfigError(
             f"the training needs at least {needed / 1e9:.1f} GB, and this machine has {available / 1e9:.1f} GB: lower "

@@ -9,7 +9,7 @@ import pytest
 
 from train.config import Config, CorpusConfig, ModelConfig, TrainingConfig
 from train.data import dataset
-from train.learner import DivergenceError, Report
+from train.interfaces import DivergenceError, Report
 from train.loop import STEPS_PER_CALL, JaxLearner, Position
 
 CONFIG = Config(

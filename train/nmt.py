@@ -21,7 +21,7 @@ from train.command_line import Command, parse
 from train.config import Config, ConfigError, DevicesConfig, setting_name
 from train.data import dataset
 from train.data.corpus import CorpusError
-from train.learner import DivergenceError, Learner, Report
+from train.interfaces import DivergenceError, Learner, Report
 from train.manifest import DamageError, sha256
 from train.run_folder import WEIGHTS, RunFolder
 from train.signals import StopRequest
@@ -126,7 +126,7 @@ def finish(
     learner: Learner, command: Command, data: dataset.Data, folder: RunFolder, reports: Sequence[Report], started: float
 ) -> None:
     """Test the trained model, and write the results."""
-    from train import console, learning_curve, memory
+    from train import console, learning_curve, machine
     from train.translation.evaluation import finish_run
 
     config = command.config
@@ -138,11 +138,14 @@ def finish(
     }
     summary |= summarize(reports) | count_parameters(learner.weights())
     summary |= finish_run(folder, config, data.corpus.test, data.corpus.train)
-    summary |= {"peak_memory_bytes": memory.peak(), "peak_device_memory_bytes": memory.peak_of_device(config.framework)}
+    summary |= {
+        "peak_memory_bytes": machine.peak_memory(),
+        "peak_device_memory_bytes": machine.peak_device_memory(config.framework),
+    }
     summary["seconds"] = time.perf_counter() - started
     if not folder.writes:
         return
-    learning_curve.draw(reports, folder.path / "learning_curve.png")
+    learning_curve.write(reports, folder.path / "learning_curve.png")
     folder.save_summary(summary)
     console.show_results(summary, folder, book_loss=config.training.loss == "sentences")
     if reports[-1].loss > math.log(len(data.target)):

@@ -19,7 +19,7 @@ from train.config import ConfigError
 from train.data import dataset
 from train.data.corpus import Alignment
 from train.data.tokens import detokenize
-from train.learner import DivergenceError
+from train.interfaces import DivergenceError
 from train.manifest import DamageError, check
 from train.run_folder import RunFolder, read_manifest
 from train.translate import Translator

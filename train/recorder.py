@@ -10,13 +10,13 @@ from jax_attn.checkpoints import read_safetensors
 from train.checkpoint import Checkpoints
 from train.config import ConfigError
 from train.console import Progress
-from train.learner import Report
+from train.interfaces import Report
 from train.processes import from_lead
 from train.run_folder import WEIGHTS, RunFolder
 
 
 class RunRecorder:
-    """The recorder of `train.learner` that writes into a run folder and shows a bar. Of several processes one does."""
+    """The recorder of a training that writes into a run folder and shows a bar. Of several processes one does."""
 
     def __init__(
         self, folder: RunFolder, progress: Progress, should_stop: Callable[[], bool], *, resume: bool = False
