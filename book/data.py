@@ -13,7 +13,7 @@ import numpy as np
 from train.data.corpus import CorpusError
 from train.data.download import fetch, is_name
 from train.data.embedded import grammar
-from train.data.files import read_lines
+from train.data.files import read_usable_lines
 
 SPECIAL = ["<pad>", "<bos>", "<eos>"]
 
@@ -129,7 +129,7 @@ def read_data_nmt(path: str | Path | None = None) -> str:
                 f"{reason}. Or give another corpus: path='fra.txt' for a file of yours, path='embedded' for the corpus "
                 "that comes with this project"
             ) from error
-    lines = chain.from_iterable(read_lines(Path(path), Counter()))
+    lines = chain.from_iterable(read_usable_lines(Path(path), Counter()))
     return "".join(f"{line}\n" for line in lines if line is not None)
 
 

@@ -25,13 +25,13 @@ def plot(
     Returns:
         The figure. A notebook shows it if it is the last value of a cell.
     """
-    from jax_attn.figure import NotebookFigure
+    from jax_attn.plots import make_figure
 
     curves = np.atleast_2d(np.asarray(X if Y is None else Y, float))
     positions = np.arange(curves.shape[1]) if Y is None else np.asarray(X, float)
     if positions.shape != curves.shape[1:]:
         raise ValueError(f"X must be [{curves.shape[1]}] for Y {list(curves.shape)}; got {list(positions.shape)}")
-    figure = NotebookFigure(figsize=figsize, layout="constrained")
+    figure = make_figure(figsize=figsize, layout="constrained")
     axis = figure.subplots()
     for curve, style in zip(curves, ("-", "--", "-.", ":") * len(curves), strict=False):
         axis.plot(positions, curve, style)
@@ -53,9 +53,9 @@ def show_list_len_pair_hist(
 
     It is called as `show_list_len_pair_hist(["source", "target"], "# tokens per sequence", "count", src, tgt)`.
     """
-    from jax_attn.figure import NotebookFigure
+    from jax_attn.plots import make_figure
 
-    figure = NotebookFigure(figsize=(3.5, 2.5), layout="constrained")
+    figure = make_figure(figsize=(3.5, 2.5), layout="constrained")
     axis = figure.subplots()
     axis.hist([[len(line) for line in lines] for lines in (xlist, ylist)], hatch=["", "/"])
     axis.set(xlabel=xlabel, ylabel=ylabel)

@@ -1,22 +1,71 @@
-"""Pictures of attention. Matplotlib is imported when the first one is drawn."""
+"""Pictures of attention. Matplotlib, of the extra `plots`, is imported when the first one is drawn."""
 
 from __future__ import annotations
 
+import io
 import unicodedata
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.typing import ArrayLike
 
-from jax_attn.fonts import boxes_allowed, choose_fonts
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
+
+FONTS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "Noto Sans KR", "Source Han Sans SC",
+    "WenQuanYi Zen Hei", "Hiragino Sans GB", "Hiragino Sans", "Apple SD Gothic Neo", "Microsoft YaHei", "Yu Gothic",
+    "Malgun Gothic", "Arial Unicode MS", "Noto Sans", "Noto Sans Hebrew", "Noto Sans Arabic", "Noto Sans Devanagari",
+    "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Thai", "Noto Sans Georgian", "Noto Sans Armenian",
+    "Noto Sans Ethiopic", "Nirmala UI", "Leelawadee UI", "Segoe UI", "STIXGeneral",
+)  # fmt: skip
+"""The fonts for characters that the user's own ones lack, where they are installed. Matplotlib's have no Chinese."""
+
+
+def make_figure(**settings: Any) -> Figure:
+    """Return a Matplotlib figure that a notebook cell displays, with all of its labels. It opens no window.
+
+    Raises:
+        ImportError: Matplotlib is not installed.
+    """
+    return _figure_class()(**settings)
+
+
+@cache
+def _figure_class() -> type[Figure]:
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise ImportError("pictures need Matplotlib; run: pip install 'jax-attn[plots]'") from error
+
+    class NotebookFigure(Figure):
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            with _many_scripts():
+                self.savefig(file, format="png", bbox_inches="tight")
+            return file.getvalue()
+
+    return NotebookFigure
+
+
+@contextmanager
+def _many_scripts() -> Iterator[None]:
+    """Write texts in `FONTS` where the user's fonts end. Matplotlib does not warn of missing ones at every drawing."""
+    import matplotlib
+    from matplotlib.font_manager import fontManager
+
+    installed = set(fontManager.get_font_names())
+    families = [*matplotlib.rcParams["font.family"], *(name for name in FONTS if name in installed)]
+    with matplotlib.rc_context({"font.family": families}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        yield
 
 
 def show_heatmaps(
@@ -43,22 +92,17 @@ def show_heatmaps(
     Raises:
         ValueError: `matrices` does not have four axes, or there are fewer titles than columns.
     """
-    from matplotlib.ticker import MaxNLocator
-
-    from jax_attn.figure import NotebookFigure
-
     grid = np.asarray(matrices, dtype=float)
     if grid.ndim != 4:
         raise ValueError(f"matrices must be [rows, columns, Q, K]; got {list(grid.shape)}")
     rows, columns = grid.shape[:2]
     if titles is not None and len(titles) < columns:
         raise ValueError(f"titles must be {columns}, one a column; got {len(titles)}")
-    figure = NotebookFigure(figsize=figsize, layout="constrained")
+    figure = make_figure(figsize=figsize, layout="constrained")
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for (i, j), axis in np.ndenumerate(axes):
         image = axis.imshow(grid[i, j], cmap=cmap, vmin=grid.min(), vmax=grid.max())
-        for ticks in (axis.xaxis, axis.yaxis):
-            ticks.set_major_locator(MaxNLocator(nbins="auto", integer=True))
+        axis.locator_params(integer=True)
         if i == rows - 1:
             axis.set_xlabel(xlabel)
         if j == 0:
@@ -97,34 +141,31 @@ def show_alignments(
     Raises:
         ValueError: there are no examples, or weights, titles or links do not fit them.
     """
-    from jax_attn.figure import NotebookFigure
-
     if not examples:
         raise ValueError("examples must not be empty")
     links = {} if links is None else links
     for name, given in (("titles", titles), *links.items()):
         if given is not None and len(given) != len(examples):
             raise ValueError(f"{name} must be {len(examples)}, one a heatmap; got {len(given)}")
-    figure = NotebookFigure()
-    axes = [_draw_words(figure, *example, cmap) for example in examples]
-    for i, axis in enumerate(axes):
-        axis.set_xlabel(xlabel, color="0.35", loc="left")
-        axis.set_ylabel(ylabel, color="0.35", loc="top")
-        if titles is not None:
-            axis.set_title(titles[i], fontweight="bold", pad=8)
-        frames = _frame(axis, {name: cells[i] for name, cells in links.items()})
-        words = [*axis.get_xticklabels(), *axis.get_yticklabels()]
-        choose_fonts([*words, axis.title, axis.xaxis.label, axis.yaxis.label])
-    colors = figure.add_axes((0, 0, 1, 1), label="colors")
-    figure.colorbar(axes[0].images[0], cax=colors, label="attention weight")
-    if frames:
-        colors.legend(handles=frames, loc="upper left", bbox_to_anchor=(-0.8, -0.06), frameon=False, handlelength=1.2)
-    with boxes_allowed():
+    figure = make_figure()
+    with _many_scripts():
+        axes = [_add_heatmap(figure, *example, cmap) for example in examples]
+        for i, axis in enumerate(axes):
+            axis.set_xlabel(xlabel, color="0.35", loc="left")
+            axis.set_ylabel(ylabel, color="0.35", loc="top")
+            if titles is not None:
+                axis.set_title(titles[i], pad=8)
+            frames = _frame(axis, {name: cells[i] for name, cells in links.items()})
+        colors = figure.add_axes((0, 0, 1, 1), label="colors")
+        figure.colorbar(axes[0].images[0], cax=colors, label="attention weight")
+        if frames:
+            place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (-0.8, -0.06)}
+            colors.legend(handles=frames, frameon=False, handlelength=1.2, **place)
         _arrange(figure, axes, colors, min(columns, len(examples)))
     return figure
 
 
-def _draw_words(figure: Figure, source: Sequence[str], target: Sequence[str], weights: ArrayLike, cmap: str) -> Axes:
+def _add_heatmap(figure: Figure, source: Sequence[str], target: Sequence[str], weights: ArrayLike, cmap: str) -> Axes:
     """Draw the heatmap of one sentence; `_arrange` gives it its place."""
     matrix = np.asarray(weights, dtype=float)
     if matrix.shape != (len(target), len(source)):
@@ -215,22 +256,19 @@ def _margins(figure: Figure, axis: Axes, width: float, height: float) -> tuple[f
     return left, max(0.0, right - width), top - height, max(0.0, bottom)
 
 
-MAX_PIXELS, MAX_SIDE = 40_000_000, 60_000
-"""Limits of a picture: more pixels would fill the memory, and Matplotlib draws no longer side."""
+DPI, MAX_PIXELS, MAX_SIDE = 200, 40_000_000, 60_000
+"""Dots an inch, and limits of a picture: more pixels would fill the memory, and Matplotlib draws no longer side."""
 
 
 def save(figure: Figure, path: Path | str) -> None:
     """Write a figure as PNG, SVG or PDF, by the suffix of the path, with 200 dots an inch.
 
     An SVG holds words as text, and the viewer's fonts draw them. The other formats hold the drawn words, and a warning
-    names the characters that no installed font has: boxes stand for them.
+    names the characters that no font of the figure has: boxes stand for them.
     """
     import matplotlib
-    from matplotlib.text import Text
 
-    from jax_attn.figure import DPI
-
-    missing = choose_fonts(figure.findobj(Text))
+    missing = _missing_characters(figure)
     if missing and Path(path).suffix != ".svg":
         warnings.warn(
             f"no installed font has {missing}: boxes stand for them in {path}; install one that has them (Noto Sans "
@@ -239,5 +277,19 @@ def save(figure: Figure, path: Path | str) -> None:
         )
     width, height = figure.get_size_inches()
     dpi = min(DPI, (MAX_PIXELS / (width * height)) ** 0.5, MAX_SIDE / max(width, height))
-    with boxes_allowed(), matplotlib.rc_context({"svg.fonttype": "none"}):
+    with _many_scripts(), matplotlib.rc_context({"svg.fonttype": "none"}):
         figure.savefig(path, dpi=dpi, bbox_inches="tight")
+
+
+def _missing_characters(figure: Figure) -> str:
+    """Return the characters that no font of their text has."""
+    from matplotlib.font_manager import FontProperties, findfont, get_font
+    from matplotlib.text import Text
+
+    missing = set()
+    for text in figure.findobj(Text):
+        found = {c for c in text.get_text() if not c.isspace() and unicodedata.category(c) not in ("Cc", "Cf")}
+        for family in text.get_fontfamily() if found else ():
+            found -= set(map(chr, get_font(findfont(FontProperties(family=[family]))).get_charmap()))
+        missing |= found
+    return "".join(sorted(missing))

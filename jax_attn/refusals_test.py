@@ -140,7 +140,6 @@ def recurrence():
         yield from case(ja.unroll, fitting, {"carry": other}, "projected", str([2, gates * 3]))
     fitting = {"projected": floats(2, 12), "kernel_hh": floats(3, 12)}
     yield from case(ja.lstm_step, fitting, {"carry": (floats(2, 3), floats(1, 3))}, "c", "[1, 3]")
-    yield from each(ja.reverse_sequence, {"inputs": floats(2, 3, 4)}, valid_lens=[ints(3), bools(2)])
 
 
 def losses_and_positions():
@@ -419,7 +418,6 @@ OUT_OF_RANGE: list[tuple[Callable, dict, str, int, int]] = [  # call, arguments,
     (ja.length_mask, {"size": 5}, "valid_lens", 2, 6),
     (ja.attention_mask, {"shape": (2, 3, 5)}, "valid_lens", 2, 6),
     (ja.sequence_mask, {"X": floats(2, 5)}, "valid_lens", 2, 6),
-    (ja.reverse_sequence, {"inputs": floats(2, 5, 4)}, "valid_lens", 2, 6),
     (ja.masked_softmax, {"scores": floats(2, 3, 5)}, "valid_lens", 2, 6),
     (ja.masked_log_softmax, {"scores": floats(2, 3, 5)}, "valid_lens", 2, 6),
     (ja.attend, {"scores": floats(2, 3, 5), "values": floats(2, 5, 4)}, "valid_lens", 2, 6),

@@ -24,7 +24,7 @@ from train.data import dataset
 from train.data.corpus import CorpusError
 from train.runs.files import DamageError, sha256
 from train.runs.run_folder import WEIGHTS, RunFolder
-from train.training.learner import DivergenceError, Learner, Report
+from train.training.interfaces import DivergenceError, Learner, Report
 from train.training.signals import StopRequest
 from train.translating.check_search import check_search
 
@@ -127,7 +127,7 @@ def finish(
     learner: Learner, command: Command, data: dataset.Data, folder: RunFolder, reports: Sequence[Report], started: float
 ) -> None:
     """Test the trained model, and write the results."""
-    from train.training import console, learning_curve, memory
+    from train.training import console, learning_curve, machine
     from train.translating.evaluation import finish_run
 
     config = command.config
@@ -139,11 +139,14 @@ def finish(
     }
     summary |= summarize(reports) | count_parameters(learner.weights())
     summary |= finish_run(folder, config, data.corpus.test, data.corpus.train)
-    summary |= {"peak_memory_bytes": memory.peak(), "peak_device_memory_bytes": memory.peak_of_device(config.framework)}
+    summary |= {
+        "peak_memory_bytes": machine.peak_memory(),
+        "peak_device_memory_bytes": machine.peak_device_memory(config.framework),
+    }
     summary["seconds"] = time.perf_counter() - started
     if not folder.writes:
         return
-    learning_curve.draw(reports, folder.path / "learning_curve.png")
+    learning_curve.write(reports, folder.path / "learning_curve.png")
     folder.save_summary(summary)
     console.show_results(summary, folder, book_loss=config.training.loss == "sentences")
     if reports[-1].loss > math.log(len(data.target)):

@@ -23,7 +23,7 @@ from train.data.corpus import Alignment
 from train.data.tokens import detokenize
 from train.runs.files import DamageError, check
 from train.runs.run_folder import RunFolder, read_manifest
-from train.training.learner import DivergenceError
+from train.training.interfaces import DivergenceError
 from train.translate import Translator
 from train.translating.metrics import alignment_error_rate, bleu_counts, bleu_of
 

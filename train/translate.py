@@ -29,7 +29,7 @@ from train.data.embedded import TOPICS
 from train.data.vocabularies import FILES
 from train.runs.files import read_json, sha256
 from train.runs.run_folder import WEIGHTS
-from train.translating.lines import InputError, Tally, batched, read_lines
+from train.translating.lines import InputError, Tally, batched, read_every_line
 
 if TYPE_CHECKING:
     from train.translating.translator import Hypothesis, Translation, Translator
@@ -78,7 +78,7 @@ def run(options: Options) -> None:
         write = opened.enter_context(open_out(options, file, read))
         if interactive:
             print("one sentence a line; Ctrl-D ends", file=sys.stderr)
-        lines = arguments(options.sentences) if options.sentences else read_lines(file, name, read)
+        lines = arguments(options.sentences) if options.sentences else read_every_line(file, name, read)
         first, size = read.lines + 1, 1 if interactive else options.model.batch * translator.num_devices
         show = opened.enter_context(show_progress(options, file, read))
         for batch in batched(lines, size):
@@ -94,7 +94,7 @@ def run(options: Options) -> None:
     if unknown:
         warn_of_unknown(unknown, options.run)
     if picture.heatmap:
-        draw(shown, picture.heatmap)
+        write_heatmap(shown, picture.heatmap)
     if picture.page:
         names = [f"{options.run} in PyTorch" if name == "torch" else name for name in picture.compare]
         write_page([str(options.run), *names], [translator, *others], shown, picture.page)
@@ -253,7 +253,7 @@ def printable(text: str) -> str:
     return "".join(character if unicodedata.category(character) != "Cc" else "\ufffd" for character in text)
 
 
-def draw(translations: Sequence[Translation], path: Path) -> None:
+def write_heatmap(translations: Sequence[Translation], path: Path) -> None:
     """Draw the attention of each sentence's best translation."""
     from jax_attn.plots import save, show_alignments
 

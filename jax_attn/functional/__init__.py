@@ -7,7 +7,7 @@ from jax_attn.functional.dropout import dropout
 from jax_attn.functional.losses import masked_cross_entropy, projected_cross_entropy
 from jax_attn.functional.masks import attention_mask, causal_mask, length_mask, sequence_mask
 from jax_attn.functional.positions import sinusoidal_positions
-from jax_attn.functional.recurrence import gru_step, lstm_step, reverse_sequence, unroll
+from jax_attn.functional.recurrence import gru_step, lstm_step, unroll
 from jax_attn.functional.scores import *  # noqa: F403 (its __all__ says what)
 from jax_attn.functional.softmax import masked_log_softmax, masked_softmax
 
@@ -26,7 +26,6 @@ __all__ = [
     "masked_log_softmax",
     "masked_softmax",
     "projected_cross_entropy",
-    "reverse_sequence",
     "sequence_mask",
     "sinusoidal_positions",
     "unroll",

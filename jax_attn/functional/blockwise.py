@@ -19,7 +19,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Num
 
 from jax_attn.functional import checks
-from jax_attn.functional.attend import make_dropout
+from jax_attn.functional.dropout import drop
 from jax_attn.functional.masks import checked_lens, checked_mask, zero_unattended
 from jax_attn.functional.scores import dot_score, scaled_dot_score
 from jax_attn.functional.softmax import EmptyRow, require_empty_row
@@ -79,36 +79,48 @@ def blockwise_attention(
         jax.eval_shape(score, queries, keys, *parameters_)  # for its checks, which the fast form does not make
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1; got {block_size}")
-    shape = (*queries.shape[:-1], keys.shape[-2])
+    *batch, num_queries, num_keys = shape = (*queries.shape[:-1], keys.shape[-2])
     if keep_mask is not None:
         checks.require_bool(keep_mask=keep_mask)
         checks.require_shape(shape, keep_mask=keep_mask)
 
-    dtype = jnp.result_type(queries, keys, values, *parameters_)
-    wide = checks.wide_dtype(queries, keys, values, *parameters_)
+    wide = checks.wide_dtype(*named.values())
     queries, keys, values, *parameters_ = (x.astype(wide) for x in (queries, keys, values, *parameters_))
     lens = None if valid_lens is None else checked_lens(valid_lens, shape)
     mask = None if mask is None else checked_mask(mask, shape)
-    attended = _attended_keys(lens, mask, shape[-1])
-    uniform: Any = None
-    keys = zero_unattended(keys, attended)
-    if attended is not None and empty_row == "uniform":
-        uniform = _empty_rows(lens, mask, shape[-1])
-        lens = jnp.where(uniform, shape[-1], shape[-1] if lens is None else lens)
-        attended |= uniform.any(axis=-2, keepdims=True)
-    values = zero_unattended(values, attended)
-    pairs = Pairs(lens, mask, uniform, keep_mask)
-    attend_example = partial(_attend, _FAST.get(score, score), dropout_rate, block_size, tuple(parameters_))
-    return _over_batch(attend_example, len(shape) - 2, (queries, keys, values), pairs).astype(dtype)
+    attended = _attended(lens, mask, num_keys)
+    inputs = queries, zero_unattended(keys, attended), zero_unattended(values, attended)
+    blocks = [_cut(x, block_size, -2) for x in inputs]
+    if lens is None and num_keys % blocks[1].shape[-2]:  # the last block of keys is filled up
+        lens = jnp.full((1,) * len(shape), num_keys)
+    pairs = jax.tree.map(lambda x: _cut(_cut(x, block_size, -1), block_size, -3), Pairs(lens, mask, keep_mask))
+
+    def attend_example(example: tuple[Array, list[Array]]) -> tuple[Array, Array]:
+        number, own = example
+        place = jnp.unravel_index(number, batch)
+        of_example = jax.tree.map(lambda x: x[tuple(0 if n == 1 else i for n, i in zip(x.shape, place))], pairs)  # noqa: B905
+        return _attend(_FAST.get(score, score), dropout_rate, tuple(parameters_), *own, of_example)
+
+    size = math.prod(batch)
+    examples = jnp.arange(size), [x.reshape(size, *x.shape[len(batch) :]) for x in blocks]
+    one = size == 1  # a loop for a single example would cost memory
+    context, total = (
+        attend_example(jax.tree.map(lambda x: x[0], examples)) if one else jax.lax.map(attend_example, examples)
+    )
+    context, total = (x.reshape(*batch, math.prod(x.shape[-3:-1]), x.shape[-1]) for x in (context, total))
+    context, total = context[..., :num_queries, :], total[..., :num_queries, :]
+    if empty_row == "uniform" and attended is not None:
+        equal = jnp.full((1, num_keys) if keep_mask is None else shape, 1 / max(num_keys, 1), wide)
+        context = jnp.where(total > 0, context, drop(equal, dropout_rate, keep_mask) @ values)
+    return context.astype(jnp.result_type(*named.values()))
 
 
 class Pairs(NamedTuple):
     """What is given for the pairs of queries and keys. An axis has size 1 where it makes no difference."""
 
-    lens: Num[Array, "*#batch #query 1"] | None
-    mask: Bool[Array, "*#batch #query #key"] | None
-    uniform: Bool[Array, "*#batch #query 1"] | None  # the queries that may attend to no key: their `lens` are K
-    keep: Bool[Array, "*batch query key"] | None  # the weights that dropout keeps
+    lens: Num[Array, "*#batch #I #q 1 1"] | None
+    mask: Bool[Array, "*#batch #I #q #J #k"] | None
+    keep: Bool[Array, "*batch I q J k"] | None  # the weights that dropout keeps
 
 
 def _allowed(lens: Any, mask: Any, positions: Array) -> Any:
@@ -117,124 +129,76 @@ def _allowed(lens: Any, mask: Any, positions: Array) -> Any:
     return within if mask is None else mask if within is None else mask & within
 
 
-def _attended_keys(lens: Any, mask: Any, num_keys: int) -> Any:
+def _attended(lens: Any, mask: Any, num_keys: int) -> Any:
     """Return a mask of the keys that some query may attend to, or None for all. Lengths never make one of all pairs."""
     if lens is not None and (mask is None or mask.shape[-2] == 1):
         lens = lens.max(axis=-2, keepdims=True, initial=0)
     return _allowed(lens, mask, jnp.arange(num_keys))
 
 
-def _empty_rows(lens: Any, mask: Any, num_keys: int) -> Any:
-    """Return which queries may attend to no key, `[*batch, #Q, 1]`."""
-    return lens <= 0 if mask is None else ~_allowed(lens, mask, jnp.arange(num_keys)).any(axis=-1, keepdims=True)
-
-
-def _over_batch(attend_example: Callable[..., Array], axes: int, inputs: tuple[Array, ...], pairs: Pairs) -> Array:
-    """Call `attend_example` for each example in turn, over so many leading axes."""
-    if axes == 0:
-        return attend_example(*inputs, pairs)
-    shared = jax.tree.map(lambda x: x[0] if x.shape[0] == 1 else None, pairs)
-    own = jax.tree.map(lambda x: None if x.shape[0] == 1 else x, pairs)
-
-    def next_axis(example: tuple[tuple[Array, ...], Pairs]) -> Array:
-        inputs, own = example
-        pairs = jax.tree.map(lambda a, b: b if a is None else a, shared, own, is_leaf=lambda x: x is None)
-        return _over_batch(attend_example, axes - 1, inputs, pairs)
-
-    return jax.lax.map(next_axis, (inputs, own))
-
-
-def _pick(array: Array, i: Array, axis: int) -> Array:
-    """Take number i of an axis, or the only one of an axis of size 1."""
-    return jax.lax.dynamic_index_in_dim(array, 0 if array.shape[axis] == 1 else i, axis, keepdims=False)
-
-
-def _blocks(array: Array, block_size: int, axis: int = 0, fill: float = 0) -> Array:
-    """Cut an axis into blocks, `[…, blocks, size, …]`: as few as possible, of one size, the last one filled up."""
-    length = array.shape[axis]
+def _cut(array: Array, block_size: int, axis: int) -> Array:
+    """Cut an axis into blocks, `[…, blocks, size, …]`: as few as possible, the last one filled up with zeros."""
+    axis, length = axis % array.ndim, array.shape[axis]
     count = max(1, -(-length // block_size))
     size = -(-length // count)
     padding = [(0, count * size - length if i == axis else 0) for i in range(array.ndim)]
-    shape = (*array.shape[:axis], count, size, *array.shape[axis + 1 :])
-    return jnp.pad(array, padding, constant_values=fill).reshape(shape)
+    return jnp.pad(array, padding).reshape(*array.shape[:axis], count, size, *array.shape[axis + 1 :])
 
 
-def _joined(blocks: Array, length: int) -> Array:
-    """Undo `_blocks` of the first axis."""
-    return jax.lax.collapse(blocks, 0, 2)[:length]
+def _block(score: Callable[..., Array], pairs: Pairs, i: Array, j: Array) -> tuple[Callable[..., Array], Any]:
+    """Return a function that scores query block i against key block j, −inf where masked, and what dropout keeps."""
+    lens, mask, keep = jax.tree.map(lambda x: x[i if x.shape[0] > 1 else 0, :, j if x.shape[2] > 1 else 0], pairs)
+
+    def masked(query: Array, key: Array, *parameters: Array) -> Array:
+        allowed = _allowed(lens, mask, j * len(key) + jnp.arange(len(key)))
+        scores = score(query, key, *parameters)
+        return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
+
+    return masked, keep
 
 
-def _blocks_of_pairs(pairs: Pairs, num_keys: int, block_size: int) -> Pairs:
-    """Cut both axes of one example's pairs into blocks, `[I, q, J, k]`; positions past K are outside of `lens`."""
-    if pairs.lens is None and num_keys % max(1, -(-num_keys // block_size)):  # the last block will be filled up
-        pairs = pairs._replace(lens=jnp.full((1, 1), num_keys))
-    return jax.tree.map(lambda x: _blocks(_blocks(x, block_size, axis=1), block_size), pairs)
-
-
-def _block(pairs: Pairs, i: Array, j: Array) -> Pairs:
-    """Return the pairs of query block i and key block j, each `[#q, #k]` of `[I, q, J, k]`."""
-    return jax.tree.map(lambda x: _pick(_pick(x, i, 0), j, 1), pairs)
-
-
-def _masked(scores: Array, pairs: Pairs, first: Array) -> Array:
-    """Return the scores `[q, k]` that the softmax sees, −inf where masked; `first` is the position of key 0."""
-    mask = pairs.mask if pairs.mask is None or pairs.uniform is None else pairs.mask | pairs.uniform
-    allowed = _allowed(pairs.lens, mask, first + jnp.arange(scores.shape[1]))
-    if pairs.uniform is not None:
-        scores = jnp.where(pairs.uniform, 0, scores)
-    return scores if allowed is None else jnp.where(allowed, scores, -jnp.inf)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(
     score: Callable[..., Array],
     rate: float,
-    block_size: int,
     parameters: tuple[Array, ...],
-    queries: Float[Array, "query feature"],
-    keys: Float[Array, "key key_feature"],
-    values: Float[Array, "key value"],
+    queries: Float[Array, "I q feature"],
+    keys: Float[Array, "J k key_feature"],
+    values: Float[Array, "J k value"],
     pairs: Pairs,
-) -> Float[Array, "query value"]:
-    """Compute the context of one example."""
-    return _forward(score, rate, block_size, parameters, queries, keys, values, pairs)[0]
+) -> tuple[Float[Array, "I q value"], Float[Array, "I q 1"]]:
+    """Compute the context of one example, and l: 0 for a query that may attend to nothing."""
+    return _forward(score, rate, parameters, queries, keys, values, pairs)[0]
 
 
 def _forward(
-    score: Any, rate: float, block_size: int, parameters: Any, queries: Array, keys: Array, values: Array, pairs: Pairs
-) -> tuple[Array, tuple[Any, ...]]:
-    query_blocks, key_blocks, value_blocks = (_blocks(x, block_size) for x in (queries, keys, values))
-    pair_blocks, size = _blocks_of_pairs(pairs, keys.shape[0], block_size), key_blocks.shape[1]
-    rows = jnp.zeros(query_blocks.shape[1], queries.dtype)
-    start = rows - jnp.inf, rows, jnp.zeros((*rows.shape, values.shape[-1]), queries.dtype)
-
+    score: Any, rate: float, parameters: Any, queries: Array, keys: Array, values: Array, pairs: Pairs
+) -> tuple[tuple[Array, Array], tuple[Any, ...]]:
     def attend_queries(block: tuple[Array, Array]) -> tuple[Array, Array, Array]:
         i, query = block
 
         def add_keys(so_far: tuple[Array, Array, Array], block: tuple[Array, Array, Array]) -> tuple[Any, None]:
             highest, total, context = so_far
             j, key, value = block
-            block_pairs = _block(pair_blocks, i, j)
-            scores = _masked(score(query, key, *parameters), block_pairs, j * size)
-            higher = jnp.maximum(highest, scores.max(axis=-1, initial=-jnp.inf))
+            masked, keep = _block(score, pairs, i, j)
+            scores = masked(query, key, *parameters)
+            higher = jnp.maximum(highest, scores.max(axis=-1, keepdims=True, initial=-jnp.inf))
             finite = jnp.where(higher == -jnp.inf, 0, higher)  # nothing allowed yet: −inf − (−inf) would be NaN
-            exponents, rescale = jnp.exp(scores - finite[:, None]), jnp.exp(highest - finite)
-            total = total * rescale + exponents.sum(axis=-1)
-            context = context * rescale[:, None] + _drop(exponents, rate, block_pairs) @ value
-            return (higher, total, context), None
+            exponents, rescale = jnp.exp(scores - finite), jnp.exp(highest - finite)
+            total = total * rescale + exponents.sum(axis=-1, keepdims=True)
+            return (higher, total, context * rescale + drop(exponents, rate, keep) @ value), None
 
-        blocks = jnp.arange(key_blocks.shape[0]), key_blocks, value_blocks
-        (highest, total, context), _ = jax.lax.scan(add_keys, start, blocks)
-        total, highest = jnp.where(total > 0, total, 1), jnp.where(total > 0, highest, jnp.inf)  # of an empty row
-        return context / total[:, None], highest, total
+        row = jnp.zeros((len(query), 1), query.dtype)
+        start = row - jnp.inf, row, row * jnp.zeros(values.shape[-1], query.dtype)
+        (highest, total, context), _ = jax.lax.scan(add_keys, start, (jnp.arange(len(keys)), keys, values))
+        return context / jnp.where(total > 0, total, 1), highest, total
 
-    results = jax.lax.map(attend_queries, (jnp.arange(query_blocks.shape[0]), query_blocks))
-    context, highest, total = (_joined(x, queries.shape[0]) for x in results)
-    return context, (parameters, queries, keys, values, pairs, context, highest, total)
+    context, highest, total = jax.lax.map(attend_queries, (jnp.arange(len(queries)), queries))
+    return (context, total), (parameters, queries, keys, values, pairs, context, highest, total)
 
 
 def _backward(
-    score: Callable[..., Array], rate: float, block_size: int, residuals: tuple[Any, ...], d_context: Array
+    score: Callable[..., Array], rate: float, residuals: tuple[Any, ...], d_results: tuple[Array, Array]
 ) -> tuple[Any, ...]:
     """Compute all gradients from d, that of the context o, block by block. With e = exp(s − m) the weights are
 
@@ -245,13 +209,9 @@ def _backward(
     With dropout, e in dv and d · v are those of the kept pairs, over 1 − rate; d · o is then Σ_k p (d · v) as before.
     """
     parameters, queries, keys, values, pairs, context, highest, total = residuals
-    d_context = d_context / total[:, None]  # d/l from here on
-    d_dot_o = (d_context * context).sum(axis=-1)
-    query_blocks, d_blocks, d_dot_o_blocks, key_blocks, value_blocks = (
-        _blocks(x, block_size) for x in (queries, d_context, d_dot_o, keys, values)
-    )
-    by_query = query_blocks, d_blocks, d_dot_o_blocks, _blocks(highest, block_size, fill=jnp.inf)
-    pair_blocks, size = _blocks_of_pairs(pairs, keys.shape[0], block_size), key_blocks.shape[1]
+    total, highest = jnp.where(total > 0, total, 1), jnp.where(total > 0, highest, jnp.inf)  # of an empty row
+    d_contexts = d_results[0] / total  # d/l from here on
+    d_dot_o = (d_contexts * context).sum(axis=-1, keepdims=True)
 
     def add_queries(so_far: Any, block: Any) -> tuple[Any, Array]:
         i, query, d_context, d_dot_o, highest = block
@@ -259,61 +219,36 @@ def _backward(
 
         def add_keys(so_far: Any, block: tuple[Array, Array, Array]) -> tuple[Any, tuple[Array, Array]]:
             j, key, value = block
-            block_pairs = _block(pair_blocks, i, j)
-            scores, pull_back = jax.vjp(
-                lambda *inputs: _masked(score(*inputs), block_pairs, j * size), query, key, *parameters
-            )
-            exponents = jnp.exp(scores - highest[:, None])
-            d_value = transposed_product(_drop(exponents, rate, block_pairs), d_context)
-            d_weights = _drop(d_context @ value.T, rate, block_pairs)
-            d_query, d_key, *d_parameters = pull_back(exponents * (d_weights - d_dot_o[:, None]))
+            masked, keep = _block(score, pairs, i, j)
+            scores, pull_back = jax.vjp(masked, query, key, *parameters)
+            exponents = jnp.exp(scores - highest)
+            # (dᵀ e)ᵀ is four times as fast on a CPU as eᵀ d, which XLA would make of it without the barrier
+            d_value = jax.lax.optimization_barrier(d_context.T @ drop(exponents, rate, keep)).T
+            d_weights = drop(d_context @ value.T, rate, keep)
+            d_query, d_key, *d_parameters = pull_back(exponents * (d_weights - d_dot_o))
             return jax.tree.map(jnp.add, so_far, (tuple(d_parameters), d_query)), (d_key, d_value)
 
-        blocks = jnp.arange(key_blocks.shape[0]), key_blocks, value_blocks
         start = d_parameters, jnp.zeros_like(query)
-        (d_parameters, d_query), (more_keys, more_values) = jax.lax.scan(add_keys, start, blocks)
-        return (d_parameters, d_keys + more_keys, d_values + more_values), d_query
+        (d_parameters, d_query), more = jax.lax.scan(add_keys, start, (jnp.arange(len(keys)), keys, values))
+        return (d_parameters, d_keys + more[0], d_values + more[1]), d_query
 
-    start = jax.tree.map(jnp.zeros_like, (parameters, key_blocks, value_blocks))
-    numbers = jnp.arange(query_blocks.shape[0])
-    (d_parameters, d_keys, d_values), d_queries = jax.lax.scan(add_queries, start, (numbers, *by_query))
-    d_keys, d_values = _joined(d_keys, len(keys)), _joined(d_values, len(keys))
-    return d_parameters, _joined(d_queries, len(queries)), d_keys, d_values, None
+    start = jax.tree.map(jnp.zeros_like, (parameters, keys, values))
+    blocks = jnp.arange(len(queries)), queries, d_contexts, d_dot_o, highest
+    (d_parameters, d_keys, d_values), d_queries = jax.lax.scan(add_queries, start, blocks)
+    return d_parameters, d_queries, d_keys, d_values, None
 
 
 _attend.defvjp(_forward, _backward)
 
 
-def _drop(weights: Array, rate: float, pairs: Pairs) -> Array:
-    drop = make_dropout(rate, pairs.keep)
-    return weights if drop is None else drop(weights)
-
-
-def transposed_product(
-    wide: Float[Array, "*batch n wide"], narrow: Float[Array, "*batch n narrow"]
-) -> Float[Array, "*batch wide narrow"]:
-    """Compute wideᵀ · narrow as (narrowᵀ · wide)ᵀ, which XLA does four times faster on a CPU for tall matrices.
-
-    The barrier keeps it from folding the last transpose into the product, which would be the first form again.
-    """
-    product = jnp.einsum("...nb,...na->...ba", narrow, wide)
-    return jnp.swapaxes(jax.lax.optimization_barrier(product), -1, -2)
-
-
-@jax.custom_vjp
 def inner_products(
     queries: Float[Array, "*batch query feature"], keys: Float[Array, "*batch key feature"]
 ) -> Float[Array, "*batch query key"]:
-    """Compute S = Q Kᵀ, whose gradient for the keys takes the form of `transposed_product`; it has no forward mode."""
-    return jnp.einsum("...qd,...kd->...qk", queries, keys)
+    """Compute S = Q Kᵀ, whose gradient for the keys is (Qᵀ dS)ᵀ: on a CPU four times as fast as dSᵀ Q.
 
-
-def _inner_products_backward(residuals: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    queries, keys = residuals
-    return gradient @ keys, transposed_product(gradient, queries)
-
-
-inner_products.defvjp(lambda queries, keys: (inner_products(queries, keys), (queries, keys)), _inner_products_backward)
+    The barrier keeps XLA from folding the transpose into the product, which would be the second form again.
+    """
+    return queries @ jax.lax.optimization_barrier(jnp.swapaxes(keys, -1, -2))
 
 
 def scaled_inner_products(queries: Array, keys: Array) -> Array:

@@ -177,25 +177,3 @@ def scan(
 def _align(valid: Array, array: Array) -> Array:
     """Append axes of size 1 to `valid`, so that it selects whole examples of `array`."""
     return valid.reshape(valid.shape + (1,) * (array.ndim - valid.ndim))
-
-
-def reverse_sequence(
-    inputs: Num[Array, "*batch time feature"], valid_lens: Int[Array, "*batch"] | None = None
-) -> Num[Array, "*batch time feature"]:
-    """Reverse the first `valid_lens` positions of each sequence; the padding stays in its place.
-
-        reverse_sequence([a, b, c, ·], 3) = [c, b, a, ·]
-
-    Args:
-        inputs: `[*batch, T, D]`.
-        valid_lens: `[*batch]`, or None to reverse all T.
-    """
-    require_rank(2, "[*batch, T, D]", inputs=inputs)
-    if valid_lens is None:
-        return jnp.flip(inputs, axis=-2)
-    valid_lens = as_array("valid_lens", valid_lens)
-    require_shape(inputs.shape[:-2], valid_lens=valid_lens)
-    position = jnp.arange(inputs.shape[-2])
-    counts = length_mask(valid_lens, position.size).sum(axis=-1, keepdims=True)
-    mirrored = counts - 1 - position  # [*batch, T]
-    return jnp.take_along_axis(inputs, jnp.where(mirrored >= 0, mirrored, position)[..., None], axis=-2)

@@ -16,7 +16,6 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
-from jax_attn.functional.additive import sum_of_tanh
 from jax_attn.functional.checks import (
     require_float,
     require_same_batch,
@@ -25,6 +24,7 @@ from jax_attn.functional.checks import (
     shape_text,
     wide_dtype,
 )
+from jax_attn.functional.sum_of_tanh import sum_of_tanh
 
 __all__ = ["additive_score", "bilinear_score", "cosine_score", "dot_score", "gaussian_score", "scaled_dot_score"]
 

@@ -58,6 +58,25 @@ class DecoderKeepMasks(NamedTuple):
     """For the features that the output layer reads."""
 
 
+class NoAttention(nn.Module):
+    """Give every query the same context, as in the book's model without attention: there are no weights."""
+
+    heads = ()
+    dropout = 0.0
+
+    def prepare(self, keys: Array, values: Array, *_: Any, **__: Any) -> Memory:
+        """Keep the context `[B, 1, V]`, which keys and values both are."""
+        return Memory(keys, values, None)
+
+    def context_size(self, memory: Memory) -> int:
+        """Return V."""
+        return memory.values.shape[-1]
+
+    def attend(self, queries: Array, memory: Memory, **_: Any) -> tuple[Array, None]:
+        """Repeat the context for each query."""
+        return jnp.repeat(memory.values, queries.shape[-2], axis=-2), None
+
+
 class Seq2SeqAttentionDecoder(nn.Module):
     r"""A recurrent language model of the target that attends to the source at each step.
 
@@ -151,12 +170,19 @@ class Seq2SeqAttentionDecoder(nn.Module):
             dropout_embedding=self.dropout_embedding,
             dropout_output=self.dropout_output,
         )
-        if isinstance(self.attention, str) and self.attention != "none":
+        if self.attention == "none":
+            self.attention = NoAttention()
+        elif isinstance(self.attention, str):
             self.attention = make_attention(
                 self.attention, self.num_hiddens, self.dropout, num_heads=self.num_heads,
                 dtype=self.dtype, param_dtype=self.param_dtype,
             )  # fmt: skip
         super().__post_init__()
+
+    @property
+    def _attention(self) -> Any:
+        """The module of `attention`: a name has become one in `__post_init__`."""
+        return self.attention
 
     @property
     def output_size(self) -> int:
@@ -224,11 +250,8 @@ class Seq2SeqAttentionDecoder(nn.Module):
         outputs = encoder_output.outputs
         parts = jax.tree.leaves(encoder_output.state)  # each [layers · directions, B, H]
         final = [self._by_layer(part, outputs.shape[-1]) for part in parts]  # each [B, layers, directions · H]
-        if isinstance(self.attention, str):  # "none"
-            context = final[0][:, -1:]
-            attention = Memory(context, context, None)
-        else:
-            attention = self.attention.prepare(outputs, outputs, valid_lens, mask, query_size=self.num_hiddens)
+        read = final[0][:, -1:] if isinstance(self._attention, NoAttention) else outputs
+        attention = self._attention.prepare(read, read, valid_lens, mask, query_size=self.num_hiddens)
         return DecoderMemory(attention, self._initial(final))
 
     @staticmethod
@@ -438,19 +461,18 @@ class Seq2SeqAttentionDecoder(nn.Module):
         (first,), *upper = self.rnn.weights(self._joined_size(memory) + self.embed_size)
         embedding_weights = first._replace(kernel_ih=first.kernel_ih[-self.embed_size :])
         joined_weights = first._replace(kernel_ih=first.kernel_ih[: -self.embed_size])
-        second = self.transition.weights(self._context_size(memory))[0] if self.query == "between" else ()
+        second = (
+            self.transition.weights(self._attention.context_size(memory.attention))[0]
+            if self.query == "between"
+            else ()
+        )
         return embedding_weights, (joined_weights, *(cell for (cell,) in upper), *second)
 
     def _joined_size(self, memory: DecoderMemory) -> int:
         """Return the number of features before the embedding in the recurrent network's input."""
         if self.query == "previous":
-            return self._context_size(memory)
+            return self._attention.context_size(memory.attention)
         return self.output_size if self.input_feeding else 0
-
-    def _context_size(self, memory: DecoderMemory) -> int:
-        if isinstance(self.attention, str):  # "none"
-            return memory.attention.values.shape[-1]
-        return self.attention.context_size(memory.attention)
 
     def _advance(
         self,
@@ -491,16 +513,14 @@ class Seq2SeqAttentionDecoder(nn.Module):
         """Return context `[rows, V]` and weights `[rows, K]`; the hypotheses of a sentence are its queries."""
         sentences = memory.initial[0].shape[0]
         rows, beam = queries.shape[0], queries.shape[0] // sentences
-        if isinstance(self.attention, str):  # "none"
-            return jnp.repeat(memory.attention.values[:, 0], beam, axis=0), None
-        context, weights = self.attention.attend(
+        context, weights = self._attention.attend(
             queries.reshape(sentences, beam, -1),
             memory.attention,
             keep_mask=None if keep_mask is None else jnp.expand_dims(keep_mask, -2),  # teacher forcing: one query
         )
-        if weights.ndim == 4:
-            weights = weights.mean(axis=1)  # over the heads
-        return context.reshape(rows, -1), weights.reshape(rows, -1)
+        if weights is not None:
+            weights = (weights.mean(axis=1) if weights.ndim == 4 else weights).reshape(rows, -1)  # over the heads
+        return context.reshape(rows, -1), weights
 
     def _logits(self, outputs: Array) -> Array:
         if self.tie_embeddings:
@@ -517,10 +537,9 @@ class Seq2SeqAttentionDecoder(nn.Module):
         """Return the shape of each of the `DecoderKeepMasks`."""
         batch, time = shape
         steps = 1 if self.variational else time
-        heads = () if isinstance(self.attention, str) else self.attention.heads
         return (
             (batch, self.num_layers - 1, steps, self.num_hiddens),
-            (batch, time, *heads, source_len),
+            (batch, time, *self._attention.heads, source_len),
             (batch, time, 1),
             (batch, steps, self.embed_size),
             (batch, steps, self.output_size),
@@ -530,8 +549,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
     def _rates(self) -> tuple[float, ...]:
         """The rate of each of the `DecoderKeepMasks`."""
         between = self.dropout if self.num_layers > 1 else 0.0
-        on_weights = 0.0 if isinstance(self.attention, str) else self.attention.dropout  # a module has its own rate
-        return between, on_weights, self.dropout_words, self.dropout_embedding, self.dropout_output
+        return between, self._attention.dropout, self.dropout_words, self.dropout_embedding, self.dropout_output
 
 
 def _time_first(masks: DecoderKeepMasks, time: int) -> DecoderKeepMasks:

@@ -13,6 +13,7 @@ from jax_attn import (
     MultiHeadAttention,
     Seq2SeqAttentionDecoder,
 )
+from jax_attn.models.rnn_decoder import NoAttention
 
 B, S, T, N, E, H = 2, 5, 3, 7, 6, 4
 random = np.random.default_rng(0)
@@ -198,6 +199,7 @@ def test_without_a_bridge_each_layer_gets_its_directions_side_by_side():
         expected = jnp.concatenate([encoded.state[2 * layer], encoded.state[2 * layer + 1]], axis=-1)
         np.testing.assert_array_equal(memory.initial[0][:, layer], expected)
     np.testing.assert_array_equal(memory.attention.values[:, 0], memory.initial[0][:, 1])  # the top layer
+    assert isinstance(module.attention, NoAttention)
 
 
 def test_without_biases_the_recurrent_network_has_none_and_keeps_its_dropout():

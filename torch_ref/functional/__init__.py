@@ -7,7 +7,7 @@ from torch_ref.functional.dropout import dropout
 from torch_ref.functional.losses import masked_cross_entropy, projected_cross_entropy
 from torch_ref.functional.masks import attention_mask, causal_mask, length_mask, sequence_mask
 from torch_ref.functional.positions import sinusoidal_positions
-from torch_ref.functional.recurrence import gru_step, lstm_step, reverse_sequence, unroll
+from torch_ref.functional.recurrence import gru_step, lstm_step, unroll
 from torch_ref.functional.scores import *  # noqa: F403 (its __all__ says what)
 from torch_ref.functional.softmax import masked_log_softmax, masked_softmax
 
@@ -26,7 +26,6 @@ __all__ = [
     "masked_log_softmax",
     "masked_softmax",
     "projected_cross_entropy",
-    "reverse_sequence",
     "sequence_mask",
     "sinusoidal_positions",
     "unroll",

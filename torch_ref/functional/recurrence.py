@@ -81,19 +81,5 @@ def unroll(
     return carry, torch.stack(outputs, dim=inputs.ndim - 2)
 
 
-def reverse_sequence(inputs: Tensor, valid_lens: Tensor | None = None) -> Tensor:
-    """Reverse the first valid_len positions and leave the padding in its place.
-
-    Shapes: inputs [*batch, T, D], valid_lens [*batch] -> [*batch, T, D].
-    Example: [a, b, c, 0] with length 3 -> [c, b, a, 0].
-    """
-    if valid_lens is None:
-        return inputs.flip(-2)
-    valid = length_mask(valid_lens, inputs.shape[-2])
-    times = torch.arange(inputs.shape[-2], device=inputs.device)
-    source = torch.where(valid, valid.sum(-1, keepdim=True) - 1 - times, times)  # [*batch, T]
-    return inputs.take_along_dim(source.unsqueeze(-1), dim=-2)
-
-
 def _where(alive: Tensor, new: Tensor, old: Tensor) -> Tensor:
     return torch.where(alive.reshape(alive.shape + (1,) * (new.ndim - alive.ndim)), new, old)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from torch_ref import gru_step, lstm_step, reverse_sequence, unroll
+from torch_ref import gru_step, lstm_step, unroll
 
 
 def running_sum(carry, x):
@@ -18,12 +18,6 @@ def test_unroll_freezes_past_the_length_and_reverses_within_it():
     assert outputs.squeeze(-1).tolist() == [[3, 2, 0], [15, 11, 6], [0, 0, 0]]
     outputs.sum().backward()
     assert inputs.grad.squeeze(-1).tolist() == [[1, 2, 0], [1, 2, 3], [0, 0, 0]]
-
-
-def test_reverse_sequence_leaves_the_padding():
-    inputs = torch.tensor([[1, 2, 3, 0], [1, 2, 3, 4]]).unsqueeze(-1)
-    assert reverse_sequence(inputs, torch.tensor([3, 0])).squeeze(-1).tolist() == [[3, 2, 1, 0], [1, 2, 3, 4]]
-    assert reverse_sequence(inputs).squeeze(-1).tolist() == [[0, 3, 2, 1], [4, 3, 2, 1]]
 
 
 @pytest.mark.parametrize(("cell", "gates"), [(torch.nn.LSTMCell, 4), (torch.nn.GRUCell, 3)])

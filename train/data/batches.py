@@ -15,7 +15,7 @@ Ids = Any
 PADDING_ROW = -1
 """In a plan: a row without a pair, which fills up a batch. Its sentences have length 0, so it has no loss."""
 
-MAX_CUTS = 256
+MAX_PLACES = 256
 """The widths that `make_buckets` chooses from, at most."""
 
 
@@ -119,21 +119,21 @@ def _choose_widths(
     largest = np.maximum(*ranks)
     order = np.unique(largest)
     place = np.searchsorted(order, largest).astype(np.int32)
-    if len(order) > MAX_CUTS:
-        place = place * MAX_CUTS // len(order)
-    num_cuts = int(place.max()) + 1
-    widths = np.zeros((2, num_cuts), np.int64)
+    if len(order) > MAX_PLACES:
+        place = place * MAX_PLACES // len(order)
+    num_places = int(place.max()) + 1
+    widths = np.zeros((2, num_places), np.int64)
     for side, lens in zip(widths, (source_lens, target_lens), strict=True):
         np.maximum.at(side, place, lens)
     widths = np.maximum.accumulate(widths, axis=1)
-    ends = _cheapest_cuts(widths.sum(axis=0), np.bincount(place, minlength=num_cuts), num_widths)
+    ends = _cheapest_ends(widths.sum(axis=0), np.bincount(place, minlength=num_places), num_widths)
     return [(int(source), int(target)) for source, target in widths[:, ends].T]
 
 
-def _cheapest_cuts(
-    width: Int[np.ndarray, "cut"], count: Int[np.ndarray, "cut"], num_ranges: int
+def _cheapest_ends(
+    width: Int[np.ndarray, "place"], count: Int[np.ndarray, "place"], num_ranges: int
 ) -> Int[np.ndarray, "range"]:
-    """Return the last cuts of at most `num_ranges` ranges with the smallest Σ count · (width at the range's end)."""
+    """Return the last places of at most `num_ranges` ranges with the smallest Σ count · (width at the range's end)."""
     total = np.concatenate([[0], np.cumsum(count)])
     cost: Float[np.ndarray, "start end"] = (total[None, 1:] - total[:-1, None]) * width[None, :].astype(float)
     cost[np.tril_indices(len(width), -1)] = np.inf  # a range does not end before it starts

@@ -60,7 +60,7 @@ class Data:
     def train_at(self, epoch: int, stop: Event | None = None) -> PairIds:
         """Return the ids of the training pairs in an epoch: the same in each, unless words are cut at random.
 
-        A sentence that is longer than the longest of `train`, since it was cut into many pieces, is cut as in `train`.
+        A sentence that is longer than the longest of `train`, since it was cut into many pieces, is shortened as there.
 
         Args:
             stop: when it is set, nobody needs the pairs any more, and the rest of them is left out.
@@ -167,12 +167,12 @@ def _encode_training(corpus: Corpus, vocabularies: Vocabularies, max_len: int, r
 def _encode_held_out(
     name: str, pairs: Sequence[Pair], vocabularies: Vocabularies, max_source_len: int, report: Counter[str]
 ) -> PairIds:
-    """Turn all pairs for validation or test into ids; cut sources that the model cannot read to their end."""
+    """Turn all pairs for validation or test into ids; shorten sources that the model cannot read to their end."""
     source, target = (SentenceWriter(len(vocabulary)) for vocabulary in vocabularies)
     ids = vocabularies[0].encode_all([pair.source for pair in pairs])
-    cut = sum(len(sentence) > max_source_len for sentence in ids)
-    if cut:
-        report[f"{name} sources of more than {max_source_len} tokens, the longest in training, cut"] += cut
+    shortened = sum(len(sentence) > max_source_len for sentence in ids)
+    if shortened:
+        report[f"{name} sources of more than {max_source_len} tokens, the longest in training, shortened"] += shortened
     source.extend([sentence[:max_source_len] for sentence in ids])
     target.extend(vocabularies[1].encode_all([pair.target for pair in pairs]))
     return PairIds(source.finish(), target.finish())

@@ -16,7 +16,7 @@ def config(tmp_path) -> Config:
     return Config(data=(str(tmp_path / "pairs.txt"),))
 
 
-def test_long_training_pairs_are_left_out_and_held_out_sources_are_cut_and_counted(tmp_path):
+def test_long_training_pairs_are_left_out_and_held_out_sources_are_shortened_and_counted(tmp_path):
     train, valid = tmp_path / "train.txt", tmp_path / "valid.txt"
     train.write_text("a b\ta b\na b c d e f\ta b c d e f\n")
     valid.write_text("a b c de\ta b c en\n")
@@ -26,7 +26,7 @@ def test_long_training_pairs_are_left_out_and_held_out_sources_are_cut_and_count
     assert data.valid.source.lens.tolist() == [2]
     assert data.valid.target.lens.tolist() == [4]
     assert data.report["training pairs with a side of more than 5 tokens, left out"] == 1
-    assert data.report["validation sources of more than 2 tokens, the longest in training, cut"] == 1
+    assert data.report["validation sources of more than 2 tokens, the longest in training, shortened"] == 1
     with pytest.raises(CorpusError, match=r"every pair for training has a side of more than 1 tokens"):
         dataset.load(replace(config, corpus=CorpusConfig(test=0, max_len=1)))
     with pytest.raises(ConfigError, match=r"corpus\.steps must be at least 4 for these pairs; got 3"):

@@ -100,7 +100,7 @@ def read_pairs(files: PairFiles, report: Counter[str]) -> Iterator[Pair]:
 
 def _read_columns(path: Path, report: Counter[str]) -> Iterator[tuple[str, str]]:
     """Yield the first two columns of the lines of a tab-separated file."""
-    for lines in read_lines(path, report):
+    for lines in read_usable_lines(path, report):
         for line in lines:
             if line is None:
                 continue
@@ -115,7 +115,7 @@ def _read_columns(path: Path, report: Counter[str]) -> Iterator[tuple[str, str]]
 
 def _read_parallel(paths: tuple[Path, ...], report: Counter[str]) -> Iterator[tuple[str, str]]:
     """Yield the lines of two files, side by side; CorpusError if one of them ends before the other."""
-    with closing(read_lines(paths[0], report)) as first, closing(read_lines(paths[1], report)) as second:
+    with closing(read_usable_lines(paths[0], report)) as first, closing(read_usable_lines(paths[1], report)) as second:
         lines = [chain.from_iterable(blocks) for blocks in (first, second)]
         missing: Any = object()
         for common, sides in enumerate(zip_longest(*lines, fillvalue=missing)):
@@ -131,7 +131,7 @@ def _read_parallel(paths: tuple[Path, ...], report: Counter[str]) -> Iterator[tu
                 yield source.replace("\t", " "), target.replace("\t", " ")
 
 
-def read_lines(path: Path, report: Counter[str]) -> Generator[list[str | None]]:
+def read_usable_lines(path: Path, report: Counter[str]) -> Generator[list[str | None]]:
     """Yield a file's lines, many at a time. A line that cannot be used is None, and is counted.
 
     Raises:

@@ -14,7 +14,7 @@ from train.config import SUBWORDS, Config
 from train.data.dataset import Data
 from train.progress import Bar
 from train.runs.run_folder import RunFolder
-from train.training.learner import Learner, Report
+from train.training.interfaces import Learner, Report
 
 
 class Output:

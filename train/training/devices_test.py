@@ -48,6 +48,25 @@ weights = [float(abs(x).sum()) for x in learner.weights().values()]
 print(json.dumps({"devices": devices, "losses": losses + weights, "compiled": compiled, "reused": reused}))
 """
 
+STEP = """
+import re
+import jax, numpy as np, optax
+jax.config.update("jax_num_cpu_devices", 4)
+from train.config import MeshShape, ModelConfig
+from train.data.batches import Examples
+from train.training.devices import make_mesh
+from train.training.model import build_model
+from train.training.step import make_init, make_train_steps
+
+settings = ModelConfig("additive", embed_size=8, num_hiddens=8, num_layers=1, dropout=0.2, bidirectional=False)
+model, optimizer = build_model(settings, 50, 60), optax.adam(1e-3)
+ids, lens = np.ones((3, 16, 7), np.int32), np.full((3, 16), 7, np.int32)
+batches = Examples(ids, lens, ids, lens)
+state = jax.eval_shape(make_init(model, optimizer), np.uint32(0), jax.tree.map(lambda x: x[0], batches))
+program = make_train_steps(model, optimizer, mesh=make_mesh(MeshShape(4))).lower(state, batches).compile().as_text()
+print(*(len(re.findall(kind, program)) for kind in ("all-reduce[(]", "all-gather[(]", "all-to-all[(]")))
+"""
+
 PROGRAMS = ["jit(init)", "jit(train_steps)"]
 
 CACHED = """
@@ -100,6 +119,12 @@ def test_a_second_run_reads_the_cache_and_has_the_same_bits(on_two, cache):
     assert programs
     assert train_cached(cache)["losses"] == on_two["losses"]
     assert set(cache.glob("jit_train_steps*")) == programs
+
+
+def test_the_gradients_of_a_step_are_added_up_once():
+    done = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, check=True)
+    sums, *others = map(int, done.stdout.split())
+    assert (1 <= sums <= 4, others) == (True, [0, 0])  # of the gradients, and of single numbers; not in each time step
 
 
 def cache_folder(environment, number=1):

@@ -7,13 +7,13 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from jax_attn.plots import save
-from train.training.learner import Report
+from train.training.interfaces import Report
 
 
-def draw(reports: Sequence[Report], path: Path) -> None:
+def write(reports: Sequence[Report], path: Path) -> None:
     """Draw the losses against the steps, and the scores of the validation, if there are some, below them.
 
-    A picture that cannot be drawn is a warning.
+    A picture that cannot be written is a warning.
     """
     scores = {"BLEU": [report.bleu for report in reports], "chrF": [report.chrf for report in reports]}
     scores = {name: values for name, values in scores.items() if None not in values}
@@ -34,4 +34,4 @@ def draw(reports: Sequence[Report], path: Path) -> None:
     try:
         save(figure, path)
     except (OSError, ValueError, RuntimeError) as error:
-        warnings.warn(f"{path.name} is not drawn: {error}", stacklevel=2)
+        warnings.warn(f"{path.name} is not written: {error}", stacklevel=2)

@@ -30,9 +30,9 @@ from train.data.batches import (
 from train.data.dataset import Data
 from train.data.prefetch import prefetch
 from train.data.sentences import PairIds
-from train.training import memory
+from train.training import machine
 from train.training.devices import DATA, MODEL, copy, distribute, gather, make_mesh, own_rows, placement, shard_batches
-from train.training.learner import DivergenceError, Recorder, Report
+from train.training.interfaces import DivergenceError, Recorder, Report
 from train.training.model import build_model
 from train.training.optimizer import make_optimizer
 from train.training.processes import Agreement
@@ -337,7 +337,7 @@ class JaxLearner:
 def _require_memory(state: Any) -> None:
     """Raise ConfigError if parameters, gradients and the optimiser's state are larger than the memory of the CPU."""
     sizes = [sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree)) for tree in (state, state.params)]
-    needed, available = sum(sizes), memory.of_machine()
+    needed, available = sum(sizes), machine.memory()
     if jax.default_backend() == "cpu" and available is not None and needed > available:
         raise ConfigError(
             f"the training needs at least {needed / 1e9:.1f} GB, and this machine has {available / 1e9:.1f} GB: lower "

@@ -9,7 +9,7 @@ import pytest
 
 from train.config import Config, CorpusConfig, ModelConfig, TrainingConfig
 from train.data import dataset
-from train.training.learner import DivergenceError, Report
+from train.training.interfaces import DivergenceError, Report
 from train.training.loop import STEPS_PER_CALL, JaxLearner, Position
 
 CONFIG = Config(

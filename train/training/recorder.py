@@ -11,7 +11,7 @@ from train.config import ConfigError
 from train.runs.checkpoint import Checkpoints
 from train.runs.run_folder import WEIGHTS, RunFolder
 from train.training.console import Progress
-from train.training.learner import Report
+from train.training.interfaces import Report
 from train.training.processes import from_lead
 
 

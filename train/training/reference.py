@@ -10,7 +10,7 @@ from torch_ref import recipe
 from train.config import Config, ConfigError, SearchConfig, setting_name
 from train.data.batches import PADDING_ROW, Examples, make_buckets, plan, take
 from train.data.dataset import Data
-from train.training.learner import Recorder, Report
+from train.training.interfaces import Recorder, Report
 
 
 class TorchLearner:

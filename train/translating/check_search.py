@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from train.config import ConfigError, ModelConfig, SearchConfig, wrong_search
-from train.training import memory
+from train.training import machine
 
 
 def check_search(
@@ -35,7 +35,7 @@ def check_search(
             f"unless {option_name('max_len')} is given; got {search.min_len}"
         )
     if not wrong:
-        needed, available = search_bytes(search, model, vocab_size, max_source_len, max_target_len), memory.of_machine()
+        needed, available = search_bytes(search, model, vocab_size, max_source_len, max_target_len), machine.memory()
         if available is not None and needed > available:
             several = option_name("num_samples" if search.sample else "beam_size")
             wrong.append(

@@ -32,10 +32,10 @@ MAX_PAIRS = 10_000
 CHUNK = 1000
 """Pairs whose attention weights are in memory at a time."""
 
-NUM_SHOWN, NUM_DRAWN = 8, 4
+NUM_SHOWN, NUM_PICTURED = 8, 4
 
 EASY_TO_READ = 15
-"""Source words of a sentence that is drawn, if there are enough such sentences."""
+"""Source words of a sentence that is pictured, if there are enough such sentences."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Evaluation:
     """The links (source word, target word) that attention finds while the reference is read; None without attention."""
     shown: list[Translation]
     """The first translations."""
-    drawn: list[Translation]
+    pictured: list[Translation]
     """The short translations whose attention moves back most often."""
 
     @property
@@ -75,7 +75,7 @@ class Evaluation:
 def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
     """Translate the sources, and read the references. Memory is bounded: see `MAX_PAIRS` and `CHUNK`.
 
-    Several processes share the pairs. What is shown and drawn is of the process's own.
+    Several processes share the pairs. What is shown and pictured is of the process's own.
     """
     if len(pairs) > MAX_PAIRS:
         step = -(-len(pairs) // MAX_PAIRS)
@@ -85,7 +85,7 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
     words: list[tuple[str, ...]] = []
     shown: list[Translation] = []
     links: list[set[Link]] = []
-    drawn: list[tuple[tuple[bool, int], int, Translation]] = []
+    pictured: list[tuple[tuple[bool, int], int, Translation]] = []
     nats, tokens, attends = 0.0, 0, True
     own = own_part(len(pairs))
     for start in range(own.start, own.stop, CHUNK):
@@ -99,7 +99,7 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
             for i, t in enumerate(translated)
             if t.weights is not None
         ]
-        drawn = heapq.nlargest(NUM_DRAWN, [*drawn, *moving])
+        pictured = heapq.nlargest(NUM_PICTURED, [*pictured, *moving])
         for found in _read_references(translator, chunk):
             nats, tokens = nats + found[0], tokens + found[1]
             attends = attends and found[2] is not None
@@ -116,7 +116,7 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
         sum(part[4] for part in parts),
         [set(map(tuple, found)) for part in parts for found in part[2]] if all(p[5] for p in parts) and pairs else None,
         shown,
-        [t for _, _, t in drawn],
+        [t for _, _, t in pictured],
     )
 
 
@@ -163,9 +163,9 @@ def alignment_results(evaluation: Evaluation) -> Results:
 def finish_run(folder: RunFolder, config: Config, test: Sequence[Pair], train: Iterable[Pair]) -> Results:
     """Evaluate the run that a folder holds. Return scores and translations for `summary.json`.
 
-    It also writes `test.jsonl` and `attention.png`. A picture that cannot be drawn is a warning. A line of `test.jsonl`
-    holds a test sentence, its translation, the links (source position, target position) that attention finds while the
-    decoder reads the reference, and the gold links.
+    It also writes `test.jsonl` and `attention.png`. A picture that cannot be written is a warning. A line of
+    `test.jsonl` holds a test sentence, its translation, the links (source position, target position) that attention
+    finds while the decoder reads the reference, and the gold links.
 
     Args:
         train: the training pairs, where the references of `config.search.examples` are looked up.
@@ -188,7 +188,7 @@ def finish_run(folder: RunFolder, config: Config, test: Sequence[Pair], train: I
         {"source": translator.source.join(t.source), "translation": t.text, "references": known}
         for t, known in zip(shown, references, strict=False)
     ]
-    draw(shown[:NUM_DRAWN] if config.search.examples else evaluation.drawn, folder)
+    write_heatmaps(shown[:NUM_PICTURED] if config.search.examples else evaluation.pictured, folder)
     return results
 
 
@@ -225,15 +225,15 @@ def known_translations(shown: Sequence[Translation], train: Iterable[Pair], tran
     return [known[tuple(t.source)] for t in shown]
 
 
-def draw(translations: Sequence[Translation], folder: RunFolder) -> None:
-    """Draw the attention of translations into `attention.png`; nothing without attention."""
+def write_heatmaps(translations: Sequence[Translation], folder: RunFolder) -> None:
+    """Write the attention of translations into `attention.png`; nothing without attention."""
     examples = [((*t.source, "<eos>"), t.best.tokens, t.weights) for t in translations if t.weights is not None]
     if not examples or not folder.writes:
         return
     try:
         save(show_alignments(examples), folder.path / "attention.png")
     except (OSError, ValueError, RuntimeError) as error:
-        warnings.warn(f"attention.png is not drawn: {error}", stacklevel=2)
+        warnings.warn(f"attention.png is not written: {error}", stacklevel=2)
 
 
 def _steps_back(weights: Float[np.ndarray, "word source"]) -> int:
@@ -265,7 +265,7 @@ def make_validation(
         own = own_part(len(texts)) if shared else slice(None)
         translator = Translator(partial(search, [params]), source, target, max_source_len, batch_size)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of sentences that are cut
+            warnings.simplefilter("ignore", UserWarning)  # of sentences that are shortened
             found = [t.text for t in translator(texts[own])]
         translations = [text for part in gather_json(found) for text in part] if shared else found
         return score_texts(translations, references, target.lower_case)

@@ -32,7 +32,7 @@ class Tally:
         return {"lines": self.lines, "bytes": self.bytes, "sha256": self._digest.hexdigest()}
 
 
-def read_lines(file: BinaryIO, name: str, read: Tally) -> Iterator[str]:
+def read_every_line(file: BinaryIO, name: str, read: Tally) -> Iterator[str]:
     """Yield lines as soon as they can be read, without line ends (LF or CR LF) and without a byte order mark.
 
     Only a line feed ends a line. U+2028, form feeds and the like occur within sentences of real corpora, and each

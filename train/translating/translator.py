@@ -101,7 +101,7 @@ class Translation:
 
 
 class Source(NamedTuple):
-    """A sentence as the model reads it, cut to the tokens that it can read."""
+    """A sentence as the model reads it, shortened to the tokens that it can read."""
 
     text: str
     ids: list[int]
@@ -195,7 +195,7 @@ class Translator:
     def __call__(self, sentences: Sequence[str], first: int = 1) -> list[Translation]: ...
 
     def __call__(self, sentences: str | Sequence[str], first: int = 1) -> Translation | list[Translation]:
-        """Translate a sentence or a list of sentences. A sentence that is too long is cut with a warning.
+        """Translate a sentence or a list of sentences. A sentence that is too long is shortened with a warning.
 
         Args:
             sentences: one text gives one translation, a list gives a list in its order.
@@ -218,7 +218,7 @@ class Translator:
         return translations
 
     def read(self, text: str, number: int | None = None) -> Source:
-        """Encode a sentence; warn if it is cut and has a number."""
+        """Encode a sentence; warn if it is shortened and has a number."""
         ids, tokens, limit = self.source.encode(text), self.source.cut(text), self.max_source_len
         if len(ids) > limit and number is not None:
             unit = "words" if self.source.lower_case else "pieces"

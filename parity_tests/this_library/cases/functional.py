@@ -265,13 +265,6 @@ def unroll_call(library: Any, inputs: Any, options: Any) -> Any:
     return library.unroll(lambda carry, projected: step(carry, projected, kernel), *arrays, reverse=reverse)
 
 
-def reversals() -> Iterator[Variant]:
-    X = random_for("reverse_sequence").normal(size=(3, 4, 2))
-    yield Variant("all of it", {"inputs": X, "valid_lens": None})
-    yield Variant("ragged", {"inputs": X, "valid_lens": ints(0, 3, 4)})
-    yield Variant("more leading axes", {"inputs": X[None].repeat(2, 0), "valid_lens": ints([0, 1, 2], [4, 3, 2])})
-
-
 # Loss
 
 
@@ -360,7 +353,6 @@ FUNCTIONAL_CASES = (
     function_case(
         "unroll", unrolls(), unroll_call, outputs=("carry", "outputs"), factor=16, reason=SUMMED, slow_dtypes=BFLOAT16
     ),
-    function_case("reverse_sequence", reversals()),
     function_case("masked_cross_entropy", losses()),
     function_case("projected_cross_entropy", projected_losses(), projected_call, outputs=("total", "losses")),
 )

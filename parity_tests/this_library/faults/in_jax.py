@@ -234,7 +234,6 @@ def last_argument_changed(by: int) -> Make:
 
 unscaled = after(lambda x: x / x.shape[-1] ** 0.5)
 from_one = around(lambda table, length, *rest: table(length + 1, *rest)[1:])
-without_lengths = around(lambda reverse, inputs, valid_lens=None: reverse(inputs))
 always_uniform, all_attended = with_options(empty_row="uniform"), with_options(source_lens=None)
 narrow = instead(jnp.result_type)
 ATTEND, ATTENTION, RECURRENT = "functional.attend", "modules.attention", "modules.recurrent"
@@ -294,7 +293,6 @@ RECURRENT_FAULTS = (
     Fault("gradient through one step alone", "GRU", f"{RECURRENT}:unroll", truncated),
     Fault("no gradient for the weights of the loop", "GRU", f"{RECURRENT}:gru_step", weights_not_learnt),
     Fault("both directions forward", "Seq2SeqEncoder", f"{RECURRENT}:unroll", with_options(reverse=False)),
-    Fault("padding reversed with the rest", "reverse_sequence", ":reverse_sequence", without_lengths, "ragged"),
     Fault("no dropout between layers", "LSTM", f"{RECURRENT}:drop", instead(lambda x, rate, keep: x), DROPOUT),
 )
 MODEL_FAULTS = (

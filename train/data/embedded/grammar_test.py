@@ -1,5 +1,7 @@
 """The default corpus keeps what it promises: its size, its splits, its French and its alignment."""
 
+import hashlib
+import json
 import re
 from collections import Counter
 from itertools import islice
@@ -80,6 +82,11 @@ class TestCorpus:
     def test_same_seed_same_corpus(self, splits):
         assert grammar.generate(sizes=(200, 20)) == (splits[0][:200], splits[0][200:220])
         assert grammar.generate(seed=1, sizes=(200,)) != (splits[0][:200],)
+
+    def test_the_pairs_and_their_links_are_those_of_every_run(self, corpus):
+        text = "\n".join(json.dumps([p.source, p.target, p.sure, p.possible], ensure_ascii=False) for p in corpus)
+        known = "1ae80375681ad1502f5e3a5fae28a400b8ddfb1633dc7aa584d46f44f6f640c2"
+        assert hashlib.sha256(text.encode()).hexdigest() == known
 
     def test_first_sentences_are_those_of_every_version_of_python(self):
         assert [detokenize(pair.target) for pair in grammar.generate(sizes=(3,))[0]] == [

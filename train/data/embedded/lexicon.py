@@ -1,18 +1,20 @@
-"""The words of the corpus: English and French side by side, with the morphology that the grammar needs.
+"""Read the words of the corpus from lexicon.toml, with the morphology that the grammar needs.
 
-A comma or a line end separates the entries of a table, blanks the columns of an entry.  A slash separates the forms of
-a word, and only the forms that no rule predicts are listed: `child/children`, `hibou/hiboux`.  The dataclasses hold
-every form, so the grammar looks words up and never inflects them.
+The dataclasses hold every form, so the grammar looks words up and never inflects them.
 """
 
 import re
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+LEXICON = tomllib.loads(Path(__file__).with_name("lexicon.toml").read_text(encoding="utf-8"))
 
 # The persons of a French verb, as positions in its paradigm.  "you" is always the familiar "tu": there is no "vous".
 JE, TU, IL, NOUS, ILS = range(5)
 
-# Words whose initial h is aspirated: it blocks elision ("le hibou") where a mute h does not ("l'homme").
-ASPIRATED = frozenset({"hibou", "hiboux", "hérisson", "hérissons"})
+ASPIRATED = frozenset(LEXICON["aspirated"].split())
 
 
 def rows(table: str) -> list[list[str]]:
@@ -76,46 +78,6 @@ class Noun:
     prepositions: tuple[str, ...] = ()  # those under which the noun names a place
 
 
-# English[/plural]  French[/plural]  gender  prepositions of place, for nouns that may be one
-# A "-" for the English plural keeps the noun in the singular.
-NOUNS = {
-    "person": """
-        man/men homme m, woman/women femme f, king roi m, queen reine f, princess princesse f, witch sorcière f
-        nurse infirmière f, baker boulanger m, farmer fermier m, doctor médecin m, teacher professeur m
-        sailor marin m, student étudiant m, dancer danseuse f
-        """,
-    "child": "child/children enfant m, boy garçon m, girl fille f",
-    "kin": """
-        mother/- mère f, father/- père m, brother frère m, sister sœur f, son fils m, daughter fille f, uncle oncle m
-        aunt tante f, friend ami m, neighbour voisin m
-        """,
-    "animal": """
-        cat chat m, dog chien m, bird oiseau m, horse cheval m, cow vache f, fox renard m, wolf/wolves loup m
-        mouse/mice souris f, owl hibou/hiboux m, hedgehog hérisson m, squirrel écureuil m, hen poule f
-        tortoise tortue f, goat chèvre f, bee abeille f, elephant éléphant m
-        """,
-    "fruit": "apple pomme f, pear poire f, orange orange f, cherry cerise f, cake gâteau m, egg œuf m",
-    "meal": "bread/- pain m, cheese/- fromage m, soup/- soupe f, honey/- miel m, meat/- viande f",
-    "drink": "water/- eau f, milk/- lait m, tea/- thé m, coffee/- café m",
-    "text": "letter lettre f, book livre m, poem poème m, story histoire f",
-    "clothing": "hat chapeau m, coat manteau m, dress robe f, shirt chemise f",
-    "thing": """
-        table table f on under, chair chaise f on behind, tree arbre m under behind near, box boîte f in on
-        key clé f, lamp lampe f, plate assiette f, clock horloge f, umbrella parapluie m, flower fleur f
-        boat bateau m on in, car voiture f in behind near
-        """,
-    "door": "door porte f behind near, window fenêtre f near",
-    "place": """
-        house/- maison f in behind near, garden/- jardin m in behind near, kitchen/- cuisine f in
-        forest/- forêt f in near, street/- rue f in, village/- village m in near to
-        castle/- château m in behind near to, hotel/- hôtel m in behind near to, school/- école f in behind near to
-        church/- église f in behind near to, library/- bibliothèque f in to, museum/- musée m in near to
-        park/- parc m in near to, market/- marché m near to, station/- gare f near to, farm/- ferme f near to
-        beach/- plage f on near to, island/- île f on near, bridge/- pont m on under near, river/- rivière f in near
-        """,
-}
-
-
 def noun(kind: str, english: str, french: str, gender: str, *prepositions: str) -> Noun:
     """Build a noun from the columns of its table."""
     english, _, plural = english.partition("/")
@@ -125,14 +87,14 @@ def noun(kind: str, english: str, french: str, gender: str, *prepositions: str) 
     return Noun(english, french, plural, pluriel, gender == "f", kind, prepositions)
 
 
-NOUNS_OF_KIND = {kind: tuple(noun(kind, *row) for row in rows(table)) for kind, table in NOUNS.items()}
+NOUNS_OF_KIND = {kind: tuple(noun(kind, *row) for row in rows(table)) for kind, table in LEXICON["nouns"].items()}
 ALL_NOUNS = tuple(entry for entries in NOUNS_OF_KIND.values() for entry in entries)
 
 # Kinds without a singular indefinite article: "some bread", "du pain".
 MASS = ("meal", "drink")
 
-# First names, the same in both languages, with their gender.
-NAMES = (("anna", True), ("emma", True), ("claire", True), ("paul", False), ("adam", False), ("louis", False))
+# First names, and whether they are a woman's.
+NAMES = tuple((name, kind == "women") for kind in ("women", "men") for name in LEXICON[kind].split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,33 +116,14 @@ def adjectives(table: str) -> dict[str, tuple[Adjective, ...]]:
     for english, french, *kinds in rows(table):
         masculine, feminine, prevocalic, *_ = *french.split("/"), "", ""
         entries.append(Adjective(english, four_forms(masculine, feminine), prevocalic, tuple(kinds)))
-    return {kind: tuple(entry for entry in entries if kind in entry.kinds) for kind in NOUNS}
+    return {kind: tuple(entry for entry in entries if kind in entry.kinds) for kind in NOUNS_OF_KIND}
 
 
-# English  French masculine[/feminine[/before a vowel]]  kinds of noun
-PREPOSED_FOR = adjectives("""
-    little petit person child animal fruit thing place door, big grand animal fruit thing place door
-    kind gentil/gentille person child kin, old vieux/vieille/vieil person animal text clothing thing place door
-    new nouveau/nouvelle/nouvel text clothing thing place, young jeune person kin animal
-    beautiful beau/belle/bel animal text clothing thing place, pretty joli animal clothing thing place
-    good bon/bonne fruit meal drink text, long long/longue text clothing, bad mauvais fruit meal drink text
-    """)
-
-COLOURS_FOR = adjectives("""
-    black noir animal clothing thing door, white blanc/blanche animal clothing thing door
-    red rouge fruit clothing thing door, green vert clothing thing door, blue bleu clothing thing door
-    yellow jaune fruit clothing thing, grey gris animal clothing
-    """)
-
-POSTPOSED = adjectives("""
-    tired fatigué person child kin animal, happy heureux person child kin, sad triste person child kin text
-    strong fort person child animal, curious curieux person child kin animal, shy timide person child kin animal
-    clever intelligent person child kin animal, famous célèbre person place text, cold froid meal drink
-    hot chaud meal drink, sweet sucré fruit drink, heavy lourd thing, expensive cher/chère clothing thing meal text
-    quiet calme place
-    """)
+PREPOSED_FOR, COLOURS_FOR, POSTPOSED = (
+    adjectives(LEXICON["adjectives"][place]) for place in ("preposed", "colours", "postposed")
+)
 POSTPOSED_FOR = {kind: COLOURS_FOR[kind] + others for kind, others in POSTPOSED.items()}
-ADJECTIVES_FOR = {kind: PREPOSED_FOR[kind] + POSTPOSED_FOR[kind] for kind in NOUNS}
+ADJECTIVES_FOR = {kind: PREPOSED_FOR[kind] + POSTPOSED_FOR[kind] for kind in NOUNS_OF_KIND}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,75 +154,21 @@ def verb(english: str, french: str, *complements: str, etre: bool) -> Verb:
     return Verb(base, third, past, particle, infinitive, *forms, complements, english.startswith("*"), etre)
 
 
-def verbs(table: str, etre: bool = False) -> tuple[Verb, ...]:
-    """Read a table of verbs.  Its columns are:
-
-    English[+particle][/past[/third person]]  French infinitive[/je/tu/il/nous/ils/participle]  complements
-
-    A star marks what animals do too, a "-" for the past the verbs that stay out of the passé composé.
-    """
-    return tuple(verb(*row, etre=etre) for row in rows(table))
-
-
-TRANSITIVE = verbs("""
-    *eat/ate manger fruit meal, drink/drank boire/bois/bois/boit/buvons/boivent/bu drink
-    buy/bought acheter/achète/achètes/achète/achetons/achètent/acheté fruit meal clothing thing text
-    sell/sold vendre/vends/vends/vend/vendons/vendent/vendu fruit meal clothing thing
-    have/-/has avoir/ai/as/a/avons/ont/eu animal clothing thing, *find/found trouver animal clothing thing fruit
-    *look+for chercher person child kin animal clothing thing
-    *see/saw voir/vois/vois/voit/voyons/voient/vu person child kin animal place
-    *hear/heard entendre/entends/entends/entend/entendons/entendent/entendu person child kin animal
-    wait+for attendre/attends/attends/attend/attendons/attendent/attendu person child kin
-    love aimer person child kin animal, help aider person child kin animal
-    write/wrote écrire/écris/écris/écrit/écrivons/écrivent/écrit text
-    open ouvrir/ouvre/ouvres/ouvre/ouvrons/ouvrent/ouvert door, close fermer door, wear/wore porter clothing
-    wash laver clothing fruit, draw/drew dessiner animal thing place
-    """)
-
-# What one gives, shows or brings somebody.
-DITRANSITIVE = verbs("""
-    give/gave donner animal fruit meal clothing thing text, show montrer animal clothing thing text
-    bring/brought apporter fruit meal drink clothing
-    """)
-
-INTRANSITIVE = verbs("""
-    *sleep/slept dormir/dors/dors/dort/dormons/dorment/dormi, *sing/sang chanter, dance danser, work travailler
-    *play jouer, *run/ran courir/cours/cours/court/courons/courent/couru
-    """)
-
-# The complements of verbs of motion are the English prepositions that introduce the place.
-MOTION = verbs(
-    """
-    go/went aller/vais/vas/va/allons/vont/allé to, *come/came venir/viens/viens/vient/venons/viennent/venu from
-    return revenir/reviens/reviens/revient/revenons/reviennent/revenu from, *arrive arriver at, *stay rester in
-    *leave/left partir/pars/pars/part/partons/partent/parti
-    """,
-    etre=True,
+TRANSITIVE, DITRANSITIVE, INTRANSITIVE, MOTION, CATENATIVE, REPORTING = (
+    tuple(verb(*row, etre=kind == "motion") for row in rows(LEXICON["verbs"][kind]))
+    for kind in ("transitive", "ditransitive", "intransitive", "motion", "catenative", "reporting")
 )
 
-# Verbs whose complement is an infinitive ("wants to eat") or a clause ("says that ...").
-CATENATIVE = verbs("want vouloir/veux/veux/veut/voulons/veulent/voulu, like aimer")
-REPORTING = verbs("say/said dire/dis/dis/dit/disons/disent/dit, think/thought penser")
-
-
-# By person, as in the paradigms above.
-AM = ("am", "are", "is", "are", "are")
-WAS = ("was", "were", "was", "were", "were")
-ETRE = ("suis", "es", "est", "sommes", "sont")
-ETAIT = ("étais", "étais", "était", "étions", "étaient")
-SERA = ("serai", "seras", "sera", "serons", "seront")
-AVOIR = ("ai", "as", "a", "avons", "ont")
-AVAIT = ("avais", "avais", "avait", "avions", "avaient")
-ALLER = ("vais", "vas", "va", "allons", "vont")
-MODALS = {
-    "can": ("peux", "peux", "peut", "pouvons", "peuvent"),
-    "must": ("dois", "dois", "doit", "devons", "doivent"),
-}
+AM, WAS, ETRE, ETAIT, SERA, AVOIR, AVAIT, ALLER = (
+    tuple(LEXICON["paradigms"][name].split())
+    for name in ("am", "was", "etre", "etait", "sera", "avoir", "avait", "aller")
+)
+MODALS = {name: tuple(forms.split()) for name, forms in LEXICON["modals"].items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Determiner:
-    """A determiner; in French the possessives too agree with the noun that follows, not with the possessor."""
+    """A determiner, which agrees with its noun."""
 
     singular: str
     plural: str
@@ -297,28 +186,13 @@ class Determiner:
         return self.feminine if feminine else self.masculine
 
 
-THE = Determiner("the", "the", "le", "la", "les")
-THIS = Determiner("this", "these", "ce", "cette", "ces")
-A = Determiner("a", "some", "un", "une", "des")
-PARTITIVE = Determiner("some", "", "de le", "de la", "")
-EVERY = Determiner("every", "", "chaque", "chaque", "")
-POSSESSIVES = tuple(
-    Determiner(english, english, *french)
-    for english, *french in rows("""
-    my mon ma mes, your ton ta tes, his son sa ses, her son sa ses, our notre notre nos, their leur leur leurs
-    """)
+THE, THIS, A, PARTITIVE, EVERY = (
+    Determiner(*LEXICON["determiners"][name]) for name in ("the", "this", "a", "partitive", "every")
 )
-COUNTED = (("two", "deux"), ("three", "trois"), ("four", "quatre"), ("many", "beaucoup de"))
-QUANTIFIERS = (
-    *(Determiner("", english, "", "", french) for english, french in COUNTED),
-    Determiner("", "all the", "", "", "tous les", "toutes les"),
-)
+POSSESSIVES = tuple(Determiner(row[0], *row) for row in rows(LEXICON["determiners"]["possessives"]))
+QUANTIFIERS = tuple(Determiner(*row) for row in LEXICON["determiners"]["quantifiers"])
 
-# English, French and person; "they" is always "ils".
-SUBJECTS = (
-    *(("i", "je", JE), ("you", "tu", TU), ("he", "il", IL)),
-    *(("she", "elle", IL), ("we", "nous", NOUS), ("they", "ils", ILS)),
-)
+SUBJECTS: tuple[tuple[str, str, int], ...] = tuple(map(tuple, LEXICON["pronouns"]["subjects"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,35 +204,16 @@ class ObjectPronoun:
     feminine: bool = False
     plural: bool = False
     third: bool = True
-    not_with: tuple[int, ...] = ()
+    not_with: Sequence[int] = ()
 
 
-OBJECTS = (
-    ObjectPronoun("him", "le"),
-    ObjectPronoun("her", "la", feminine=True),
-    ObjectPronoun("them", "les", plural=True),
-    ObjectPronoun("me", "me", third=False, not_with=(JE, NOUS)),
-    ObjectPronoun("you", "te", third=False, not_with=(TU,)),
-    ObjectPronoun("us", "nous", plural=True, third=False, not_with=(JE, NOUS)),
+OBJECTS = tuple(ObjectPronoun(**entry) for entry in LEXICON["pronouns"]["objects"])
+
+PREPOSITIONS: dict[str, str] = LEXICON["prepositions"]
+TIMES: dict[str, list[tuple[str, str]]] = LEXICON["times"]
+AVOIR_IDIOMS, FREQUENCY, DEGREES, MANNER, CONJUNCTIONS, INTERROGATIVES = (
+    LEXICON["phrases"][name] for name in ("idioms", "frequency", "degrees", "manner", "conjunctions", "interrogatives")
 )
-
-PREPOSITIONS = {"in": "dans", "on": "sur", "under": "sous", "behind": "derrière", "near": "près de"}
-PREPOSITIONS |= {"to": "à", "at": "à", "from": "de"}
-
-# "to be" plus an adjective in English, avoir plus a noun in French.
-AVOIR_IDIOMS = (("hungry", "faim"), ("thirsty", "soif"), ("sleepy", "sommeil"), ("right", "raison"), ("afraid", "peur"))
-
-FREQUENCY = (("often", "souvent"), ("always", "toujours"), ("sometimes", "parfois"))
-DEGREES = (("very", "très"), ("too", "trop"))
-MANNER = (("slowly", "lentement"), ("quietly", "doucement"), ("outside", "dehors"), ("here", "ici"))
-CONJUNCTIONS = (("and", "et"), ("but", "mais"), ("because", "parce que"), ("while", "pendant que"))
-INTERROGATIVES = (("why", "pourquoi"), ("how", "comment"))
-
-# The adverbs of time that suit a tense.
-TIMES = {
-    "past": (("yesterday", "hier"), ("yesterday evening", "hier soir"), ("this morning", "ce matin")),
-    "present": (("now", "maintenant"), ("every day", "chaque jour"), ("every morning", "chaque matin")),
-}
 
 # The nouns that name a place under a preposition, and those that name one's destination, origin or whereabouts.
 PLACES = {

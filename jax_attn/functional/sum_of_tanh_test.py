@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jax_attn import additive_score
-from jax_attn.functional import additive
-from jax_attn.functional.additive import sum_of_tanh
+from jax_attn.functional import sum_of_tanh as module
+from jax_attn.functional.sum_of_tanh import sum_of_tanh
 
 random = np.random.default_rng(0)
 QUERIES, KEYS, W_V = random.normal(size=(2, 17, 9)), random.normal(size=(2, 19, 9)), random.normal(size=9)
@@ -18,7 +18,7 @@ GRADIENT = random.normal(size=(2, 17, 19))
 def short_chains(request, monkeypatch):
     """Compile four terms in the place of sixteen, and so three chains of nine hidden units."""
     if "full_compilation" not in request.fixturenames:
-        monkeypatch.setattr(additive, "CHAIN", 4)
+        monkeypatch.setattr(module, "CHAIN", 4)
 
 
 def plain(queries, keys, w_v):

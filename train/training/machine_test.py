@@ -7,16 +7,16 @@ import sys
 import jax
 import numpy as np
 
-from train.training import memory
+from train.training import machine
 
 HOLD = """
 import numpy
-from train.training import memory
-before = memory.peak()
+from train.training import machine
+before = machine.peak_memory()
 held = numpy.ones(2**25)  # 256 MB, which is more than there ever was
 size = held.nbytes
 del held
-print(before, size, memory.peak())
+print(before, size, machine.peak_memory())
 """
 
 
@@ -31,17 +31,17 @@ def test_the_peak_grows_with_what_is_held_and_stays_when_it_is_given_back():
 
 def test_the_peak_is_that_of_the_process_alone():
     held = np.ones(2**26)  # half a gigabyte, which the one that is started has no part in
-    (printed,) = run("from train.training import memory; print(memory.peak())")
+    (printed,) = run("from train.training import machine; print(machine.peak_memory())")
     assert 2**20 <= int(printed) < held.nbytes
 
 
 def test_elsewhere_getrusage_tells(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "STATUS", tmp_path / "none")
+    monkeypatch.setattr(machine, "STATUS", tmp_path / "none")
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert memory.peak() >= largest * (1 if sys.platform == "darwin" else 1024)
+    assert machine.peak_memory() >= largest * (1 if sys.platform == "darwin" else 1024)
 
 
 def test_a_cpu_has_no_memory_of_its_own():
-    assert memory.peak_of_device("torch") is None
+    assert machine.peak_device_memory("torch") is None
     if jax.default_backend() == "cpu":
-        assert memory.peak_of_device("jax") is None
+        assert machine.peak_device_memory("jax") is None
