@@ -18,7 +18,7 @@ from parity_tests.this_library.cases import CASES, WITHOUT_CASE, find_case, publ
 from parity_tests.this_library.cases.models import jax_translator, torch_translator, translator_options
 from parity_tests.this_library.faults import FAULTS, Fault
 from parity_tests.your_port.measure.case import DTYPES, Case
-from parity_tests.your_port.measure.comparison import Measurement, compare_variant, mean_of_draws
+from parity_tests.your_port.measure.comparison import compare_variant
 from parity_tests.your_port.measure.jax_side import forget_programs, without_jit
 
 
@@ -82,12 +82,6 @@ def test_names_are_unique_and_a_looser_bound_has_a_reason() -> None:
         assert len({variant.name for variant in case.variants}) == len(case.variants), case.name
         assert case.factor == 8 or case.reason, case.name
         assert case.reason or all(variant.factor is None for variant in case.variants), case.name
-
-
-def test_a_mismatch_in_any_draw_counts_and_errors_are_means() -> None:
-    first = Measurement("case", "variant", "float32", "result", error=1.0, bound=2.0)
-    mean = mean_of_draws((first, replace(first, error=3.0, bound=4.0, mismatch="a dtype")))
-    assert (mean.error, mean.bound, mean.mismatch) == (2.0, 3.0, "a dtype")
 
 
 # Planted faults

@@ -16,12 +16,11 @@ from parity_tests.your_port.measure.comparison import (
     Measurement,
     compare_runs,
     compare_variant,
-    relative_error,
     run_both,
     run_torch_side,
-    unit_roundoff,
 )
-from parity_tests.your_port.measure.jax_side import forget_programs_of, run_jax, without_jit
+from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
+from parity_tests.your_port.measure.jax_side import forget_programs_of, narrow_inside, run_jax, without_jit
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
 from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.place.bisect import find_divergence
@@ -113,7 +112,7 @@ def compare(
         forget_programs_of(pair.case)
     if divergence is not None and left:
         divergence = replace(divergence, traps=(left,))
-    note = parted.float32_inside([m for m in measured if m.failed])
+    note = parted.narrow_inside([m for m in measured if m.failed])
     return Report(first.name, port, found, tuple(measured), divergence, note, pairs[0].case)
 
 
@@ -238,16 +237,16 @@ class _Pair:
         left = [str(piece) for piece in self.map.left_in_torch]
         return f"{', '.join(left)} {'is' if len(left) == 1 else 'are'} missing in JAX"
 
-    def float32_inside(self, failed: list[Measurement]) -> str:
-        """Say what is computed in float32 although the run is in float64, if that can explain every difference."""
-        u = unit_roundoff("float32")
-        apart = (m.mismatch or m.dtype != "float64" or m.error > 2 * m.torch_error + 8 * u for m in failed)
-        if not failed or any(apart):
+    def narrow_inside(self, failed: list[Measurement]) -> str:
+        """Say what is computed in float32 although the run is in float64, if the two differ there."""
+        if not any(m.dtype == "float64" for m in failed):
             return ""
-        if "new_dtype=float32" in str(self._in_float64(lambda run, given: jax.make_jaxpr(run)(*given))):
-            return "JAX casts to float32 inside"
+        if dtype := narrow_inside(self.case, self.case.variants[0], self.numbers):
+            return f"JAX casts to {dtype} inside"
         if self.truth.is_narrow_inside:
             return "PyTorch casts to float32 inside"
+        if any(m.mismatch or m.error > 2 * m.torch_error + 8 * unit_roundoff("float32") for m in failed):
+            return ""
         used = {piece.name for entry in self.map.entries.values() for piece in entry.source.pieces}
         tables = [name for name in self.numbers.buffers if name not in used]
         return f"PyTorch's {tables[0]} is a table made in float32" if tables else ""

@@ -19,7 +19,8 @@ import torch
 import tyro
 
 from parity_tests.your_port.golden import Recorder
-from parity_tests.your_port.measure.comparison import DRAWS, name_of_draw, run_torch_side
+from parity_tests.your_port.measure.case import name_of_draw
+from parity_tests.your_port.measure.comparison import DRAWS, run_torch_side
 from parity_tests.your_port.measure.numbers import make_numbers
 from parity_tests.your_port.weights.torch_program import read_program
 

@@ -20,8 +20,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide
-from parity_tests.your_port.measure.comparison import name_of_draw
+from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, name_of_draw
 from parity_tests.your_port.measure.numbers import Numbers, Run
 from parity_tests.your_port.measure.tree import flatten
 from parity_tests.your_port.place.taps import Trace

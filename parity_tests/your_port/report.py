@@ -11,6 +11,7 @@ from parity_tests.your_port.weights.adapters import Port
 from parity_tests.your_port.weights.weight_map import WeightMap
 
 LINES = 10
+ROUNDING = "zero except for rounding in both"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Report:
         failed = len({(m.case, m.tensor) for m in self.failed})
         verdict = "agrees" if self.agrees else f"DIFFERS in {failed} of {len(names)} tensors"
         yield f"{self.name} {verdict} ({what})"
-        yield f"  worst: {_in_words(max(self.measurements, key=_share))}"
+        yield f"  worst: {_in_words(max(self.measurements, key=lambda m: (m.share, not m.only_rounding)))}"
         if self.divergence is not None:
             yield from self._difference(self.divergence)
         if self.float32_inside:
@@ -89,7 +90,7 @@ class Report:
         """List every tensor with its error, its bound and PyTorch's own error."""
         rows = [("dtype", "tensor", "error", "bound", "PyTorch's own", "verdict")]
         for m in self.measurements:
-            verdict = m.mismatch or ("FAILED" if m.failed else "agrees")
+            verdict = m.mismatch or ("FAILED" if m.failed else ROUNDING if m.only_rounding else "agrees")
             rows.append((m.dtype, m.tensor, f"{m.error:.1e}", f"{m.bound:.1e}", f"{m.torch_error:.1e}", verdict))
         widths = [max(len(row[column]) for row in rows) for column in range(6)]
         lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
@@ -108,19 +109,12 @@ class Report:
             file.write(page)
 
 
-def _share(measurement: Measurement) -> float:
-    if measurement.mismatch:
-        return float("inf")
-    return measurement.error / measurement.bound if measurement.bound else float(measurement.error > 0)
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def _in_words(m: Measurement) -> str:
-    if m.mismatch:
-        return f"{m.tensor}, {m.dtype}: {m.mismatch}"
-    share = _share(m)
-    times = f"{share:.1%} of" if share < 100 else f"{share:.1g} times"
+    if m.mismatch or m.only_rounding:
+        return f"{m.tensor}, {m.dtype}: {m.mismatch or ROUNDING}"
+    times = f"{m.share:.1%} of" if m.share < 100 else f"{m.share:.1g} times"
     return f"{m.tensor}, {m.dtype}: error {m.error:.2g}, {times} its bound {m.bound:.2g}"

@@ -21,8 +21,6 @@ from parity_tests.your_port.measure.torch_side import torch_module
 from torch_ref.modules.attention import make_attention as make_torch_attention
 
 QUERY_SIZE, KEY_SIZE, VALUE_SIZE = 4, 6, 3
-KEY_BIAS = "it adds the same to every score of a row, which the softmax takes away"
-QUERY_CANCELS = "without the tanh the query adds the same to every score of its row, which the softmax takes away"
 
 
 def size(inputs: Any, name: str) -> int:
@@ -34,11 +32,6 @@ def size(inputs: Any, name: str) -> int:
 
 OPTIONS: dict[str, dict[str, Any]] = {"multi_head": {"num_heads": 2, "use_bias": True}}
 """Name of an attention -> its options."""
-VANISHING = {
-    "multi_head": {"gradient of W_k.bias": KEY_BIAS},
-    "sum": {"gradient of queries": QUERY_CANCELS, "gradient of W_q.weight": QUERY_CANCELS},
-}
-"""Name of an attention -> its tensors that are zero except for rounding, and why."""
 
 
 def make_torch(options: Any, inputs: Any) -> Any:
@@ -53,7 +46,7 @@ def attention_variant(title: str, name: str, masking: Masking, more: Any = (), *
     sizes = (QUERY_SIZE, key_size, key_size if "W_v.weight" in weights else VALUE_SIZE)
     inputs = draw_inputs(masking, ("queries", "keys", "values"), "modules", name, sizes=sizes) | {"keep_mask": None}
     change: Callable[[Any], Any] = fields.pop("change", lambda inputs: {})
-    fields = {"dtypes": masking.dtypes, "vanishing": VANISHING.get(name, {})} | fields
+    fields = {"dtypes": masking.dtypes} | fields
     return Variant(title, inputs | change(inputs), options, **fields)
 
 
@@ -105,7 +98,7 @@ MORE_VARIANTS: tuple[tuple[str, str, Masking, dict[str, Any]], ...] = (
     (LARGE, "bilinear", EXTREME, {"change": near_keys(1e-3, 2e3)}),
     ("scores of −1e4", "gaussian", EXTREME, {"change": far_queries}),
     ("narrow", "gaussian", RAGGED, {"more": {"sigma": 0.5}}),
-    ("without biases", "multi_head", RAGGED, {"more": {"num_heads": 4, "use_bias": False}, "vanishing": {}}),
+    ("without biases", "multi_head", RAGGED, {"more": {"num_heads": 4, "use_bias": False}}),
 )
 """Title, name of the attention, masking, and what differs."""
 

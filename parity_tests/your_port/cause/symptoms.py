@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from parity_tests.your_port.measure.errors import relative_error, relative_errors
+
 _CLOSE = 1e-6
-"""Relative to the tensor's largest entry: what counts as equal here, in any dtype."""
+"""Relative to the entries of about the same size: what counts as equal here, in any dtype."""
 
 
 def describe(in_jax: np.ndarray | None, truth: np.ndarray | None) -> tuple[str, ...]:
@@ -36,9 +38,10 @@ def _in_extremes(in_jax: np.ndarray, truth: np.ndarray) -> Iterator[str]:
 
 
 def _in_values(in_jax: np.ndarray, truth: np.ndarray) -> Iterator[str]:
-    wrong = np.abs(in_jax - truth) > _CLOSE * np.abs(truth).max()
+    wrong = relative_errors(in_jax, truth) > _CLOSE
     rows = np.atleast_2d(in_jax - truth).reshape(-1, np.atleast_1d(in_jax).shape[-1])
-    ratio = float((in_jax * truth).sum() / ((truth * truth).sum() or 1.0))
+    with np.errstate(over="ignore", invalid="ignore"):
+        ratio = float((in_jax * truth).sum() / ((truth * truth).sum() or 1.0))
     if not wrong.any():
         yield "rounding: the two are equal to 6 digits; a precision, an epsilon or an order of summation"
     elif not in_jax.any():
@@ -62,7 +65,7 @@ def _is_simple(ratio: float) -> bool:
 
 
 def _equal(x: np.ndarray, y: np.ndarray) -> bool:
-    return bool(np.abs(x - y).max() <= _CLOSE * max(np.abs(x).max(), np.abs(y).max()))
+    return relative_error(x, y) <= _CLOSE
 
 
 def _where(wrong: np.ndarray) -> str:

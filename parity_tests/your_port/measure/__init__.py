@@ -3,6 +3,7 @@
 case                  the records: a case, its variants of inputs, its two sides
 numbers, tree         the inputs and weights that both sides are given; nested arguments by name
 torch_side, jax_side  one variant run in one framework: outputs and gradients by name
+errors                the error function: each entry is measured beside those of about its own size
 comparison            both sides run, their tensors measured, and the verdict
 tables                the measurements as rows and as a table
 """

@@ -27,8 +27,6 @@ class Variant:
     """Factors of single parameters, by PyTorch name; the others stay as drawn."""
     weights: Mapping[str, np.ndarray] | None = None
     """Given parameters and buffers by PyTorch name, such as a checkpoint's, in the place of drawn ones."""
-    vanishing: Mapping[str, str] = field(default_factory=dict)
-    """Tensors that are zero except for rounding -> the reason. Their error is measured in absolute terms."""
     dtypes: tuple[str, ...] = DTYPES
     """The dtypes in which it runs."""
     factor: float | None = None
@@ -80,15 +78,13 @@ class Case:
     constants: frozenset[str] = frozenset({"valid_lens"})
     """Inputs that are not differentiated even if they are floating."""
     factor: float = 8.0
-    """c in the bound 2 e_torch + c u below float64."""
+    """c in the bound c u + 2 e below float64."""
     reason: str = ""
     """Why `factor` is not 8."""
     bound: float | None = None
     """In float64, in the place of 1e-12."""
     inside: str = ""
-    """float32: JAX computes a part in float32 whatever comes in, so in float64 too the rule of float32 holds."""
-    adaptive: bool = False
-    """Whether the bound in float64 grows with how much a tensor amplifies rounding, measured on PyTorch in float32."""
+    """float32: a part is computed in float32 whatever comes in, so in float64 too the rule of float32 holds."""
     layouts: Mapping[str, Any] = field(default_factory=dict)
     """Patterns of names -> the layout of these tensors in JAX, such as NHWC."""
     slow_dtypes: tuple[str, ...] = ()
@@ -107,6 +103,11 @@ class Case:
     def find_variant(self, name: str) -> Variant:
         """Return the variant with this name; "" means the first."""
         return next(variant for variant in self.variants if name in ("", variant.name))
+
+
+def name_of_draw(variant: str, draw: int) -> str:
+    """Name the draws of a variant; the first has the variant's own name."""
+    return f"{variant} {draw}" if draw else variant
 
 
 def random_for(*names: str) -> np.random.Generator:

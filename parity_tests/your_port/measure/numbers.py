@@ -8,7 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.measure.arrays import to_numpy
-from parity_tests.your_port.measure.case import RUN_DTYPE, Case, Variant, make_direction, make_weights
+from parity_tests.your_port.measure.case import (
+    RUN_DTYPE,
+    Case,
+    Variant,
+    make_direction,
+    make_weights,
+    name_of_draw,
+    random_for,
+)
+from parity_tests.your_port.measure.errors import is_floating
 from parity_tests.your_port.measure.tree import flatten
 from parity_tests.your_port.place.taps import Trace
 
@@ -95,8 +104,9 @@ def _values(case: Case, variant: Variant) -> tuple[Arrays, Arrays]:
         statistics = make_weights(case, variant, {n: x.shape for n, x in values.items() if "running_" in n})
         values |= {name: np.exp(x) if name.endswith("var") else x for name, x in statistics.items()}
         for path, part in module.named_modules():
-            if getattr(part, "padding_idx", None) is not None:
-                values[f"{path}.weight".lstrip(".")][part.padding_idx] = 0
+            table = values.get(f"{path}.weight".lstrip("."))
+            if getattr(part, "padding_idx", None) is not None and table is not None:
+                table[part.padding_idx] = 0
     values = {name: x for name, x in values.items() if is_floating(x)}
     trained = {name: x for name, x in values.items() if name in parameters and parameters[name].requires_grad}
     aliases = {name for name, x in module.named_parameters(remove_duplicate=False)} - parameters.keys()
@@ -123,13 +133,75 @@ def options_in(variant: Variant, dtype: Any) -> dict[str, Any]:
     return {name: dtype if value == RUN_DTYPE else value for name, value in variant.options.items()}
 
 
-def is_floating(array: np.ndarray) -> bool:
-    """Whether an array is floating, including bfloat16, which NumPy does not count as such."""
-    return bool(jnp.issubdtype(array.dtype, jnp.floating))
-
-
 def rounded(array: np.ndarray | None, dtype: str | None) -> Any:
     """A floating array in `dtype`; all others unchanged."""
     if array is None or dtype is None or not is_floating(array):
         return array
     return array.astype(jnp.dtype(dtype))
+
+
+def fresh(variant: Variant, draw: int) -> Variant:
+    """Draw a variant's inputs and given weights anew; by its new name `make_numbers` draws the rest anew.
+
+    Shapes, dtypes and kinds stay (see `_redrawn`), so that it is another example of the same thing.
+    """
+    name = name_of_draw(f"{variant.name}, fresh", draw)
+    flat, rebuild = flatten(dict(variant.inputs))
+    inputs = {key: None if x is None else _redrawn(np.asarray(x), random_for(name, key)) for key, x in flat.items()}
+    weights = variant.weights and {key: _redrawn(x, random_for(name, key)) for key, x in variant.weights.items()}
+    return replace(variant, name=name, inputs=rebuild(inputs), weights=weights)
+
+
+def _redrawn(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw an array of the same kind: a mask, whole numbers such as ids and lengths, or real numbers.
+
+    Real numbers of one sign stay in their range, others have the same mean and deviation; zeros, NaN and infinities
+    stay in their places.
+    """
+    values, kinds = x.astype(np.float64), np.unique(x).astype(np.float64)
+    kept = ~np.isfinite(values) | (values == 0)
+    if len(kinds) < 2 or kept.all():
+        return x
+    if len(kinds) == 2 and kinds[-1] in (0, 1) and (kinds[0] == 0 or kinds[0] < -1000):
+        return np.where(_redrawn_mask(values == kinds[-1], rng), kinds[-1], kinds[0]).astype(x.dtype)
+    if np.array_equal(values, np.round(values)):
+        drawn = _redrawn_integers(values, rng)
+        kept = values < 0  # labels that are ignored
+    elif values[~kept].min() < 0 < values[~kept].max():
+        drawn = rng.normal(values[~kept].mean(), values[~kept].std(), x.shape)
+    else:
+        drawn = rng.uniform(values[~kept].min(), values[~kept].max(), x.shape)
+    return np.where(kept, values, drawn).astype(x.dtype)
+
+
+def _redrawn_integers(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw from 0 or 1 to the largest, which stays in its place: it may be a length of time. Positions stay."""
+    steps = np.diff(x)
+    if (steps == 1).all():
+        return x
+    drawn = rng.integers(min(1, int(max(0, x.min()))), int(x.max()), x.shape, endpoint=True).astype(np.float64)
+    drawn.flat[np.argmax(x)] = x.max()
+    if x.ndim == 1 and ((steps >= 0).all() or (steps <= 0).all()):  # lengths to be packed, or offsets from 0
+        drawn = np.sort(drawn)[:: 1 if steps.sum() > 0 else -1]
+        drawn[0] = x[0]
+    return drawn
+
+
+def _redrawn_mask(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw a mask that hides no whole row if none was hidden, whichever of its values hides.
+
+    A triangle stays; where the ends of rows are hidden, other ends are; elsewhere the entries of a row are shuffled.
+    """
+    if x.ndim > 1 and x.shape[-2] == x.shape[-1]:
+        triangle = np.tri(x.shape[-1], dtype=bool)
+        if any((x == part).all() for part in (triangle, ~triangle, triangle.T, ~triangle.T)):
+            return x
+    rows = x.reshape(-1, x.shape[-1]) if x.ndim else x.reshape(1, 1)
+    length, first = rows.shape[1], rows[0, 0]
+    counts = (rows == first).sum(1)
+    for order in (1, -1):  # padding stands on the right, or on the left
+        if ((rows[:, ::order] == first) == (np.arange(length) < counts[:, None])).all() and length > 1:
+            most = length if (counts == length).any() else length - 1
+            drawn = rng.integers(min(1, counts.min()), most, len(rows), endpoint=True)
+            return np.where(np.arange(length) < drawn[:, None], first, ~first)[:, ::order].reshape(x.shape)
+    return rng.permuted(rows, axis=1).reshape(x.shape)

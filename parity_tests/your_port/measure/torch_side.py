@@ -1,15 +1,18 @@
 """Run one variant in PyTorch: its outputs and its gradients, as NumPy arrays by name."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.case import Case, TorchSide, Variant
-from parity_tests.your_port.measure.numbers import Numbers, Run, is_floating, options_in
+from parity_tests.your_port.measure.errors import is_floating
+from parity_tests.your_port.measure.numbers import Numbers, Run, options_in
 from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.place.taps import hooked
 
@@ -40,15 +43,14 @@ def run_torch(case: Case, variant: Variant, numbers: Numbers, dtype: str | None)
     weights = {name: to_tensor(array, dtype) for name, array in numbers.weights.items()}
     inputs, options = numbers.rebuild(tensors), options_in(variant, TORCH_DTYPES.get(dtype or ""))
     module, parameters = None, {}
-    with Observer() as observer:
-        if case.torch.build is not None:
-            module = case.torch.build(options, variant.inputs).eval()
-            values = weights | {name: to_tensor(array, dtype) for name, array in numbers.buffers.items()}
-            module.to(next((value.dtype for value in values.values()), TORCH_DTYPES[dtype or "float32"]))
-            module.load_state_dict(_tied(module, module.state_dict() | values))
-            parameters = {name: x for name, x in module.named_parameters() if x.requires_grad}
-        with hooked(module):
-            results = case.torch.call(module, inputs, options)
+    if case.torch.build is not None:
+        module = case.torch.build(options, variant.inputs).eval()
+        values = weights | {name: to_tensor(array, dtype) for name, array in numbers.buffers.items()}
+        module.to(next((value.dtype for value in values.values()), TORCH_DTYPES[dtype or "float32"]))
+        module.load_state_dict(_tied(module, module.state_dict() | values))
+        parameters = {name: x for name, x in module.named_parameters() if x.requires_grad}
+    with Observer() as observer, hooked(module):
+        results = case.torch.call(module, inputs, options)
     outputs, _ = flatten(plain(results), case.outputs)
     outputs = dict(sorted(outputs.items(), key=lambda item: observer.order.get(id(item[1]), 0)))
     gradients = _gradients(numbers, outputs, {name: tensors[name] for name in numbers.differentiated} | parameters)
@@ -56,7 +58,7 @@ def run_torch(case: Case, variant: Variant, numbers: Numbers, dtype: str | None)
     without_path = frozenset(name for name, x in outputs.items() if x is not None and not x.requires_grad)
     tensors = {name: None if x is None else to_numpy(x) for name, x in named.items()}
     narrow = dtype == "float64" and observer.saw_float32
-    return Run(tensors, observer.highest_score, None, narrow, without_path)
+    return Run(tensors, observer.max_score, None, narrow, without_path)
 
 
 def _gradients(
@@ -86,24 +88,63 @@ def _tied(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> dict[str, 
     return {name: state[names.get(name, name)] for name in state}
 
 
+OF_A_MASK = 1e5
+"""A number as large as this is no score, but what a mask fills in or adds, such as −1e9 or finfo.min."""
+
+
 class Observer(TorchFunctionMode):
-    """Remember, while entered, the largest finite |number| given to a softmax, and the order of all results."""
+    """Remember, while entered, the largest |score| given to a softmax, the order of all results, and any float32."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.highest_score = 0.0
+        self.max_score = 0.0
         self.saw_float32 = False
         self.order: dict[int, int] = {}
         """The id of a tensor -> when it was computed; of those with the same id the last is alive."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        if function in (torch.softmax, torch.log_softmax):
-            scores = args[0].detach().abs()
-            scores = scores[scores.isfinite()]
-            self.highest_score = max(self.highest_score, scores.max().item() if scores.numel() else 0.0)
-        result = function(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        scores_of = SCORES.get(getattr(function, "__name__", ""))
+        if scores_of is not None:
+            with torch.no_grad():
+                scores = scores_of(*args, **kwargs).abs()
+            scores = scores[scores < OF_A_MASK]
+            self.max_score = max(self.max_score, scores.max().item() if scores.numel() else 0.0)
+        result = function(*args, **kwargs)
         for tensor in result if isinstance(result, tuple) else (result,):
             if isinstance(tensor, torch.Tensor):
                 self.order[id(tensor)] = len(self.order)
                 self.saw_float32 |= tensor.dtype == torch.float32
         return result
+
+
+def _given(input: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return input
+
+
+def _of_products(query: torch.Tensor, key: torch.Tensor, *_: Any, scale: float | None = None, **__: Any) -> Any:
+    if query.shape[:-2] != key.shape[:-2]:  # grouped heads
+        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    return query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+
+
+def _of_heads(*args: Any, **kwargs: Any) -> Any:
+    """Compute the scores inside of `nn.MultiheadAttention`."""
+    given = inspect.signature(F.multi_head_attention_forward).bind(*args, **kwargs).arguments
+    separate, biases = given.get("use_separate_proj_weight"), given["in_proj_bias"]
+    packed = (None,) * 3 if separate else given["in_proj_weight"].chunk(3)
+    heads = []
+    for i, name in enumerate(("q", "k")):
+        weight = given[f"{name}_proj_weight"] if separate else packed[i]
+        x = F.linear(given[("query", "key")[i]], weight, None if biases is None else biases.chunk(3)[i])
+        heads.append(x.unflatten(-1, (given["num_heads"], -1)).movedim(0, -2))  # [..., heads, time, size]
+    return _of_products(*heads)
+
+
+SCORES: dict[str, Callable[..., Any]] = {
+    **dict.fromkeys(("softmax", "log_softmax", "softmin", "logsumexp", "cross_entropy"), _given),
+    **dict.fromkeys(("special_softmax", "special_log_softmax", "special_logsumexp"), _given),
+    "scaled_dot_product_attention": _of_products,
+    "multi_head_attention_forward": _of_heads,
+}
+"""A function with a softmax inside, as a TorchFunctionMode sees it -> the scores that it computes or is given."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from parity_tests.your_port.cause.symptoms import describe, report
 from parity_tests.your_port.measure.case import DTYPES, Case, Variant
-from parity_tests.your_port.measure.comparison import Judge, Measurement, Runs, compare_runs, run_both
+from parity_tests.your_port.measure.comparison import Judge, Measurement, Runs, compare_runs, fitting, run_both
 from parity_tests.your_port.measure.jax_side import run_jax
 from parity_tests.your_port.measure.numbers import Numbers, make_numbers, options_in
 from parity_tests.your_port.measure.tree import flatten
@@ -90,12 +90,14 @@ def find_divergence(
 
 def _find_in_variant(case: Case, variant: Variant, dtype: str, seconds: float) -> Divergence | None:
     numbers = make_numbers(case, variant, dtype)
+    if dtype == "float64":
+        case = fitting(case, variant, numbers)
     runs = run_both(case, variant, numbers, dtype)
     measured = compare_runs(case, variant, dtype, runs)
     if not any(measurement.failed for measurement in measured):
         return None
     recorded = run_both(case, variant, numbers, dtype, record=True)
-    search = Search(case, variant, dtype, numbers, recorded, Judge(case, variant, dtype, runs.truth.max_score))
+    search = Search(case, variant, dtype, numbers, recorded, Judge(case, variant, dtype, runs.truth))
     if any(not m.is_gradient and m.failed for m in compare_runs(case, variant, dtype, recorded)):
         return search.in_forward_pass(time.process_time() + seconds)
     return search.in_backward_pass(time.process_time() + seconds) or _in_compiled_program(runs, measured)
@@ -105,13 +107,8 @@ def _in_compiled_program(runs: Runs, measured: list[Measurement]) -> Divergence:
     first = next(measurement for measurement in measured if measurement.failed)
     symptoms = describe(runs.jax.tensors.get(first.tensor), runs.truth.tensors.get(first.tensor))
     where = (first.case, first.variant, first.dtype, "backward" if first.is_gradient else "forward", first.tensor)
-    words = f"{difference(first)}, and only in the compiled program: without `jax.jit` it agrees"
+    words = f"{first.difference}, and only in the compiled program: without `jax.jit` it agrees"
     return Divergence(*where, words, (), symptoms, ())  # type: ignore[arg-type]
-
-
-def difference(measured: Measurement) -> str:
-    """Say by how much, or in what."""
-    return measured.mismatch or f"error {measured.error:.3g}, bound {measured.bound:.3g}"
 
 
 @dataclass(frozen=True)
@@ -210,7 +207,7 @@ class Search:
         alike = [n for n in self.names if kind_of(n) == kind_of(place) and n != place]
         parting = self.run([part for n in alike for part in self.inputs(n)]) if place and alike else alone
         divergence = Divergence(
-            *(self.case.name, self.variant.name, self.dtype, "forward", self.label(name, call), difference(measured)),
+            *(self.case.name, self.variant.name, self.dtype, "forward", self.label(name, call), measured.difference),
             agreed=tuple(self.agreed_before(place, name, call)),
             symptoms=describe(in_jax, truth),
             traps=(),
@@ -374,7 +371,7 @@ class Search:
             measured = self.judge.measure(name, in_jax, in_torch, truth)
             if measured.failed:
                 return Divergence(
-                    *(self.case.name, self.variant.name, self.dtype, "backward", name, difference(measured)),
+                    *(self.case.name, self.variant.name, self.dtype, "backward", name, measured.difference),
                     agreed=tuple(agreed),
                     symptoms=describe(in_jax, truth),
                     traps=self._explain_gradients(deadline),

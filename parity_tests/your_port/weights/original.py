@@ -75,7 +75,7 @@ class Original:
         variant = Variant(name, arrays, {"dtype": RUN_DTYPE}, weights=self.given)
         infinite = {n for n, x in flatten(dict(arrays))[0].items() if not np.isfinite(x).all()}
         constants = frozenset(n.partition(".")[0] for n in infinite)
-        return Case(self.name, (variant,), self.torch, JaxSide(lambda *_: None), constants=constants, adaptive=True)
+        return Case(self.name, (variant,), self.torch, JaxSide(lambda *_: None), constants=constants)
 
 
 def _jax_dtype(x: np.ndarray) -> Any:

@@ -1,0 +1,84 @@
+"""Fresh draws are other numbers of the same kind."""
+
+import numpy as np
+import pytest
+
+from parity_tests.your_port.measure.case import Variant
+from parity_tests.your_port.measure.numbers import fresh
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(2.0, 3.0, size=(20, 30))
+LENGTHS = np.array([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0]])
+
+
+def redraw(x: np.ndarray, draw: int = 1) -> np.ndarray:
+    again = fresh(Variant("v", {"x": x}), draw).inputs["x"]
+    assert again.shape == x.shape
+    assert again.dtype == x.dtype
+    return again
+
+
+def test_draws_differ_have_other_names_and_can_be_repeated() -> None:
+    variant = Variant("v", {"x": X, "nothing": None, "pair": (X, X)}, weights={"w": X})
+    drawn = [fresh(variant, draw) for draw in (1, 2, 1)]
+    assert [v.name for v in drawn] == ["v, fresh 1", "v, fresh 2", "v, fresh 1"]
+    for value in (lambda v: v.inputs["x"], lambda v: v.inputs["pair"][1], lambda v: v.weights["w"]):
+        assert (value(drawn[0]) == value(drawn[2])).all()
+        assert (value(drawn[0]) != value(drawn[1])).all()
+        assert (value(drawn[0]) != X).all()
+    assert drawn[0].inputs["nothing"] is None
+    assert fresh(Variant("v", {}), 1).weights is None
+
+
+def test_real_numbers_keep_their_scale_their_sign_and_their_zeros() -> None:
+    assert redraw(X).mean() == pytest.approx(2.0, abs=0.5)
+    assert redraw(X).std() == pytest.approx(3.0, abs=0.5)
+    positive = np.where(np.arange(30) < 5, 0, np.abs(X))
+    again = redraw(positive)
+    assert ((again == 0) == (positive == 0)).all()
+    assert (again <= positive.max()).all()
+    assert (again >= 0).all()
+    broken = np.where(np.arange(30) < 5, np.nan, X.astype(np.float32))
+    assert (np.isnan(redraw(broken)) == np.isnan(broken)).all()
+
+
+def test_ids_and_lengths_stay_in_their_range() -> None:
+    ids = RNG.integers(0, 50, size=(4, 30))
+    assert redraw(ids).max() == ids.max()
+    assert redraw(ids).min() >= 0
+    lengths = np.array([5, 4, 4, 5, 4, 4])
+    drawn = np.stack([redraw(lengths, draw) for draw in range(1, 20)])
+    assert set(drawn.ravel()) == {1, 2, 3, 4, 5}
+    assert (drawn.max(1) == 5).all()
+    packed = redraw(np.array([9, 8, 8, 2, 1, 1, 1]))
+    assert (np.diff(packed) <= 0).all()
+    assert packed[0] == 9
+    assert (redraw(np.array([0, 2, 5, 5, 9]))[:1] == 0).all()
+    labels = np.array([[3, -100, 4], [-100, 7, 0]])
+    assert ((redraw(labels) < 0) == (labels < 0)).all()
+    assert (redraw(np.tile(np.arange(7), (3, 1))) == np.arange(7)).all()
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int64, np.float32])
+@pytest.mark.parametrize("flipped", [False, True])
+@pytest.mark.parametrize("left", [False, True])
+def test_padding_stays_padding_and_hides_no_whole_row(dtype: type, flipped: bool, left: bool) -> None:
+    mask = (LENGTHS if not flipped else 1 - LENGTHS)[:, :: -1 if left else 1].astype(dtype)
+    drawn = np.stack([redraw(mask, draw) for draw in range(1, 20)])
+    assert (drawn != drawn[0]).any()
+    assert ((drawn.sum(-1) > 0) & (drawn.sum(-1) < 4)).all()
+    assert (np.abs(np.diff(drawn.astype(int), axis=-1)).sum(-1) == 1).all()
+    assert (drawn[..., 0] == mask[0, 0]).all()
+
+
+def test_other_masks_are_shuffled_and_triangles_stay() -> None:
+    mixed = RNG.random((5, 8)) < 0.5
+    assert (redraw(mixed).sum(1) == mixed.sum(1)).all()
+    assert (redraw(mixed) != mixed).any()
+    causal = np.tril(np.ones((4, 4), bool))
+    for mask in (causal, ~causal, np.broadcast_to(causal, (2, 1, 4, 4)), np.where(causal, 0.0, -np.inf)):
+        assert (redraw(mask) == mask).all()
+    for constant in (np.ones((3, 4)), np.zeros((3, 4), bool), np.array(1.0), np.array([True]), np.zeros((0, 2))):
+        assert (redraw(constant) == constant).all()
+    padding = np.where(LENGTHS == 1, 0.0, -1e9)
+    assert set(np.unique(redraw(padding))) == {0.0, -1e9}
