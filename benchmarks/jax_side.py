@@ -19,7 +19,6 @@ from benchmarks.jax_training import Training, make_model
 from benchmarks.process import FOLDER, Program
 from jax_attn.weights import from_torch, to_torch
 from parity_tests.this_library.cases import find_case
-from parity_tests.this_library.cases.jax_twins import lstm_params
 from train.config import SearchConfig
 from train.devices import start_jax
 from train.translation.search import make_search
@@ -75,6 +74,16 @@ def _program(compute: Callable[[], tuple[Any, Any]]) -> Program:
     return Program(
         lambda: jax.block_until_ready(compute()), lambda: {name: np.asarray(x) for name, x in compute()[0].items()}
     )
+
+
+def lstm_params(weights: Any, suffix: str) -> dict[str, dict[str, Any]]:
+    """Convert a layer's weights to those of Linen's LSTM cells, whose one bias is the sum of ours."""
+    kernels = [jnp.split(weights[f"weight_{kind}_{suffix}"].T, 4, axis=-1) for kind in ("ih", "hh")]
+    biases = jnp.split(weights[f"bias_ih_{suffix}"] + weights[f"bias_hh_{suffix}"], 4)
+    params: dict[str, dict[str, Any]] = {}
+    for gate, of_input, of_state, bias in zip("ifgo", *kernels, biases, strict=True):
+        params |= {f"i{gate}": {"kernel": of_input}, f"h{gate}": {"kernel": of_state, "bias": bias}}
+    return params
 
 
 def recurrent(device: str, *, module: str) -> Program:
