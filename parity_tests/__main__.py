@@ -26,7 +26,7 @@ from parity_tests.this_library.faults import FAULTS, Fault
 from parity_tests.this_library.report.page import as_page
 from parity_tests.this_library.report.tables import (
     FaultRow,
-    TrainingRow,
+    Results,
     as_fault_table,
     as_json,
     as_training_table,
@@ -36,7 +36,7 @@ from parity_tests.this_library.trainings import COMPARISONS, TRAININGS, Training
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.comparison import compare_case
 from parity_tests.your_port.measure.jax_side import forget_programs
-from parity_tests.your_port.measure.tables import Row, as_table, summarize
+from parity_tests.your_port.measure.tables import as_table, summarize
 
 CONSOLE = Console(highlight=False)
 
@@ -69,24 +69,17 @@ def main() -> int:
     for path in (options.json, options.html):
         if path is not None and (path.exists() or not path.absolute().parent.is_dir()):
             return complain(f"{path} exists already, or its folder does not")
-    if options.faults and not any(fault.case in names for fault in FAULTS):
-        print(f"no fault is planted for {', '.join(names)}", file=sys.stderr)
     results = run_all(list_tasks(options, names))
-    rows = [row for row in results if isinstance(row, Row)]
-    trainings = [row for row in results if isinstance(row, TrainingRow)]
-    faults = [row for row in results if isinstance(row, FaultRow)]
-    print_report(rows, trainings, faults)
+    print_report(results)
     if options.json is not None:
-        options.json.write_text(json.dumps(as_json(rows, trainings, faults), indent=2) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(as_json(results), indent=2) + "\n", encoding="utf-8")
     if options.html is not None:
-        options.html.write_text(as_page(rows, trainings, faults), encoding="utf-8")
-    failed = any(row.failures for row in rows) or any(row.failed for row in trainings)
-    return int(failed or not all(fault.caught for fault in faults))
+        options.html.write_text(as_page(results), encoding="utf-8")
+    return int(results.failed > 0 or not all(fault.caught for fault in results.faults))
 
 
-AnyRow = Row | TrainingRow | FaultRow
-Task = tuple[str, Callable[[], list[AnyRow]]]
-"""What the progress bar shows, and the work."""
+Task = tuple[str, Callable[[Results], None]]
+"""What the progress bar shows, and the work, which adds to the results."""
 
 
 def list_tasks(options: Options, names: list[str]) -> list[Task]:
@@ -107,47 +100,47 @@ def list_tasks(options: Options, names: list[str]) -> list[Task]:
     return tasks
 
 
-def compare(case: Case, dtype: str) -> list[AnyRow]:
+def compare(case: Case, dtype: str, results: Results) -> None:
     """Compare a case in one dtype; no row if the case has no inputs for that dtype."""
     measurements = compare_case(case, dtype)
     forget_programs()
-    return [summarize(measurements)] if measurements else []
+    results.rows.extend([summarize(measurements)] if measurements else [])
 
 
-def train(training: Training) -> list[AnyRow]:
+def train(training: Training, results: Results) -> None:
     """Compare the trainings of one model."""
-    return [summarize_training(compare_training(training)) for compare_training in COMPARISONS]
+    results.trainings.extend(summarize_training(compare_training(training)) for compare_training in COMPARISONS)
 
 
-def plant(fault: Fault) -> list[AnyRow]:
+def plant(fault: Fault, results: Results) -> None:
     """Plant a fault, and see whether it is noticed."""
-    return [FaultRow(fault.name, fault.side, fault.case, fault.is_caught())]
+    results.faults.append(FaultRow(fault.name, fault.side, fault.case, fault.is_caught()))
 
 
-def run_all(tasks: list[Task]) -> list[AnyRow]:
+def run_all(tasks: list[Task]) -> Results:
     """Run the tasks under a bar that names the present one."""
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    rows: list[AnyRow] = []
+    results = Results([], [], [])
     with Progress(*columns, console=CONSOLE, transient=True) as progress:
         bar = progress.add_task("", total=len(tasks))
         for name, run in tasks:
             progress.update(bar, description=name)
-            rows += run()
+            run(results)
             progress.advance(bar)
-    return rows
+    return results
 
 
-def print_report(rows: list[Row], trainings: list[TrainingRow], faults: list[FaultRow]) -> None:
+def print_report(results: Results) -> None:
     """Print the tables, and the failures in words."""
-    if rows:
-        CONSOLE.print(as_table(rows))
-    for failure in (failure for row in rows for failure in row.failures):
+    if results.rows:
+        CONSOLE.print(as_table(results.rows))
+    for failure in (failure for row in results.rows for failure in row.failures):
         CONSOLE.print(failure, markup=False)
-    if trainings:
-        CONSOLE.print(as_training_table(trainings))
-    if faults:
-        CONSOLE.print(as_fault_table(faults))
-        CONSOLE.print(f"{sum(fault.caught for fault in faults)} of {len(faults)} planted faults caught")
+    if results.trainings:
+        CONSOLE.print(as_training_table(results.trainings))
+    if results.faults:
+        CONSOLE.print(as_fault_table(results.faults))
+        CONSOLE.print(f"{sum(fault.caught for fault in results.faults)} of {len(results.faults)} planted faults caught")
 
 
 def complain(message: str) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import jax
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -14,23 +13,11 @@ import jax_attn
 import torch_ref
 from jax_attn.weights import from_torch, to_torch
 from parity_tests.__main__ import Options, list_tasks
-from parity_tests.this_library.cases import CASES, WITHOUT_CASE, find_case, public_names
+from parity_tests.this_library.cases import CASES, WITHOUT_CASE, public_names
 from parity_tests.this_library.cases.models import jax_translator, torch_translator, translator_options
-from parity_tests.this_library.faults import FAULTS, Fault
+from parity_tests.this_library.faults import CASE_FAULTS, Fault
 from parity_tests.your_port.measure.case import DTYPES, Case
-from parity_tests.your_port.measure.comparison import compare_variant
-from parity_tests.your_port.measure.jax_side import forget_programs, without_jit
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _clean_process() -> Iterator[None]:
-    """Annotations are not checked here: that would be the greater part of the compilation."""
-    checked = not jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", not checked)
-    forget_programs()
-
+from parity_tests.your_port.measure.jax_side import forget_programs
 
 QUICK = {
     "float32": ("masked_softmax", "attend", "additive_score", "lstm_step", "masked_cross_entropy"),
@@ -87,10 +74,6 @@ def test_names_are_unique_and_a_looser_bound_has_a_reason() -> None:
 # Planted faults
 
 
-CASE_FAULTS = [fault for fault in FAULTS if fault.case != "training"]
-"""`training_test` plants the others."""
-
-
 @pytest.mark.parametrize("fault", CASE_FAULTS, ids=lambda fault: f"{fault.side}: {fault.name}")
 def test_a_planted_fault_is_caught(fault: Fault) -> None:
     assert fault.is_caught()
@@ -101,12 +84,20 @@ def test_the_program_says_when_a_case_has_no_fault(capsys: pytest.CaptureFixture
     assert "no fault is planted in dropout" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("case", "variant"), {fault.case: fault.variant for fault in CASE_FAULTS}.items())
-def test_without_a_fault_the_same_comparison_passes(case: str, variant: str) -> None:
-    """Run one variant of each case operation by operation, as the faults run."""
-    found = find_case(case)
-    failed = [m for m in compare_variant(found, found.find_variant(variant), "float64", without_jit) if m.failed]
-    assert not failed, "\n".join(map(str, failed))
+CONTROLS = {fault.comparison: fault for fault in CASE_FAULTS}
+
+
+@pytest.mark.parametrize("fault", CONTROLS.values(), ids=lambda fault: " | ".join(fault.comparison[:3]))
+def test_without_a_fault_the_same_comparison_passes(fault: Fault) -> None:
+    """Run it as the faults run, most of them operation by operation."""
+    failures = fault.failures()
+    assert not failures, "\n".join(map(str, failures))
+
+
+def test_every_comparison_that_must_notice_a_fault_has_its_control() -> None:
+    """Variants and dtypes of one case are comparisons of their own."""
+    (mark,) = test_without_a_fault_the_same_comparison_passes.pytestmark  # type: ignore[attr-defined]
+    assert {fault.comparison for fault in CASE_FAULTS} == {fault.comparison for fault in mark.args[1]}
 
 
 # Weights

@@ -18,10 +18,9 @@ The learning rates keep training from being chaotic. With 0.005 instead of 0.002
 from 1e-5 to 1e-1 within 200 steps, in either framework, and the comparison would say nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import jax
@@ -33,9 +32,11 @@ import torch
 import jax_attn
 import torch_ref
 from jax_attn import optim
+from parity_tests.this_library.cases.models import jax_translator, torch_translator
 from parity_tests.this_library.sides import linen_module
 from parity_tests.your_port.measure.case import random_for
-from parity_tests.your_port.training.comparison import TrainingReport, compare_steps, tensor_errors
+from parity_tests.your_port.measure.errors import relative_error
+from parity_tests.your_port.training.comparison import TrainingReport, compare_steps
 from parity_tests.your_port.training.sides import JaxTraining, TorchTraining
 from torch_ref.recipe import clip_gradients
 
@@ -51,8 +52,8 @@ class Training:
     """A model and how it is trained."""
 
     name: str
-    encoder: Mapping[str, Any]
-    decoder: Mapping[str, Any]
+    options: Mapping[str, Mapping[str, Any]]
+    """Of the encoder and of the decoder."""
     loss: Literal["tokens", "sentences"]
     """The mean over the tokens, or the book's loss: the sum of the sentences' means over all positions."""
     clip_norm: float
@@ -63,12 +64,16 @@ class Training:
     """Of weights, batches and dropout."""
 
 
-_SIZES: dict[str, Any] = {"vocab_size": VOCAB, "embed_size": EMBED, "num_layers": LAYERS, "dropout": DROPOUT}
+def _options(encoder: Mapping[str, Any], **decoder: Any) -> dict[str, Any]:
+    """Complete the decoder's options, and those of the encoder that differ from it."""
+    sizes = {"vocab_size": VOCAB, "embed_size": EMBED, "num_layers": LAYERS, "dropout": DROPOUT}
+    shared = {**sizes, "num_hiddens": HIDDEN, "cell": decoder["cell"]}
+    return {"encoder": {"bidirectional": False, **shared, **encoder}, "decoder": {**shared, **decoder}}
+
 
 BOOK = Training(
     "lstm, the book's",
-    encoder={**_SIZES, "num_hiddens": HIDDEN, "cell": "lstm"},
-    decoder={**_SIZES, "num_hiddens": HIDDEN, "cell": "lstm", "attention": "additive", "query": "previous"},
+    _options({}, cell="lstm", attention="additive", query="previous"),
     loss="sentences",
     clip_norm=1.0,
     clip_epsilon=0.0,
@@ -76,8 +81,9 @@ BOOK = Training(
 )
 LUONG = Training(
     "gru, both directions, bridged, fed",
-    encoder={**_SIZES, "num_hiddens": HIDDEN // 2, "cell": "gru", "bidirectional": True},
-    decoder={**_SIZES, "num_hiddens": HIDDEN, "cell": "gru", "query": "new", "input_feeding": True, "bridge": True},
+    _options(
+        {"num_hiddens": HIDDEN // 2, "bidirectional": True}, cell="gru", query="new", input_feeding=True, bridge=True
+    ),
     loss="tokens",
     clip_norm=0.5,
     clip_epsilon=1e-6,
@@ -118,30 +124,15 @@ def initial_weights(training: Training, dtype: str) -> dict[str, np.ndarray]:
         rng = random_for("weights", training.name, str(training.seed), name)
         return (rng.uniform(-1, 1, shape) / shape[-1] ** 0.5).astype(np.float32).astype(dtype)
 
-    return {name: draw(name, tuple(p.shape)) for name, p in _torch_model(training).named_parameters()}
+    return {name: draw(name, tuple(p.shape)) for name, p in torch_translator(training.options, None).named_parameters()}
 
 
-class Batches(Sequence[Any]):
-    """The batches of a training."""
-
-    def __init__(self, training: Training) -> None:
-        self.training = training
-
-    def __len__(self) -> int:
-        return 500
-
-    def __getitem__(self, step: Any) -> Any:
-        return draw_batch(self.training, step)
+@cache
+def batches(training: Training) -> list[Any]:
+    return [draw_batch(training, step) for step in range(500)]
 
 
 # The loss of a batch: that of teacher forcing with given dropout
-
-
-def _torch_model(training: Training) -> torch_ref.EncoderDecoder:
-    return torch_ref.EncoderDecoder(
-        torch_ref.Seq2SeqEncoder(**training.encoder),
-        torch_ref.Seq2SeqAttentionDecoder(**training.decoder, encoder_size=HIDDEN),
-    )
 
 
 def _decode(model: Any, batch: Any, method: str) -> Any:
@@ -172,17 +163,11 @@ def _jax_loss(training: Training, model: Any, batch: Any) -> jax.Array:
 def _gradient(training: Training) -> Any:
     """A compiled function (weights by PyTorch's names, batch) -> (loss, gradients)."""
 
-    def build(options: Any, dtype: Any) -> jax_attn.EncoderDecoder:
-        return jax_attn.EncoderDecoder(
-            jax_attn.Seq2SeqEncoder(**training.encoder, param_dtype=dtype),
-            jax_attn.Seq2SeqAttentionDecoder(**training.decoder, param_dtype=dtype),
-        )
-
     def init(model: Any, batch: Any) -> Any:
         return model.init(jax.random.key(0), batch["sources"], batch["targets"])
 
-    side = linen_module(build, partial(_jax_loss, training), init)
-    return jax.jit(jax.value_and_grad(lambda weights, batch: side.call(weights, batch, {})))
+    side = linen_module(jax_translator, partial(_jax_loss, training), init)
+    return jax.jit(jax.value_and_grad(lambda weights, batch: side.call(weights, batch, training.options)))
 
 
 # The training in either framework, as `compare_training` takes it
@@ -190,7 +175,7 @@ def _gradient(training: Training) -> Any:
 
 def start_torch(training: Training, weights: Mapping[str, torch.Tensor]) -> Any:
     """Start from given weights; return the model, its optimiser and the step."""
-    model = _torch_model(training).eval()
+    model = torch_translator(training.options, None).eval()
     model.load_state_dict(weights)
     optimizer = torch.optim.Adam(model.parameters(), training.learning_rate)
 
@@ -198,7 +183,11 @@ def start_torch(training: Training, weights: Mapping[str, torch.Tensor]) -> Any:
         optimizer.zero_grad()
         loss = _torch_loss(training, model, batch)
         loss.backward()
-        norm = _clip(training, list(model.parameters()))
+        norm = (
+            clip_gradients(model, training.clip_norm)
+            if training.clip_epsilon == 0
+            else torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip_norm)  # with its 1e-6
+        )
         optimizer.step()
         return {"loss": loss, "norm": norm}
 
@@ -225,15 +214,9 @@ def start_jax(training: Training, weights: Mapping[str, np.ndarray]) -> Any:
     return params, adam.init(params), step
 
 
-def _clip(training: Training, parameters: list[torch.nn.Parameter]) -> torch.Tensor:
-    if training.clip_epsilon == 0:
-        return clip_gradients(SimpleNamespace(parameters=lambda: parameters), training.clip_norm)  # type: ignore[arg-type]
-    return torch.nn.utils.clip_grad_norm_(parameters, training.clip_norm)  # with its 1e-6
-
-
 def in_torch(training: Training, dtype: str) -> TorchTraining:
     """Record PyTorch's training."""
-    return TorchTraining(partial(start_torch, training), initial_weights(training, dtype), Batches(training), dtype)
+    return TorchTraining(partial(start_torch, training), initial_weights(training, dtype), batches(training), dtype)
 
 
 def in_jax(training: Training, beside: TorchTraining) -> JaxTraining:
@@ -307,10 +290,10 @@ def drift(training: Training, steps: int = 200) -> Drift:
         truth = reference(training)[number]
         for framework, side in trainings.items():
             step = side.run(beside.batches[number])
-            errors = list(tensor_errors(step["parameters"], truth["parameters"]).values())
+            errors = [relative_error(step["parameters"][name], x) for name, x in truth["parameters"].items()]
             curves["parameters"][framework][number] = np.median(errors)
             curves["worst parameter"][framework][number] = max(errors)
-            curves["loss"][framework][number] = tensor_errors(step["loss"], truth["loss"])[""]
+            curves["loss"][framework][number] = relative_error(step["loss"][""], truth["loss"][""])
     return Drift(f"{training.name}: drift", steps, curves)
 
 

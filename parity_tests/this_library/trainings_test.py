@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Iterator
 
 import jax
-import jaxtyping
 import numpy as np
 import optax
 import pytest
@@ -26,21 +25,15 @@ from parity_tests.this_library.trainings import (
     reference,
     resynchronised,
 )
-from parity_tests.your_port.measure.jax_side import forget_programs
 from parity_tests.your_port.training.comparison import tensor_errors
 
 QUANTITIES = {"loss", "gradients", "norm", "clipped", "exp_avg", "exp_avg_sq", "parameters"}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _unchecked() -> Iterator[None]:
-    """Shapes are checked by every other test; here that would be the greater part of the compilation."""
-    checked = not jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
+def _forget() -> Iterator[None]:
     yield
-    jaxtyping.config.update("jaxtyping_disable", not checked)
     reference.cache_clear()
-    forget_programs()
 
 
 @pytest.mark.parametrize(

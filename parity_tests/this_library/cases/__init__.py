@@ -7,21 +7,13 @@ meanings, scores of ±1e4, NaN where nothing attends, more leading axes and none
 
 import jax_attn
 from parity_tests.this_library.cases.functional import FUNCTIONAL_CASES
-from parity_tests.this_library.cases.jax_twins import JAX_TWIN_CASES
 from parity_tests.this_library.cases.models import MODEL_CASES
 from parity_tests.this_library.cases.modules import MODULE_CASES
 from parity_tests.this_library.cases.search import SEARCH_CASES
-from parity_tests.this_library.cases.torch_twins import TORCH_TWIN_CASES
+from parity_tests.this_library.cases.twins import TWIN_CASES
 from parity_tests.your_port.measure.case import Case
 
-CASES: tuple[Case, ...] = (
-    *FUNCTIONAL_CASES,
-    *SEARCH_CASES,
-    *MODULE_CASES,
-    *MODEL_CASES,
-    *TORCH_TWIN_CASES,
-    *JAX_TWIN_CASES,
-)
+CASES: tuple[Case, ...] = (*FUNCTIONAL_CASES, *SEARCH_CASES, *MODULE_CASES, *MODEL_CASES, *TWIN_CASES)
 
 WITHOUT_CASE: dict[str, str] = {
     "SearchResult": "a record: greedy_search and beam_search compare its fields",

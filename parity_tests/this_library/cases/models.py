@@ -221,7 +221,7 @@ def jax_translator(options: Any, dtype: Any) -> jax_attn.EncoderDecoder:
 
 
 def torch_translator(options: Any, _: Any) -> torch_ref.EncoderDecoder:
-    encoder_size = HIDDEN * (2 if options["encoder"]["bidirectional"] else 1)
+    encoder_size = options["encoder"]["num_hiddens"] * (2 if options["encoder"]["bidirectional"] else 1)
     return torch_ref.EncoderDecoder(
         torch_ref.Seq2SeqEncoder(**options["encoder"]),
         torch_ref.Seq2SeqAttentionDecoder(**options["decoder"], encoder_size=encoder_size),

@@ -46,8 +46,7 @@ def attention_variant(title: str, name: str, masking: Masking, more: Any = (), *
     sizes = (QUERY_SIZE, key_size, key_size if "W_v.weight" in weights else VALUE_SIZE)
     inputs = draw_inputs(masking, ("queries", "keys", "values"), "modules", name, sizes=sizes) | {"keep_mask": None}
     change: Callable[[Any], Any] = fields.pop("change", lambda inputs: {})
-    fields = {"dtypes": masking.dtypes} | fields
-    return Variant(title, inputs | change(inputs), options, **fields)
+    return Variant(title, inputs | change(inputs), options, **{"dtypes": masking.dtypes, **fields})
 
 
 def attention_variants(first: str, *others: str) -> Iterator[Variant]:
@@ -75,7 +74,7 @@ def near_keys(distance: float, stretch: float = 1.0) -> Callable[[Any], Any]:
 
     The gradients of queries and projections are sums whose terms cancel except for the keys' differences, so that
     rounding in them grows as 1 / distance. Against 80-bit arithmetic PyTorch's own float64 gradient of the queries of
-    additive attention is off by up to 4e-13 at a distance of 1e-3, and by 1e-11 to 5e-11 at 1e-5. The bound is 1e-11.
+    additive attention is off by up to 4e-13 at a distance of 1e-3, and by 1e-11 to 5e-11 at 1e-5.
     """
     return lambda inputs: {
         "queries": inputs["queries"] * stretch,
@@ -88,8 +87,8 @@ def far_queries(inputs: Any) -> Any:
 
 
 LARGE = EXTREME.name
-# Not in bfloat16, in which the sums that are projected are off by more than the keys' differences. The factor is that
-# of float64: 16 max|score|.
+# Not in bfloat16, in which the sums that are projected are off by more than the keys' differences. The factor is
+# 16 max|score|, since an error of a score is an error of its weight.
 LARGE_ADDITIVE = {"weight_scales": {"w_v.weight": 1e4}, "dtypes": ("float64", "float32"), "factor": 16e4}
 MORE_VARIANTS: tuple[tuple[str, str, Masking, dict[str, Any]], ...] = (
     (LARGE, "additive", EXTREME, {"change": near_keys(1e-3), **LARGE_ADDITIVE}),
@@ -164,11 +163,12 @@ def recurrent_variants(name: str) -> Iterator[Variant]:
     def options(layers: int, bidirectional: bool, **more: Any) -> dict[str, Any]:
         return {"num_hiddens": 4, "num_layers": layers, "bidirectional": bidirectional, **more}
 
+    rng = random_for(name)
+
     def state(layers: int, *batch: int) -> Any:
         h, c = (rng.normal(size=(layers, *batch, 4)) for _ in range(2))
         return (h, c) if name == "LSTM" else h
 
-    rng = random_for(name)
     inputs, lens, again = rng.normal(size=(3, 5, 3)), ints(2, 5, 0), ("float64",)  # no arithmetic that others lack
     plain = {"inputs": inputs, "valid_lens": None, "initial_state": None, "keep_masks": None}
     ragged = {**plain, "valid_lens": lens}

@@ -41,20 +41,11 @@ NOT_THE_SAME: dict[str, str] = {
         "[B, T, heads, D] and no more axes, values as wide as keys; ours is [..., T, D], values of any width"
     ),
     # Flax
-    "nn.dot_product_attention: bfloat16": (
-        "scores and softmax are in the inputs' dtype (force_fp32_for_softmax widens the softmax alone), so it is "
-        "compared in float64 and float32 alone; ours widens both"
-    ),
-    "nn.dot_product_attention: dropout": (
-        "is by default the same for all examples and heads (broadcast_dropout=True); ours is drawn for each weight"
-    ),
     "nn.LSTMCell, nn.OptimizedLSTMCell: biases": (
         "have one where PyTorch and ours have b_ih and b_hh: the function is that of their sum, and so is each "
         "gradient, but Adam moves one bias half as far as two"
     ),
     "nn.GRUCell: biases": "has one for r and one for z, as above; of n it has both",
-    "nn.RNN: an empty sequence": "has the state of the padding's end, as index −1; ours has the initial state",
-    "nn.RNN: outputs past the length": "are those of the padding; ours are 0",
     "nnx.GRUCell: biases": "has none on the hidden side, so it cannot hold b_hn, and is not nn.GRU",
     # Optax
     "optax: labels that do not count": (

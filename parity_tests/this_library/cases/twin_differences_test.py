@@ -268,39 +268,6 @@ def test_jax_nn_wants_four_axes_and_values_as_wide_as_keys() -> None:
 # Flax
 
 
-@shows("nn.dot_product_attention: bfloat16")
-def test_linens_attention_is_rounded_on_its_way() -> None:
-    rng = random_for("differences", "many keys")
-    queries, keys, values = (rng.normal(size=(1, 64, 16)) for _ in range(3))
-    narrow = tuple(jnp.asarray(array * 2, jnp.bfloat16) for array in (queries, keys, values))
-    truth = run(jax_attn.DotProductAttention(), *(array.astype(jnp.float32) for array in narrow))[0]
-
-    def error(context: jax.Array) -> float:
-        return float(jnp.abs(context.astype(jnp.float32) - truth).max())
-
-    heads = tuple(array[:, :, None] for array in narrow)
-    ours = error(run(jax_attn.DotProductAttention(), *narrow)[0])
-    options: dict[str, Any]
-    for options in ({}, {"force_fp32_for_softmax": True}):
-        assert error(nn.dot_product_attention(*heads, **options)[:, :, 0]) > 2 * ours
-
-
-@shows("nn.dot_product_attention: dropout")
-def test_linens_dropout_is_the_same_for_all_examples_and_heads() -> None:
-    queries = draw(2, 8, 2, 8, seed="dropout")
-    values = np.broadcast_to(np.eye(8, dtype=np.float32)[:, None], (2, 8, 2, 8))  # so that the context is the weights
-    key, settings = jax.random.key(1), {"dropout_rate": 0.5, "deterministic": False}
-    theirs = jax.jit(lambda *arrays: nn.dot_product_attention(*arrays, dropout_rng=key, **settings))
-    kept = theirs(queries, queries, values) != 0  # [B, Q, heads, K]
-    assert not kept.all()
-    assert (kept == kept[:1, :, :1]).all()
-    assert nn.MultiHeadDotProductAttention(2).broadcast_dropout
-    arrays = (array.swapaxes(1, 2) for array in (queries, queries, values))
-    ours = run(jax_attn.DotProductAttention(dropout=0.5), *arrays, rngs={"dropout": key}, deterministic=False)[0] != 0
-    assert (ours[0] != ours[1]).any()
-    assert (ours[:, 0] != ours[:, 1]).any()
-
-
 def shapes(params: object) -> dict[str, tuple[int, ...]]:
     """By path."""
     return {
@@ -318,15 +285,6 @@ def test_linens_cells_have_fewer_biases() -> None:
     h = draw(2, 5)
     assert biases(nn.LSTMCell(5), (h, h)) == biases(nn.OptimizedLSTMCell(5), (h, h)) == {"hi", "hf", "hg", "ho"}
     assert biases(nn.GRUCell(5), h) == {"ir", "iz", "in", "hn"}
-
-
-@shows("nn.RNN: an empty sequence", "nn.RNN: outputs past the length")
-def test_linens_rnn_leaves_what_it_made_of_the_padding() -> None:
-    rnn, state, lens = nn.RNN(nn.GRUCell(5), return_carry=True), draw(2, 5, seed="state"), np.array([0, 2], np.int32)
-    carry, outputs = run(rnn, X, initial_carry=state, seq_lengths=lens, params=random_params(rnn, X))
-    np.testing.assert_array_equal(carry[0], outputs[0, -1])
-    assert (carry[0] != state[0]).all()
-    assert (outputs[1, 2:] != 0).all()
 
 
 @shows("nnx.GRUCell: biases")

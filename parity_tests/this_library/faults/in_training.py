@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from parity_tests.this_library.faults.fault import Fault, around, instead
+from parity_tests.this_library.faults.fault import Fault, around, given, instead
 
 
 @around
@@ -24,11 +24,6 @@ def merged_biases(adam: Any, *arguments: Any, **settings: Any) -> Any:
     return optax.GradientTransformation(right.init, update)
 
 
-def epsilon_inside(betas: tuple[float, float], eps: float) -> Any:
-    """Compute m / √(v + ε)."""
-    return optax.scale_by_adam(*betas, eps=0.0, eps_root=eps)
-
-
 def no_bias_correction(betas: tuple[float, float], eps: float) -> Any:
     """Compute m / (√v + ε), the moments as they are."""
     inner = optax.scale_by_adam(*betas, eps)
@@ -40,18 +35,6 @@ def no_bias_correction(betas: tuple[float, float], eps: float) -> Any:
     return optax.GradientTransformation(inner.init, update)
 
 
-@around
-def with_decay(adam: Any, *settings: Any) -> Any:
-    """Decay by 1e-4, as `optax.adamw` does."""
-    return optax.chain(adam(*settings), optax.add_decayed_weights(1e-4))
-
-
-@around
-def other_epsilon(clip: Any, max_norm: float, eps: float) -> Any:
-    """Add PyTorch's 1e-6 where it does not belong, and none where it does."""
-    return clip(max_norm, 0.0 if eps else 1e-6)
-
-
 def each_on_its_own(max_norm: float, _: float) -> Any:
     """Clip the norm of each tensor, instead of the norm of all together."""
 
@@ -61,11 +44,17 @@ def each_on_its_own(max_norm: float, _: float) -> Any:
     return optax.stateless(lambda gradients, _: jax.tree.map(clip_one, gradients))
 
 
+inside_of_root = instead(lambda betas, eps: optax.scale_by_adam(*betas, eps=0.0, eps_root=eps))
+with_decay = around(lambda adam, *given: optax.chain(adam(*given), optax.add_decayed_weights(1e-4)))
+other_epsilon = given(eps=lambda eps: 0.0 if eps else 1e-6)
+"""PyTorch's where it does not belong, and none where it does."""
+
+ADAM, CLIP = "optim:scale_by_adam", "optim:clip_by_global_norm"
 TRAINING_FAULTS = (
-    Fault("both recurrent biases in one", "training", "optim:scale_by_adam", merged_biases),
-    Fault("Adam's epsilon inside of the root", "training", "optim:scale_by_adam", instead(epsilon_inside)),
-    Fault("no bias correction", "training", "optim:scale_by_adam", instead(no_bias_correction)),
-    Fault("decay of 1e-4, Optax's AdamW", "training", "optim:scale_by_adam", with_decay),
-    Fault("the clipping's epsilon", "training", "optim:clip_by_global_norm", other_epsilon),
-    Fault("each gradient clipped on its own", "training", "optim:clip_by_global_norm", instead(each_on_its_own)),
+    Fault("both recurrent biases in one", "training", merged_biases, ADAM),
+    Fault("Adam's epsilon inside of the root", "training", inside_of_root, ADAM),
+    Fault("no bias correction", "training", instead(no_bias_correction), ADAM),
+    Fault("decay of 1e-4, Optax's AdamW", "training", with_decay, ADAM),
+    Fault("the clipping's epsilon", "training", other_epsilon, CLIP),
+    Fault("each gradient clipped on its own", "training", instead(each_on_its_own), CLIP),
 )

@@ -1,7 +1,9 @@
-"""Properties that hold for any numbers, checked on many drawn cases in both frameworks.
+"""Properties of jax_attn that hold for any numbers: masking equals deleting, a batch equals its rows, …
 
-subjects     the functions, modules and models that are checked, and numbers drawn for them
-properties   the properties: masking equals deleting, a batch equals its rows, NaN in padding reaches nothing, …
+subjects         the functions, modules and models that are checked, and how they run
+properties_test  the properties, and a fault that breaks each; hypothesis draws their cases
 
-`python -m parity_tests.this_library.properties` checks them on 100,000 new cases.
+    python -m pytest -n 4 -m "" parity_tests/this_library/properties --hypothesis-profile many
+
+checks them on 100,000 new cases.
 """

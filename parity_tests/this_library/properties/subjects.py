@@ -1,4 +1,4 @@
-"""The functions, modules and models whose properties are checked, and numbers drawn for them.
+"""The functions, modules and models whose properties are checked, and how they run.
 
 Every axis of an array has a letter (those of `jax_attn`'s glossary). So a property can say "delete these keys" and mean
 every array that has an axis K, including gradients and the directions of the differentiation.
@@ -6,19 +6,16 @@ every array that has an axis K, including gradients and the directions of the di
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from typing import Any, Literal
+from functools import cache, cached_property, partial
+from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 import jax_attn
-import torch_ref
-from parity_tests.this_library.sides import linen_module
-from parity_tests.your_port.measure.case import Case, Variant
-from parity_tests.your_port.measure.jax_side import Transform, jax_function, run_jax
-from parity_tests.your_port.measure.numbers import given_numbers, rounded
-from parity_tests.your_port.measure.torch_side import run_torch, torch_function, torch_module
+from parity_tests.your_port.measure.jax_side import Applied, Transform
 
 SIZES = {"B": 3, "Q": 2, "D": 4, "E": 6, "V": 3, "H": 4, "N": 6, "h": 2}
 LONG, SHORT = 5, 3
@@ -26,14 +23,16 @@ LONG, SHORT = 5, 3
 VOCAB = 9
 """Ids of tokens; the last occurs in padding only."""
 
-Side = Literal["jax_attn", "torch_ref"]
+DISCRETE = ("tokens", "targets", "labels", "valid_lens", "source_lens")
+"""The inputs that are ids or lengths."""
+
 Letters = Mapping[str, str]
 Arrays = Mapping[str, np.ndarray]
 Edit = Callable[[str, np.ndarray, int], np.ndarray]
 """(name, array, position of an axis) -> array."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Subject:
     """A function or a module, and the letters of its arrays' axes."""
 
@@ -42,12 +41,12 @@ class Subject:
     """By argument. `valid_lens` and `mask` say which positions count; without them all do."""
     results: Letters
     """In the order in which `call` returns them."""
-    call: Callable[[Any, Any, Any], Any]
-    """(library, module or None, inputs) -> results."""
+    call: Callable[[Any, Any], Any]
+    """(module or None, inputs) -> results."""
     positions: str = "K"
     """The letter of the axis that has padding."""
-    build: Callable[..., Any] | None = None
-    """library -> module; for JAX with a keyword `param_dtype`. None for a function."""
+    module: nn.Module | None = None
+    """None for a function."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Of letters that are not in SIZES, or differ."""
     masked: float = 0.0
@@ -56,29 +55,15 @@ class Subject:
     """Whether an empty row weighs all values alike."""
 
     @cached_property
-    def case(self) -> Case:
-        """The two sides, for the harness."""
-
-        def call(library: Any, module: Any, inputs: Any) -> tuple[Any, ...]:
-            results = self.call(library, module, inputs)
-            return results if isinstance(results, tuple) else (results,)
-
-        build, outputs = self.build, tuple(self.results)
-        if build is None:
-            torch_side = torch_function(lambda inputs, _: call(torch_ref, None, inputs))
-            return Case(
-                self.name, (), torch_side, jax_function(lambda inputs, _: call(jax_attn, None, inputs)), outputs
-            )
-        jax_side = linen_module(lambda _, dtype: build(jax_attn, param_dtype=dtype), partial(call, jax_attn))
-        return Case(
-            self.name, (), torch_module(lambda *_: build(torch_ref), partial(call, torch_ref)), jax_side, outputs
-        )
-
-    @cached_property
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The parameters' shapes, by PyTorch name."""
-        parameters = () if self.build is None else self.build(torch_ref).named_parameters()
-        return {name: tuple(x.shape) for name, x in parameters}
+        """The parameters' shapes, by path."""
+        if self.module is None:
+            return {}
+        dtypes = {"mask": bool, **dict.fromkeys(DISCRETE, np.int32)}
+        inputs = {name: np.ones(self.shape(x, LONG), dtypes.get(name, np.float32)) for name, x in self.inputs.items()}
+        init = partial(self.module.init, jax.random.key(0), method=self.call)
+        params = jax.eval_shape(init, jax.device_put(inputs)).get("params", {})
+        return {name: leaf.shape for name, leaf in flatten_dict(params, sep=".").items()}
 
     @property
     def hides(self) -> bool:
@@ -101,26 +86,26 @@ class Subject:
 
 @dataclass(frozen=True)
 class Sample:
-    """The numbers of one case: floats in float64, which each side rounds to `dtype`."""
+    """The numbers of one case: floats in float64, which are rounded to `dtype` where they run."""
 
     subject: Subject
     inputs: Arrays
     directions: Arrays
     """For each result, the fixed direction along which it is differentiated."""
     weights: Arrays
-    """Parameters by PyTorch name."""
+    """Parameters by path."""
     dtype: str = "float64"
 
-    def run(self, side: Side, transform: Transform = jax.jit) -> dict[str, np.ndarray]:
-        """Compute the results and `gradient of` each input and weight, as float64; `transform` is for JAX's program."""
-        case, variant = self.subject.case, Variant(self.subject.name, self.inputs)
-        directions = {name: rounded(x, self.dtype) for name, x in self.directions.items()}
-        numbers = given_numbers(case, self.inputs, self.weights, lambda name, _: directions[name], self.dtype)
-        if side == "torch_ref":
-            run = run_torch(case, variant, numbers, self.dtype)
-        else:
-            run = run_jax(case, variant, numbers, self.dtype, directions, transform)
-        return {name: x.astype(np.float64) for name, x in run.tensors.items() if x is not None}
+    def run(self, transform: Transform = jax.jit) -> dict[str, np.ndarray]:
+        """Compute the results and `gradient of` each input and weight, as float64."""
+        with jax.enable_x64(self.dtype == "float64"):
+            moved = {name: x.astype(self.dtype) for name, x in self.inputs.items() if x.dtype.kind == "f"}
+            fixed = {name: x for name, x in self.inputs.items() if name not in moved}
+            weights, directions = (
+                {name: x.astype(self.dtype) for name, x in arrays.items()} for arrays in (self.weights, self.directions)
+            )
+            found = program_of(self.subject, transform)(*jax.device_put((weights, moved, fixed, directions)))
+            return {name: np.asarray(x, np.float64) for name, x in found.items()}
 
     def edit(self, letter: str, edit: Edit) -> "Sample":
         """Edit every input and direction that has the axis `letter`."""
@@ -138,7 +123,7 @@ class Sample:
 
     @property
     def counts(self) -> np.ndarray:
-        """What lengths and mask allow, `[B, Q, K]` or `[B, T]`: written independently of both libraries."""
+        """What lengths and mask allow, `[B, Q, K]` or `[B, T]`: written independently of the library."""
         allowed: np.ndarray = np.arange(self.length) < self.inputs["valid_lens"][:, None]
         mask = self.inputs.get("mask")
         if mask is None:
@@ -158,43 +143,51 @@ class Sample:
         return np.broadcast_to(unseen.reshape(unseen.shape + (1,) * (len(letters) - 2)), self.inputs[name].shape)
 
 
-def draw_sample(
-    subject: Subject,
-    rng: np.random.Generator,
-    dtype: str = "float64",
-    length: int = LONG,
-    lens: np.ndarray | None = None,
-) -> Sample:
-    """Draw a case's numbers: ties and zeros among normal ones, lengths from 0, and in half of the cases a mask."""
-    scale, special = rng.choice([0.1, 1.0, 3.0]), np.array([0.0, 0.0, *rng.uniform(-1, 1, 2), rng.choice([-1.0, 1.0])])
-    lens = rng.integers(0, LONG + 1, SIZES["B"]) if lens is None else lens
-    density = rng.choice([0.2, 0.5, 0.8, 1.0, 1.0, 1.0])
+@cache
+def program_of(subject: Subject, transform: Transform) -> Callable[..., dict[str, Any]]:
+    """Make the program (weights, floating inputs, other inputs, directions) -> results and gradients, by name."""
 
-    def draw(name: str, shape: tuple[int, ...]) -> np.ndarray:
-        if name == "mask":
-            return rng.random(shape) < density
-        if name in ("tokens", "targets", "labels"):
-            return rng.integers(0, SIZES["N"] if name == "labels" else VOCAB - 1, shape).astype(np.int32)
-        if name in ("valid_lens", "source_lens"):
-            return np.minimum(lens, length).astype(np.int32)
-        return np.where(rng.random(shape) < 0.25, rng.choice(special, shape), rng.normal(size=shape)) * scale
+    def program(weights: Any, moved: Any, fixed: Any, directions: Any) -> dict[str, Any]:
+        def compute(weights: Any, moved: Any) -> Any:
+            module = subject.module and Applied(subject.module, {"params": unflatten_dict(weights, sep=".")})
+            results = subject.call(module, {**moved, **fixed})
+            return dict(zip(subject.results, results if isinstance(results, tuple) else (results,), strict=True))
 
-    inputs = {name: draw(name, subject.shape(letters, length)) for name, letters in subject.inputs.items()}
-    directions = {name: rng.normal(size=subject.shape(letters, length)) for name, letters in subject.results.items()}
-    weights = {name: rng.normal(size=shape) * 0.5 for name, shape in subject.weight_shapes.items()}
-    return Sample(subject, inputs, directions, weights, dtype)
+        results, pull_back = jax.vjp(compute, weights, moved)
+        gradients = pull_back({name: x.astype(results[name].dtype) for name, x in directions.items()})
+        return {**results, **{f"gradient of {name}": x for part in gradients for name, x in part.items()}}
+
+    return transform(program)
+
+
+@cache
+def over_examples(subject: Subject) -> Transform:
+    """Map the program for one example over the batch; what examples share has a gradient for each of them."""
+
+    def axes(names: Any, shared: int | None = None) -> dict[str, int | None]:
+        letters = {name: subject.letters(name) for name in names}
+        return {name: found.index("B") if "B" in found else shared for name, found in letters.items()}
+
+    def transform(program: Callable[..., Any]) -> Callable[..., Any]:
+        def run(weights: Any, moved: Any, fixed: Any, directions: Any) -> Any:
+            gradients = [f"gradient of {name}" for name in (*weights, *moved)]
+            out_axes = axes([*directions, *gradients], shared=0)
+            return jax.vmap(program, (None, axes(moved), axes(fixed), axes(directions)), out_axes)(
+                weights, moved, fixed, directions
+            )
+
+        return jax.jit(run)
+
+    return transform
 
 
 # The subjects
 
 
 def _function(name: str, inputs: Letters, results: Letters, title: str = "", **more: Any) -> Subject:
-    """A function of both libraries; `options` are its keywords."""
+    """Make the subject of a function; `options` are its keywords."""
     options = more.pop("options", {})
-
-    def call(library: Any, _: Any, inputs: Any) -> Any:
-        return getattr(library, name)(**inputs, **options)
-
+    call = lambda _, inputs: getattr(jax_attn, name)(**inputs, **options)  # noqa: E731
     return Subject(f"{name}{title}", inputs, results, call, **more)
 
 
@@ -217,20 +210,14 @@ def _functions() -> list[Subject]:
     ]
 
 
-def _attention(name: str, key: str = "D", torch_sizes: str = "", **options: Any) -> Subject:
-    """`torch_sizes` are the letters of the sizes that PyTorch's module must be given."""
+def _attention(name: str, key: str = "D", **options: Any) -> Subject:
     uniform, heads = options.get("empty_row") == "uniform", name == "MultiHeadAttention"
-    sizes = {f"{argument}_size": SIZES[x] for argument, x in zip(("query", "key", "value"), torch_sizes, strict=False)}
-
-    def build(library: Any, **dtype: Any) -> Any:
-        return getattr(library, name)(**options, **(sizes if library is torch_ref else dtype))
-
     return Subject(
         name + ", uniform" * uniform,
         {"queries": "BQD", "keys": f"BK{key}", "values": "BKV", "valid_lens": "B", "mask": "BQK"},
         {"context": "BQH" if heads else "BQV", "weights": "BhQK" if heads else "BQK"},
-        lambda library, module, inputs: module(**inputs),
-        build=build,
+        lambda module, inputs: module(**inputs),
+        module=getattr(jax_attn, name)(**options),
         uniform=uniform,
     )
 
@@ -239,10 +226,10 @@ def _attentions() -> list[Subject]:
     return [
         _attention("DotProductAttention"),
         _attention("GaussianAttention"),
-        _attention("BilinearAttention", "E", "DE"),
-        _attention("AdditiveAttention", "E", "DE", num_hiddens=5),
-        _attention("MultiHeadAttention", "E", "DEV", num_hiddens=4, num_heads=SIZES["h"]),
-        _attention("AdditiveAttention", "E", "DE", num_hiddens=5, empty_row="uniform"),
+        _attention("BilinearAttention", "E"),
+        _attention("AdditiveAttention", "E", num_hiddens=5),
+        _attention("MultiHeadAttention", "E", num_hiddens=4, num_heads=SIZES["h"]),
+        _attention("AdditiveAttention", "E", num_hiddens=5, empty_row="uniform"),
     ]
 
 
@@ -251,15 +238,12 @@ def _flat(outputs: Any, state: Any) -> tuple[Any, ...]:
 
 
 def _recurrent(name: str, title: str, layers: int, directions: int) -> Subject:
-    parts, options = ("h", "c") if name == "LSTM" else ("h",), {"num_layers": layers, "bidirectional": directions == 2}
+    parts = ("h", "c") if name == "LSTM" else ("h",)
+    options = {"num_hiddens": SIZES["H"], "num_layers": layers, "bidirectional": directions == 2}
 
-    def call(library: Any, module: Any, inputs: Any) -> Any:
+    def call(module: Any, inputs: Any) -> Any:
         state = (inputs["h"], inputs["c"]) if "c" in inputs else inputs["h"]
         return _flat(*module(inputs["inputs"], inputs["valid_lens"], state))
-
-    def build(library: Any, **dtype: Any) -> Any:
-        sizes = (SIZES["D"], SIZES["H"]) if library is torch_ref else (SIZES["H"],)
-        return getattr(library, name)(*sizes, **options, **dtype)
 
     return Subject(
         f"{name}, {title}",
@@ -267,50 +251,46 @@ def _recurrent(name: str, title: str, layers: int, directions: int) -> Subject:
         {"outputs": "BTO", **{f"final {part}": "LBH" for part in parts}},
         call,
         "T",
-        build,
+        getattr(jax_attn, name)(**options),
         {"L": layers * directions, "O": directions * SIZES["H"]},
     )
 
 
 def _encoder() -> Subject:
-    def build(library: Any, **dtype: Any) -> Any:
-        return library.Seq2SeqEncoder(VOCAB, 3, SIZES["H"], cell="gru", bidirectional=True, **dtype)
-
-    def call(library: Any, module: Any, inputs: Any) -> Any:
+    def call(module: Any, inputs: Any) -> Any:
         return _flat(*module(inputs["tokens"], inputs["valid_lens"]))
 
+    module = jax_attn.Seq2SeqEncoder(VOCAB, 3, SIZES["H"], cell="gru", bidirectional=True)
     inputs, results = {"tokens": "BT", "valid_lens": "B"}, {"outputs": "BTO", "final h": "LBH"}
-    return Subject("Seq2SeqEncoder", inputs, results, call, "T", build, {"L": 2, "O": 2 * SIZES["H"]})
+    return Subject("Seq2SeqEncoder", inputs, results, call, "T", module, {"L": 2, "O": 2 * SIZES["H"]})
 
 
 def _loss(reduction: str, letters: str) -> Subject:
     inputs = {"logits": "BTN", "labels": "BT", "valid_lens": "B", "mask": "BT"}
     options = {"reduction": reduction, "label_smoothing": 0.1}
-    title = f", {reduction}"
-    return _function("masked_cross_entropy", inputs, {"loss": letters}, title, positions="T", options=options)
+    return _function(
+        "masked_cross_entropy", inputs, {"loss": letters}, f", {reduction}", positions="T", options=options
+    )
 
 
 def _translators() -> list[Subject]:
     """A whole model: its logits over sources with padding, and its loss over targets with padding."""
 
-    def logits(library: Any, module: Any, inputs: Any) -> Any:
+    def logits(module: Any, inputs: Any) -> Any:
         return module(inputs["tokens"], inputs["targets"], inputs["valid_lens"])
 
-    def loss(library: Any, module: Any, inputs: Any) -> Any:
+    def loss(module: Any, inputs: Any) -> Any:
         found, _ = module(inputs["tokens"], inputs["targets"], inputs["source_lens"])
-        return library.masked_cross_entropy(found, inputs["labels"], inputs["valid_lens"])
+        return jax_attn.masked_cross_entropy(found, inputs["labels"], inputs["valid_lens"])
 
-    def build(library: Any, **dtype: Any) -> Any:
-        sizes = (VOCAB, 3, SIZES["H"])
-        parts = library.Seq2SeqEncoder(*sizes, **dtype), library.Seq2SeqAttentionDecoder(*sizes, **dtype)
-        return library.EncoderDecoder(*parts)
-
+    sizes = (VOCAB, 3, SIZES["H"])
+    model = jax_attn.EncoderDecoder(jax_attn.Seq2SeqEncoder(*sizes), jax_attn.Seq2SeqAttentionDecoder(*sizes))
     sources = {"tokens": "BT", "valid_lens": "B", "targets": "BU"}
     targets = {"tokens": "BU", "source_lens": "B", "targets": "BT", "labels": "BT", "valid_lens": "B"}
-    sizes = {"U": 5, "n": VOCAB}
+    others = {"U": 5, "n": VOCAB}
     return [
-        Subject("EncoderDecoder", sources, {"logits": "BUn", "weights": "BUT"}, logits, "T", build, sizes),
-        Subject("EncoderDecoder, loss", targets, {"loss": ""}, loss, "T", build, sizes),
+        Subject("EncoderDecoder", sources, {"logits": "BUn", "weights": "BUT"}, logits, "T", model, others),
+        Subject("EncoderDecoder, loss", targets, {"loss": ""}, loss, "T", model, others),
     ]
 
 

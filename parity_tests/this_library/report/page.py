@@ -10,11 +10,11 @@ import jinja2
 
 from parity_tests.this_library.cases.twin_differences import NOT_THE_SAME
 from parity_tests.this_library.report.drift_plot import draw_drift
-from parity_tests.this_library.report.tables import FaultRow, TrainingRow
-from parity_tests.your_port.measure.tables import Row, share
+from parity_tests.this_library.report.tables import Results, TrainingRow
+from parity_tests.your_port.measure.tables import share
 
 
-def as_page(rows: Sequence[Row], trainings: Sequence[TrainingRow], faults: Sequence[FaultRow]) -> str:
+def as_page(results: Results) -> str:
     """Render the whole page as HTML."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("parity_tests.this_library.report", "."),
@@ -25,10 +25,8 @@ def as_page(rows: Sequence[Row], trainings: Sequence[TrainingRow], faults: Seque
     )
     environment.filters |= {"power": power, "share": share}
     return environment.get_template("page.html").render(
-        rows=rows,
-        faults=faults,
-        trainings=trainings,
-        drift=_as_svg([row for row in trainings if row.curves is not None]),
+        **results._asdict(),
+        drift=_as_svg([row for row in results.trainings if row.curves is not None]),
         differences=NOT_THE_SAME,
         packages={name: version(name) for name in ("jax", "flax", "optax", "torch", "numpy")},
         machine=f"Python {platform.python_version()}, {platform.system()} {platform.machine()}",

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 
 from parity_tests.this_library.report.page import as_page, power
-from parity_tests.this_library.report.tables import FaultRow, TrainingRow
+from parity_tests.this_library.report.tables import FaultRow, Results, TrainingRow
 from parity_tests.your_port.measure.tables import Row
 
 AGREES = Row("LSTM", "float64", 8, 106, 5e-16, 2e-15, 0.0, 9.0, 0.002, ())
@@ -38,7 +38,7 @@ def words(page: str) -> str:
 
 
 def test_what_agrees_is_said_to() -> None:
-    page = as_page([AGREES], [DRIFT], [CAUGHT])
+    page = as_page(Results([AGREES], [DRIFT], [CAUGHT]))
     text = words(page)
     assert "Everything agrees, and every planted fault was noticed." in text
     assert "1 of 1 planted faults caught" in text
@@ -48,7 +48,7 @@ def test_what_agrees_is_said_to() -> None:
 
 
 def test_what_failed_is_counted_and_quoted() -> None:
-    page = as_page([AGREES, FAILED], [APART], [CAUGHT, MISSED])
+    page = as_page(Results([AGREES, FAILED], [APART], [CAUGHT, MISSED]))
     text = words(page)
     assert "2 comparisons failed, and 1 planted faults went unnoticed" in text
     assert FAILED.failures[0] in text
@@ -56,7 +56,7 @@ def test_what_failed_is_counted_and_quoted() -> None:
 
 
 def test_nothing_is_fetched_from_elsewhere() -> None:
-    page = as_page([AGREES], [DRIFT], [])
+    page = as_page(Results([AGREES], [DRIFT], []))
     assert all(value is not None and value.startswith("#") for _, value in Text(page).fetching)
 
 

@@ -37,6 +37,19 @@ class FaultRow(NamedTuple):
     caught: bool
 
 
+class Results(NamedTuple):
+    """All that a run has found."""
+
+    rows: list[Row]
+    trainings: list[TrainingRow]
+    faults: list[FaultRow]
+
+    @property
+    def failed(self) -> int:
+        """How many comparisons failed."""
+        return sum(bool(row.failures) for row in self.rows) + sum(row.failed for row in self.trainings)
+
+
 def summarize_training(result: TrainingReport | Drift) -> TrainingRow:
     """Make the row of one training."""
     if isinstance(result, TrainingReport):
@@ -66,13 +79,13 @@ def as_fault_table(faults: Sequence[FaultRow]) -> Table:
     return layout_table("planted faults", ("fault", "planted in", "checked by", "caught"), cells)
 
 
-def as_json(rows: Sequence[Row], trainings: Sequence[TrainingRow], faults: Sequence[FaultRow]) -> dict[str, Any]:
+def as_json(results: Results) -> dict[str, Any]:
     """Make the same for programs."""
     return {
-        "cases": [row._asdict() for row in rows],
-        "training": [row._asdict() for row in trainings],
-        "failed": sum(bool(row.failures) for row in rows) + sum(row.failed for row in trainings),
-        "faults": [fault._asdict() for fault in faults],
-        "faults_planted": len(faults),
-        "faults_caught": sum(fault.caught for fault in faults),
+        "cases": [row._asdict() for row in results.rows],
+        "training": [row._asdict() for row in results.trainings],
+        "failed": results.failed,
+        "faults": [fault._asdict() for fault in results.faults],
+        "faults_planted": len(results.faults),
+        "faults_caught": sum(fault.caught for fault in results.faults),
     }

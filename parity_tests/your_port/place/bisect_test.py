@@ -14,7 +14,7 @@ from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEnco
 from parity_tests import Case, JaxSide, Variant, find_divergence, tap, torch_function, torch_module
 from parity_tests.this_library.cases import find_case
 from parity_tests.this_library.faults import Fault
-from parity_tests.this_library.faults.in_jax import gates_swapped
+from parity_tests.this_library.faults.table import swapped
 from parity_tests.this_library.sides import linen_module
 from parity_tests.your_port.measure.jax_side import forget_programs
 from parity_tests.your_port.place.pairing import align
@@ -114,7 +114,7 @@ def test_submodules_are_followed_call_by_call(module: type[nn.Module], tensor: s
 def test_swapped_gates_of_the_encoder_are_found_and_named() -> None:
     case = find_case("Seq2SeqEncoder")
     forget_programs()
-    with Fault("", case.name, "modules.recurrent:gru_step", gates_swapped(0, 1, 3)).planted():
+    with Fault("", case.name, swapped(1, 0, 2), "modules.recurrent:gru_step").planted():
         found = find_divergence(case, case.variants[-1])
     forget_programs()
     assert found is not None

@@ -1,14 +1,18 @@
-"""Our modules against PyTorch's own: `nn.LSTM`, `nn.GRU`, its attention and its cross entropy.
+"""Functions and modules of others, which compute the same as ours once the arguments are translated.
 
-They compute the same as ours once the arguments are translated:
+Ours against PyTorch's own (nn.LSTM and nn.GRU are what torch_ref's LSTM and GRU are made of):
 
-    nn.LSTM, nn.GRU                     lengths are a packed sequence; weights and state are ours, name by name
     F.scaled_dot_product_attention      `attn_mask` has our polarity (True = may attend); an empty row gives 0, as ours
     nn.MultiheadAttention               both its masks have the other polarity (True = hidden), the rows of
                                         `in_proj_weight` are those of W_q, W_k and W_v, and the weights of the heads are
                                         returned one by one with `average_attn_weights=False`
     F.cross_entropy                     the label −100 is what `mask` hides; "mean" is over the others, our "tokens";
                                         `label_smoothing` is ours
+
+Functions of JAX and Optax against torch_ref, with which ours are compared too:
+
+    jax.nn.dot_product_attention        `[B, T, heads, D]`; True = may attend; an empty row is empty_row="uniform"
+    optax                               has neither lengths nor mask: what does not count is removed afterwards
 
 `twin_differences` lists where they differ. Their inputs are finite: only our modules allow NaN where nothing attends.
 """
@@ -18,13 +22,15 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import torch
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import jax_attn
+import torch_ref
 from parity_tests.this_library.cases.functional import ints
 from parity_tests.this_library.cases.modules import size
 from parity_tests.this_library.sides import linen_module
@@ -34,59 +40,7 @@ from parity_tests.your_port.measure.torch_side import torch_function, torch_modu
 
 WIDE, ONCE = ("float64", "float32"), ("float64",)
 
-# nn.LSTM and nn.GRU
-
-TIME, FEATURES, HIDDEN = 5, 3, 4
-
-
-def recurrent_inputs(seed: str, name: str, layers: int, both: bool) -> dict[str, Any]:
-    """Draw inputs, lengths and a state."""
-    rng = random_for(seed, str(layers), str(both))
-    h, c = (rng.normal(size=(layers * (1 + both), 3, HIDDEN)) for _ in range(2))
-    inputs = rng.normal(size=(3, TIME, FEATURES))
-    return {"inputs": inputs, "valid_lens": ints(2, TIME, 1), "initial_state": (h, c) if name == "LSTM" else h}
-
-
-def recurrent_variants(name: str) -> Iterator[Variant]:
-    """Run packed and at full length, from a given state and from none."""
-    for layers, both, biased in ((1, False, True), (2, True, True), (3, False, False)):
-        inputs = recurrent_inputs(name, name, layers, both)
-        options = {"num_layers": layers, "bidirectional": both, "use_bias": biased}
-        words = f"{layers} layers, {'both directions' if both else 'forward'}, {'biases' if biased else 'no biases'}"
-        dtypes = DTYPES if both else ONCE
-        yield Variant(f"{words}, packed", inputs, options, dtypes=dtypes, slow=layers == 3)
-        full = {**inputs, "valid_lens": ints(*[TIME] * 3)}
-        yield Variant(f"{words}, full length", full, options, dtypes=dtypes, slow=layers > 1)
-        nothing = {**inputs, "valid_lens": None, "initial_state": None}
-        yield Variant(f"{words}, no lengths, no state", nothing, options, dtypes=ONCE, slow=layers > 1)
-
-
-def torch_recurrent(name: str, options: Any, inputs: Any) -> Any:
-    sizes, both = (size(inputs, "inputs"), HIDDEN, options["num_layers"]), options["bidirectional"]
-    return getattr(torch.nn, name)(*sizes, bias=options["use_bias"], batch_first=True, bidirectional=both)
-
-
-def run_library(module: Any, inputs: Any) -> Any:
-    """Call nn.LSTM or nn.GRU, over a packed sequence wherever there is padding."""
-    x, lens, state = inputs["inputs"], inputs["valid_lens"], inputs["initial_state"]
-    if lens is None or bool((lens == x.shape[1]).all()):
-        return module(x, state)
-    packed, state = module(pack_padded_sequence(x, lens, batch_first=True, enforce_sorted=False), state)
-    return pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])[0], state
-
-
-def recurrent_case(name: str) -> Case:
-    return Case(
-        f"{name} (nn.{name})",
-        tuple(recurrent_variants(name)),
-        torch_module(lambda options, inputs: torch_recurrent(name, options, inputs), run_library),
-        linen_module(lambda options, dtype: getattr(jax_attn, name)(HIDDEN, **options, param_dtype=dtype)),
-        ("outputs", "state"),
-        slow_dtypes=("float32", "bfloat16"),
-    )
-
-
-# F.scaled_dot_product_attention
+# F.scaled_dot_product_attention and jax.nn.dot_product_attention
 
 
 def dot_product_variants(seed: str, dtypes: tuple[str, ...]) -> Iterator[Variant]:
@@ -116,6 +70,14 @@ def torch_dot_product(inputs: Any, options: Any) -> Any:
     return F.scaled_dot_product_attention(*arrays, is_causal=options["causal"], scale=scale)
 
 
+def jax_nn_dot_product(inputs: Any, options: Any) -> Any:
+    lens, scale = inputs["valid_lens"], None if options["scaled"] else 1.0
+    lens = None if lens is None else lens.astype(jnp.int32)
+    masks = {"mask": inputs["mask"], "is_causal": options["causal"], "key_value_seq_lengths": lens}
+    arrays = (inputs[name].swapaxes(1, 2) for name in ("queries", "keys", "values"))
+    return jax.nn.dot_product_attention(*arrays, **masks, scale=scale).swapaxes(1, 2)
+
+
 def our_dot_product(library: Any, module: Any, inputs: Any, options: Any) -> Any:
     """Call the dot-product attention of either library."""
     queries, keys, lens, mask = (inputs[name] for name in ("queries", "keys", "valid_lens", "mask"))
@@ -125,9 +87,14 @@ def our_dot_product(library: Any, module: Any, inputs: Any, options: Any) -> Any
     return module(queries, keys, inputs["values"], lens, mask)[0]
 
 
-def jax_dot_product(inputs: Any, options: Any) -> Any:
+def in_jax_attn(inputs: Any, options: Any) -> Any:
     module = jax_attn.DotProductAttention(scaled=options["scaled"])
     return our_dot_product(jax_attn, partial(module.apply, {}, return_weights=False), inputs, options)
+
+
+def in_torch_ref(inputs: Any, options: Any) -> Any:
+    module = torch_ref.DotProductAttention(scaled=options["scaled"], empty_row="uniform")
+    return our_dot_product(torch_ref, module, inputs, options)
 
 
 # nn.MultiheadAttention
@@ -164,25 +131,21 @@ def run_multi_head(module: Any, inputs: Any) -> Any:
     return module(*arrays, attn_mask=hidden, average_attn_weights=False)
 
 
-def split_projections(weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Name the weights of nn.MultiheadAttention as ours."""
-    if "in_proj_weight" in weights:
-        projections = jnp.split(weights["in_proj_weight"], 3)
-    else:
-        projections = [weights[f"{name}_proj_weight"] for name in "qkv"]
-    ours = dict(zip(("W_q.weight", "W_k.weight", "W_v.weight"), projections, strict=True))
-    if "in_proj_bias" in weights:
-        ours |= zip(("W_q.bias", "W_k.bias", "W_v.bias"), jnp.split(weights["in_proj_bias"], 3), strict=True)
-    outer = {name: value for name, value in weights.items() if name.startswith("out_proj.")}
-    return ours | {name.replace("out_proj", "W_o"): value for name, value in outer.items()}
-
-
 def jax_multi_head() -> JaxSide:
     ours = linen_module(lambda options, dtype: jax_attn.MultiHeadAttention(**options, param_dtype=dtype))
     return JaxSide(lambda weights, inputs, options: ours.call(split_projections(weights), inputs, options))
 
 
-# F.cross_entropy
+def split_projections(weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Name the weights of nn.MultiheadAttention as ours."""
+    ours = {name.replace("out_proj", "W_o"): x for name, x in weights.items() if name.startswith("out_proj")}
+    packed = {kind: weights[f"in_proj_{kind}"] for kind in ("weight", "bias") if f"in_proj_{kind}" in weights}
+    for kind, x in packed.items():
+        ours |= zip((f"W_{letter}.{kind}" for letter in "qkv"), jnp.split(x, 3), strict=True)
+    return ours | {f"W_{x}.weight": weights[f"{x}_proj_weight"] for x in "qkv" if f"{x}_proj_weight" in weights}
+
+
+# F.cross_entropy and Optax
 
 
 def loss_variants() -> Iterator[Variant]:
@@ -208,20 +171,37 @@ def torch_cross_entropy(inputs: Any, options: Any) -> Any:
     return loss.reshape(labels.shape) if how == "none" else loss.reshape(labels.shape).mean(-1)
 
 
+def optax_cross_entropy(inputs: Any, options: Any) -> Any:
+    logits, counts, smoothing = inputs["logits"], inputs["labels"] != -100, options["label_smoothing"]
+    labels = jnp.where(counts, inputs["labels"], 0)
+    if smoothing:
+        targets = optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype), smoothing)
+        losses = optax.softmax_cross_entropy(logits, targets)
+    else:
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    losses = jnp.where(counts, losses, 0)
+    means = {"tokens": lambda: losses.sum() / counts.sum(), "sentences": lambda: losses.mean(-1)}
+    return means.get(options["reduction"], lambda: losses)()
+
+
 def our_cross_entropy(library: Any, inputs: Any, options: Any) -> Any:
     """Call the cross entropy of either library, with −100 as what the mask hides."""
     labels = inputs["labels"]
     return library.masked_cross_entropy(inputs["logits"], labels, mask=labels != -100, **options)
 
 
-TORCH_TWIN_CASES = (
-    recurrent_case("LSTM"),
-    recurrent_case("GRU"),
+TWIN_CASES = (
     Case(
         "DotProductAttention (F.scaled_dot_product_attention)",
         tuple(dot_product_variants("F.scaled_dot_product_attention", DTYPES)),
         torch_function(torch_dot_product),
-        jax_function(jax_dot_product),
+        jax_function(in_jax_attn),
+    ),
+    Case(
+        "DotProductAttention (jax.nn.dot_product_attention)",
+        tuple(dot_product_variants("jax.nn.dot_product_attention", ("float32", "bfloat16"))),
+        torch_function(in_torch_ref),
+        jax_function(jax_nn_dot_product),
     ),
     Case(
         "MultiHeadAttention (nn.MultiheadAttention)",
@@ -235,5 +215,11 @@ TORCH_TWIN_CASES = (
         tuple(loss_variants()),
         torch_function(torch_cross_entropy),
         jax_function(partial(our_cross_entropy, jax_attn)),
+    ),
+    Case(
+        "masked_cross_entropy (optax)",
+        tuple(loss_variants()),
+        torch_function(partial(our_cross_entropy, torch_ref)),
+        jax_function(optax_cross_entropy),
     ),
 )
