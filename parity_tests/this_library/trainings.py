@@ -35,7 +35,8 @@ import torch_ref
 from jax_attn import optim
 from parity_tests.this_library.sides import linen_module
 from parity_tests.your_port.measure.case import random_for
-from parity_tests.your_port.training.comparison import TrainingReport, compare_steps, tensor_errors
+from parity_tests.your_port.training.comparison import TrainingReport, compare_steps
+from parity_tests.your_port.training.errors import tensor_errors
 from parity_tests.your_port.training.sides import JaxTraining, TorchTraining
 from torch_ref.recipe import clip_gradients
 
