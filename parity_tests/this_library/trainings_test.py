@@ -25,7 +25,7 @@ from parity_tests.this_library.trainings import (
     reference,
     resynchronised,
 )
-from parity_tests.your_port.training.comparison import tensor_errors
+from parity_tests.your_port.training.errors import tensor_errors
 
 QUANTITIES = {"loss", "gradients", "norm", "clipped", "exp_avg", "exp_avg_sq", "parameters"}
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from train.config_file import NO_SETTINGS, read_settings
 from train.config import Config, ConfigError, ModelConfig, wrong_numbers
+from train.config_file import NO_SETTINGS, read_settings
 from train.data.dataset import Data, Vocabularies
 from train.data.vocabularies import FILES, load_vocabularies, save_vocabularies
 from train.data.vocabulary import Vocabulary

@@ -82,7 +82,8 @@ class RunRecorder:
         found = self.checkpoints.restore(like) if self.resume else None
         if self.resume and found is None:
             raise ConfigError(f"{self.folder.path} holds no checkpoint that can be used; start a new run")
-        lines = [] if found is None else self.folder.cut_metrics(found[1]["reports"], found[1].get("metrics_sha256"))
+        digest = None if found is None else found[1].pop("metrics_sha256", None)
+        lines = self.folder.cut_metrics(0 if found is None else found[1]["reports"], digest)
         self.reports = [Report(**line) for line in lines]
         last = self.reports[-1].step if self.reports else 0
         if self.folder.writes:

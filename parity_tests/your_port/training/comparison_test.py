@@ -374,6 +374,27 @@ def test_a_mistake_is_named_at_the_first_step_at_which_it_acts(
     assert len(str(report).splitlines()) <= 10
 
 
+def test_a_cause_that_is_found_in_float32_is_not_confirmed() -> None:
+    batches = [BATCHES[0]]
+    narrow = {name: x.float() for name, x in WEIGHTS.items()}
+    report = compare_training(torch_start, jax_start(Settings(rate=1e-3)), narrow, batches, 1, dtype="float32")
+    assert not report.divergence.confirmed
+    assert str(report).splitlines()[-1] == f"  explained by (in float32, not confirmed): {RATE_1.format(0.00025)}"
+
+
+def test_a_search_that_fails_leaves_the_verdict() -> None:
+    """A cause is confirmed from other weights; here PyTorch refuses them."""
+
+    def start(weights: Any) -> Any:
+        if not all((weights[name] == x).all() for name, x in WEIGHTS.items()):
+            raise ValueError("another model")
+        return torch_start(weights)
+
+    report = compare(Settings(clip="none"), start=start, steps=1)
+    assert report.divergence.quantity == "exp_avg"
+    assert report.notes == ("the search for a cause failed: ValueError: another model",)
+
+
 def test_dropout_left_on_is_named() -> None:
     report = compare(start=partial(torch_start, dropout=0.1), steps=1)
     cause = "PyTorch's first step gives another result when it is repeated: dropout is on, or something is drawn"

@@ -1,9 +1,9 @@
 """Run a training of either framework step by step, and record what each step computes under PyTorch's names."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.programs import draws_numbers
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES
 from parity_tests.your_port.measure.tree import flatten
 from parity_tests.your_port.weights.positions import Arrays, Layout
@@ -25,7 +26,10 @@ JaxStart = Callable[[Mapping[str, np.ndarray]], tuple[Any, Any, Callable[..., An
 
 MOMENTS = {"mu": ("exp_avg",), "nu": ("exp_avg_sq", "square_avg"), "trace": ("momentum_buffer",)}
 MOMENTS["sum_of_squares"] = ("sum",)
-"""Optax's names -> PyTorch's. Everything else in the optimiser's state has one name in both."""
+"""Optax's names -> PyTorch's. Everything else in the optimiser's state has one name in both.
+
+But the `trace` of Optax's RMSprop has the learning rate in it, and the momentum of PyTorch's has not.
+"""
 
 
 @contextmanager
@@ -68,6 +72,10 @@ class TorchTraining:
             self.records.append(self.run(self.batches[len(self.records)]))
         return self.records[number]
 
+    def anew(self, weights: Mapping[str, np.ndarray] | None = None, batches: Sequence[Any] = ()) -> "TorchTraining":
+        """Return the same training at its start, by default from the same weights."""
+        return TorchTraining(self.start, self.weights if weights is None else weights, batches, self.dtype)
+
     def before(self, number: int) -> Arrays:
         """Return the parameters before a step."""
         return self[number - 1]["parameters"] if number else {name: self.weights[name] for name in self.names.values()}
@@ -82,10 +90,10 @@ class TorchTraining:
         """Train on a batch; record what the step returns, the gradients, the optimiser's state and the parameters."""
         self.record = {}
         tensors = jax.tree.map(lambda x: torch.tensor(x) if isinstance(x, np.ndarray) else x, batch)
-        digest = _digest(tensors)
+        read = digest(tensors)
         with default_dtype(self.dtype):
             returned = dict(self.step(tensors))
-        if _digest(tensors) != digest:
+        if digest(tensors) != read:
             raise ValueError("PyTorch's step changes its batch in place; let it work on a copy")
         gradients = self.record.get("gradients", {})  # which came from the outputs back
         self.record["gradients"] = {name: gradients[name] for name in self.names.values() if name in gradients}
@@ -100,6 +108,10 @@ class TorchTraining:
                 if isinstance(value, torch.Tensor) and value.shape == parameter.shape and quantity != "step":
                     found.setdefault(quantity, {})[name] = _copy(value)
         return found | {"parameters": {name: _copy(parameter) for parameter, name in self.names.items()}}
+
+    def state_names(self) -> set[str]:
+        """Return the names of what the optimiser keeps."""
+        return {key for state in self.optimizer.state.values() for key in state}
 
     def _note_gradient(self, quantity: str, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
@@ -120,52 +132,81 @@ class JaxTraining:
 
     def __init__(self, start: JaxStart, in_torch: TorchTraining):
         weights, dtype = in_torch.weights, in_torch.dtype
+        self.start, self.scaled_trace = start, isinstance(in_torch.optimizer, torch.optim.RMSprop)
         self.wide, self.frozen = dtype == "float64", {name for p, name in in_torch.names.items() if not p.requires_grad}
         with jax.enable_x64(self.wide):
             started = start(dict(weights))
             if not (isinstance(started, tuple) and len(started) == 3):
                 raise TypeError("JAX's function must return (params, opt_state, step)")
-            *self.first, self.step = started
+            *self.first, self.first_step = started
         narrow = {leaf.dtype.name for leaf in jax.tree.leaves(self.first[0]) if leaf.dtype.kind == "f"} - {dtype}
         if narrow:
             raise TypeError(f"JAX's parameters are {', '.join(sorted(narrow))}; keep the weights' own dtype, {dtype}")
+        self.own: set[str] = set()
+        """The quantities that the step returns in another form than its state has them, such as a corrected average."""
         self.known: dict[Any, list[tuple[str, str]]] = {}
         self.layout = Layout(lambda weights: start(weights)[0], weights, in_torch.tied)
         self.restart()
 
-    def restart(self) -> None:
-        """Go back to the first step. The state is copied, since a step may donate its arguments."""
+    def restart(self, weights: Mapping[str, np.ndarray] | None = None) -> tuple[Record, tuple[int, ...]]:
+        """Go back to the first step, or start from other weights; return the first moments and counts.
+
+        The state is copied, since a step may donate its arguments.
+        """
         with jax.enable_x64(self.wide):
-            self.params, self.opt_state = jax.tree.map(_new, tuple(self.first))
+            (*first, self.step) = (*self.first, self.first_step) if weights is None else self.start(dict(weights))
+            self.params, self.opt_state = jax.tree.map(_new, tuple(first))
+            counts = {
+                int(x) for x in map(np.asarray, jax.tree.leaves(self.opt_state)) if x.dtype.kind == "i" and x.ndim == 0
+            }
+        return self._state(), tuple(sorted(counts - {0}))
 
     def run(self, batch: Any) -> Record:
         """Train on a batch; record what the step returns, the moments that the state holds, and the parameters."""
         with jax.enable_x64(self.wide):
             self.params, self.opt_state, returned = self.step(self.params, self.opt_state, batch)
+        read = {quantity: self._read(quantity, value) for quantity, value in returned.items()}
+        parameters = self._read("parameters", self.params)
+        state = self._state()
+        self.own = {q for q in read.keys() & state.keys() if _differ(read[q], state[q])}
+        return state | read | {"parameters": parameters} | self._copies(parameters)
+
+    def _state(self) -> Record:
+        """Return the moments that the optimiser's state holds."""
         record: Record = {}
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.opt_state):
-            for quantity, parameter in self._moments(path):
+            for quantity, parameter in self._moments(path, leaf):
                 record.setdefault(quantity, {})[parameter] = np.asarray(leaf)
-        record = {quantity: self.layout.to_torch(leaves) for quantity, leaves in record.items()}
-        record |= {quantity: self._read(quantity, value) for quantity, value in returned.items()}
-        moved = {q: {name: x for name, x in xs.items() if name not in self.frozen} for q, xs in record.items()}
-        return moved | {"parameters": self._read("parameters", self.params)}
+        return {quantity: self._trained(self.layout.to_torch(leaves)) for quantity, leaves in record.items()}
+
+    def _trained(self, arrays: Arrays) -> Arrays:
+        """Leave out what belongs to frozen parameters: PyTorch has no gradients of them, and no moments."""
+        return {name: x for name, x in arrays.items() if name not in self.frozen}
+
+    def _copies(self, parameters: Arrays) -> Record:
+        """Return the parameters of which JAX holds copies that differ, each with what it differs by."""
+        means = self.layout.to_jax(parameters)
+        leaves = {jax.tree_util.keystr(path): x for path, x in jax.tree_util.tree_leaves_with_path(self.params)}
+        apart = {path: np.abs(np.asarray(leaves[path]) - mean) for path, mean in means.items()}
+        apart = self.layout.to_torch(apart) if any(x.any() for x in apart.values()) else {}
+        copies = {name: parameters[name] + x for name, x in apart.items() if x.any() and name in parameters}
+        return {"copies": copies} if copies else {}
 
     def draws(self, batch: Any) -> bool:
         """Whether the step draws random numbers, as dropout does; False where it cannot be traced."""
         with jax.enable_x64(self.wide):
             try:
-                program = str(jax.make_jaxpr(lambda params, state: self.step(params, state, batch))(*self.first))
+                program = jax.make_jaxpr(lambda params, state: self.step(params, state, batch))(*self.first)
             except TypeError:  # it needs the values of its arguments
                 return False
-        return "random_bits" in program or "threefry" in program
+        return draws_numbers(program)
 
     def take_over(self, record: Record) -> None:
         """Go on from the parameters and moments that PyTorch has after as many steps."""
         given = {
             quantity: self.layout.to_jax(arrays)
             for quantity, arrays in record.items()
-            if arrays.keys() <= self.layout.shapes.keys()
+            if arrays.keys() <= self.layout.shapes.keys() and quantity not in self.own
         }
 
         def put(path: Any, leaf: Any, quantities: list[tuple[str, str]]) -> Any:
@@ -177,35 +218,44 @@ class JaxTraining:
 
         with jax.enable_x64(self.wide):
             self.params = jax.tree_util.tree_map_with_path(parameter, self.params)
-            self.opt_state = jax.tree_util.tree_map_with_path(lambda p, x: put(p, x, self._moments(p)), self.opt_state)
+            self.opt_state = jax.tree_util.tree_map_with_path(
+                lambda p, x: put(p, x, self._moments(p, x)), self.opt_state
+            )
 
-    def _moments(self, path: tuple[Any, ...]) -> list[tuple[str, str]]:
+    def _moments(self, path: tuple[Any, ...], leaf: Any) -> list[tuple[str, str]]:
         """PyTorch's names of a leaf of the optimiser's state that belongs to a parameter, and that parameter's path."""
         if path not in self.known:
-            self.known[path] = self._find_moments(path)
+            self.known[path] = self._find_moments(path, np.shape(leaf))
         return self.known[path]
 
-    def _find_moments(self, path: tuple[Any, ...]) -> list[tuple[str, str]]:
+    def _find_moments(self, path: tuple[Any, ...], shape: tuple[int, ...]) -> list[tuple[str, str]]:
         for at, key in enumerate(path):
             parameter, name = jax.tree_util.keystr(path[at + 1 :]), getattr(key, "name", getattr(key, "key", None))
             if parameter in self.layout.places and isinstance(name, str):
-                return [(quantity, parameter) for quantity in MOMENTS.get(name, (name,))]
+                known = () if name == "trace" and self.scaled_trace else MOMENTS.get(name, (name,))
+                return [(quantity, parameter) for quantity in known if self.layout.places[parameter].shape == shape]
         return []
 
     def _read(self, quantity: str, value: Any) -> Arrays:
         leaves = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(value)}
         if leaves and leaves.keys() <= self.layout.places.keys():
             arrays = {path: np.asarray(leaf) for path, leaf in leaves.items()}
-            return self.layout.to_torch(arrays, added=quantity in ("gradients", "clipped"))
+            is_gradient = quantity in ("gradients", "clipped")
+            found = self.layout.to_torch(arrays, added=is_gradient)
+            return self._trained(found) if is_gradient else found
         return _named(quantity, value, without=self.layout.others)
 
 
 def _named(quantity: str, value: Any, without: Sequence[str] = ()) -> Arrays:
     if quantity == "batch":
-        return {"": np.frombuffer(_digest(value), np.uint8)}
+        return {"": np.frombuffer(digest(value), np.uint8)}
     if not isinstance(value, Mapping):
         return {"": _copy(value)}
     return {name: _copy(x) for name, x in value.items() if x is not None}
+
+
+def _differ(a: Arrays, b: Arrays) -> bool:
+    return any(not np.array_equal(a[name], b[name]) for name in a.keys() & b.keys())
 
 
 def _new(x: Any) -> Any:
@@ -219,11 +269,18 @@ def _copy(value: Any) -> np.ndarray:
     return np.array(to_numpy(value.detach()) if isinstance(value, torch.Tensor) else value)
 
 
-def _digest(batch: Any) -> bytes:
-    """Hash the numbers of a batch, whichever framework holds them; integers of any width count as the same."""
-    seen = hashlib.sha256()
+def digest(batch: Any) -> bytes:
+    """Hash the numbers of a batch, whichever framework holds them: first as they stand, then its rows in any order.
+
+    Integers of any width count as the same.
+    """
+    whole, arrays = sha256(), dict[str, np.ndarray]()
     for name, leaf in sorted(flatten(batch)[0].items()):
         x = np.asarray(_copy(leaf))
         x = x.astype(np.float64 if x.dtype.kind == "f" else np.int64) if x.dtype.kind in "fiub" else x
-        seen.update(f"{name} {x.shape}".encode() + x.tobytes())
-    return seen.digest()
+        whole.update(f"{name} {x.shape}".encode() + x.tobytes())
+        arrays[name] = np.atleast_1d(x)
+    count = max((len(x) for x in arrays.values()), default=0)
+    by_row = [x for x in arrays.values() if len(x) == count]
+    rows = sorted(sha256(b"".join(x[row].tobytes() for x in by_row)).digest() for row in range(count))
+    return whole.digest() + sha256(b"".join(rows)).digest()

@@ -13,8 +13,7 @@ import numpy as np
 import optax
 import torch
 
-from parity_tests.your_port.cause.symptoms import report
-from parity_tests.your_port.training.comparison import compare_training
+from parity_tests.your_port.training.comparison import TrainingDivergence, compare_training
 from parity_tests.your_port.training.settings import MakeOptimizer, clip_to_norm
 
 BOUND = 1e-11
@@ -36,9 +35,9 @@ class UpdateDivergence:
 
     def __str__(self) -> str:
         size = f"error {self.error:.3g}, bound {BOUND:g}"
-        return report(
-            f"the optimisers differ in step {self.step} at {self.parameter}: {size}", self.symptoms, self.traps
-        )
+        where = f"the optimisers differ in step {self.step} at {self.parameter}: {size}"
+        place = TrainingDivergence(self.step, "parameters", self.parameter, self.error, (), self.symptoms, self.traps)
+        return "\n".join([where, *place.lines()])
 
 
 def find_update_divergence(

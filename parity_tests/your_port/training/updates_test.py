@@ -18,6 +18,14 @@ RATE = 1e-2
         (lambda p: torch.optim.SGD(p, RATE, momentum=0.9), optax.sgd(RATE, 0.9)),
         (lambda p: torch.optim.Adam(p, RATE), optax.adam(RATE)),
         (lambda p: torch.optim.AdamW(p, RATE), optax.adamw(RATE, weight_decay=1e-2)),
+        (lambda p: torch.optim.SGD(p, RATE, momentum=0.9, nesterov=True), optax.sgd(RATE, 0.9, nesterov=True)),
+        (
+            lambda p: torch.optim.RMSprop(p, RATE, momentum=0.9, centered=True),
+            optax.rmsprop(RATE, 0.99, momentum=0.9, centered=True, eps_in_sqrt=False),
+        ),
+        (lambda p: torch.optim.Adagrad(p, RATE, initial_accumulator_value=0.1, eps=0), optax.adagrad(RATE, eps=0)),
+        (lambda p: torch.optim.Adamax(p, RATE), optax.adamax(RATE)),
+        (lambda p: torch.optim.Adadelta(p, RATE), optax.adadelta(RATE, 0.9, 1e-6)),
     ],
 )
 def test_what_means_the_same_does_not_part(optimizer: Callable[..., Any], transformation: Any) -> None:
@@ -49,6 +57,31 @@ def test_what_means_the_same_does_not_part(optimizer: Callable[..., Any], transf
             optax.sgd(RATE, 0.9),
             "dampening is 0.0 in JAX, and 0.1 in PyTorch",
         ),
+        (
+            lambda p: torch.optim.NAdam(p, RATE),
+            optax.nadam(RATE),
+            "JAX takes the steps of optax.nadam, and PyTorch those of NAdam",
+        ),
+        (
+            lambda p: torch.optim.Adam(p, RATE, amsgrad=True),
+            optax.amsgrad(RATE),
+            "JAX takes the steps of optax.amsgrad, and PyTorch those of Adam",
+        ),
+        (
+            lambda p: torch.optim.RMSprop(p, RATE),
+            optax.rmsprop(RATE),
+            "epsilon is inside the root in JAX, and alpha is 0.9 in JAX, and 0.99 in PyTorch",
+        ),
+        (
+            lambda p: torch.optim.Adagrad(p, RATE),
+            optax.adagrad(RATE),
+            "eps_root is 1e-07 and eps is 0 in JAX, and sum starts from 0.1 in JAX",
+        ),
+        (
+            lambda p: torch.optim.SGD(p, RATE, momentum=0.9),
+            optax.sgd(RATE, 0.8),
+            "momentum is 0.8 in JAX, and 0.9 in PyTorch",
+        ),
     ],
 )
 def test_another_setting_is_named(optimizer: Callable[..., Any], transformation: Any, trap: str) -> None:
@@ -70,3 +103,20 @@ def test_another_rate_looks_like_a_factor_and_is_named() -> None:
     assert found is not None
     assert (found.step, found.traps) == (1, ("the learning rate is 0.03 in JAX and 0.01 in PyTorch at step 1",))
     assert found.symptoms[0].startswith("JAX's is 3 times PyTorch's")
+
+
+@pytest.mark.parametrize("transformation", [optax.lion(RATE), optax.adafactor(RATE), optax.lamb(RATE)])
+def test_an_optimiser_of_another_kind_has_no_cause(transformation: Any) -> None:
+    found = find_update_divergence(lambda p: torch.optim.Adam(p, RATE), transformation)
+    assert found is not None
+    assert found.traps == ()
+
+
+def test_causes_that_no_step_tells_apart_are_all_named() -> None:
+    clipped = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(RATE))
+    found = find_update_divergence(lambda p: torch.optim.Adam(p, RATE), clipped, shapes={"weight": (4, 3)})
+    assert str(found).splitlines()[-3:] == [
+        "  explained by any of these, which the steps do not tell apart:",
+        "    the norm of the gradients is clipped to 1 in JAX; PyTorch does not clip them",
+        "    the norm of each gradient on its own is clipped to 1 in JAX; PyTorch does not clip them",
+    ]

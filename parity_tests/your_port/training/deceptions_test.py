@@ -1,0 +1,548 @@
+"""Trainings made to deceive: what could pass as agreement, or be explained by what it is not."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import torch
+from torch import nn
+
+from parity_tests import compare_training
+
+VOCAB, WIDTH, ROWS, LENGTH, STEPS, RATE, DECAY = 7, 4, 4, 5, 6, 1e-2, 0.1
+
+
+class Net(nn.Module):
+    """Words, a layer, and the words' table again; a frozen bias, and a layer that is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.mix, self.head = nn.Embedding(VOCAB, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, VOCAB)
+        self.head.weight = self.tokens.weight
+        self.fixed, self.idle = nn.Parameter(torch.ones(VOCAB), requires_grad=False), nn.Linear(2, 2)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.mix(self.tokens(ids)))) + self.fixed
+
+
+def adamw(model: nn.Module) -> Any:
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], RATE, weight_decay=DECAY)
+
+
+def sgd(model: nn.Module) -> Any:
+    return torch.optim.SGD([p for p in model.parameters() if p.requires_grad], RATE)
+
+
+def adam(model: nn.Module) -> Any:
+    return torch.optim.Adam([p for p in model.parameters() if p.requires_grad], RATE)
+
+
+def torch_start(
+    weights: Any, optimizer: Any = adamw, clip: float = 0.0, schedule: Any = None, pieces: int = 1, average: Any = None
+) -> Any:
+    model = Net()
+    model.load_state_dict(weights)
+    optim = optimizer(model)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optim, schedule or (lambda step: 1.0))
+    averaged = {name: p.detach().clone() for name, p in model.named_parameters()} if average else {}
+
+    def step(batch: Any) -> Any:
+        optim.zero_grad()
+        total = 0.0
+        for ids, labels in zip(batch["ids"].chunk(pieces), batch["labels"].chunk(pieces), strict=True):
+            loss = nn.functional.cross_entropy(model(ids).flatten(0, 1), labels.flatten()) / pieces
+            loss.backward()
+            total += loss.detach()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optim.step()
+        scheduler.step()
+        for name, p in model.named_parameters() if average else ():
+            averaged[name].lerp_(p.detach(), 1 - average)
+        return {"loss": total, "batch": batch} | ({"ema": averaged} if average else {})
+
+    return model, optim, step
+
+
+@dataclass(frozen=True)
+class Jax:
+    """How JAX trains."""
+
+    transformation: Any
+    untied: bool = False
+    loss: Callable[[Any], Any] = lambda losses: losses.mean()
+    of_gradients: Callable[[Any], Any] = lambda gradients: gradients
+    read: Callable[[Any], Any] = lambda batch: batch
+    pieces: Callable[[Any], Any] = lambda batch: [batch]
+    returns: tuple[str, ...] = ("loss", "gradients", "batch")
+    started: Callable[[Any], Any] = lambda state: state
+    average: Any = None
+
+
+def forward(params: Any, ids: Any) -> Any:
+    hidden = jnp.tanh(params["tokens"][ids] @ params["mix"]["kernel"] + params["mix"]["bias"])
+    return hidden @ params.get("table", params["tokens"]).T + params["head"] + jax.lax.stop_gradient(params["fixed"])
+
+
+def jax_start(weights: Mapping[str, np.ndarray], how: Jax) -> Any:
+    w = {name: jnp.asarray(x) for name, x in weights.items()}
+    params = {
+        "tokens": w["tokens.weight"],
+        "mix": {"kernel": w["mix.weight"].T, "bias": w["mix.bias"]},
+        "head": w["head.bias"],
+        "fixed": w["fixed"],
+        "idle": {"kernel": w["idle.weight"].T, "bias": w["idle.bias"]},
+    } | ({"table": w["head.weight"]} if how.untied else {})
+    state = {"optimizer": how.started(how.transformation.init(params))}
+    if how.average:
+        state["ema"] = how.average.init(params)
+    return params, state, jax_step(how)
+
+
+@cache
+def jax_step(how: Jax) -> Any:
+    def loss_of(params: Any, batch: Any) -> Any:
+        logits = forward(params, batch["ids"])
+        return how.loss(optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"]))
+
+    @jax.jit
+    def step(params: Any, state: Any, batch: Any) -> Any:
+        read = how.read(batch)
+        parts = [jax.value_and_grad(loss_of)(params, part) for part in how.pieces(read)]
+        loss, gradients = jax.tree.map(lambda *xs: sum(xs) / len(xs), *parts)
+        gradients = how.of_gradients(gradients)
+        updates, optimizer = how.transformation.update(gradients, state["optimizer"], params)
+        params, state = optax.apply_updates(params, updates), {**state, "optimizer": optimizer}
+        values = {"loss": loss, "gradients": gradients, "batch": read}
+        if how.average:
+            values["ema"], state["ema"] = how.average.update(params, state["ema"])
+        return params, state, {name: values[name] for name in (*how.returns, *(["ema"] if how.average else []))}
+
+    return step
+
+
+RNG = np.random.default_rng(0)
+BATCHES = [{"ids": ids[:, :-1], "labels": ids[:, 1:]} for ids in RNG.integers(0, VOCAB, (STEPS, ROWS, LENGTH + 1))]
+with torch.random.fork_rng():
+    torch.manual_seed(0)
+    WEIGHTS = Net().state_dict()
+
+
+def verdict(how: Jax, resync: bool = True, steps: int = STEPS, weights: Any = WEIGHTS, **in_torch: Any) -> str:
+    start = partial(torch_start, **in_torch)
+    return str(compare_training(start, partial(jax_start, how=how), weights, BATCHES[:steps], steps, resync))
+
+
+def decayed(mask: Callable[[str, Any], bool]) -> Any:
+    """AdamW that decays the parameters of which `mask` (path, array) says so."""
+
+    def tree(params: Any) -> Any:
+        return jax.tree_util.tree_map_with_path(lambda path, x: mask(jax.tree_util.keystr(path), x), params)
+
+    return optax.adamw(RATE, weight_decay=DECAY, mask=tree)
+
+
+def is_trained(path: str, _: Any) -> bool:
+    return "fixed" not in path and "idle" not in path
+
+
+def by_groups(model: nn.Module) -> Any:
+    """AdamW that decays matrices alone."""
+    matrices, vectors = ([p for p in model.parameters() if p.requires_grad and (p.dim() > 1) == m] for m in (1, 0))
+    return torch.optim.AdamW([{"params": matrices}, {"params": vectors, "weight_decay": 0.0}], RATE, weight_decay=DECAY)
+
+
+def slow_adamw(model: nn.Module) -> Any:
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-6, weight_decay=1e-2)
+
+
+def changed(path: tuple[str, ...], factor: float) -> Any:
+    """Multiply the updates of one leaf."""
+
+    def change(updates: Any, _: Any) -> Any:
+        flat, tree = jax.tree_util.tree_flatten_with_path(updates)
+        leaves = [x * factor if tuple(key.key for key in at) == path else x for at, x in flat]
+        return jax.tree.unflatten(tree, leaves)
+
+    return optax.stateless(change)
+
+
+def normalised(gradients: Any, _: Any = None) -> Any:
+    norm = optax.tree.norm(gradients)
+    return jax.tree.map(lambda x: x / norm, gradients)
+
+
+def clipped(gradients: Any) -> Any:
+    return optax.clip_by_global_norm(0.1).update(gradients, optax.EmptyState())[0]
+
+
+def clip_each(updates: Any, _: Any) -> Any:
+    return jax.tree.map(lambda x: x * jnp.minimum(1, 0.1 / jnp.maximum(jnp.linalg.norm(x), 1e-30)), updates)
+
+
+def first_half(batch: Any) -> Any:
+    return [jax.tree.map(lambda x: x[: ROWS // 2], batch)]
+
+
+def backwards(batch: Any) -> Any:
+    return jax.tree.map(lambda x: x[::-1], batch)
+
+
+def averaging(start: float, decay: float) -> Any:
+    """Average the parameters, from `start` times the first ones."""
+
+    def update(params: Any, state: Any) -> Any:
+        new = jax.tree.map(lambda a, p: decay * a + (1 - decay) * p, state, params)
+        return new, new
+
+    return optax.GradientTransformation(lambda params: jax.tree.map(lambda x: start * x, params), update)
+
+
+def carried(moments: float, count: int) -> Any:
+    """Let the optimiser start from other moments and another count."""
+
+    def start(state: Any) -> Any:
+        def leaf(path: Any, x: Any) -> Any:
+            return x + count if x.dtype.kind == "i" else x + moments * is_trained(jax.tree_util.keystr(path), x)
+
+        return jax.tree_util.tree_map_with_path(leaf, state)
+
+    return start
+
+
+RIGHT = decayed(is_trained)
+ADAM = optax.adam(RATE)
+LATE = optax.chain(RIGHT, optax.scale_by_schedule(lambda count: jnp.where(count < STEPS, 1.0, 0.5)))
+AFTER = optax.chain(optax.scale_by_adam(), optax.clip_by_global_norm(0.5), optax.scale_by_learning_rate(RATE))
+HUGE = {name: x.double().clone() for name, x in WEIGHTS.items()}
+HUGE["fixed"][-1] = -1e9
+HUGE_WORD = {name: x.double().clone() for name, x in WEIGHTS.items()}
+HUGE_WORD["tokens.weight"][-1, -1] = HUGE_WORD["head.weight"][-1, -1] = 1e9
+
+AGREE = {
+    "a right pair": (Jax(RIGHT), {}),
+    "a right average": (Jax(RIGHT, average=averaging(1.0, 0.9)), {"average": 0.9}),
+    "a huge entry that is frozen": (Jax(ADAM), {"optimizer": adam, "weights": HUGE}),
+    "a huge entry in an embedding": (Jax(ADAM), {"optimizer": adam, "weights": HUGE_WORD}),
+    "a schedule that differs after the last step": (Jax(LATE), {}),
+    "rows in another order, which a mean does not see": (Jax(RIGHT, read=backwards, returns=("loss", "gradients")), {}),
+}
+
+
+@pytest.mark.parametrize("name", AGREE)
+def test_these_agree_for_the_steps_that_are_named(name: str) -> None:
+    how, given = AGREE[name]
+    average = ", ema" * bool(how.average)
+    compared = ", ".join([*["batch"] * ("batch" in how.returns), "loss, gradients, exp_avg, exp_avg_sq, parameters"])
+    start = f"re-synchronised: the trainings agree for 6 steps in {compared}{average}; worst: "
+    assert verdict(how, **given).startswith(start)
+
+
+QUICK = {
+    "two copies of a tied weight whose mean is right",
+    "rows in another order",
+    "a moment in bfloat16",
+    "decay of an unused parameter",
+    "a count that is carried over",
+    "a rate that a huge entry hides",
+    "steps of one length, which any rates explain",
+    "normalised gradients",
+    "betas, seen in one step",
+    "NAdam",
+    "a mask of decay inverted",
+    "a micro-batch dropped, and counted",
+    "an average from zero",
+}
+"""The others run in the slow tests."""
+PARTED = {
+    "two copies of a tied weight whose mean is right": (
+        Jax(optax.chain(optax.sgd(RATE), changed(("tokens",), 2.0), changed(("table",), 2.0)), untied=True),
+        {"optimizer": sgd},
+        [
+            "1 in copies of tokens.weight: error 0.000846, bound 1e-08",
+            "looks like: tokens.weight is one weight in PyTorch, and JAX holds copies of it that move apart",
+        ],
+    ),
+    "a tied weight that is held twice": (
+        Jax(ADAM, untied=True),
+        {"optimizer": adam},
+        [
+            "1 in exp_avg of tokens.weight: error 0.5, bound 1e-08",
+            "looks like: JAX's is 0.5 times PyTorch's: a scale, a sum for a mean, or a sign",
+            "looks like: tokens.weight is one weight in PyTorch, and JAX holds copies of it that move apart",
+        ],
+    ),
+    "a parameter that never moves": (
+        Jax(optax.chain(RIGHT, changed(("mix", "bias"), 0.0))),
+        {},
+        [
+            "1 in parameters of mix.bias: error 0.00824, bound 1e-08",
+            "looks like: JAX's is zero everywhere: not used, or its gradient is stopped",
+            "explained by: mix.bias never moves in JAX, although its gradient is not zero",
+        ],
+    ),
+    "rows in another order": (
+        Jax(RIGHT, read=backwards),
+        {},
+        ["1 in batch", "explained by: the rows of the batch stand in another order in JAX"],
+    ),
+    "a scaled loss": (
+        Jax(ADAM, loss=lambda losses: 2 * losses.mean()),
+        {"optimizer": adam},
+        [
+            "1 in loss: error 1, bound 1e-08",
+            "looks like: JAX's is 2 times PyTorch's: a scale, a sum for a mean, or a sign",
+            "explained by: the loss and all gradients are 2 times PyTorch's: a sum for a mean, or another divisor",
+        ],
+    ),
+    "a loss that is scaled unseen": (
+        Jax(optax.chain(optax.scale(2.0), ADAM), returns=("loss",)),
+        {"optimizer": adam},
+        [
+            "1 in exp_avg of mix.bias (4 tensors part): error 1, bound 1e-08",
+            "looks like: JAX's is 2 times PyTorch's: a scale, a sum for a mean, or a sign",
+            "note: JAX gives nothing to compare with PyTorch's gradients or to take over",
+            "note: JAX's step returns no gradients, so no cause in the optimiser is looked for",
+        ],
+    ),
+    "a moment in bfloat16": (
+        Jax(optax.adam(RATE, mu_dtype=jnp.bfloat16)),
+        {"optimizer": adam},
+        [
+            "1 in exp_avg of tokens.weight (4 tensors part): error 0.00255, bound 1e-08",
+            "looks like: bfloat16 in JAX, float64 in PyTorch",
+        ],
+    ),
+    "decay of a frozen parameter": (
+        Jax(decayed(lambda path, x: "idle" not in path)),
+        {},
+        [
+            "1 in parameters of fixed: error 0.000812, bound 1e-08",
+            "looks like: PyTorch's is zero everywhere: not used there, or its gradient is stopped",
+            "explained by: weight decay acts in JAX also on frozen parameters",
+        ],
+    ),
+    "decay of an unused parameter": (
+        Jax(decayed(lambda path, x: "fixed" not in path)),
+        {},
+        [
+            "1 in parameters of idle.bias (2 tensors part): error 0.000547, bound 1e-08",
+            "looks like: PyTorch's is zero everywhere: not used there, or its gradient is stopped",
+            "explained by: weight decay acts in JAX also on parameters without a gradient, which PyTorch leaves alone",
+        ],
+    ),
+    "a state that is carried over": (
+        Jax(RIGHT, started=carried(0.01, 100)),
+        {},
+        [
+            "1 in exp_avg of head.bias (4 tensors part): error 0.712, bound 1e-08",
+            "explained by: exp_avg starts from other moments in JAX, and exp_avg_sq starts from other "
+            "moments in JAX, and the optimiser counts its steps from 100 in JAX",
+        ],
+    ),
+    "a count that is carried over": (
+        Jax(RIGHT, started=carried(0.0, 100)),
+        {},
+        [
+            "1 in parameters of tokens.weight (4 tensors part): error 0.00016, bound 1e-08",
+            "explained by: the optimiser counts its steps from 100 in JAX",
+        ],
+    ),
+    "a rate that a huge frozen entry hides": (
+        Jax(optax.adam(1.01 * RATE)),
+        {"optimizer": adam, "weights": HUGE},
+        [
+            "1 in parameters of mix.weight (4 tensors part): error 0.0001, bound 1e-08",
+            "looks like: JAX's is 1.01 times PyTorch's: a scale, a sum for a mean, or a sign",
+            "explained by: the learning rate is 0.0101 in JAX and 0.01 in PyTorch at step 1",
+        ],
+    ),
+    "a rate that a huge entry hides": (
+        Jax(optax.adam(1.01 * RATE)),
+        {"optimizer": adam, "weights": HUGE_WORD},
+        [
+            "1 in parameters of tokens.weight (4 tensors part): error 0.0001, bound 1e-08",
+            "explained by: the learning rate is 0.0101 in JAX and 0.01 in PyTorch at step 1",
+        ],
+    ),
+    "a decay that a small rate hides": (
+        Jax(optax.adam(1e-6)),
+        {"optimizer": slow_adamw},
+        [
+            "1 in parameters of tokens.weight (4 tensors part): error 0.000226, bound 1e-08",
+            "explained by: weight_decay is 0.0 in JAX, and 0.01 in PyTorch",
+        ],
+    ),
+    "normalised gradients": (
+        Jax(optax.sgd(RATE), of_gradients=normalised),
+        {"optimizer": sgd},
+        [
+            "1 in gradients of mix.bias (4 tensors part): error 0.329, bound 1e-08",
+            "looks like: JAX's is 1.32856 times PyTorch's: a scale, a sum for a mean, or a sign",
+            "explained by: every gradient is one multiple of PyTorch's in each step, 1.32856 at step 1, and "
+            "another in others, and the loss is equal: clipped or normalised",
+        ],
+    ),
+    "clipped gradients": (
+        Jax(optax.sgd(RATE), of_gradients=clipped),
+        {"optimizer": sgd, "clip": 0.1},
+        [
+            "1 in gradients of tokens.weight (4 tensors part): error 0.867, bound 1e-08",
+            "looks like: JAX's is 0.132856 times PyTorch's: a scale, a sum for a mean, or a sign",
+            "explained by: the gradients that JAX returns are clipped already; return them as they are before",
+        ],
+    ),
+    "steps of one length, which any rates explain": (
+        Jax(optax.chain(optax.stateless(normalised), optax.sgd(RATE))),
+        {"optimizer": sgd},
+        [
+            "1 in parameters of mix.weight (4 tensors part): error 0.00329, bound 1e-08",
+            "looks like: JAX's is 1.32856 times PyTorch's: a scale, a sum for a mean, or a sign",
+        ],
+    ),
+    "a squared loss, which has a factor in each step": (
+        Jax(optax.sgd(RATE), loss=lambda losses: losses.mean() ** 2 / 2),
+        {"optimizer": sgd},
+        [
+            "1 in loss: error 0.0631, bound 1e-08",
+            "looks like: no mistake of a training explains it: compare the models themselves",
+        ],
+    ),
+    "a loss with another divisor in each step": (
+        Jax(optax.sgd(RATE), loss=lambda losses: losses.sum() / (losses > 2).sum()),
+        {"optimizer": sgd},
+        [
+            "1 in loss: error 1.5, bound 1e-08",
+            "explained by: the loss and all gradients are one multiple of PyTorch's in each step, 2.5 at "
+            "step 1, and another in others: a sum for a mean, or another divisor",
+        ],
+    ),
+    "betas": (
+        Jax(optax.adam(RATE, 0.87, 0.993)),
+        {"optimizer": adam},
+        [
+            "1 in exp_avg of mix.bias (4 tensors part): error 0.3, bound 1e-08",
+            "looks like: JAX's is 1.3 times PyTorch's: a scale, a sum for a mean, or a sign",
+            "explained by: betas is (0.87, 0.993) in JAX, and (0.9, 0.999) in PyTorch",
+        ],
+    ),
+    "betas, seen in one step": (
+        Jax(optax.adam(RATE, 0.87, 0.993)),
+        {"optimizer": adam, "steps": 1},
+        [
+            "1 in exp_avg of mix.bias (4 tensors part): error 0.3, bound 1e-08",
+            "looks like: JAX's is 1.3 times PyTorch's: a scale, a sum for a mean, or a sign",
+            "explained by: betas is (0.87, 0.993) in JAX, and (0.9, 0.999) in PyTorch",
+        ],
+    ),
+    "NAdam": (
+        Jax(optax.nadam(RATE)),
+        {"optimizer": adam},
+        [
+            "1 in parameters of mix.weight (4 tensors part): error 0.00474, bound 1e-08",
+            "looks like: JAX's is 1.47368 times PyTorch's: a scale, a sum for a mean, or a sign",
+            "explained by: JAX takes the steps of optax.nadam, and PyTorch those of Adam",
+        ],
+    ),
+    "AMSGrad": (
+        Jax(optax.amsgrad(RATE)),
+        {"optimizer": adam},
+        [
+            "2 in parameters of mix.weight (4 tensors part): error 0.00225, bound 1e-08",
+            "looks like: only part of it differs: 13 of 16 entries, all within [0:4, 0:4]",
+            "explained by: JAX takes the steps of optax.amsgrad, and PyTorch those of Adam",
+            "note: PyTorch gives nothing to compare with JAX's nu_max",
+        ],
+    ),
+    "eps_root": (
+        Jax(optax.adam(RATE, eps_root=1e-8)),
+        {"optimizer": adam},
+        [
+            "1 in parameters of tokens.weight (4 tensors part): error 0.000131, bound 1e-08",
+            "looks like: only part of it differs: 19 of 28 entries, all within [1:7, 0:4]",
+            "explained by: eps_root is 1e-08 and eps is 1e-08 in JAX",
+        ],
+    ),
+    "clipping after Adam": (
+        Jax(AFTER),
+        {"optimizer": adam, "clip": 0.5},
+        [
+            "1 in exp_avg of mix.bias (4 tensors part): error 0.505, bound 1e-08",
+            "looks like: JAX's is 1.50539 times PyTorch's: a scale, a sum for a mean, or a sign",
+            "explained by: the norm of the update, before the learning rate, is clipped to 0.5 in JAX, and "
+            "not that of the gradients; PyTorch clips their norm to 0.5",
+        ],
+    ),
+    "clipping by tensor": (
+        Jax(optax.chain(optax.stateless(clip_each), ADAM)),
+        {"optimizer": adam, "clip": 0.1},
+        [
+            "1 in exp_avg of head.bias (4 tensors part): error 3.51, bound 1e-08",
+            "looks like: JAX's is 4.50546 times PyTorch's: a scale, a sum for a mean, or a sign",
+            "explained by: the norm of each gradient on its own is clipped to 0.1 in JAX; PyTorch clips "
+            "their norm to 0.1",
+        ],
+    ),
+    "a mask of decay inverted": (
+        Jax(decayed(lambda path, x: is_trained(path, x) and x.ndim < 2)),
+        {"optimizer": by_groups},
+        [
+            "1 in parameters of tokens.weight (4 tensors part): error 0.00188, bound 1e-08",
+            "explained by: weight decay acts in JAX on those parameters that PyTorch spares, and on no "
+            "others: the mask is inverted",
+        ],
+    ),
+    "decay without the embedding": (
+        Jax(decayed(lambda path, x: is_trained(path, x) and x.ndim > 1 and "tokens" not in path)),
+        {"optimizer": by_groups},
+        [
+            "1 in parameters of tokens.weight: error 0.00188, bound 1e-08",
+            "explained by: weight decay leaves embeddings alone in JAX, and not in PyTorch",
+        ],
+    ),
+    "a micro-batch dropped": (
+        Jax(RIGHT, pieces=first_half),
+        {"pieces": 2},
+        ["1 in loss: error 0.0211, bound 1e-08", "explained by: the last 2 of 4 rows of the batch are left out in JAX"],
+    ),
+    "a micro-batch dropped, and counted": (
+        Jax(RIGHT, pieces=first_half, loss=lambda losses: losses.mean() / 2),
+        {"pieces": 2},
+        [
+            "1 in loss: error 0.489, bound 1e-08",
+            "explained by: the last 2 of 4 rows of the batch are left out in JAX, and the divisor still counts them",
+        ],
+    ),
+    "an average from zero": (
+        Jax(RIGHT, average=averaging(0.0, 0.9)),
+        {"average": 0.9},
+        [
+            "1 in ema of mix.weight (7 tensors part): error 0.902, bound 1e-08",
+            "explained by: ema starts from zero in JAX, and starts from the parameters in PyTorch",
+        ],
+    ),
+    "Optax's average": (
+        Jax(RIGHT, average=optax.ema(0.9)),
+        {"average": 0.9},
+        [
+            "1 in ema of mix.bias (4 tensors part): error 0.0307, bound 1e-08",
+            "explained by: ema starts from zero and is corrected for it in JAX, and starts from the "
+            "parameters in PyTorch",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PARTED]
+)
+def test_these_part_and_the_whole_verdict_is(name: str) -> None:
+    how, given, lines = PARTED[name]
+    found = verdict(how, **given).removeprefix("re-synchronised: the trainings part at step ")
+    assert [line.removeprefix("  ") for line in found.splitlines()] == lines
