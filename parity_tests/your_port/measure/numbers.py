@@ -95,8 +95,9 @@ def _values(case: Case, variant: Variant) -> tuple[Arrays, Arrays]:
         statistics = make_weights(case, variant, {n: x.shape for n, x in values.items() if "running_" in n})
         values |= {name: np.exp(x) if name.endswith("var") else x for name, x in statistics.items()}
         for path, part in module.named_modules():
-            if getattr(part, "padding_idx", None) is not None:
-                values[f"{path}.weight".lstrip(".")][part.padding_idx] = 0
+            weight = f"{path}.weight".lstrip(".")
+            if getattr(part, "padding_idx", None) is not None and weight in values:
+                values[weight][part.padding_idx] = 0
     values = {name: x for name, x in values.items() if is_floating(x)}
     trained = {name: x for name, x in values.items() if name in parameters and parameters[name].requires_grad}
     aliases = {name for name, x in module.named_parameters(remove_duplicate=False)} - parameters.keys()
