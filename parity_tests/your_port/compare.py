@@ -20,13 +20,14 @@ from parity_tests.your_port.measure.comparison import (
     run_torch_side,
 )
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
-from parity_tests.your_port.measure.jax_side import forget_programs_of, narrow_inside, run_jax, without_jit
+from parity_tests.your_port.measure.jax_side import forget_programs_of, narrow_inside, without_jit
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
 from parity_tests.your_port.measure.tree import flatten, plain
-from parity_tests.your_port.place.bisect import find_divergence
+from parity_tests.your_port.place.bisect import Divergence, find_divergence
 from parity_tests.your_port.report import Report
-from parity_tests.your_port.weights.adapters import Port, make_port
+from parity_tests.your_port.weights.adapters import Port, is_function, make_port
 from parity_tests.your_port.weights.layouts import Layouts
+from parity_tests.your_port.weights.load import Load, call_load, map_by_load
 from parity_tests.your_port.weights.match import Names, match_weights
 from parity_tests.your_port.weights.original import Original, to_jax_layout, to_torch_layout
 from parity_tests.your_port.weights.weight_map import Leaf, WeightMap, match_paths
@@ -37,6 +38,7 @@ def compare(
     jax_module: Any,
     inputs: Any = None,
     *,
+    load: Load | None = None,
     weights: Mapping[str, Any] | None = None,
     names: Names | None = None,
     layout: Layouts | None = None,
@@ -54,17 +56,22 @@ def compare(
 
         print(compare(torch.nn.GRUCell(4, 5), nnx.GRUCell(4, 5, rngs=nnx.Rngs(0)), (x, h)))
 
-    Both are run in evaluation mode with the same weights, which are put into the port by a map (`print(report.map)`).
+    Both are run in evaluation mode with the same weights. They are put into the port by your own function `load`, or by
+    names and shapes; `print(report.map)` shows how.
 
     Args:
         torch_module: an nn.Module, a function of the inputs, or a file that `parity_tests.your_port.dump` has written.
         jax_module: a module of Flax NNX, Flax Linen or Equinox, or a function of (weights, inputs). A function gets a
             dict with PyTorch's names and layouts, or the structure of `variables`.
         inputs: an array, a tuple of positional arguments or a dict of keywords, for both sides; a file has its own.
+        load: your function that loads PyTorch's weights: a dict of NumPy arrays by PyTorch's names -> what JAX has. For
+            NNX that is a module, its state or a pure dict; for Linen the variables or parameters; for Equinox the
+            module; for a function its weights. It is tested, too, and takes the place of `names`.
         weights: a state dict, such as a checkpoint's or `torch_module.state_dict()`; by default all are drawn, biases
             and running statistics too, since zeros and ones hide mistakes.
         names: JAX's name or a part of it -> PyTorch's, where they are not alike: `{"h_{i}": "transformer.h.{i}"}`.
-        layout: names of weights, inputs or outputs, with * -> their layout in JAX: `{"conv*": "NHWC"}`.
+        layout: names of weights, inputs or outputs, with * -> their layout in JAX: `{"conv*": "NHWC"}`, or the order of
+            PyTorch's axes: `{"x": (1, 0, 2)}`.
         buffers: also take a step of training, and compare its outputs, gradients and running statistics.
         gradients: False compares the outputs alone.
         bound: of the relative error in float64, in the place of 1e-12.
@@ -93,27 +100,37 @@ def compare(
         reading: dict[str, Any] = {"call": torch_call, "weights": weights, "gradients": gradients, "name": name}
         originals = [read_program(torch_module, inputs, train=train, **reading) for train in steps]
     first = originals[0]
+    if load is not None and variables is None and is_function(jax_module):
+        variables = call_load(load, first.weights)
     leaves = {w.name: Leaf(w.shape) for w in first.weights}
     port = make_port(jax_module, jax_call, variables, first.inputs.as_shapes(layout), leaves)
-    found = match_weights(first.weights, port.leaves, port.kind, names, layout)
+    if load is not None:
+        found = map_by_load(load, first.weights, port)
+    else:
+        found = match_weights(first.weights, port.leaves, port.kind, names, layout)
     drafts = [replace(o.case(), bound=bound, inside=inside, layouts=layout) for o in originals]
-    found = found.choose(_Pair(drafts[0], first, port, found).forward_error)
     pairs = [_Pair(draft, first, port, found, train) for train, draft in zip(steps, drafts, strict=True)]
-    measured: list[Measurement] = []
     for pair in pairs:
         pair.check_structure()
+    if found.is_open:
+        found = found.choose(pairs[0].distance, pairs[0].gradients_agree)
+        pairs = [replace(pair, map=found) for pair in pairs]
+    measured: list[Measurement] = []
+    for pair in pairs:
         measured += [m for dtype in dtypes for m in compare_variant(pair.case, pair.case.variants[0], dtype)]
     measured += pairs[0].without_jit(measured) if "float64" in dtypes else []
-    failed = next((m for m in measured if m.failed), None)
-    parted = next(pair for pair in pairs if failed is None or pair.case.name == failed.case)
-    divergence = None if failed is None else find_divergence(parted.case, dtype=failed.dtype.partition(" ")[0])
-    left = pairs[0].left_over() if failed else ""
+    failed = [m for m in measured if m.failed]
+    divergence, trouble, note = None, "", ""
+    if failed:
+        parted = next(pair for pair in pairs if pair.case.name == failed[0].case)
+        try:
+            divergence = parted.explain(failed)
+            note = parted.narrow_inside(failed)
+        except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation
+            trouble = f"{type(error).__name__}: {error}".splitlines()[0]
     for pair in pairs:
         forget_programs_of(pair.case)
-    if divergence is not None and left:
-        divergence = replace(divergence, traps=(left,))
-    note = parted.narrow_inside([m for m in measured if m.failed])
-    return Report(first.name, port, found, tuple(measured), divergence, note, pairs[0].case)
+    return Report(first.name, port, found, tuple(measured), divergence, note, pairs[0].case, trouble)
 
 
 def _check_arguments(torch_module: Any, jax_module: Any, dtypes: Sequence[str], inside: str) -> None:
@@ -163,28 +180,47 @@ class _Pair:
         return run_torch_side(self.draft, self.draft.variants[0], self.numbers, "float64", "float64")
 
     def _run_jax(self, weights: Any, inputs: Any, options: Any) -> Any:
-        layout = self.draft.layouts
-        arguments = self.original.inputs.as_arguments(to_jax_layout(inputs, layout))
-        results, after = self.port.run(self.map.place(weights), arguments, options["dtype"], self.train)
-        results = to_torch_layout(plain(results), layout)
+        return self._run_placed(self.map.place(weights), inputs, options["dtype"])
+
+    def _run_placed(self, placed: Any, inputs: Any, dtype: Any) -> Any:
+        layouts = self.draft.layouts
+        arguments = self.original.inputs.as_arguments(to_jax_layout(inputs, layouts))
+        results, after = self.port.run(placed, arguments, dtype, self.train)
+        results = to_torch_layout(plain(results), layouts)
         if not self.train:
             return results
-        sources = {path: entry.source for path, entry in self.map.entries.items() if path in after}
-        names = {path: source.pieces[0].name for path, source in sources.items()}
-        statistics = {names[path]: after[path].reshape(source.shape) for path, source in sources.items()}
-        return {"result": results, **{f"{n} after a step": x for n, x in statistics.items() if "running_" in n}}
+        shapes = {w.name: w.shape for w in self.original.weights if "running_" in w.name}
+        sources = {path: entry.source.names for path, entry in self.map.entries.items() if path in after}
+        names = {path: names[0] for path, names in sources.items() if names and names[0] in shapes}
+        return {"result": results, **{f"{n} after a step": after[p].reshape(shapes[n]) for p, n in names.items()}}
 
-    def forward_error(self, tried: WeightMap) -> float:
-        """Measure the results with the weights put into place by another map."""
-        case = replace(self, map=tried).case
-        try:
-            run = run_jax(case, case.variants[0], self.numbers, "float64", {})
-            errors = [relative_error(run.outputs()[n], x) for n, x in self.truth.outputs().items() if x is not None]
-        except (TypeError, ValueError, KeyError):
-            return np.inf
-        finally:
-            forget_programs_of(case)
-        return max(errors, default=np.inf)
+    # Trying a map
+
+    @cached_property
+    def _outputs(self) -> Callable[..., Any]:
+        """The outputs of JAX by its own weights, compiled once for all maps."""
+
+        def run(placed: Any, inputs: Any) -> Any:
+            return flatten(plain(self._run_placed(placed, self.numbers.rebuild(inputs), jnp.dtype("float64"))))[0]
+
+        return jax.jit(run)
+
+    def distance(self, tried: WeightMap) -> float:
+        """Measure how far apart the outputs are, from 0 to 1, if another map puts the weights into place."""
+        with jax.enable_x64(True):
+            outputs = self._outputs(tried.place({**self.numbers.buffers, **self.numbers.weights}), self.numbers.inputs)
+        truth = {n: x for n, x in self.truth.outputs().items() if x is not None}
+        if any(outputs[n] is None or outputs[n].shape != x.shape for n, x in truth.items()):
+            return 1.0
+        errors = [relative_error(np.asarray(outputs[n]), x) for n, x in truth.items()]
+        return float(np.mean([min(error, 1.0) for error in errors])) if np.isfinite(errors).all() else 1.0
+
+    def gradients_agree(self, tried: WeightMap) -> bool:
+        """Whether the gradients, too, agree with the weights put into place by another map."""
+        pair = replace(self, map=tried)
+        measured = compare_variant(pair.case, pair.case.variants[0], "float64")
+        forget_programs_of(pair.case)
+        return not any(m.failed for m in measured)
 
     def _in_float64(self, transform: Callable[..., Any]) -> Any:
         """Apply `jax.eval_shape` or `jax.make_jaxpr` to the JAX side in float64."""
@@ -221,21 +257,23 @@ class _Pair:
         measured = compare_runs(self.case, variant, "float64", runs)
         return [replace(m, dtype="float64 without jit") for m in measured if m.failed != (m.tensor in failed)]
 
-    def left_over(self) -> str:
-        """Name the weights that have no place in JAX, if the two agree once PyTorch does without them too."""
+    def explain(self, failed: list[Measurement]) -> Divergence | None:
+        """Find where the two part, and why."""
+        divergence = find_divergence(self.case, dtype=failed[0].dtype.partition(" ")[0])
+        if divergence is None or all(m.is_gradient for m in failed) or not self._agrees_without_the_rest():
+            return divergence
+        left = ", ".join(self.map.left_in_torch)
+        cause = f"{left} {'are' if ', ' in left else 'is'} missing in JAX"
+        return replace(divergence, traps=tuple(dict.fromkeys((*divergence.traps, cause))))
+
+    def _agrees_without_the_rest(self) -> bool:
+        """Whether the two agree once PyTorch does without the weights that have no place in JAX."""
         if not self.map.left_in_torch or self.case.torch.golden is not None:
-            return ""
-        weights, variant = dict(self.numbers.weights), self.case.variants[0]
-        for piece in self.map.left_in_torch:
-            if piece.name in weights:
-                weights[piece.name] = piece.cleared(weights[piece.name])
-        without = replace(self.numbers, weights=weights)
+            return False
+        variant = self.case.variants[0]
+        without = replace(self.numbers, weights=self.map.cleared(self.numbers.weights))
         runs = run_both(self.case, variant, without, "float64", jax_numbers=self.numbers)
-        outputs = [m for m in compare_runs(self.case, variant, "float64", runs) if not m.is_gradient]
-        if any(m.failed for m in outputs):
-            return ""
-        left = [str(piece) for piece in self.map.left_in_torch]
-        return f"{', '.join(left)} {'is' if len(left) == 1 else 'are'} missing in JAX"
+        return not any(m.failed for m in compare_runs(self.case, variant, "float64", runs) if not m.is_gradient)
 
     def narrow_inside(self, failed: list[Measurement]) -> str:
         """Say what is computed in float32 although the run is in float64, if the two differ there."""
@@ -247,6 +285,6 @@ class _Pair:
             return "PyTorch casts to float32 inside"
         if any(m.mismatch or m.error > 2 * m.torch_error + 8 * unit_roundoff("float32") for m in failed):
             return ""
-        used = {piece.name for entry in self.map.entries.values() for piece in entry.source.pieces}
+        used = {name for entry in self.map.entries.values() for name in entry.source.names}
         tables = [name for name in self.numbers.buffers if name not in used]
         return f"PyTorch's {tables[0]} is a table made in float32" if tables else ""

@@ -30,6 +30,8 @@ class Report:
     """What is computed in float32 in the run in float64, if that can explain the difference."""
     case: Case
     """The comparison as a case, for `find_divergence` and for the fixture `parity`."""
+    trouble: str = ""
+    """Why the search for the place and the cause failed, if it did."""
 
     @property
     def failed(self) -> list[Measurement]:
@@ -54,20 +56,27 @@ class Report:
         yield f"  worst: {_in_words(max(self.measurements, key=lambda m: (m.share, not m.only_rounding)))}"
         if self.divergence is not None:
             yield from self._difference(self.divergence)
+        if self.trouble:
+            yield f"  the search for the place failed: {self.trouble}; please report it"
         if self.float32_inside:
             yield f"  note: {self.float32_inside}; if that is meant, pass inside='float32'"
         yield from self._jit()
         yield from self._weights("float64" in dtypes)
 
     def _weights(self, wide: bool) -> Iterator[str]:
-        left = [str(piece) for piece in self.map.left_in_torch]
+        left = list(self.map.left_in_torch)
         if left:
-            yield f"  left over in PyTorch: {', '.join(left[:3])}{' …' * (len(left) > 3)}; if JAX has it, give names="
-        guesses = [
-            f"{path} from {entry.source}" for path, entry in self.map.entries.items() if entry.is_guess and self.failed
-        ]
-        guessed = f", {len(guesses)} by shape and order alone, such as {guesses[0]}" if guesses else ""
-        cast = f"; for float64 {self.port.cast}" if wide else ""
+            hint = f"if JAX has {'the sum' if self.map.hint else 'it'}, give {self.map.hint or 'load= or names='}"
+            yield f"  left over in PyTorch: {', '.join(left[:3])}{' …' * (len(left) > 3)}; {hint}"
+        if self.failed and self.map.remarks:
+            yield f"  load: {'; '.join(self.map.remarks[:3])}{' …' * (len(self.map.remarks) > 3)}"
+        guesses = {path: entry for path, entry in self.map.entries.items() if entry.guessed and self.failed}
+        guessed = "".join(
+            f", {len(guesses)} guessed ({entry.guessed}), such as {path} from {entry.source}"
+            for path, entry in [*guesses.items()][:1]
+        )
+        fields = " and its dtype fields set" * (self.port.kind in ("nnx", "linen"))
+        cast = f"; for float64 its weights are cast{fields}" if wide else ""
         yield f"  weights: {len(self.map.entries)} placed{guessed} (print(report.map) shows how){cast}"
 
     def _difference(self, found: Divergence) -> Iterator[str]:

@@ -1,7 +1,8 @@
 """Run one variant in PyTorch: its outputs and its gradients, as NumPy arrays by name."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,7 @@ def run_torch(case: Case, variant: Variant, numbers: Numbers, dtype: str | None)
         module.to(next((value.dtype for value in values.values()), TORCH_DTYPES[dtype or "float32"]))
         module.load_state_dict(_tied(module, module.state_dict() | values))
         parameters = {name: x for name, x in module.named_parameters() if x.requires_grad}
-    with Observer() as observer, hooked(module):
+    with Observer() as observer, hooked(module), default_dtype(dtype or "float32"):
         results = case.torch.call(module, inputs, options)
     outputs, _ = flatten(plain(results), case.outputs)
     outputs = dict(sorted(outputs.items(), key=lambda item: observer.order.get(id(item[1]), 0)))
@@ -59,6 +60,17 @@ def run_torch(case: Case, variant: Variant, numbers: Numbers, dtype: str | None)
     tensors = {name: None if x is None else to_numpy(x) for name, x in named.items()}
     narrow = dtype == "float64" and observer.saw_float32
     return Run(tensors, observer.max_score, None, narrow, without_path)
+
+
+@contextmanager
+def default_dtype(dtype: str) -> Iterator[None]:
+    """Let PyTorch make its floating tensors in `dtype`, as a mask is of the smallest number of the default dtype."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(TORCH_DTYPES[dtype])
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _gradients(

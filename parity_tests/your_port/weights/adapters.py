@@ -7,15 +7,15 @@ variables are cast, and where it has a field `dtype` or `param_dtype` of float32
 import inspect
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 
 from parity_tests.your_port.measure.jax_side import Applied
 from parity_tests.your_port.place.taps import tapped
@@ -23,6 +23,13 @@ from parity_tests.your_port.weights.original import Arguments
 from parity_tests.your_port.weights.weight_map import Leaf
 
 Arrays = Mapping[str, Any]
+Call = Callable[..., Any] | None
+
+EVALUATION = {
+    **dict.fromkeys(("train", "training", "is_training"), False),
+    **dict.fromkeys(("deterministic", "use_running_average", "inference"), True),
+}
+"""Arguments that turn training off, under the names that libraries use."""
 
 
 @dataclass(frozen=True)
@@ -35,23 +42,16 @@ class Port:
     """Its weights by their JAX names, in order of definition."""
     run: Callable[[Arrays, Arguments, Any, bool], tuple[Any, dict[str, Any]]]
     """(weights, arguments, dtype, whether it trains) -> the results, and the running statistics afterwards."""
-    cast: str = ""
-    """How it comes to run in another dtype, in words."""
-
-
-Call = Callable[..., Any] | None
-
-EVALUATION = {
-    **dict.fromkeys(("train", "training", "is_training"), False),
-    **dict.fromkeys(("deterministic", "use_running_average", "inference"), True),
-}
-"""Arguments that turn training off, under the names that libraries use."""
+    read: Callable[[Any], dict[str, Any]]
+    """What a converter returns -> its arrays by their JAX names."""
 
 
 def make_port(model: Any, call: Call, variables: Any, arguments: Arguments, torch_leaves: dict[str, Leaf]) -> Port:
-    """Choose the kind by the object."""
+    """Choose the kind by the object; for the arguments see `compare`."""
     if isinstance(model, nnx.Module):
         return _nnx(model, call)
+    if _is_pretrained(model):
+        model, variables = model.module, model.params if variables is None else variables
     if isinstance(model, nn.Module):
         return _linen(model, call, variables, arguments)
     if not callable(model) and call is None:
@@ -59,48 +59,90 @@ def make_port(model: Any, call: Call, variables: Any, arguments: Arguments, torc
             "jax_module must be a module of Flax NNX, Flax Linen or Equinox, or a function of (weights, inputs); "
             f"got {type(model).__name__}. Something else needs jax_call=lambda module, inputs: ..."
         )
-    if not jax.tree_util.all_leaves([model]):
-        return _pytree(model, call)
-    return _function(model, call, variables, torch_leaves)
+    if is_function(model):
+        return _function(model, call, variables, torch_leaves)
+    return _equinox(model, call)
+
+
+def is_function(model: Any) -> bool:
+    """Whether it has no weights of its own."""
+    is_module = isinstance(model, nnx.Module | nn.Module) or _is_pretrained(model)
+    return not is_module and jax.tree_util.all_leaves([model])
+
+
+def _is_pretrained(model: Any) -> bool:
+    """Whether it is one of the models of `transformers`, which hold a Linen module and its parameters."""
+    return isinstance(getattr(model, "module", None), nn.Module) and hasattr(model, "params")
+
+
+# Trees of arrays
+
+
+def _text(path: tuple[Any, ...]) -> str:
+    """Name a leaf of a tree: `layers.0.weight`."""
+    keys = [getattr(key, "name", getattr(key, "key", getattr(key, "idx", key))) for key in path]
+    parts = [part for key in keys for part in (key if isinstance(key, tuple) else (key,))]
+    return ".".join(re.sub(r"[^\w*-]", "", str(part)) for part in parts)
+
+
+def _named(tree: Any, name: Callable[[Any], str] = _text) -> dict[str, Any]:
+    return {name(path): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _filled(tree: Any, weights: Arrays, dtype: Any, name: Callable[[Any], str] = _text) -> Any:
+    """Put weights into a tree; cast what else is floating in it."""
+
+    def fill(path: Any, x: Any) -> Any:
+        x = weights.get(name(path), x)
+        return x.astype(dtype) if is_floating(x) and not isinstance(x, jax.ShapeDtypeStruct) else x
+
+    return jax.tree_util.tree_map_with_path(fill, tree)
+
+
+def is_floating(x: Any) -> bool:
+    """Whether it is an array of floating numbers; a random key is none."""
+    return hasattr(x, "dtype") and bool(jnp.issubdtype(x.dtype, jnp.floating))
+
+
+# Flax NNX
 
 
 def _nnx(model: nnx.Module, call: Call) -> Port:
     graph, state = nnx.split(model)
-    variables = {".".join(map(str, path)): variable for path, variable in nnx.to_flat_state(state)}
-    leaves = {
-        path: Leaf(tuple(variable.shape), not isinstance(variable, nnx.Param))
-        for path, variable in variables.items()
-        if jnp.issubdtype(variable.dtype, jnp.floating)
-    }
+
+    def name(path: Any) -> str:
+        """Leave out the attribute of a variable in which its array is."""
+        return _text(path[:-1] if isinstance(path[-1], jax.tree_util.GetAttrKey) else path)
+
+    arrays = {path: x for path, x in _named(state, name).items() if is_floating(x)}
+    parameters = _named(nnx.state(model, nnx.Param), name)
+    leaves = {path: Leaf(x.shape, path not in parameters) for path, x in arrays.items()}
 
     def run(weights: Arrays, arguments: Arguments, dtype: Any, train: bool) -> tuple[Any, dict[str, Any]]:
-        flat = [
-            (path, _replaced(v, weights.get(".".join(map(str, path))), dtype)) for path, v in nnx.to_flat_state(state)
-        ]
-        module = nnx.merge(graph, nnx.from_flat_state(flat))
+        module = nnx.merge(graph, _filled(state, weights, dtype, name))
         module.set_attributes(deterministic=True, use_running_average=not train, raise_if_not_found=False)
         for _, part in nnx.iter_modules(module):
             _set_dtype(part, dtype)
         with tapped(module) as module:
             results = _call(call, module, model, arguments, train)
-        after = {".".join(map(str, path)): v for path, v in nnx.to_flat_state(nnx.state(module))}
-        return results, {path: after[path][...] for path, leaf in leaves.items() if leaf.is_buffer}
+        after = _named(nnx.state(module), name) if train else {}
+        return results, {path: x for path, x in after.items() if path in leaves and leaves[path].is_buffer}
 
-    fields = any(_dtype_fields(part) for _, part in nnx.iter_modules(model))
-    return Port("nnx", model, leaves, run, "its weights are cast" + " and its dtype fields set" * fields)
+    def read(loaded: Any) -> dict[str, Any]:
+        return _named(nnx.state(loaded) if isinstance(loaded, nnx.Module) else loaded, name)
+
+    return Port("nnx", model, leaves, run, read)
 
 
-def _replaced(variable: Any, weight: Any, dtype: Any) -> Any:
-    if weight is not None:
-        return variable.replace(weight.astype(dtype))
-    if jnp.issubdtype(variable.dtype, jnp.floating):
-        return variable.replace(variable[...].astype(dtype))
-    return variable.replace(variable[...])  # a copy, which belongs to the present trace
+# Flax Linen
 
 
 def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments) -> Port:
     args, kwargs = arguments
-    order: list[tuple[str, ...]] = []
+    order: list[str] = []
+
+    def name(path: Any) -> str:
+        return _text(path[1:])
 
     def initialise(*args: Any, **kwargs: Any) -> Any:
         def enter(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -108,31 +150,30 @@ def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments) -
 
         keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
         created = model.init(keys, *args, **kwargs, method=enter)
-        order.extend(flatten_dict(created))
+        order.extend(".".join(path[1:]) for path in flatten_dict(created))
         return created
 
-    if variables is None:
-        variables = jax.eval_shape(initialise, *args, **kwargs)
-    elif not {"params"} & set(variables):
-        variables = {"params": variables}
-    flat = flatten_dict(variables)
-    flat = {path: flat[path] for path in order or flat}
-    names = {path: ".".join(path[1:]) for path in flat}
-    leaves = {names[path]: Leaf(tuple(x.shape), path[0] != "params") for path, x in flat.items()}
-    collections = [name for name in variables if name != "params"]
+    variables = jax.eval_shape(initialise, *args, **kwargs) if variables is None else _collections(variables)
+    arrays = _named(variables, name)
+    buffers = _named({key: tree for key, tree in variables.items() if key != "params"}, name)
+    leaves = {path: Leaf(tuple(arrays[path].shape), path in buffers) for path in order or arrays}
 
     def run(weights: Arrays, arguments: Arguments, dtype: Any, train: bool) -> tuple[Any, dict[str, Any]]:
-        filled = {path: weights[names[path]].astype(dtype) if names[path] in weights else x for path, x in flat.items()}
-        unknown = [names[path] for path, x in filled.items() if isinstance(x, jax.ShapeDtypeStruct)]
+        filled = _filled(variables, weights, dtype, name)
+        unknown = [path for path, x in _named(filled, name).items() if isinstance(x, jax.ShapeDtypeStruct)]
         if unknown:
             raise ValueError(f"JAX keeps its own value of {', '.join(unknown)}: give the module's variables=")
-        bound = Applied(model, unflatten_dict(filled), collections if train else [])
+        bound = Applied(model, filled, [key for key in variables if key != "params"] if train else [])
         with nn.intercept_methods(_setting_dtype(dtype)):
             results = _call(call, bound, model, arguments, train)
-        after = {**filled, **flatten_dict(bound.updated)}
-        return results, {names[path]: x for path, x in after.items() if path[0] != "params"}
+        after = {**_named(filled, name), **_named(bound.updated, name)}
+        return results, {path: after[path] for path in buffers}
 
-    return Port("linen", model, leaves, run, "its weights are cast and its dtype fields set")
+    return Port("linen", model, leaves, run, lambda loaded: _named(_collections(loaded), name))
+
+
+def _collections(variables: Any) -> Any:
+    return variables if "params" in variables else {"params": variables}
 
 
 def _setting_dtype(dtype: Any) -> Callable[..., Any]:
@@ -148,51 +189,36 @@ def _setting_dtype(dtype: Any) -> Callable[..., Any]:
     return intercept
 
 
-def _dtype_fields(module: Any) -> list[str]:
-    return [name for name in ("dtype", "param_dtype") if _is_float32(getattr(module, name, None))]
-
-
 def _set_dtype(module: Any, dtype: Any) -> None:
-    for name in _dtype_fields(module):
-        object.__setattr__(module, name, dtype)  # a Linen module is frozen; this one lives for a call
+    for name in ("dtype", "param_dtype"):
+        value = getattr(module, name, None)
+        with suppress(TypeError):  # it is no dtype
+            if value is not None and jnp.dtype(value) == jnp.float32:
+                object.__setattr__(module, name, dtype)  # a Linen module is frozen; this one lives for a call
 
 
-def _is_float32(value: Any) -> bool:
-    try:
-        return value is not None and jnp.dtype(value) == jnp.float32
-    except TypeError:
-        return False
+# Equinox, and any other callable tree
 
 
-def _pytree(model: Any, call: Call) -> Port:
-    """Run an Equinox module, or any other callable pytree."""
-    paths, structure = jax.tree_util.tree_flatten_with_path(model)
-    named = {_path_text(path): leaf for path, leaf in paths}
-    leaves = {
-        path: Leaf(tuple(x.shape))
-        for path, x in named.items()
-        if isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.floating)
-    }
+def _equinox(model: Any, call: Call) -> Port:
+    leaves = {path: Leaf(tuple(x.shape)) for path, x in _named(model).items() if is_floating(x)}
+
+    def set_other(path: Any, leaf: Any, train: bool) -> Any:
+        if _text(path[-1:]) == "inference" and isinstance(leaf, bool):
+            return not train
+        is_counter = jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.integer) and getattr(leaf, "weak_type", False)
+        return jnp.asarray(leaf.item()) if is_counter else leaf  # in the width of the run
 
     def run(weights: Arrays, arguments: Arguments, dtype: Any, train: bool) -> tuple[Any, dict[str, Any]]:
-        filled = []
-        for path, leaf in named.items():
-            if path in leaves:
-                leaf = weights.get(path, leaf).astype(dtype)
-            elif path.rpartition(".")[2] == "inference" and isinstance(leaf, bool):
-                leaf = not train
-            elif isinstance(leaf, jax.Array) and leaf.weak_type:
-                leaf = jnp.asarray(leaf.item())  # a counter in the width of the run
-            filled.append(leaf)
-        module = jax.tree_util.tree_unflatten(structure, filled)
+        module = jax.tree_util.tree_map_with_path(lambda path, x: set_other(path, x, train), model)
+        module = _filled(module, weights, dtype)
         with tapped(module) as module:
             results = _call(call, module, model, arguments, train)
         if not _returns_state(results, model):
             return results, {}
-        after = jax.tree_util.tree_flatten_with_path(results[1])[0]
-        return results[0], {f"1.{_path_text(path)}": x for path, x in after}
+        return results[0], {f"1.{path}": x for path, x in _named(results[1]).items()}
 
-    return Port("equinox", model, leaves, run, "its weights are cast")
+    return Port("equinox", model, leaves, run, _named)
 
 
 def _returns_state(results: Any, model: Any) -> bool:
@@ -202,38 +228,30 @@ def _returns_state(results: Any, model: Any) -> bool:
     return structures[0] == structures[1]
 
 
-def _path_text(path: tuple[Any, ...]) -> str:
-    keys = (str(getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))) for key in path)
-    return ".".join(re.sub(r"[^\w*-]", "", key) for key in keys)
+# Functions
 
 
 def _function(function: Any, call: Call, variables: Any, torch_leaves: dict[str, Leaf]) -> Port:
     """Run f(weights, inputs); without `variables` the weights are a dict with PyTorch's names and layouts."""
-    paths, structure = jax.tree_util.tree_flatten_with_path(variables)
-    leaves = torch_leaves if variables is None else {_path_text(path): Leaf(np.shape(x)) for path, x in paths}
+    own = {path: Leaf(tuple(x.shape)) for path, x in _named(variables).items() if is_floating(x)}
+    leaves = torch_leaves if variables is None else own
 
     def run(weights: Arrays, arguments: Arguments, dtype: Any, train: bool) -> tuple[Any, dict[str, Any]]:
         args, kwargs = arguments
-        tree = dict(weights)
-        if variables is not None:
-            tree = jax.tree_util.tree_unflatten(structure, [weights[path] for path in leaves])
+        tree = dict(weights) if variables is None else _filled(variables, weights, dtype)
         return _call(call, function, function, ((tree, *args) if leaves else args, kwargs), train), {}
 
-    return Port("identity" if variables is None else "function", function, leaves, run, "its weights are cast")
+    return Port("identity" if variables is None else "function", function, leaves, run, _named)
 
 
 def _call(call: Call, module: Any, original: Any, arguments: Arguments, train: bool) -> Any:
     """Call a module with training turned on or off by the arguments that it has for that."""
     args, kwargs = arguments
     function = original if call is None else call
-    flags = {name: value != train for name, value in EVALUATION.items() if _accepts(function, name)}
+    accepted: Mapping[str, Any] = {}
+    with suppress(TypeError, ValueError):  # it has no signature
+        accepted = inspect.signature(function).parameters
+    flags = {name: value != train for name, value in EVALUATION.items() if name in accepted}
     flags |= {"deterministic": True} if "deterministic" in flags else {}  # dropout stays off: it is random
     kwargs = {**flags, **kwargs}
     return module(*args, **kwargs) if call is None else call(module, *args, **kwargs)
-
-
-def _accepts(function: Any, name: str) -> bool:
-    try:
-        return name in inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False

@@ -24,8 +24,13 @@ class Layout:
     def apply(self, x: Any) -> Any:
         """Convert an array of NumPy or JAX."""
         x = x if self.axes is None else x.transpose(self.axes)
-        x = x[tuple(slice(None, None, -1) if axis in self.flipped else slice(None) for axis in range(x.ndim))]
+        if self.flipped:
+            x = x[tuple(slice(None, None, -1) if axis in self.flipped else slice(None) for axis in range(x.ndim))]
         return x if self.shape is None else x.reshape(self.shape)
+
+    def undo(self, x: Any) -> Any:
+        """Put axes that were moved back."""
+        return x if self.axes is None else x.transpose(tuple(self.axes.index(axis) for axis in range(x.ndim)))
 
     def fits(self, torch: Shape, jax: Shape) -> bool:
         """Whether it makes an array of JAX's shape of one of PyTorch's."""
@@ -47,14 +52,20 @@ def _divides(one: Shape, other: Shape) -> bool:
 AS_IT_IS, TRANSPOSED = Layout(), Layout("transposed", (1, 0))
 
 
-def channels_last(rank: int) -> Layout:
-    """Move axis 1 to the end: NCHW to NHWC. Tensors with fewer than three axes stay."""
-    return Layout("channels last", (0, *range(2, rank), 1)) if rank > 2 else AS_IT_IS
+def tensor_layout(name: str, rank: int, wish: str | Sequence[int] | None) -> Layout:
+    """Find the layout in JAX of an input or a result; with channels last, one of fewer than three axes stays.
 
-
-def channels_first(rank: int) -> Layout:
-    """Move the last axis to axis 1: NHWC to NCHW, the inverse of `channels_last`."""
-    return Layout("channels first", (0, rank - 1, *range(1, rank - 1))) if rank > 2 else AS_IT_IS
+    Raises:
+        ValueError: the user names another number of axes.
+    """
+    if wish is None or wish == "as it is":
+        return AS_IT_IS
+    if wish in CHANNELS_LAST:
+        return Layout("channels last", (0, *range(2, rank), 1)) if rank > 2 else AS_IT_IS
+    (layout,) = _wished(wish, rank, [])
+    if sorted(layout.axes or ()) != list(range(rank)):
+        raise ValueError(f"layout must name {rank} axes for {name}; got {wish!r}")
+    return layout
 
 
 def find_layouts(torch: Shape, jax: Shape, *, role: str, wish: str | Sequence[int] | None) -> tuple[Layout, ...]:

@@ -145,8 +145,15 @@ def test_an_open_layout_is_tried() -> None:
         return float("transposed" not in str(weight_map))
 
     alone = match_weights(describe_weights(Hand((4, 4))), {"w": Leaf((4, 4))}, "nnx")
-    assert "transposed; each way was tried; this one agrees" in str(alone.choose(only_turned))
-    assert "as it is; each way was tried; none agrees" in str(alone.choose(lambda _: 1.0))
+    assert "transposed; agrees when tried" in str(alone.choose(only_turned))
+    assert "as it is; guessed: none of 2 ways agrees" in str(alone.choose(lambda _: 1.0))
+
+    def mostly_turned(weight_map: WeightMap) -> float:
+        return 0.1 + abs(str(weight_map).count("transposed") - 11)
+
+    leaves = {f"{i}.w{i}": Leaf((4, 4)) for i in range(13)}
+    many = match_weights(describe_weights(Hand(*[(4, 4)] * 13)), leaves, "nnx").choose(mostly_turned)
+    assert str(many).count("transposed; guessed: none of 4096 ways agrees; 4096 were not tried") == 11
 
 
 def test_submodules_with_the_same_weights_are_found() -> None:

@@ -1,6 +1,6 @@
 """PyTorch's side of a comparison, as the rest of `compare` knows it: live, or read from a file. Imports no torch."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +10,7 @@ import numpy as np
 
 from parity_tests.your_port.measure.case import RUN_DTYPE, Case, JaxSide, TorchSide, Variant
 from parity_tests.your_port.measure.tree import flatten
-from parity_tests.your_port.weights.layouts import (
-    CHANNELS_LAST,
-    Layouts,
-    Shape,
-    channels_first,
-    channels_last,
-    wanted_layout,
-)
+from parity_tests.your_port.weights.layouts import Layout, Layouts, Shape, tensor_layout, wanted_layout
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -55,7 +48,12 @@ class Inputs:
     def as_shapes(self, layout: Layouts) -> Arguments:
         """Return the arguments as JAX gets them, as shapes."""
         arrays = to_jax_layout(self.arrays, layout)
-        return self.as_arguments(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, _jax_dtype(x)), arrays))
+
+        def shape_of(x: np.ndarray) -> jax.ShapeDtypeStruct:
+            floating = np.issubdtype(x.dtype, np.floating)
+            return jax.ShapeDtypeStruct(x.shape, jnp.float32 if floating else jax.dtypes.canonicalize_dtype(x.dtype))
+
+        return self.as_arguments(jax.tree.map(shape_of, arrays))
 
 
 @dataclass(frozen=True)
@@ -78,21 +76,20 @@ class Original:
         return Case(self.name, (variant,), self.torch, JaxSide(lambda *_: None), constants=constants)
 
 
-def _jax_dtype(x: np.ndarray) -> Any:
-    return jnp.float32 if np.issubdtype(x.dtype, np.floating) else jax.dtypes.canonicalize_dtype(x.dtype)
+def to_jax_layout(inputs: Mapping[str, Any], layouts: Layouts) -> dict[str, Any]:
+    """Bring the inputs into the layouts that they have in JAX."""
+    return _changed(dict(inputs), layouts, Layout.apply) if layouts else dict(inputs)
 
 
-def to_jax_layout(inputs: Mapping[str, Any], layout: Layouts) -> dict[str, Any]:
-    """Move the channels of the inputs that are channels last in JAX."""
-    flat, rebuild = flatten(dict(inputs))
-    return rebuild({n: channels_last(x.ndim).apply(x) if _is_last(n, x, layout) else x for n, x in flat.items()})
+def to_torch_layout(results: Any, layouts: Layouts) -> Any:
+    """Bring the results of JAX into the layouts that they have in PyTorch."""
+    return _changed(results, layouts, Layout.undo) if layouts else results
 
 
-def to_torch_layout(results: Any, layout: Layouts) -> Any:
-    """Move the channels of the results that are channels last in JAX back to axis 1."""
-    flat, rebuild = flatten(results)
-    return rebuild({n: channels_first(x.ndim).apply(x) if _is_last(n, x, layout) else x for n, x in flat.items()})
-
-
-def _is_last(name: str, x: Any, layout: Layouts) -> bool:
-    return x is not None and wanted_layout(layout, name, name.partition(".")[0]) in CHANNELS_LAST
+def _changed(tree: Any, layouts: Layouts, change: Callable[[Layout, Any], Any]) -> Any:
+    flat, rebuild = flatten(tree)
+    for name, x in flat.items():
+        if x is not None:
+            wish = wanted_layout(layouts, name, name.partition(".")[0])
+            flat[name] = change(tensor_layout(name, x.ndim, wish), x)
+    return rebuild(flat)

@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.case import Case, TorchSide
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
-from parity_tests.your_port.measure.torch_side import run_torch, to_tensor
+from parity_tests.your_port.measure.torch_side import default_dtype, run_torch, to_tensor
 from parity_tests.your_port.measure.tree import plain
 from parity_tests.your_port.weights.original import Inputs, Original, Weight
 from parity_tests.your_port.weights.words import words_of
@@ -41,7 +41,10 @@ def read_program(
     values = None if weights is None else {name: to_numpy(weight) for name, weight in weights.items()}
     is_module = isinstance(program, torch.nn.Module)
     if values is not None and is_module:
-        _check_weights(program, values)
+        try:
+            copy.deepcopy(program).load_state_dict({name: to_tensor(x, None) for name, x in values.items()})
+        except RuntimeError as error:
+            raise ValueError(f"weights must be a state dict of the PyTorch module: {error}") from error
     side = _torch_side(program, call, given, train=train, gradients=gradients)
     described = describe_weights(program) if is_module else ()
     name = name or (type(program).__name__ if is_module else getattr(program, "__name__", "function"))
@@ -131,19 +134,16 @@ def _train(module: torch.nn.Module) -> None:
 
 def describe_weights(module: torch.nn.Module) -> tuple[Weight, ...]:
     """Describe every parameter, under each of its names, and every floating buffer, in order of definition."""
-    return tuple(_weights(module))
-
-
-def _weights(module: torch.nn.Module) -> Iterator[Weight]:
     parameters = dict(module.named_parameters(remove_duplicate=False))
     state = {name: x for name, x in module.state_dict().items() if x.is_floating_point()}
     first = {id(x): name for name, x in module.named_parameters()}
+    described = []
     for name, tensor in {**parameters, **state}.items():
         path, _, leaf = name.rpartition(".")
-        words = (*_class_words(module, path), *words_of(leaf))
-        role = _role(module.get_submodule(path))
+        words, role = (*_class_words(module, path), *words_of(leaf)), _role(module.get_submodule(path))
         own = first.get(id(parameters.get(name)), name)
-        yield Weight(name, tuple(tensor.shape), own, words, role, name not in parameters)
+        described.append(Weight(name, tuple(tensor.shape), own, words, role, name not in parameters))
+    return tuple(described)
 
 
 def _class_words(module: torch.nn.Module, path: str) -> tuple[str, ...]:
@@ -174,20 +174,13 @@ def _role(module: torch.nn.Module) -> str:
 # Checks: what cannot be compared is an error that says what to do
 
 
-def _check_weights(module: torch.nn.Module, weights: Mapping[str, np.ndarray]) -> None:
-    try:
-        copy.deepcopy(module).load_state_dict({name: to_tensor(x, None) for name, x in weights.items()})
-    except RuntimeError as error:
-        raise ValueError(f"weights must be a state dict of the PyTorch module: {error}") from error
-
-
 def _check_inputs_stay(case: Case, numbers: Numbers) -> None:
     """Raise ValueError if PyTorch writes into its inputs."""
     tensors = {name: to_tensor(x, "float64") for name, x in numbers.inputs.items()}
     before = {name: x.clone() for name, x in tensors.items() if x is not None}
     module = None if case.torch.build is None else case.torch.build({}, {}).eval().double()
     try:
-        with torch.no_grad():
+        with torch.no_grad(), default_dtype("float64"):
             case.torch.call(module, numbers.rebuild(tensors), {})
     except Exception as error:
         raise ValueError(

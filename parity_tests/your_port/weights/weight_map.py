@@ -1,16 +1,24 @@
 """Which weight of PyTorch stands where in JAX: the map that `compare` prints, and puts weights into place by."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
-from typing import Any, Literal
+from itertools import product
+from math import prod
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.weights.layouts import Layout, Shape
 from parity_tests.your_port.weights.original import Weight
+from parity_tests.your_port.weights.positions import Affine
 from parity_tests.your_port.weights.words import modules_of
+
+AGREES = 1e-9
+"""How near outputs come if the weights are in place."""
+MOST_WAYS, MOST_SECONDS = 4096, 10.0
+"""How many ways of placing weights are tried, and for how long."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +40,7 @@ class Piece:
     axis: int = 0
 
     def of(self, weights: Mapping[str, Any]) -> Any:
-        """Take it out of the weights."""
+        """Take it out of the weights; a view, if they are NumPy's."""
         whole = weights[self.name]
         if self.count == 1:
             return whole
@@ -40,65 +48,66 @@ class Piece:
         here = slice(self.index * size, (self.index + 1) * size)
         return whole[(slice(None),) * self.axis + (here,)]
 
-    def cleared(self, whole: np.ndarray) -> np.ndarray:
-        """Set it to zero in a copy of the weight."""
-        copy = whole.copy()
-        self.of({self.name: copy})[...] = 0
-        return copy
-
     def __str__(self) -> str:
         return self.name if self.count == 1 else f"{self.name}[{self.index}/{self.count}]"
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a JAX weight comes from: one piece, or several that are joined."""
+class Joined:
+    """A JAX weight that is made of pieces: concatenated or stacked, and each of these a sum."""
 
-    pieces: tuple[Piece, ...]
-    shape: Shape
-    """Of each piece; of all together where they are concatenated."""
-    words: tuple[tuple[str, ...], ...]
-    """The words of its name, and those of the classes of its modules."""
-    position: float
-    """Between 0 and 1, in the order of definition."""
-    role: str = "unknown"
-    is_buffer: bool = False
-    join: Literal["concatenated", "stacked", "summed"] = "concatenated"
-    """How several become one; they are stacked along a new first axis."""
-    origin: tuple[str, ...] = ()
-    """What the user wrote to ask for it."""
+    parts: tuple[tuple[Piece, ...], ...]
+    stacked: bool = False
+    """Along a new first axis."""
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return [piece for part in self.parts for piece in part]
+
+    @property
+    def names(self) -> list[str]:
+        return [piece.name for piece in self.pieces]
 
     def fill(self, weights: Mapping[str, Any], layout: Layout) -> Any:
         """Make JAX's array of PyTorch's weights, by operations of either library."""
-        arrays = [piece.of(weights) for piece in self.pieces]
+        arrays = []
+        for first, *others in self.parts:
+            arrays.append(sum((piece.of(weights) for piece in others), start=first.of(weights)))
         library = np if isinstance(arrays[0], np.ndarray) else jnp
-        if self.join == "stacked":
+        if self.stacked:
             return library.stack([layout.apply(array) for array in arrays])
-        if self.join == "summed":
-            return layout.apply(sum(arrays[1:], start=arrays[0]))
         return layout.apply(arrays[0] if len(arrays) == 1 else library.concatenate(arrays))
 
+    def count_uses(self, uses: Mapping[str, np.ndarray]) -> None:
+        for piece in self.pieces:
+            piece.of(uses)[...] += 1
+
+    @property
+    def texts(self) -> list[str]:
+        """The parts, as one writes them into `names=`."""
+        return [" + ".join(map(str, part)) for part in self.parts]
+
     def __str__(self) -> str:
-        texts = [str(piece) for piece in self.pieces]
-        if self.join == "stacked":
-            return f"{texts[0]} … {texts[-1]}, stacked"
-        return (" + " if self.join == "summed" else ", ").join(texts)
+        texts = self.texts
+        return f"{texts[0]} … {texts[-1]}, stacked" if self.stacked else ", ".join(texts)
 
 
 @dataclass(frozen=True)
 class Entry:
     """A line of the map."""
 
-    source: Source
-    layouts: tuple[Layout, ...]
+    source: Joined | Affine
+    layouts: tuple[Layout, ...] = ()
     """Those that fit; the first is taken. More than one: the shapes leave it open."""
     remark: str = ""
-    is_guess: bool = False
-    """Whether the names are not alike, so that shape and order decided."""
+    guessed: str = ""
+    """By what, if neither names nor outputs decided."""
 
-    @property
-    def is_open(self) -> bool:
-        return len(self.layouts) > 1
+    def fill(self, weights: Mapping[str, Any]) -> Any:
+        """Make JAX's array of PyTorch's weights."""
+        return (
+            self.source.fill(weights, self.layouts[0]) if isinstance(self.source, Joined) else self.source.fill(weights)
+        )
 
 
 @dataclass(frozen=True)
@@ -107,60 +116,136 @@ class WeightMap:
 
     leaves: Mapping[str, Leaf]
     entries: Mapping[str, Entry]
-    """By JAX name."""
-    left_in_torch: Mapping[Piece, Shape] = field(default_factory=dict)
-    """Weights and running statistics of PyTorch, or parts of them, that have no place in JAX."""
+    """By JAX name, in PyTorch's order."""
+    uses: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """How often each number of PyTorch's weights and running statistics stands in JAX, by PyTorch name."""
     kept: tuple[str, ...] = ()
     """JAX's variables that keep their own values."""
+    hint: str = ""
+    """What to write into `names=`, if a bias that is left over in PyTorch is to be added to another one."""
+    remarks: tuple[str, ...] = ()
+    """What the user's `load` does beyond putting each weight into one place."""
+
+    @property
+    def left_in_torch(self) -> dict[str, np.ndarray]:
+        """Weights and running statistics that have no place in JAX, and which of their numbers."""
+        return {text: uses == 0 for name, uses in self.uses.items() if (text := _unused(name, uses))}
+
+    def cleared(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Set to zero what has no place in JAX."""
+        return {name: np.where(self.uses[name] == 0, 0, x) if name in self.uses else x for name, x in weights.items()}
 
     def place(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Put PyTorch's weights into their places; differentiable where they are JAX arrays."""
-        return {path: entry.source.fill(weights, entry.layouts[0]) for path, entry in self.entries.items()}
+        return {path: entry.fill(weights) for path, entry in self.entries.items()}
 
-    def choose(self, error: Callable[["WeightMap"], float], most: int = 16) -> "WeightMap":
-        """Decide the open layouts by trying: weights of the same kind of module go the same way."""
-        groups: dict[Any, list[str]] = {}
-        for path, entry in self.entries.items():
-            if entry.is_open:
-                key = (path.rpartition(".")[2], entry.source.role, len(entry.layouts))
-                groups.setdefault(key, []).append(path)
-        if not groups:
-            return self
-        for choice in islice(product(*(range(count) for _, _, count in groups)), most):
-            taken = {path: index for paths, index in zip(groups.values(), choice, strict=True) for path in paths}
-            tried = self._with(taken, "each way was tried; this one agrees")
-            if error(tried) < 1e-9:
-                return tried
-        first = {path: 0 for paths in groups.values() for path in paths}
-        return self._with(first, "each way was tried; none agrees")
+    @property
+    def is_open(self) -> bool:
+        """Whether shapes leave a layout open."""
+        return any(len(entry.layouts) > 1 for entry in self.entries.values())
 
-    def _with(self, choice: Mapping[str, int], remark: str) -> "WeightMap":
+    def choose(
+        self, distance: Callable[["WeightMap"], float], confirm: Callable[["WeightMap"], bool] = lambda _: True
+    ) -> "WeightMap":
+        """Decide the open layouts by trying.
+
+        First weights of the same kind go the same way; then one weight after the other is changed, as long as the
+        outputs come nearer; then all ways are tried, as far as time allows. If none agrees, the nearest is kept.
+
+        Args:
+            distance: how far apart the outputs are.
+            confirm: whether gradients agree, too. It is asked where the outputs agree, which they also do in the wrong
+                way if a weight beside is zero.
+        """
+        counts = {path: len(entry.layouts) for path, entry in self.entries.items() if len(entry.layouts) > 1}
+        all_ways, deadline = prod(counts.values()), time.monotonic() + MOST_SECONDS
+        tried: dict[tuple[int, ...], float] = {}
+        confirmed: list[tuple[int, ...]] = []
+        for way in self._ways(counts, tried):
+            if way in tried:
+                continue
+            if tried and (len(tried) == MOST_WAYS or time.monotonic() > deadline):
+                break
+            tried[way] = distance(self._with(counts, way))
+            if tried[way] < AGREES and len(confirmed) < 16:
+                confirmed.append(way)
+                if confirm(self._with(counts, way)):
+                    return self._with(counts, way, "agrees when tried")
+        if confirmed:
+            return self._with(counts, confirmed[0], "its outputs agree when tried")
+        first, nearest = next(iter(tried)), min(tried, key=tried.__getitem__)
+        chosen = nearest if tried[nearest] < 0.5 * tried[first] else first
+        rest = f"; {all_ways - len(tried)} were not tried" if len(tried) < all_ways else ""
+        why = f"none of {len(tried)} ways agrees{rest}"
+        return self._with(counts, chosen, f"guessed: {why}", why)
+
+    def _ways(self, counts: Mapping[str, int], tried: Mapping[tuple[int, ...], float]) -> Iterator[tuple[int, ...]]:
+        """Yield which layout each open weight takes, the likely ways first; `tried` says how far apart they were."""
+        yield (0,) * len(counts)
+        kinds = {path: (path.rpartition(".")[2], count) for path, count in counts.items()}
+        groups = list(dict.fromkeys(kinds.values()))
+        for choice in product(*(range(count) for _, count in groups)) if len(groups) < 8 else ():
+            by_kind = dict(zip(groups, choice, strict=True))
+            yield tuple(by_kind[kinds[path]] for path in counts)
+        before = None
+        while (best := min(tried, key=tried.__getitem__)) != before:
+            before = best
+            for at, count in enumerate(counts.values()):
+                best = min(tried, key=tried.__getitem__)
+                yield from ((*best[:at], index, *best[at + 1 :]) for index in range(count))
+        yield from product(*map(range, counts.values()))
+
+    def _with(self, paths: Iterable[str], way: tuple[int, ...], remark: str = "", guessed: str = "") -> "WeightMap":
         entries = dict(self.entries)
-        for path, index in choice.items():
+        for path, index in zip(paths, way, strict=True):
             entry = entries[path]
             layouts = (entry.layouts[index], *entry.layouts[:index], *entry.layouts[index + 1 :])
-            entries[path] = replace(entry, layouts=layouts, remark=remark)
+            entries[path] = replace(entry, layouts=layouts, remark=remark, guessed=guessed or entry.guessed)
         return replace(self, entries=entries)
 
     def lines(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield JAX's name, its shape, PyTorch's name, and how the one is made of the other."""
-
-        def order(item: tuple[str, Entry]) -> tuple[float, int]:
-            return item[1].source.position, item[1].source.pieces[0].index
-
-        for path, entry in sorted(self.entries.items(), key=order):
-            how = "; ".join(filter(None, (entry.layouts[0].words, entry.remark)))
-            yield path, str(list(self.leaves[path].shape)), str(entry.source), how
+        for path, entry in self.entries.items():
+            how = entry.layouts[0].words if isinstance(entry.source, Joined) else entry.source.words
+            yield (
+                path,
+                str(list(self.leaves[path].shape)),
+                str(entry.source),
+                "; ".join(filter(None, (how, entry.remark))),
+            )
         for path in self.kept:
             yield path, str(list(self.leaves[path].shape)), "—", "keeps its own value"
-        for piece, shape in self.left_in_torch.items():
-            yield "—", str(list(shape)), str(piece), "has no place in JAX"
+        for text, unused in self.left_in_torch.items():
+            yield "—", str(list(unused.shape)), text, "has no place in JAX"
 
     def __str__(self) -> str:
         rows = [("JAX", "shape", "PyTorch", "layout"), *self.lines()]
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         texts = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
         return "\n".join(text.rstrip() for text in texts)
+
+
+def count_uses(weights: Sequence[Weight], entries: Mapping[str, Entry]) -> dict[str, np.ndarray]:
+    """Count how often each number of a parameter or running statistic stands in JAX."""
+    uses = {w.name: np.zeros(w.shape, int) for w in weights}
+    for entry in entries.values():
+        entry.source.count_uses(uses)
+    return {w.name: uses[w.name] for w in weights if w.first == w.name and (not w.is_buffer or "running_" in w.name)}
+
+
+def _unused(name: str, uses: np.ndarray) -> str:
+    """Name the numbers that are used nowhere: the weight, equal parts of it, or how many they are."""
+    if not (uses == 0).any():
+        return ""
+    for count in (1, 2, 3, 4):
+        for axis in range(max(1, uses.ndim)):
+            pieces = [Piece(name, index, count, axis) for index in range(count)]
+            if count > 1 and (uses.ndim == 0 or uses.shape[axis] % count):
+                continue
+            parts = [piece.of({name: uses == 0}) for piece in pieces]
+            if all(part.all() or not part.any() for part in parts):
+                return ", ".join(str(piece) for piece, part in zip(pieces, parts, strict=True) if part.all())
+    return f"{(uses == 0).sum()} of {uses.size} numbers of {name}"
 
 
 def match_paths(weights: Sequence[Weight], weight_map: WeightMap) -> dict[str, str]:
@@ -173,7 +258,7 @@ def match_paths(weights: Sequence[Weight], weight_map: WeightMap) -> dict[str, s
     in_jax: dict[str, set[str]] = {}
     for path, entry in weight_map.entries.items():
         for module in [] if weight_map.leaves[path].is_buffer else modules_of(path):
-            in_jax.setdefault(module, set()).update(piece.name for piece in entry.source.pieces)
+            in_jax.setdefault(module, set()).update(entry.source.names)
     held: dict[frozenset[str], list[str]] = {}
     for path, names in in_torch.items():
         held.setdefault(frozenset(names), []).append(path)

@@ -61,11 +61,11 @@ def ranked_words(paths: Iterable[str]) -> dict[str, tuple[tuple[str, ...], ...]]
             if number:
                 numbers[parent, stem].add(int(number))
 
-    def words(parent: str, stem: str, number: str) -> tuple[str, ...]:
-        rank = (str(sorted(numbers[parent, stem]).index(int(number))),) if number else ()
-        return (*words_of(stem), *rank)
-
-    return {path: tuple(words(*part) for part in parts) for path, parts in split.items()}
+    found_words = {}
+    for path, parts in split.items():
+        ranks = [[str(sorted(numbers[parent, stem]).index(int(n)))] if n else [] for parent, stem, n in parts]
+        found_words[path] = tuple((*words_of(stem), *rank) for (_, stem, _), rank in zip(parts, ranks, strict=True))
+    return found_words
 
 
 def without_role(words: tuple[str, ...]) -> tuple[str, ...]:

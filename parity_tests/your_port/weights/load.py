@@ -1,0 +1,107 @@
+"""The user's own function that loads PyTorch's weights into JAX, run with numbers that say their own positions."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from parity_tests.your_port.weights.adapters import Port, is_floating
+from parity_tests.your_port.weights.layouts import Shape, find_layouts
+from parity_tests.your_port.weights.original import Weight
+from parity_tests.your_port.weights.positions import Affine, Arrays, read_places
+from parity_tests.your_port.weights.weight_map import Entry, Joined, Piece, WeightMap, count_uses
+
+Load = Callable[[Arrays], Any]
+
+
+def call_load(load: Load, weights: Sequence[Weight], fill: float = 0.0) -> Any:
+    """Call the user's function with weights that are all one number.
+
+    Raises:
+        ValueError: it fails; the message says what it gets.
+    """
+    try:
+        loaded = load({w.name: np.full(w.shape, fill) for w in weights})
+    except Exception as error:
+        given = ", ".join(f"{w.name} {list(w.shape)}" for w in weights)
+        raise ValueError(
+            f"load raised {type(error).__name__}: {error}. It gets a dict of NumPy arrays by PyTorch's names: {given}. "
+            "For a function of tensors: load=lambda arrays: convert({n: torch.tensor(x) for n, x in arrays.items()})"
+        ) from error
+    if loaded is None:
+        raise ValueError("load must return JAX's module or weights; it returned None")
+    return loaded
+
+
+def map_by_load(load: Load, weights: Sequence[Weight], port: Port) -> WeightMap:
+    """Find where each number of PyTorch's weights lands in JAX.
+
+    Raises:
+        ValueError: the function fails, or does not return what the JAX module has.
+    """
+    shapes = {w.name: w.shape for w in weights}
+    _check({path: x.shape for path, x in port.read(call_load(load, weights)).items() if is_floating(x)}, port)
+    places = read_places(lambda arrays: port.read(load(arrays)), shapes, {w.name: w.first for w in weights})
+    computed = [path for path, made in places.items() if made.again is not None]
+    if computed:
+        _check_traceable(load, weights, computed)
+    entries = {path: _entry(places[path], shapes) for path in port.leaves}
+    order = list(shapes)
+    first = {path: min(map(order.index, entry.source.names), default=len(order)) for path, entry in entries.items()}
+    entries = dict(sorted(entries.items(), key=lambda item: first[item[0]]))
+    uses = count_uses(weights, entries)
+    return WeightMap(port.leaves, entries, uses, remarks=tuple(_remarks(entries, uses, port)))
+
+
+def _check(loaded: Mapping[str, Shape], port: Port) -> None:
+    wrong = [
+        *(f"no {path} {list(leaf.shape)}" for path, leaf in port.leaves.items() if path not in loaded),
+        *(f"{path} {list(shape)}, which it has not" for path, shape in loaded.items() if path not in port.leaves),
+        *(
+            f"{path} {list(loaded[path])} for {list(leaf.shape)}"
+            for path, leaf in port.leaves.items()
+            if loaded.get(path, leaf.shape) != leaf.shape
+        ),
+    ]
+    if wrong:
+        raise ValueError(f"load returns other weights than the JAX module has: {'; '.join(wrong)}")
+
+
+def _check_traceable(load: Load, weights: Sequence[Weight], computed: Sequence[str]) -> None:
+    def run(arrays: Any) -> None:
+        load(arrays)
+
+    try:
+        jax.eval_shape(run, {w.name: jax.ShapeDtypeStruct(w.shape, jnp.float32) for w in weights})
+    except Exception as error:
+        raise ValueError(
+            f"load computes {', '.join(computed)} in another way than by moving, scaling and adding PyTorch's numbers. "
+            "Write this in jax.numpy, so that JAX can differentiate it"
+        ) from error
+
+
+def _entry(made: Affine, shapes: Mapping[str, Shape]) -> Entry:
+    """Describe a weight by its layout, if it is one of PyTorch's as a whole."""
+    for name in made.names if made.is_moved and len(made.names) == 1 else ():
+        places = made.terms[name].places
+        positions = np.arange(int(np.prod(shapes[name]))).reshape(shapes[name])
+        for role in ("unknown", "convolution", "transposed convolution"):
+            for layout in find_layouts(shapes[name], places.shape, role=role, wish=None):
+                if np.array_equal(layout.apply(positions), places):
+                    return Entry(Joined(((Piece(name),),)), (layout,))
+    return Entry(made)
+
+
+def _remarks(entries: Mapping[str, Entry], uses: Mapping[str, np.ndarray], port: Port) -> Iterator[str]:
+    for path, entry in entries.items():
+        made = entry.source
+        if isinstance(made, Affine) and not made.is_moved:
+            if made.names or made.again is not None:
+                yield f"{path} is {made.words}: {made}"
+            elif not port.leaves[path].is_buffer:
+                yield f"{path} gets none of PyTorch's weights"
+    for name, count in uses.items():
+        if count.size and count.min() > 1:
+            yield f"{name} is in {' and '.join(path for path, entry in entries.items() if name in entry.source.names)}"
