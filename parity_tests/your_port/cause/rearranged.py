@@ -13,7 +13,8 @@ import torch
 from parity_tests.your_port.cause.mistakes import EPSILONS, Call, Mistake, NotHereError
 from parity_tests.your_port.cause.subjects import Hypothesis, Planted, Subject, explains
 from parity_tests.your_port.measure.arrays import to_numpy
-from parity_tests.your_port.place.pairing import is_close, kind_of
+from parity_tests.your_port.measure.comparison import relative_error
+from parity_tests.your_port.place.pairing import kind_of
 
 # Norms that are modules, however they are written: the formula is found out first
 
@@ -69,7 +70,7 @@ def _formula_of(subject: Subject, norm: torch.nn.Module) -> Formula:
         formula |= {"offset": 0, "axes": (-1,), "scaled": True, "shifted": True}
         x, result = calls[0]
         with torch.no_grad():
-            if is_close(to_numpy(_normed(formula, norm, x)), to_numpy(result), 1e-12):
+            if relative_error(to_numpy(_normed(formula, norm, x)), to_numpy(result)) <= 1e-12:
                 return formula
     return {}
 

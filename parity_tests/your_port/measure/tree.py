@@ -13,9 +13,14 @@ def flatten(tree: Any, names: tuple[str, ...] = ()) -> tuple[dict[str, Any], Cal
     The parts of a tuple are called `names` where given. None is a leaf, so that a side that returns None where the
     other does not is seen.
     """
-    paths, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None)
+    paths, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None or is_mixed(x))
     flat = {_text(path, names): leaf for path, leaf in paths}
     return flat, lambda leaves: jax.tree_util.tree_unflatten(structure, [leaves[name] for name in flat])
+
+
+def is_mixed(x: Any) -> bool:
+    """Whether it is a dict whose keys JAX cannot sort: it stays whole."""
+    return isinstance(x, dict) and len({type(key) for key in x}) > 1
 
 
 def _text(path: tuple[Any, ...], names: tuple[str, ...]) -> str:

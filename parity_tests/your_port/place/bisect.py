@@ -1,16 +1,17 @@
 """Find where two programs part, and the likely mistake.
 
-Both run once more with every intermediate tensor recorded (see `taps`). If the forward passes differ, the submodules of
-JAX run again on what PyTorch's were given: a submodule that only inherits an error agrees then. The search ends in the
-innermost submodule whose result, replaced by PyTorch's, makes the rest agree. If only the gradients differ, they are
-compared from the outputs back.
+Both run once more with every intermediate tensor recorded (see `taps`). If the forward passes differ, JAX runs again,
+and each of its tensors, once recorded, is replaced by PyTorch's: a tensor that still differs is computed wrongly from
+right ones, and does not inherit an error. The first of these that matters is the place. If only the gradients differ,
+they are compared from the outputs back.
 """
 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,12 +23,17 @@ from parity_tests.your_port.measure.comparison import Judge, Measurement, Runs, 
 from parity_tests.your_port.measure.jax_side import run_jax
 from parity_tests.your_port.measure.numbers import Numbers, make_numbers, options_in
 from parity_tests.your_port.measure.tree import flatten
-from parity_tests.your_port.place.pairing import align_together, kind_of, match_names
-from parity_tests.your_port.place.taps import Trace, recording
+from parity_tests.your_port.place.pairing import align, kind_of, match_names
+from parity_tests.your_port.place.taps import Trace, input_of, recording
 from parity_tests.your_port.place.values import compute_values, find_missing
-from parity_tests.your_port.weights.layouts import CHANNELS_LAST, wanted_layout
+from parity_tests.your_port.weights.layouts import wanted_layout
 
-Phase = Literal["forward", "backward"]
+
+class Phase(StrEnum):
+    """The pass in which two programs part."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class Divergence:
     in_jax: str = ""
     """Its path in JAX."""
     alike: tuple[str, ...] = ()
-    """The other submodules of the same kind that part too."""
+    """PyTorch's paths of the other submodules of the same kind that part too."""
 
     def __str__(self) -> str:
         last = f"the last that agrees is {self.agreed[-1]}" if self.agreed else "nothing before it could be compared"
@@ -106,9 +112,9 @@ def _find_in_variant(case: Case, variant: Variant, dtype: str, seconds: float) -
 def _in_compiled_program(runs: Runs, measured: list[Measurement]) -> Divergence:
     first = next(measurement for measurement in measured if measurement.failed)
     symptoms = describe(runs.jax.tensors.get(first.tensor), runs.truth.tensors.get(first.tensor))
-    where = (first.case, first.variant, first.dtype, "backward" if first.is_gradient else "forward", first.tensor)
+    phase = Phase.BACKWARD if first.is_gradient else Phase.FORWARD
     words = f"{first.difference}, and only in the compiled program: without `jax.jit` it agrees"
-    return Divergence(*where, words, (), symptoms, ())  # type: ignore[arg-type]
+    return Divergence(first.case, first.variant, first.dtype, phase, first.tensor, words, (), symptoms, ())
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,23 @@ class Alone:
 
     trace: Trace
     outputs: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A tensor of JAX that differs although it is computed from PyTorch's."""
+
+    name: str
+    call: int
+    place: str
+    """JAX's path of the submodule that computes it; "" is the program."""
+    measured: Measurement
+    in_jax: Any
+    truth: Any
+    cure: str = ""
+    """The tensor that shows it, and that keeps JAX's value to see whether it matters; "" for an output."""
+    agreed: tuple[str, ...] = ()
+    """The results before it that agree."""
 
 
 @dataclass(frozen=True)
@@ -131,137 +154,96 @@ class Search:
     judge: Judge
 
     @cached_property
-    def names(self) -> dict[str, list[str]]:
-        """The names of JAX's submodules and taps, with PyTorch's."""
-        traces = {"jax": self._trace(0), "torch": self._trace(1)}
-        names = {side: _in_order(trace) for side, trace in traces.items()}
-        shapes = {
-            side + name: sorted(
-                size for part in parts_of(traces[side], name)[:1] for size in traces[side].tensors[part][0].shape
-            )
-            for side in names
-            for name in names[side]
-        }
-        return match_names(names["jax"], names["torch"], self.case.jax.paths, shapes)
-
-    def _trace(self, side: int) -> Trace:
-        trace = self.runs[side].trace
-        assert trace is not None, "the runs were not recorded"
-        return trace
+    def traces(self) -> list[Trace]:
+        """Those of JAX, of PyTorch, and of PyTorch in float64."""
+        return [run.trace or Trace() for run in self.runs]
 
     @cached_property
-    def wanted(self) -> dict[str, tuple[list[np.ndarray], list[np.ndarray]]]:
-        """PyTorch's tensors, and those of PyTorch in float64, in the form and under the names of JAX's."""
-        found = {}
+    def names(self) -> dict[str, list[str]]:
+        """The names of JAX's submodules and taps, with PyTorch's."""
+        in_jax, in_torch, _ = self.traces
+        given = {input_of(path) for path in in_jax.parents}
+        mine = [name for name in {**in_jax.parents, **in_jax.parts} if name not in given]
+        return match_names(mine, [*{**in_torch.parents, **in_torch.parts}], self.case.jax.paths)
+
+    @cached_property
+    def in_both(self) -> set[str]:
+        """PyTorch's submodules that JAX has too."""
+        return {other for others in self.names.values() for other in others}
+
+    @cached_property
+    def partners(self) -> dict[str, set[str]]:
+        """The tensors of JAX, with those of PyTorch in all layers of a stack.
+
+        Of a submodule that returns another structure in JAX, a tensor's partner is an equal one, or that at its place.
+        """
+        found: dict[str, set[str]] = {}
         for name, others in self.names.items():
-            for prefix in ("input of ", ""):
-                for part, pair in self._pair(prefix + name, [prefix + other for other in others]):
-                    found[part] = pair
+            for mine, theirs in ((input_of(name), [input_of(other) for other in others]), (name, others)):
+                parts, ends = self._parts(0, mine), [part.removeprefix(theirs[0]) for part in self._parts(1, theirs[0])]
+                same = ends == [part.removeprefix(mine) for part in parts]
+                for place, part in enumerate(parts):
+                    order = ends[place : place + 1] if same else [*ends[place:], *ends[:place]]
+                    sets = [{other + end for other in theirs} for end in order]
+                    sets = [names for names in sets if self._formed(part, names)]
+                    equal = (names for names in sets if not self._differs(part, self._formed(part, names)))
+                    found |= {part: sets[0] if len(sets) == 1 else next(equal, sets[0])} if sets else {}
         return found
 
-    def _pair(self, name: str, others: list[str], kind: str = "tensors") -> Iterator[tuple[str, Any]]:
-        """Yield the tensors of a submodule that have a partner: that of the same name or place, or an equal one."""
-        in_jax, in_torch, truth = (getattr(self._trace(side), kind) for side in range(3))
-        mine, theirs = parts_of(self._trace(0), name), parts_of(self._trace(1), others[0])
-        for place, part in enumerate(part for part in mine if part in in_jax):
-            suffix = part.removeprefix(name)
-            order = sorted(theirs, key=lambda other: (other != others[0] + suffix, theirs.index(other) != place))
-            forms = []
-            for other in (other for other in order if other in in_torch):
-                stack = [other.replace(others[0], layer, 1) for layer in others]
-                calls = [[x for layer in stack for x in side.get(layer, [])] for side in (in_torch, truth)]
-                last = wanted_layout(self.case.layouts, part, name, other, others[0]) in CHANNELS_LAST
-                both = align_together(calls, in_jax[part], last)
-                forms += [] if both is None else [(both[0], both[1])]
-            equal = (pair for pair in forms if not self._first_wrong(part, in_jax[part], pair))
-            if forms:
-                yield part, next(equal, forms[0])
+    def _parts(self, side: int, name: str) -> list[str]:
+        return self.traces[side].parts.get(name, [])
+
+    def _formed(self, part: str, names: set[str], kind: str = "tensors") -> list[list[np.ndarray]]:
+        """Bring tensors of PyTorch, and of PyTorch in float64, into the form of one of JAX; [] if they have none."""
+        like, wish = self.traces[0].calls({part}, kind), wanted_layout(self.case.layouts, part, *names)
+        formed = [align(trace.calls(names, kind), like, wish) for trace in self.traces[1:]]
+        return formed if all(formed) else []
+
+    def _differs(self, part: str, pair: Sequence[Sequence[np.ndarray]], trace: Trace | None = None) -> bool:
+        calls = (trace or self.traces[0]).tensors.get(part, [])
+        return any(self._measure(part, *arrays).failed for arrays in zip(calls, *pair, strict=False))
+
+    def _measure(self, part: str, in_jax: np.ndarray, in_torch: np.ndarray, truth: np.ndarray) -> Measurement:
+        """Measure an intermediate tensor; its dtype is no difference where a part is to be computed in float32."""
+        meant = bool(self.case.inside) and self.dtype == "float64"
+        return self.judge.measure(part, in_jax.astype(truth.dtype) if meant else in_jax, in_torch, truth)
+
+    @cached_property
+    def wanted(self) -> dict[str, list[list[np.ndarray]]]:
+        """PyTorch's tensors, and those of PyTorch in float64, in the form and under the names of JAX's."""
+        return {part: self._formed(part, names) for part, names in self.partners.items()}
 
     @cached_property
     def misshapen(self) -> dict[str, list[np.ndarray]]:
         """PyTorch's results that have no form of JAX's, under JAX's names: those of submodules with one result."""
         found = {}
         for name, others in self.names.items():
-            parts = [parts_of(self._trace(side), part) for side, part in enumerate((name, others[0]))]
-            if [len(side) for side in parts] == [1, 1] and len(others) == 1 and parts[0][0] not in self.wanted:
-                in_jax, truth = (self._trace(side).tensors[part[0]] for side, part in zip((0, 2), parts, strict=True))
-                if len(in_jax) == len(truth):
-                    found[parts[0][0]] = truth
+            parts = self._parts(0, name)
+            truth = self.traces[2].calls({*others})
+            if parts == [name] and name not in self.wanted and len(truth) == len(self.traces[0].tensors[name]):
+                found[name] = truth
         return found
 
-    def _first_wrong(self, name: str, in_jax: Sequence[np.ndarray], pair: Any) -> tuple[int, Measurement] | None:
-        """Return the first call that differs, and how."""
-        for call, arrays in enumerate(zip(in_jax, *pair, strict=False)):
-            measured = self.judge.measure(name, *arrays)
-            if measured.failed:
-                return call, measured
-        return None
-
-    # The forward pass
-
-    def in_forward_pass(self, deadline: float) -> Divergence:
-        """Find the submodule in which the forward passes part, and the mistake."""
-        place = self.locate("")
-        alone = self.run(self.inputs(place))
-        name, call, measured, in_jax, truth = next(self.wrong_within(place, alone))
-        alike = [n for n in self.names if kind_of(n) == kind_of(place) and n != place]
-        parting = self.run([part for n in alike for part in self.inputs(n)]) if place and alike else alone
-        divergence = Divergence(
-            *(self.case.name, self.variant.name, self.dtype, "forward", self.label(name, call), measured.difference),
-            agreed=tuple(self.agreed_before(place, name, call)),
-            symptoms=describe(in_jax, truth),
-            traps=(),
-            module=self._module(name if name in self.misshapen else place),
-            in_jax=place,
-            alike=tuple(n for n in alike if place and self.differs(n, parting)),
-        )
-        is_plain = measured.mismatch.startswith("dtype") or name in self.misshapen  # that needs no explanation
-        return divergence if is_plain else replace(divergence, traps=self._explain(place, divergence.module, deadline))
-
-    def _explain(self, place: str, module: str, deadline: float) -> tuple[str, ...]:
-        if self.case.torch.golden is not None:
-            return ()
-        from parity_tests.your_port.cause.traps import find_traps  # it needs torch
-
-        return find_traps(self, place, module, deadline)
-
-    def _module(self, place: str) -> str:
-        """PyTorch's path of the submodule."""
-        return self.names[place][0] if self._is_submodule(place) else "" if place else self._by_values()
-
-    def locate(self, parent: str) -> str:
-        """Return the innermost submodule inside of `parent` whose result makes all the difference to `parent`'s."""
-        children = self.children(parent)
-        if not children:
-            return parent
-        alone = self.run([*self.inputs(parent), *(part for child in children for part in self.inputs(child))])
-        failing = [child for child in children if self.differs(child, alone)]
-        kinds = [
-            [child for child in failing if kind_of(child) == kind] for kind in dict.fromkeys(map(kind_of, failing))
-        ]
-        for group in [failing, *kinds, children] if failing else []:
-            healed = self.run([*self.inputs(parent), *(part for child in group for part in self.results(child))])
-            if not self.differs(parent, healed):
-                return self.locate(next(child for child in group if child in failing))
-        return parent
-
-    def children(self, parent: str) -> list[str]:
-        """The submodules and taps of both sides that are called inside of `parent`, in the order of their calls."""
-        names = (name for name in _in_order(self._trace(0)) if name in self.names)
-        return [name for name in names if name != parent == self.owner(name)]
+    @cached_property
+    def given(self) -> set[str]:
+        """JAX's tensors that a submodule is given."""
+        return {part for path in self.traces[0].parents for part in self._parts(0, input_of(path))}
 
     def owner(self, name: str) -> str:
-        """The submodule of both sides in which another one or a tap is called; "" is the program."""
-        above = self._trace(0).parents.get(name, "")
-        return above if above == "" or above in self.names else self.owner(above)
+        """The submodule of both sides in which another one is called; "" is the program."""
+        return self._shared(self.traces[0].parents.get(name, ""))
+
+    def _shared(self, name: str) -> str:
+        """The submodule itself, or the next around it that both sides have."""
+        return name if name == "" or name in self.names else self.owner(name)
 
     def inputs(self, name: str) -> list[str]:
         """The tensors that a submodule is given, as far as PyTorch has them."""
-        return self.results(f"input of {name}")
+        return self.results(input_of(name))
 
     def results(self, name: str) -> list[str]:
         """The tensors that a submodule returns, as far as PyTorch has them."""
-        return [part for part in parts_of(self._trace(0), name) if part in self.wanted]
+        return [part for part in self._parts(0, name) if part in self.wanted]
 
     def run(self, forced: Sequence[str]) -> Alone:
         """Run JAX forward with these tensors replaced by PyTorch's in float64."""
@@ -271,111 +253,136 @@ class Search:
 
     def differs(self, name: str, alone: Alone) -> bool:
         """Whether a submodule's result differs from PyTorch's; "" is the whole program."""
-        return any(True for _ in self.wrong_results(name, alone))
+        if name == "":
+            return any(measured.failed for measured, *_ in self._outputs(alone))
+        return any(self._differs(part, self.wanted[part], alone.trace) for part in self.results(name))
 
-    def wrong_results(self, name: str, alone: Alone) -> Iterator[tuple[str, int, Measurement, Any, Any]]:
-        """Yield a submodule's results that differ: name, call, measurement, JAX's and PyTorch's."""
-        if name:
-            for part in self.results(name):
-                yield from self._wrong(part, alone)
-            return
-        for output in dict.fromkeys([*self.runs.torch.outputs(), *alone.outputs]):
-            arrays = (alone.outputs.get(output), *(run.tensors.get(output) for run in self.runs[1:]))
-            measured = self.judge.measure(output, *arrays)
-            if measured.failed:
-                yield output, 0, measured, arrays[0], arrays[2]
+    def _outputs(self, alone: Alone) -> Iterator[tuple[Measurement, Any, Any]]:
+        """Yield the measurement of each output, JAX's and PyTorch's."""
+        for name in dict.fromkeys([*self.runs.torch.outputs(), *alone.outputs]):
+            in_jax, in_torch, truth = (alone.outputs.get(name), *(run.tensors.get(name) for run in self.runs[1:]))
+            yield self.judge.measure(name, in_jax, in_torch, truth), in_jax, truth
 
-    def _wrong(self, part: str, alone: Alone) -> Iterator[tuple[str, int, Measurement, Any, Any]]:
-        in_jax = alone.trace.tensors.get(part, [])
-        found = self._first_wrong(part, in_jax, self.wanted[part])
-        if found is not None:
-            yield part, *found, in_jax[found[0]], self.wanted[part][1][found[0]]
+    # The forward pass
 
-    def wrong_within(self, place: str, alone: Alone) -> Iterator[tuple[str, int, Measurement, Any, Any]]:
-        """Yield what differs inside of a submodule, in the order of the computation, and then its results."""
-        inside = {part for child in self.children(place) for part in (*self.inputs(child), *self.results(child))}
-        shaped = {part for child in self.children(place) for part in parts_of(self._trace(0), child)} & {
-            *self.misshapen
-        }
-        first: list[tuple[str, int, Measurement, Any, Any]] = []
-        """A result of another shape: what it is if nothing after it agrees, until something differs."""
-        for part, call in alone.trace.events:
-            if part in shaped and not first:
-                arrays = (alone.trace.tensors[part][call], *[self.misshapen[part][call]] * 2)
-                first = [(part, call, self.judge.measure(part, *arrays), arrays[0], arrays[2])]
-            elif part in inside and call < len(self.wanted[part][1]):
-                arrays = (alone.trace.tensors[part][call], *(side[call] for side in self.wanted[part]))
-                measured = self.judge.measure(part, *arrays)
-                if measured.failed:
-                    yield from first
-                    yield part, call, measured, arrays[0], arrays[2]
-                elif not part.startswith("input of "):
-                    first = []
-        yield from first
-        yield from self.wrong_results(place, alone)
+    def in_forward_pass(self, deadline: float) -> Divergence:
+        """Find the submodule in which the forward passes part, and the mistake."""
+        faults = self._first_faults()
+        first, module = faults[0], self._module(faults[0])
+        others = dict.fromkeys(self._module(fault) for fault in faults[1:] if fault.place)
+        alike = [other for other in others if other != module and kind_of(other) == kind_of(module)]
+        divergence = Divergence(
+            *(self.case.name, self.variant.name, self.dtype, Phase.FORWARD),
+            tensor=self.label(first.name, first.call),
+            difference=first.measured.difference,
+            agreed=first.agreed,
+            symptoms=describe(first.in_jax, first.truth),
+            traps=(),
+            module=module,
+            in_jax=first.place,
+            alike=tuple(other for other in alike if {module, other} <= self.in_both),
+        )
+        measured = first.measured
+        is_plain = bool(measured.mismatch) and (
+            first.name in self.misshapen or _form(first.in_jax) != _form(first.truth)
+        )
+        if is_plain or self.case.torch.golden is not None:  # another shape or dtype needs no explanation
+            return divergence
+        return replace(divergence, traps=self._explain(first.place, module, deadline))
 
-    def agreed_before(self, place: str, name: str, call: int) -> Iterator[str]:
-        """Yield the results that agree in the plain run and come before the one that differs."""
-        plain = Alone(self._trace(0), self.runs.jax.outputs())
-        given = {part for submodule in self.names for part in self.inputs(submodule)}
-        for part, i in plain.trace.events:
-            if (part, i) == (name, call):
-                return
-            if part in self.wanted and part not in given and i < len(self.wanted[part][1]):
-                measured = self.judge.measure(part, plain.trace.tensors[part][i], *(s[i] for s in self.wanted[part]))
-                if not measured.failed:
-                    yield self.label(part, i)
-        if not place:
-            for output in self.runs.torch.outputs():
-                if output == name:
-                    return
-                arrays = (run.tensors.get(output) for run in self.runs)
-                if not self.judge.measure(output, *arrays).failed:
-                    yield output
+    def faults(self, forced: Sequence[str]) -> list[Fault]:
+        """Find what differs in a run with these tensors replaced, in the order of the computation."""
+        found, agreed, shaped = list[Fault](), list[str](), None
+        for seen in self._observed(self.run(forced)):
+            if seen.name in self.misshapen:
+                shaped = replace(seen, agreed=tuple(agreed))
+                continue
+            uses_it = shaped is not None and self.owner(shaped.place) == seen.place
+            if seen.measured.failed:
+                fault = shaped if shaped is not None and uses_it else replace(seen, agreed=tuple(agreed))
+                found.append(replace(fault, cure=seen.cure))
+            elif seen.name not in self.given:
+                agreed.append(self.label(seen.name, seen.call))
+            shaped = None if uses_it else shaped
+        return found
 
-    def label(self, part: str, call: int) -> str:
-        """PyTorch's name of a tensor, with the number of the call if there are several."""
-        calls = self._trace(0).tensors.get(part, ())
-        return self._torch_name(part) + (f"[{call}]" if len(calls) > 1 else "")
+    def _observed(self, alone: Alone) -> Iterator[Fault]:
+        """Yield the tensors that PyTorch has too, in the order of the computation, and then the outputs."""
+        for name, call in alone.trace.events:
+            pair = [self.misshapen[name]] * 2 if name in self.misshapen else self.wanted.get(name, [[]])
+            if call < len(pair[0]):
+                in_jax, in_torch, truth = alone.trace.tensors[name][call], *(side[call] for side in pair)
+                place = self._shared(alone.trace.makers[name])
+                yield Fault(name, call, place, self._measure(name, in_jax, in_torch, truth), in_jax, truth, name)
+        for measured, in_jax, truth in self._outputs(alone):
+            yield Fault(measured.tensor, 0, "", measured, in_jax, truth)
 
-    def _torch_name(self, part: str) -> str:
-        prefix = "input of " if part.startswith("input of ") else ""
-        bare = part.removeprefix(prefix)
-        owner = max((name for name in self.names if bare == name or bare.startswith(name + ".")), key=len, default=bare)
-        return prefix + self.names.get(owner, [owner])[0] + bare.removeprefix(owner)
+    def _first_faults(self) -> list[Fault]:
+        """Return the first fault and the others of its kind.
+
+        A submodule that PyTorch cuts out elsewhere seems to be wrong too. But where JAX's own values are left in its
+        place, nothing else differs: then the next kind is taken.
+        """
+        faults = self.faults([*self.wanted]) or self.faults([])
+        mine = set[str]()
+        while len({kind_of(fault.cure) for fault in faults}) > 1 and faults[0].cure:
+            group = [fault for fault in faults if kind_of(fault.cure) == kind_of(faults[0].cure)]
+            mine |= {fault.cure for fault in group}
+            left = [fault for fault in self.faults([*self.wanted.keys() - mine]) if fault.cure not in mine]
+            if not left or {(x.name, x.call) for x in left} - {(x.name, x.call) for x in faults}:
+                return group
+            faults = left
+        return faults
+
+    def _explain(self, place: str, module: str, deadline: float) -> tuple[str, ...]:
+        from parity_tests.your_port.cause.traps import find_traps  # it needs torch
+
+        return find_traps(self, place, module, deadline)
+
+    def _module(self, fault: Fault) -> str:
+        """PyTorch's path of the submodule in which a fault is: perhaps one that JAX does not have."""
+        others = self.names.get(fault.place, [""])
+        module = others[fault.call] if fault.call < len(others) else others[0]
+        if not self.traces[0].parents:
+            return self._by_values()
+        truth, paired = self.traces[2], self.in_both
+        same = (name for name, call in truth.events if np.array_equal(truth.tensors[name][call], fault.truth))
+        inner = truth.makers.get(next(same, ""), "")
+        while inner and (inner in paired or not any(other.startswith(f"{inner}.") for other in paired)):
+            inner = truth.parents[inner]
+        return inner if inner.startswith(module) else module
 
     def _by_values(self) -> str:
         """Where JAX has no submodules: the first submodule of PyTorch whose result JAX does not compute."""
-        if any(self._is_submodule(name) for name in self.names):
-            return ""
         with jax.enable_x64(self.dtype == "float64"):
             options = options_in(self.variant, jnp.dtype(self.dtype))
             inputs = self.numbers.rebuild(self.numbers.inputs)
             arrays, static = flatten(inputs)
             call = lambda weights, arrays: self.case.jax.call(weights, static(arrays), options)  # noqa: E731
             values = compute_values(call, *jax.device_put(({**self.numbers.buffers, **self.numbers.weights}, arrays)))
-        return find_missing(self._trace(2), values)
+        return find_missing(self.traces[1], self.traces[2], values, self.judge)
 
-    def _is_submodule(self, place: str) -> bool:
-        return bool(place) and any(
-            f"input of {other}" in (*self._trace(1).parents, *self._trace(1).tensors) for other in self.names[place]
-        )
+    def label(self, part: str, call: int) -> str:
+        """PyTorch's name of a tensor, with the number of the call if there are several."""
+        calls = len(self.traces[0].tensors.get(part, ()))
+        names = [name for name in self.traces[2].tensors if name in self.partners.get(part, ())] or [part]
+        return names[call] if len(names) == calls else names[0] + f"[{call}]" * (calls > 1)
 
     # The backward pass
 
     def in_backward_pass(self, deadline: float) -> Divergence | None:
         """Find the first gradient that differs, from the outputs back."""
-        agreed = [self.label(part, call) for part, call in self._trace(0).events if part in self.wanted]
-        agreed = [name for name in agreed if not name.startswith("input of ")] + list(self.runs.torch.outputs())
-        for name, place, (in_jax, in_torch, truth) in self._gradients():
+        results = [event for event in self.traces[0].events if event[0] in self.wanted and event[0] not in self.given]
+        agreed = [*(self.label(*event) for event in results), *self.runs.torch.outputs()]
+        for name, module, (in_jax, in_torch, truth) in self._gradients(results):
             measured = self.judge.measure(name, in_jax, in_torch, truth)
             if measured.failed:
                 return Divergence(
-                    *(self.case.name, self.variant.name, self.dtype, "backward", name, measured.difference),
+                    *(self.case.name, self.variant.name, self.dtype, Phase.BACKWARD, name, measured.difference),
                     agreed=tuple(agreed),
                     symptoms=describe(in_jax, truth),
                     traps=self._explain_gradients(deadline),
-                    module=place,
+                    module=module,
                 )
             agreed.append(name)
         return None
@@ -387,34 +394,23 @@ class Search:
 
         return find_gradient_traps(self, deadline)
 
-    def _gradients(self) -> Iterator[tuple[str, str, list[Any]]]:
-        """Yield the gradients of both sides: of intermediate tensors from the last to the first, then of the rest.
+    def _gradients(self, results: Sequence[tuple[str, int]]) -> Iterator[tuple[str, str, list[Any]]]:
+        """Yield the gradients of both sides: of these tensors from the last to the first, then of the rest.
 
         With each comes PyTorch's path of the submodule that works with the tensor.
         """
-        pairs = {
-            part: (self.names.get(self.owner(name), [""])[0], pair)
-            for name, others in self.names.items()
-            for part, pair in self._pair(name, others, "gradients")
-        }
-        for part, call in reversed(self._trace(0).events):
-            if part in pairs and call < len(pairs[part][1][0]):
-                place, sides = pairs[part]
-                arrays = [self._trace(0).gradients[part][call], *(side[call] for side in sides)]
-                yield f"gradient of {self.label(part, call)}", place, arrays
-        for name in dict.fromkeys([*self.runs.torch.tensors, *self.runs.jax.tensors]):
-            if name not in self.runs.torch.outputs():
-                place = name.removeprefix("gradient of ").rpartition(".")[0]
-                yield name, place, [run.tensors.get(name) for run in self.runs]
+        trace = self.traces[0]
+        pairs = {part: self._formed(part, self.partners[part], "gradients") for part, _ in results}
+        for part, call in reversed(results):
+            if call < len(trace.gradients.get(part, ())) and pairs[part]:
+                maker = trace.makers[part]
+                user = self.owner(maker) if part in self._parts(0, maker) else self._shared(maker)
+                arrays = [trace.gradients[part][call], *(side[call] for side in pairs[part])]
+                yield f"gradient of {self.label(part, call)}", self.names.get(user, [""])[0], arrays
+        sides = [run.gradients() for run in self.runs]
+        for name in {**sides[1], **sides[0]}:
+            yield f"gradient of {name}", name.rpartition(".")[0], [side.get(name) for side in sides]
 
 
-def parts_of(trace: Trace, name: str) -> list[str]:
-    """The names of a submodule's tensors."""
-    return trace.parts.get(name, [name] if name in trace.tensors else [])
-
-
-def _in_order(trace: Trace) -> list[str]:
-    """The names of submodules and taps, in the order of their first results."""
-    whole = {part: name for name, parts in trace.parts.items() for part in parts}
-    names = dict.fromkeys(whole.get(part, part) for part, _ in trace.events) if trace.events else whole or trace.tensors
-    return [name for name in names if not name.startswith("input of ")]
+def _form(x: np.ndarray | None) -> Any:
+    return None if x is None else (x.shape, x.dtype)

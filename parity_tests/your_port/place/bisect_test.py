@@ -1,5 +1,6 @@
 """The first tensor that differs is found wherever the fault stands: forward, in a loop, backward, or nowhere."""
 
+import time
 from typing import Any
 
 import flax.linen as nn
@@ -11,11 +12,12 @@ import torch
 from flax import nnx
 
 from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
-from parity_tests import Case, JaxSide, Variant, find_divergence, tap, torch_function, torch_module
+from parity_tests import Case, JaxSide, Variant, compare, find_divergence, tap, torch_function, torch_module
 from parity_tests.this_library.cases import find_case
 from parity_tests.this_library.faults import Fault
 from parity_tests.this_library.faults.table import swapped
 from parity_tests.this_library.sides import linen_module
+from parity_tests.your_port.cause import traps
 from parity_tests.your_port.measure.jax_side import forget_programs
 from parity_tests.your_port.place.pairing import align
 from parity_tests.your_port.place.taps import begin_backward, recording, tapped
@@ -191,11 +193,14 @@ def test_what_inherits_an_error_is_cleared_and_what_parts_inside_is_found_and_na
     """Its record of the norm must be the norm's, which the activation changes in place afterwards."""
     side = torch_module(lambda options, inputs: Mixers())
     original = NnxMixer.__call__
-    jax_side = JaxSide(nnx_mixers, paths={f"blocks.{i}.proj": f"layers.{i}.out" for i in range(2)})
+    paths = {
+        f"blocks.{i}{inner[0]}": f"layers.{i}{inner[1]}" for i in range(2) for inner in (("", ""), (".proj", ".out"))
+    }
+    jax_side = JaxSide(nnx_mixers, paths=paths)
     found = find_divergence(Case("mixers", (Variant("random", {"x": X}),), side, jax_side))
     assert NnxMixer.__call__ is original
     assert found is not None
-    assert (found.module, found.in_jax, found.alike) == ("layers.0", "blocks.0", ("blocks.1",))
+    assert (found.module, found.in_jax, found.alike) == ("layers.0", "blocks.0", ("layers.1",))
     assert (found.tensor, found.agreed) == ("input of layers.0.out", ("layers.0.norm",))
     assert found.traps == ("relu is SiLU in JAX",)
     assert "inside of layers.0 (blocks.0 in JAX) and 1 other of its kind" in str(found)
@@ -278,3 +283,176 @@ def test_a_tap_outside_a_recording_is_the_identity() -> None:
     with recording() as trace:
         tap("x", x)
     assert list(trace.tensors) == ["x"]
+
+
+# Twelve blocks
+
+
+class TorchMlp(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.proj = torch.nn.Linear(4, 5), torch.nn.Linear(5, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.proj(torch.nn.functional.gelu(self.fc(x)))
+
+
+class TorchBlock(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ln, self.mlp = torch.nn.LayerNorm(4), TorchMlp()
+
+    def forward(self, x: Any) -> Any:
+        return x + self.mlp(self.ln(x))
+
+
+class TorchTower(torch.nn.Module):
+    def __init__(self, depth: int = 12) -> None:
+        super().__init__()
+        self.h, self.ln_f = torch.nn.ModuleList([TorchBlock() for _ in range(depth)]), torch.nn.LayerNorm(4)
+
+    def forward(self, x: Any) -> Any:
+        for block in self.h:
+            x = block(x)
+        return self.ln_f(x)
+
+
+class LinenMlp(nn.Module):
+    wrong: bool
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.Dense(4, name="proj")(nn.gelu(nn.Dense(5, name="fc")(x), approximate=self.wrong))
+
+
+class LinenBlock(nn.Module):
+    bug: str = ""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        y = LinenMlp(self.bug == "gelu", name="mlp")(nn.LayerNorm(1e-5, name="ln")(x))
+        return x + (1.03 if self.bug == "unknown" else 1) * y
+
+
+class LinenBlocks(nn.Module):
+    bugs: tuple[str, ...]
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        for i, bug in enumerate(self.bugs):
+            x = LinenBlock(bug, name=str(i))(x)
+        return x
+
+
+class LinenTower(nn.Module):
+    """Its blocks are in a submodule that is called, which PyTorch's list of them is not."""
+
+    bugs: tuple[str, ...]
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        return nn.LayerNorm(1e-5, name="ln_f")(LinenBlocks(self.bugs, name="h")(x))
+
+
+class LinenWrittenOut(nn.Module):
+    """Its blocks are no submodules: the outer module adds up the residual stream."""
+
+    bugs: tuple[str, ...]
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        for i, bug in enumerate(self.bugs):
+            y = LinenMlp(bug == "gelu", name=f"h_{i}_mlp")(nn.LayerNorm(1e-5, name=f"h_{i}_ln")(x))
+            x = x + (1.03 if bug == "unknown" else 1) * y
+        return nn.LayerNorm(1e-5, name="ln_f")(x)
+
+
+class LinenScanned(nn.Module):
+    """Its blocks are one, with all weights stacked."""
+
+    bugs: tuple[str, ...]
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        def step(block: Any, x: Any, _: Any) -> Any:
+            return block(x), None
+
+        scan = nn.scan(step, variable_axes={"params": 0}, split_rngs={"params": True}, length=len(self.bugs))
+        return nn.LayerNorm(1e-5, name="ln_f")(scan(LinenBlock(self.bugs[0], name="h"), x, None)[0])
+
+
+def in_block_7(bug: str) -> tuple[str, ...]:
+    return tuple(bug if i == 7 else "" for i in range(12))
+
+
+@pytest.mark.parametrize(
+    ("port", "bugs", "module", "tensor", "others"),
+    [
+        (LinenTower, in_block_7("gelu"), "h.7.mlp", "input of h.7.mlp.proj", 0),
+        (LinenTower, in_block_7("unknown"), "h.7", "h.7", 0),
+        (LinenTower, ("unknown",) * 12, "h.0", "h.0", 11),
+        (LinenWrittenOut, in_block_7("unknown"), "h.7", "input of h.8.ln", 0),
+        (LinenScanned, ("gelu",) * 12, "h.0.mlp", "input of h.0.mlp.proj", 11),
+    ],
+)
+def test_of_twelve_blocks_the_one_that_differs_is_named(
+    port: Any, bugs: tuple[str, ...], module: str, tensor: str, others: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traps, "find_traps", lambda *_: ())
+    names = {"h_{i}_mlp": "h.{i}.mlp", "h_{i}_ln": "h.{i}.ln"} if port is LinenWrittenOut else None
+    start = time.process_time()
+    found = compare(TorchTower(), port(bugs), (X,), names=names, gradients=False, dtypes=("float64",)).divergence
+    assert found is not None
+    assert (found.module, found.tensor, len(found.alike)) == (module, tensor, others)
+    assert time.process_time() - start < 15
+
+
+# A result in another order of axes
+
+
+class TorchSquare(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.out = torch.nn.Linear(4, 4, bias=False), torch.nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.out(self.fc(x).tanh())
+
+
+class NnxTurned(nnx.Module):
+    def __init__(self) -> None:
+        self.linear = nnx.Linear(4, 4, use_bias=False, rngs=nnx.Rngs(0))
+
+    def __call__(self, x: Any) -> Any:
+        return self.linear(x).T
+
+
+class NnxSquare(nnx.Module):
+    def __init__(self) -> None:
+        self.fc, self.out = NnxTurned(), nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+
+    def __call__(self, x: Any) -> Any:
+        return self.out(jnp.tanh(self.fc(x)))
+
+
+def turned(weights: Any, x: Any) -> Any:
+    y = jnp.tanh(weights["fc.weight"] @ x.T)
+    return y @ weights["out.weight"].T + weights["out.bias"]
+
+
+SQUARE = np.random.default_rng(1).normal(size=(4, 4))
+
+
+@pytest.mark.parametrize(
+    ("port", "layout", "expected"),
+    [
+        (NnxSquare(), None, ("fc", "fc")),
+        (NnxSquare(), {"fc": (1, 0)}, ("", "input of out")),
+        (turned, None, ("fc", "result")),
+    ],
+)
+def test_a_transposed_result_is_an_error_unless_the_layout_says_so(port: Any, layout: Any, expected: Any) -> None:
+    layout = {"*kernel": "transposed", **(layout or {})}
+    found = compare(TorchSquare(), port, (SQUARE,), layout=layout, gradients=False, dtypes=("float64",)).divergence
+    assert found is not None
+    assert (found.module, found.tensor) == expected

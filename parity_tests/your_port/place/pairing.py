@@ -1,94 +1,50 @@
-"""Find which intermediate tensor of JAX is which one of PyTorch: by name, by weights, and in which form.
+"""Find which intermediate tensor of JAX is which one of PyTorch, and bring it into JAX's form.
 
-JAX's submodules may have other names (`h_0.attn` for `transformer.h.0.attn`), its tensors other layouts (channels
-last), and its calls may be others: row by row of a batch, all time steps at once, a stack of layers in one loop.
+JAX's submodules may have other names (`h_0.attn` for `h.0.attn`), its tensors other shapes (channels last, axes
+joined), and its calls may be others: row by row of a batch, all time steps at once, a stack of layers in one loop.
+Names, shapes and the user's `layout=` decide. Values do not: a wrong tensor may hold the right ones in another order.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import permutations
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import mul
+from typing import Any
 
 import numpy as np
 
-from parity_tests.your_port.measure.errors import relative_error
+from parity_tests.your_port.weights.layouts import CHANNELS_LAST
 
 Calls = Sequence[np.ndarray]
-_EXACT = 1e-6
 
 
-def match_names(
-    in_jax: Sequence[str], in_torch: Sequence[str], paths: Mapping[str, str], shapes: Mapping[str, object]
-) -> dict[str, list[str]]:
+def match_names(in_jax: Sequence[str], in_torch: Sequence[str], paths: Mapping[str, str]) -> dict[str, list[str]]:
     """Return JAX's names with PyTorch's; a loop over stacked layers has the names of all its layers.
 
     Args:
-        in_jax, in_torch: the names of submodules and taps, in the order of the computation.
-        paths: JAX's names with PyTorch's, as far as they are known.
-        shapes: of each name's results, in any form that can be compared; the keys are ("jax" or "torch") + name.
+        in_jax, in_torch: the names of submodules and taps.
+        paths: JAX's names with PyTorch's, as far as their weights say it.
     """
-    found: dict[str, list[str]] = {name: [paths[name]] for name in in_jax if paths.get(name) in in_torch}
-    by_tokens, by_kind = defaultdict(list), defaultdict(list)
-    for name in in_torch:
-        by_tokens[_tokens(name)].append(name)
-        by_kind[_kind(name)].append(name)
-    for name in (name for name in in_jax if name not in found):
-        tokens, taken = _tokens(name), {names[0] for names in found.values()}
-        same = [n for n in ([name] if name in in_torch else by_tokens[tokens]) if n not in taken]
-        ends = [n for n in in_torch if n not in taken and _ends_alike(_tokens(n), tokens)]
-        if same or len(ends) == 1:
-            found[name] = (same or ends)[:1]
-        elif (stack := by_kind.get(tokens, by_kind.get(("h", *tokens), []))) and len(stack) > 1:
-            found[name] = stack
-    _match_by_order(in_jax, in_torch, shapes, found)
+    same = {}
+    for name in in_jax:
+        known = next((path for path in (name, *_ancestors(name)) if path in paths), "")
+        same[name] = paths[known] + name.removeprefix(known) if known else name
+    found = {name: [same[name]] for name in in_jax if same[name] in in_torch}
+    for change in (lambda name: name, lambda name: re.sub(r"\.\d+", "", name)):  # the same name, or a stack's
+        left = [name for name in in_torch if [name] not in found.values()]
+        for name in (name for name in in_jax if name not in found):
+            alike = [other for other in left if _words(change(other)) == _words(same[name])]
+            found |= {name: alike} if alike else {}
     return found
 
 
-def _match_by_order(
-    in_jax: Sequence[str], in_torch: Sequence[str], shapes: Mapping[str, object], found: dict[str, list[str]]
-) -> None:
-    """Pair what is left, the outer submodules first: with the next of the same parent, numbers and shapes."""
-    for name in sorted((name for name in in_jax if name not in found), key=lambda name: name.count(".")):
-        taken = {other for names in found.values() for other in names}
-        parent = next((found[p][0] + "." for p in _ancestors(name) if p in found), "")
-        alike = [
-            other
-            for other in in_torch
-            if other not in taken and other.startswith(parent) and _numbers(name) == _numbers(other)
-            if shapes["jax" + name] == shapes["torch" + other]
-        ]
-        last = name.rpartition(".")[2]
-        if alike:
-            found[name] = [
-                min(alike, key=lambda other: (other.count("."), not _begin_alike(last, other.rpartition(".")[2])))
-            ]
+def _ancestors(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1)]
 
 
-def _begin_alike(one: str, other: str) -> bool:
-    return one.startswith(other) or other.startswith(one)
-
-
-def _numbers(name: str) -> list[str]:
-    return re.findall(r"\d+", name)
-
-
-def _ancestors(name: str) -> Iterator[str]:
-    while "." in name:
-        name = name.rpartition(".")[0]
-        yield name
-
-
-def _tokens(name: str) -> tuple[str, ...]:
-    return tuple(re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()))
-
-
-def _kind(name: str) -> tuple[str, ...]:
-    return tuple(token for token in _tokens(name) if not token.isdigit())
-
-
-def _ends_alike(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    shorter = min(len(one), len(other))
-    return shorter > 0 and one[-shorter:] == other[-shorter:]
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
 
 
 def kind_of(name: str) -> str:
@@ -96,79 +52,57 @@ def kind_of(name: str) -> str:
     return re.sub(r"\d+", "*", name)
 
 
-# Forms
-
-
-def align(calls: Calls, like: Calls) -> list[np.ndarray] | None:
-    """Bring the tensors of PyTorch's calls into the form of JAX's; None if they have no common form.
-
-    Where several forms are possible, it is the one in which they are equal, or else the simplest.
-    """
-    forms = list(_forms(calls, like))
-    return next((form for form in forms if _are_equal(form, like)), forms[0] if forms else None)
-
-
-def align_together(sides: Sequence[Calls], like: Calls, channels_last: bool = False) -> list[list[np.ndarray]] | None:
-    """Bring several runs of PyTorch into the form of JAX's; the last one decides which form is right.
+def align(calls: Calls, like: Calls, wish: Any = None) -> list[np.ndarray]:
+    """Bring the tensors of PyTorch's calls into the form of JAX's; [] if the shapes leave none, or more than one.
 
     Args:
-        channels_last: where several forms are possible and none is equal, JAX's channels are last.
+        calls: those of PyTorch, one for each of JAX's; or one for all of them, or all for one of JAX's.
+        like: those of JAX.
+        wish: what the user says about the layout in JAX.
     """
-    forms = [list(_forms(calls, like, channels_last)) for calls in sides]
-    if not all(forms):
-        return None
-    right = next((i for i, form in enumerate(forms[-1]) if _are_equal(form, like)), 0)
-    return [form[right] for form in forms]
+    if len(calls) == 1 < len(like):
+        calls = _cut(calls[0].squeeze(), len(like), like[0].squeeze().shape)
+    elif len(like) == 1 < len(calls):
+        calls = _joined([x.squeeze() for x in calls], like[0].squeeze().shape)
+    formed = [bring(x, y.shape, wish) for x, y in zip(calls, like, strict=False)]
+    found = [x for x in formed if x is not None]
+    return found if len(found) == len(like) == len(calls) else []
 
 
-def _are_equal(form: Calls, like: Calls) -> bool:
-    return all(is_close(x, y) for x, y in zip(form, like, strict=True))
+def _cut(x: np.ndarray, count: int, shape: tuple[int, ...]) -> Calls:
+    """Cut a tensor along the only axis that leaves this shape, such as a batch into its rows."""
+    axes = [a for a in range(x.ndim) if x.shape[a] == count and (*x.shape[:a], *x.shape[a + 1 :]) == shape]
+    return list(np.moveaxis(x, axes[0], 0)) if len(axes) == 1 else []
 
 
-def is_close(x: np.ndarray, y: np.ndarray, share: float = _EXACT) -> bool:
-    """Whether two tensors are equal up to a share of each entry's size."""
-    return relative_error(y, x) <= share
+def _joined(calls: Calls, shape: tuple[int, ...]) -> Calls:
+    """Put tensors together along the only new axis that makes this shape, such as time steps."""
+    if any(x.shape != calls[0].shape for x in calls):
+        return []
+    ways = [way for way in (np.stack(calls, axis) for axis in range(calls[0].ndim + 1)) if way.shape == shape]
+    return ways if len(ways) == 1 else []
 
 
-def _forms(calls: Calls, like: Calls, channels_last: bool = False) -> Iterator[list[np.ndarray]]:
-    for cut in _cuts(calls, like):
-        layouts = [list(_layouts(x, y.shape, channels_last)) for x, y in zip(cut, like, strict=True)]
-        for i in range(min(map(len, layouts), default=0)):
-            yield [choices[i] for choices in layouts]
+def bring(x: np.ndarray, shape: tuple[int, ...], wish: Any = None) -> np.ndarray | None:
+    """Bring a tensor of PyTorch to JAX's shape: as the user says, as it is, channels last, or in the only other order.
+
+    As it is and channels last, axes may also be split or joined.
+    """
+    as_it_is = tuple(range(x.ndim))
+    last = (0, *range(2, x.ndim), 1) if x.ndim > 2 else as_it_is
+    if isinstance(wish, str):
+        wish = last if wish in CHANNELS_LAST and len(wish) == x.ndim else None
+    orders = [as_it_is, last] if wish is None or sorted(wish) != list(as_it_is) else [tuple(wish), as_it_is, last]
+    for order in orders:
+        if _splits(tuple(x.shape[axis] for axis in order), shape):
+            return x.transpose(order).reshape(shape)
+    sizes, flat = [size for size in shape if size != 1], x.squeeze()
+    if len({*sizes}) == len(sizes) and sorted(sizes) == sorted(flat.shape):
+        return flat.transpose([flat.shape.index(size) for size in sizes]).reshape(shape)
+    return None
 
 
-def _cuts(calls: Calls, like: Calls) -> Iterator[list[np.ndarray]]:
-    """Yield as many tensors as `like` has: cut into rows or steps, or rows and steps put together."""
-    few, many = len(like), len(calls)
-    if few == many:
-        yield list(calls)
-    elif many and few % many == 0:
-        rows = few // many
-        for axis in range(calls[0].ndim):
-            if all(x.ndim > axis and x.shape[axis] % rows == 0 for x in calls):
-                cut = [np.split(x, rows, axis) for x in calls]
-                yield [parts[row] for row in range(rows) for parts in cut]
-                if many > 1:
-                    yield [part for parts in cut for part in parts]
-    elif few and many % few == 0 and all(x.shape == calls[0].shape for x in calls):
-        rows = many // few
-        for joined in ([calls[i::few] for i in range(few)], [calls[i * rows : (i + 1) * rows] for i in range(few)]):
-            for axis in range(calls[0].ndim + 1):
-                yield [np.stack(group, axis) for group in joined]
-
-
-def _layouts(x: np.ndarray, shape: tuple[int, ...], channels_last: bool) -> Iterator[np.ndarray]:
-    """Yield the tensor with its axes in each order that has this shape, but for axes that are split or merged."""
-    if x.size != int(np.prod(shape)):
-        return
-    orders = list(permutations(range(x.ndim))) if x.ndim <= 4 else [tuple(range(x.ndim))]
-    last = (0, *range(2, x.ndim), 1)
-    likely = (last, tuple(range(x.ndim))) if channels_last else (tuple(range(x.ndim)), last)
-    for order in sorted(orders, key=lambda order: (order != likely[0], order != likely[1])):
-        moved = x.transpose(order)
-        if moved.shape == shape or order in (orders[0], last) or _without_ones(moved.shape) == _without_ones(shape):
-            yield moved.reshape(shape)
-
-
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(size for size in shape if size != 1)
+def _splits(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether one shape only splits or joins neighbouring axes of the other."""
+    ends = [{1, *accumulate(shape, mul)} for shape in (one, other)]
+    return max(ends[0]) == max(ends[1]) and (ends[0] <= ends[1] or ends[1] <= ends[0])

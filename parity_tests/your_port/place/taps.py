@@ -13,9 +13,9 @@ Outside a recording `tap` is the identity, and costs nothing. This file imports 
 
 import dataclasses
 import functools
+import operator
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -29,9 +29,15 @@ import numpy as np
 from flax import nnx
 
 from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.tree import is_mixed
 
 Arrays = Mapping[str, Sequence[Any]]
 """Tensors by name, call after call."""
+
+
+def input_of(path: str) -> str:
+    """Name what a submodule is given."""
+    return f"input of {path}"
 
 
 @dataclass
@@ -43,16 +49,28 @@ class Trace:
     """In the order of the calls, as `tensors`."""
     parts: dict[str, list[str]] = field(default_factory=dict)
     """The name of a submodule, of its input or of a tap -> the names of its tensors."""
+    makers: dict[str, str] = field(default_factory=dict)
+    """The name of a tensor -> the submodule whose code computes it; "" is the program."""
+    parents: dict[str, str] = field(default_factory=dict)
+    """A submodule -> the one in which it was called."""
     events: list[tuple[str, int]] = field(default_factory=list)
     """The name and the call of each tensor, in the order of the computation."""
-    parents: dict[str, str] = field(default_factory=dict)
-    """The name of a submodule or tap -> the submodule in which it was called; "" is the program."""
     forced: Arrays = field(default_factory=dict)
-    """What takes the place of JAX's tensors, call by call, after they were recorded; None leaves JAX's."""
+    """What takes the place of JAX's tensors, call by call, after they were recorded."""
     backward: bool = False
     """Whether the backward pass began."""
-    open: list[str] = field(default_factory=list)
-    """The submodules that run now, from the outermost to the innermost."""
+    open: list[str] = field(default_factory=lambda: [""])
+    """The program and the submodules that run now, from the outermost to the innermost."""
+
+    def enter(self, path: str) -> None:
+        """Note that a submodule begins."""
+        self.parents.setdefault(path, self.open[-1])
+        self.open.append(path)
+
+    def calls(self, names: Collection[str], kind: str = "tensors") -> list[np.ndarray]:
+        """The tensors, or the gradients, of these names in the order of their calls."""
+        found = getattr(self, kind)
+        return [found[name][call] for name, call in self.events if name in names and call < len(found.get(name, ()))]
 
     def note(self, name: str, tensor: Any) -> int:
         """Record a copy of a tensor; return which call of that name it was."""
@@ -70,65 +88,73 @@ class Trace:
     def name_part(self, name: str, path: str, count: int) -> str:
         """Name one of `count` tensors of a tree."""
         full = f"{name}.{path}" if count > 1 and path else name
-        if full not in self.parts.setdefault(name, []):
-            self.parts[name].append(full)
+        parts = self.parts.setdefault(name, [])
+        if full not in parts:
+            parts.append(full)
+        self.makers.setdefault(full, self.open[-1])
         return full
 
     def replacement(self, name: str, call: int, shape: tuple[int, ...]) -> np.ndarray | None:
         """Return what takes the place of that call's tensor."""
         values = self.forced.get(name, ())
-        value = values[call] if call < len(values) else None
-        return value if value is not None and value.shape == shape else None
+        return values[call] if call < len(values) and values[call].shape == shape else None
 
 
 _trace: ContextVar[Trace | None] = ContextVar("trace", default=None)
 
 
-def tap(name: str, tree: Any, differentiable: bool = True) -> Any:
-    """Record the floating tensors of a tree, and their gradients when they come; return the tree itself."""
+def tap(name: str, tree: Any) -> Any:
+    """Record the floating tensors of a tree, and their gradients when they come; return the tree itself.
+
+    What has the name of a submodule is left to the submodule's own record.
+    """
     trace = _trace.get()
-    if trace is None:
+    if trace is None or name in trace.parents:
         return tree
-    trace.parents.setdefault(name, trace.open[-1] if trace.open else "")
     torch = sys.modules.get("torch")
-    found = list(torch_leaves(torch, tree)) if torch is not None else []
-    for path, x in found:
-        _tap_torch(trace, trace.name_part(name, path, len(found)), x, differentiable)
-    return tree if found else _tap_jax(trace, name, tree, differentiable)
+    if torch is not None and _tap_torch(trace, torch, name, tree):
+        return tree
+    return _tap_jax(trace, name, tree)
 
 
 @contextmanager
 def hooked(module: Any) -> Iterator[None]:
-    """Let the submodules of a PyTorch module (or None) tap what they are given and what they return."""
+    """Let the submodules of a PyTorch module (or None) record what they are given and what they return."""
+    trace, torch = _trace.get() or Trace(), sys.modules["torch"]
 
-    def before(name: str, _: Any, args: Any, kwargs: Any) -> None:
-        tap(f"input of {name}", {**dict(enumerate(args)), **kwargs}, differentiable=False)
+    def before(path: str, _: Any, args: Any, kwargs: Any) -> None:
+        _tap_torch(trace, torch, input_of(path), _by_position(args, kwargs), differentiable=False)
+        trace.enter(path)
 
-    def after(name: str, _: Any, __: Any, result: Any) -> None:
-        tap(name, result)
+    def after(path: str, _: Any, __: Any, result: Any) -> None:
+        _tap_torch(trace, torch, path, result)
+        trace.open.pop()
 
     with ExitStack() as hooks:
-        for name, submodule in [] if module is None else module.named_modules():
-            if name:
-                given = functools.partial(before, name)
-                hooks.callback(submodule.register_forward_pre_hook(given, with_kwargs=True).remove)
-                hooks.callback(submodule.register_forward_hook(functools.partial(after, name)).remove)
+        for path, part in [] if module is None or _trace.get() is None else module.named_modules():
+            if path:
+                given = functools.partial(before, path)
+                hooks.callback(part.register_forward_pre_hook(given, with_kwargs=True).remove)
+                hooks.callback(part.register_forward_hook(functools.partial(after, path)).remove)
         yield
 
 
-def record_call(name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def record_call(path: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """Call a submodule of JAX; record what it is given and what it returns."""
     trace = _trace.get()
-    if trace is None or (trace.open and trace.open[-1] == name):  # a method of the parent class
+    if trace is None or trace.open[-1] == path:  # a method of the parent class
         return function(*args, **kwargs)
-    given = tap(f"input of {name}", {**{str(i): x for i, x in enumerate(args)}, **kwargs}, differentiable=False)
-    trace.parents.setdefault(name, trace.open[-1] if trace.open else "")
-    trace.open.append(name)
+    given = _tap_jax(trace, input_of(path), _by_position(args, kwargs), differentiable=False)
+    trace.enter(path)
     try:
         result = function(*(given[str(i)] for i in range(len(args))), **{key: given[key] for key in kwargs})
+        return _tap_jax(trace, path, result)
     finally:
         trace.open.pop()
-    return tap(name, result)
+
+
+def _by_position(args: Any, kwargs: Any) -> dict[str, Any]:
+    return {**{str(i): x for i, x in enumerate(args)}, **kwargs}
 
 
 # PyTorch's tensors
@@ -152,16 +178,21 @@ def torch_leaves(torch: Any, tree: Any, path: str = "") -> Iterator[tuple[str, A
         yield from torch_leaves(torch, part, f"{path}.{key}" if path else str(key))
 
 
-def _tap_torch(trace: Trace, name: str, x: Any, differentiable: bool) -> None:
-    call = trace.note(name, x)
-    if differentiable and x.requires_grad:
-        x.register_hook(lambda gradient: trace.note_gradient(name, call, gradient))
+def _tap_torch(trace: Any, torch: Any, name: str, tree: Any, differentiable: bool = True) -> bool:
+    """Record the floating tensors of a tree; return whether there are any."""
+    found = list(torch_leaves(torch, tree))
+    for path, x in found:
+        part = trace.name_part(name, path, len(found))
+        call = trace.note(part, x)
+        if differentiable and x.requires_grad:
+            x.register_hook(functools.partial(trace.note_gradient, part, call))
+    return bool(found)
 
 
 # JAX's arrays
 
 
-def _tap_jax(trace: Trace, name: str, tree: Any, differentiable: bool) -> Any:
+def _tap_jax(trace: Trace, name: str, tree: Any, differentiable: bool = True) -> Any:
     paths, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_opaque)
     floating = [isinstance(x, jax.Array) and bool(jnp.issubdtype(x.dtype, jnp.floating)) for _, x in paths]
     leaves = [x for _, x in paths]
@@ -172,8 +203,8 @@ def _tap_jax(trace: Trace, name: str, tree: Any, differentiable: bool) -> Any:
 
 
 def _is_opaque(x: Any) -> bool:
-    """Whether it is passed on as it is: modules, random streams and states are no results."""
-    return x is None or callable(x) or type(x).__module__.startswith(("flax.nnx", "equinox"))
+    """Whether it is passed on as it is: modules, random streams, states, and a dict whose keys JAX cannot sort."""
+    return x is None or is_mixed(x) or callable(x) or type(x).__module__.startswith(("flax.nnx", "equinox"))
 
 
 def _text(path: tuple[Any, ...]) -> str:
@@ -271,19 +302,26 @@ def _path(module: nn.Module) -> tuple[str, ...]:
 
 # Submodules of NNX and Equinox
 
+_PATH = "path_in_recording"
+"""The attribute with the path of an NNX module; the copies that transformations make have it too."""
+
 
 @contextmanager
 def tapped(model: Any) -> Iterator[Any]:
     """Let the submodules of an NNX or Equinox model record their calls, while inside of both this and a recording.
 
-    The classes' `__call__` are wrapped meanwhile; the model is not touched.
+    The classes' `__call__` are wrapped meanwhile.
     """
     modules = [] if _trace.get() is None else list(_submodules(model))
-    names = _Names(modules)
+    copies = _Copies(modules)
     with ExitStack() as patches:
+        for path, module in reversed(modules):  # of several paths of one module the first
+            if isinstance(module, nnx.Module):
+                setattr(module, _PATH, path)
+                patches.callback(vars(module).pop, _PATH, None)
         for owner in {type(module): None for _, module in modules}:
             if any("__call__" in base.__dict__ for base in owner.__mro__):
-                patches.callback(_patch(owner, names))
+                patches.callback(_patch(owner, copies))
         yield model
 
 
@@ -312,36 +350,37 @@ def _in_tree(kind: type, node: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from _in_tree(kind, part, f"{path}.{key}" if path else str(key))
 
 
-class _Names:
-    """Finds a module's path. A copy, which transformations make, has the path of the most alike and least called."""
+class _Copies:
+    """Finds an Equinox module's path; a copy's where only one module has these weights, or weights of these shapes."""
 
     def __init__(self, modules: list[tuple[str, Any]]) -> None:
-        self._modules, self._calls = modules, Counter[str]()
-        self._paths = {id(module): path for path, module in reversed(modules)}
+        self._modules = modules
+        self._known = {id(module): (path, module) for path, module in reversed(modules)}
 
     def find(self, module: Any) -> str:
-        path = self._paths.get(id(module), "")
-        if not path:
-            shapes = _shapes(module)
-            alike = [p for p, m in self._modules if type(m) is type(module) and _shapes(m) == shapes]
-            stacked = [p for p, m in self._modules if type(m) is type(module) and [s[1:] for s in _shapes(m)] == shapes]
-            path = min(alike or stacked, key=self._calls.__getitem__, default="")
-        self._calls[path] += 1
-        return path
+        if id(module) not in self._known:
+            alike = [(path, jax.tree.leaves(m)) for path, m in self._modules if type(m) is type(module)]
+            own = jax.tree.leaves(module)
+            same = [path for path, leaves in alike if leaves and all(map(operator.is_, leaves, own))]
+            shapes = [path for path, leaves in alike if _shapes(own) in (_shapes(leaves), _shapes(leaves, 1))]
+            path = next((paths[0] for paths in (same, shapes) if len(paths) == 1), "")
+            for inner, part in _in_tree(sys.modules["equinox"].Module, module, path) if path else ():
+                self._known[id(part)] = (inner, part)
+            self._known[id(module)] = (path, module)
+        return self._known[id(module)][0]
 
 
-def _shapes(module: Any) -> list[tuple[int, ...]]:
-    tree = nnx.state(module, nnx.Param) if isinstance(module, nnx.Module) else module
-    return [np.shape(x) for x in jax.tree.leaves(tree) if hasattr(x, "shape")]
+def _shapes(leaves: Sequence[Any], start: int = 0) -> list[tuple[int, ...]]:
+    return [np.shape(x)[start:] for x in leaves if hasattr(x, "shape")]
 
 
-def _patch(owner: type, names: _Names) -> Callable[[], None]:
+def _patch(owner: type, copies: _Copies) -> Callable[[], None]:
     """Wrap a class's `__call__`; return what undoes that."""
     own, original = owner.__dict__.get("__call__"), owner.__call__  # type: ignore[operator]
 
     @functools.wraps(original)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        path = names.find(self)
+        path = getattr(self, _PATH, "") if isinstance(self, nnx.Module) else copies.find(self)
         bound = functools.partial(original, self)
         return record_call(path, bound, args, kwargs) if path else bound(*args, **kwargs)
 

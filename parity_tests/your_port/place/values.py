@@ -1,43 +1,45 @@
 """Find where a function without submodules parts from a PyTorch module: by the values that it computes.
 
 JAX's program is run operation by operation, and all its intermediate values are kept. A submodule of PyTorch whose
-result is none of them, in any order of its entries, is where the two part.
+result is none of them is where the two part.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.place.pairing import is_close
+from parity_tests.your_port.measure.comparison import Judge
+from parity_tests.your_port.place.pairing import bring
 from parity_tests.your_port.place.taps import Trace
 
 _INLINE = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 """The parameters in which operations such as `jit` and `checkpoint` keep the program that they call."""
 
 
-def find_missing(trace: Trace, values: Sequence[np.ndarray]) -> str:
-    """Return PyTorch's path of the innermost submodule whose result JAX does not compute; "" if it computes all."""
-    known = [np.sort(value, axis=None) for value in values]
-    paths = {name.removeprefix("input of ") for name in trace.parents if name.startswith("input of ")}
-    found: dict[str, bool] = {"": False}
-    for path in (path for path in paths if path in trace.tensors):
-        found[path] = _are_known(trace.tensors[path], known)
+def find_missing(in_torch: Trace, truth: Trace, values: Sequence[np.ndarray], judge: Judge) -> str:
+    """Return PyTorch's path of the innermost submodule whose result JAX does not compute; "" if it computes all.
+
+    Args:
+        in_torch, truth: the records of PyTorch, and of PyTorch in float64.
+        values: those that JAX computes.
+        judge: measures whether two are the same.
+    """
+
+    def is_known(x: np.ndarray, y: np.ndarray) -> bool:
+        alike = ((value, bring(x, value.shape), bring(y, value.shape)) for value in values if value.size == x.size)
+        return any(pair[0] is not None and not judge.measure("", value, *pair).failed for value, *pair in alike)
+
+    def is_missing(path: str) -> bool:
+        calls = ((in_torch.calls({part}), truth.calls({part})) for part in truth.parts.get(path, ()))
+        return not all(is_known(*pair) for sides in calls for pair in zip(*sides, strict=True))
+
     place = ""
-    while inside := [path for path in trace.tensors if not found.get(path, True) and _parent(path, found) == place]:
-        place = inside[0]
+    while inner := next((path for path in truth.parents if truth.parents[path] == place and is_missing(path)), ""):
+        place = inner
     return place
-
-
-def _parent(path: str, paths: Mapping[str, bool]) -> str:
-    path = path.rpartition(".")[0]
-    return path if path in paths else _parent(path, paths)
-
-
-def _are_known(calls: list[np.ndarray], known: list[np.ndarray]) -> bool:
-    wanted = [np.sort(call, axis=None) for call in calls]
-    return all(any(x.shape == y.shape and is_close(x, y) for y in known) for x in wanted)
 
 
 def compute_values(function: Callable[..., Any], *args: Any) -> list[np.ndarray]:
@@ -68,6 +70,6 @@ def _run(program: Any, constants: Sequence[Any], args: Sequence[Any], results: l
             computed = list(computed) if operation.primitive.multiple_results else [computed]
         values.update(zip(operation.outvars, computed, strict=True))
         for value in computed:
-            if getattr(value, "dtype", None) is not None and value.dtype.kind == "f":
+            if jnp.issubdtype(jnp.result_type(value), jnp.floating):
                 yield np.asarray(value)
     results.extend(map(read, program.outvars))

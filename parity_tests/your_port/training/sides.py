@@ -1,7 +1,6 @@
 """Run a training of either framework step by step, and record what each step computes under PyTorch's names."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.programs import draws_numbers
-from parity_tests.your_port.measure.torch_side import TORCH_DTYPES
+from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, default_dtype
 from parity_tests.your_port.measure.tree import flatten
 from parity_tests.your_port.weights.positions import Arrays, Layout
 
@@ -30,17 +29,6 @@ MOMENTS["sum_of_squares"] = ("sum",)
 
 But the `trace` of Optax's RMSprop has the learning rate in it, and the momentum of PyTorch's has not.
 """
-
-
-@contextmanager
-def default_dtype(dtype: str) -> Iterator[None]:
-    """Let PyTorch make its floating tensors in `dtype`."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(TORCH_DTYPES[dtype])
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 class TorchTraining:
