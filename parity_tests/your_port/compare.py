@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parity_tests.your_port.cause.cause import Cause, Explains
 from parity_tests.your_port.golden import load_golden
-from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide
+from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide, Variant
 from parity_tests.your_port.measure.comparison import (
     Measurement,
     compare_runs,
@@ -22,7 +23,7 @@ from parity_tests.your_port.measure.comparison import (
     unit_roundoff,
 )
 from parity_tests.your_port.measure.jax_side import forget_programs_of, run_jax, without_jit
-from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
+from parity_tests.your_port.measure.numbers import Numbers, Run, fresh, make_numbers
 from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.place.bisect import find_divergence
 from parity_tests.your_port.report import Report
@@ -108,11 +109,14 @@ def compare(
     failed = next((m for m in measured if m.failed), None)
     parted = next(pair for pair in pairs if failed is None or pair.case.name == failed.case)
     divergence = None if failed is None else find_divergence(parted.case, dtype=failed.dtype.partition(" ")[0])
-    left = pairs[0].left_over() if failed else ""
+    apart = any(m.failed and not m.is_gradient for m in measured)  # else an idle weight explains nothing
+    left = pairs[0].left_over() if apart else ()
     for pair in pairs:
         forget_programs_of(pair.case)
-    if divergence is not None and left:
-        divergence = replace(divergence, traps=(left,))
+    if divergence is not None:
+        known = {cause.words for cause in divergence.causes}
+        causes = (*divergence.causes, *(cause for cause in left if cause.words not in known))
+        divergence = replace(divergence, found=divergence.found._replace(causes=causes))
     note = parted.float32_inside([m for m in measured if m.failed])
     return Report(first.name, port, found, tuple(measured), divergence, note, pairs[0].case)
 
@@ -222,21 +226,30 @@ class _Pair:
         measured = compare_runs(self.case, variant, "float64", runs)
         return [replace(m, dtype="float64 without jit") for m in measured if m.failed != (m.tensor in failed)]
 
-    def left_over(self) -> str:
-        """Name the weights that have no place in JAX, if the two agree once PyTorch does without them too."""
+    def left_over(self) -> tuple[Cause, ...]:
+        """Return as a cause the weights that have no place in JAX, if the two agree once PyTorch does without them."""
         if not self.map.left_in_torch or self.case.torch.golden is not None:
-            return ""
-        weights, variant = dict(self.numbers.weights), self.case.variants[0]
+            return ()
+        given, left = self.case.variants[0], [str(piece) for piece in self.map.left_in_torch]
+        draws = (given, fresh(given, 1), fresh(given, 2))
+        try:
+            if any(m.failed for variant in draws for m in self._without(variant)):
+                return ()
+        except Exception:  # whatever PyTorch raises for numbers that it does not take: nothing is said then
+            return ()
+        words = f"{', '.join(left)} {'is' if len(left) == 1 else 'are'} missing in JAX"
+        return (Cause(words, Explains.OUTPUTS_COMPARED),)
+
+    def _without(self, variant: Variant) -> list[Measurement]:
+        """Measure the outputs with PyTorch's weights cleared that have no place in JAX."""
+        numbers = make_numbers(self.case, variant, "float64")
+        weights = dict(numbers.weights)
         for piece in self.map.left_in_torch:
             if piece.name in weights:
                 weights[piece.name] = piece.cleared(weights[piece.name])
-        without = replace(self.numbers, weights=weights)
-        runs = run_both(self.case, variant, without, "float64", jax_numbers=self.numbers)
-        outputs = [m for m in compare_runs(self.case, variant, "float64", runs) if not m.is_gradient]
-        if any(m.failed for m in outputs):
-            return ""
-        left = [str(piece) for piece in self.map.left_in_torch]
-        return f"{', '.join(left)} {'is' if len(left) == 1 else 'are'} missing in JAX"
+        without = replace(numbers, weights=weights)
+        runs = run_both(self.case, variant, without, "float64", jax_numbers=numbers)
+        return [m for m in compare_runs(self.case, variant, "float64", runs) if not m.is_gradient]
 
     def float32_inside(self, failed: list[Measurement]) -> str:
         """Say what is computed in float32 although the run is in float64, if that can explain every difference."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.measure.arrays import to_numpy
-from parity_tests.your_port.measure.case import RUN_DTYPE, Case, Variant, make_direction, make_weights
+from parity_tests.your_port.measure.case import RUN_DTYPE, Case, Variant, make_direction, make_weights, random_for
 from parity_tests.your_port.measure.tree import flatten
 from parity_tests.your_port.place.taps import Trace
 
@@ -133,3 +133,52 @@ def rounded(array: np.ndarray | None, dtype: str | None) -> Any:
     if array is None or dtype is None or not is_floating(array):
         return array
     return array.astype(jnp.dtype(dtype))
+
+
+def fresh(variant: Variant, draw: int) -> Variant:
+    """Draw a variant's inputs anew; by its new name `make_numbers` draws weights and directions anew.
+
+    Shapes, dtypes and kinds stay: masks stay masks, ids and lengths stay in their range, probabilities in theirs.
+    """
+    flat, rebuild = flatten(dict(variant.inputs))
+    name = f"{variant.name}, fresh {draw}"
+    inputs = {key: None if x is None else _redrawn(np.asarray(x), random_for(name, key)) for key, x in flat.items()}
+    return replace(variant, name=name, inputs=rebuild(inputs), weights=None)
+
+
+def _redrawn(x: np.ndarray, random: np.random.Generator) -> Any:
+    values = np.unique(x)
+    if x.size == 0 or x.ndim == 0 or x.dtype.kind == "c":
+        return x
+    if x.dtype.kind == "b" or (len(values) <= 2 and (values[0] < -99 or set(values.tolist()) == {0, 1})):
+        return _redrawn_mask(x, values, random)
+    if not is_floating(x):
+        return _redrawn_integers(x, values, random)
+    if not np.isfinite(x).all():
+        return x
+    if 0 <= values[0] < values[-1] <= 1:  # probabilities, or grey values
+        return random.uniform(values[0], values[-1], x.shape).astype(x.dtype)
+    return (x.mean() + (x.std() or 1.0) * random.normal(size=x.shape)).astype(x.dtype)
+
+
+def _redrawn_mask(x: np.ndarray, values: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Draw a mask with both values in each row, so that none is hidden as a whole; single rows of one value stay."""
+    values = np.array([False, True]) if x.dtype.kind == "b" else np.resize(values, 2)
+    drawn = random.integers(0, 2, x.shape)
+    if x.shape[-1] > 1:
+        places = np.argsort(random.random(x.shape), -1)
+        for value in (0, 1):
+            np.put_along_axis(drawn, places[..., value : value + 1], value, -1)
+    plain = (x == x[..., :1]).all(-1, keepdims=True)
+    return np.where(plain & ~plain.all(), x, values[drawn]).astype(x.dtype)
+
+
+def _redrawn_integers(x: np.ndarray, values: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Draw ids, labels or lengths up to the largest, which one keeps; negative ones mean something, and stay."""
+    if values[-1] <= 0:
+        return x
+    drawn = random.integers(min(1, max(int(values[0]), 0)), int(values[-1]) + 1, x.shape)
+    drawn.flat[int(x.argmax())] = values[-1]
+    if x.ndim == 1 and len(values) > 1 and (np.diff(x) <= 0).all():  # lengths of packed sequences must fall
+        drawn = -np.sort(-drawn)
+    return np.where(x < 0, x, drawn).astype(x.dtype)

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parity_tests.your_port.cause.cause import Cause, Found, in_words
 from parity_tests.your_port.cause.symptoms import describe, report
 from parity_tests.your_port.measure.case import DTYPES, Case, Variant
 from parity_tests.your_port.measure.comparison import Judge, Measurement, Runs, compare_runs, run_both
@@ -46,14 +47,19 @@ class Divergence:
     """The tensors that were compared before it, and agree."""
     symptoms: tuple[str, ...]
     """What the difference looks like."""
-    traps: tuple[str, ...]
-    """The known mistake that fits: with it made on purpose, the two agree."""
+    found: Found
+    """What the search for a known mistake found."""
     module: str = ""
     """PyTorch's path of the submodule in which they part; empty: the program's own code."""
     in_jax: str = ""
     """Its path in JAX."""
     alike: tuple[str, ...] = ()
     """The other submodules of the same kind that part too."""
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """The known mistakes that fit: with one of them made on purpose, the two agree."""
+        return self.found.causes
 
     def __str__(self) -> str:
         last = f"the last that agrees is {self.agreed[-1]}" if self.agreed else "nothing before it could be compared"
@@ -62,7 +68,9 @@ class Divergence:
             path = f" ({self.in_jax} in JAX)" if self.in_jax not in ("", self.module) else ""
             others = f" and {len(self.alike)} other{'s' * (len(self.alike) > 1)} of its kind" if self.alike else ""
             where += f", inside of {self.module}{path}{others}"
-        return report(f"{where}: {self.difference}; {last}", self.symptoms, self.traps)
+        known = self.found.causes or self.found.stopped_after is not None
+        causes = (in_words(self.found),) if known else ()
+        return report(f"{where}: {self.difference}; {last}", self.symptoms, causes)
 
 
 def find_divergence(
@@ -106,7 +114,7 @@ def _in_compiled_program(runs: Runs, measured: list[Measurement]) -> Divergence:
     symptoms = describe(runs.jax.tensors.get(first.tensor), runs.truth.tensors.get(first.tensor))
     where = (first.case, first.variant, first.dtype, "backward" if first.is_gradient else "forward", first.tensor)
     words = f"{difference(first)}, and only in the compiled program: without `jax.jit` it agrees"
-    return Divergence(*where, words, (), symptoms, ())  # type: ignore[arg-type]
+    return Divergence(*where, words, (), symptoms, Found())  # type: ignore[arg-type]
 
 
 def difference(measured: Measurement) -> str:
@@ -213,20 +221,20 @@ class Search:
             *(self.case.name, self.variant.name, self.dtype, "forward", self.label(name, call), difference(measured)),
             agreed=tuple(self.agreed_before(place, name, call)),
             symptoms=describe(in_jax, truth),
-            traps=(),
+            found=Found(),
             module=self._module(name if name in self.misshapen else place),
             in_jax=place,
             alike=tuple(n for n in alike if place and self.differs(n, parting)),
         )
         is_plain = measured.mismatch.startswith("dtype") or name in self.misshapen  # that needs no explanation
-        return divergence if is_plain else replace(divergence, traps=self._explain(place, divergence.module, deadline))
+        return divergence if is_plain else replace(divergence, found=self._explain(place, divergence.module, deadline))
 
-    def _explain(self, place: str, module: str, deadline: float) -> tuple[str, ...]:
+    def _explain(self, place: str, module: str, deadline: float) -> Found:
         if self.case.torch.golden is not None:
-            return ()
-        from parity_tests.your_port.cause.traps import find_traps  # it needs torch
+            return Found()
+        from parity_tests.your_port.cause.find import find_causes  # it needs torch
 
-        return find_traps(self, place, module, deadline)
+        return find_causes(self, place, module, deadline)
 
     def _module(self, place: str) -> str:
         """PyTorch's path of the submodule."""
@@ -377,18 +385,18 @@ class Search:
                     *(self.case.name, self.variant.name, self.dtype, "backward", name, difference(measured)),
                     agreed=tuple(agreed),
                     symptoms=describe(in_jax, truth),
-                    traps=self._explain_gradients(deadline),
+                    found=self._explain_gradients(deadline),
                     module=place,
                 )
             agreed.append(name)
         return None
 
-    def _explain_gradients(self, deadline: float) -> tuple[str, ...]:
+    def _explain_gradients(self, deadline: float) -> Found:
         if self.case.torch.golden is not None:
-            return ()
-        from parity_tests.your_port.cause.traps import find_gradient_traps  # it needs torch
+            return Found()
+        from parity_tests.your_port.cause.find import find_gradient_causes  # it needs torch
 
-        return find_gradient_traps(self, deadline)
+        return find_gradient_causes(self, deadline)
 
     def _gradients(self) -> Iterator[tuple[str, str, list[Any]]]:
         """Yield the gradients of both sides: of intermediate tensors from the last to the first, then of the rest.

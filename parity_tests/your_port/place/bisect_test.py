@@ -65,7 +65,7 @@ def test_the_backward_pass_differs_where_a_gradient_is_stopped() -> None:
     assert found is not None
     assert (found.phase, found.tensor) == ("backward", "gradient of first")
     assert found.agreed[-1] == "gradient of third"
-    assert found.traps == ("no gradient flows through exp in JAX: stop_gradient",)
+    assert [cause.words for cause in found.causes] == ["no gradient flows through exp in JAX: stop_gradient"]
 
 
 class Steps(torch.nn.Module):
@@ -120,7 +120,9 @@ def test_swapped_gates_of_the_encoder_are_found_and_named() -> None:
     assert found is not None
     assert found.tensor.startswith("rnn")
     assert found.agreed == ("embedding",)
-    assert found.traps == ("gates in another order: for r, z, n JAX takes PyTorch's z, r, n",)
+    assert [cause.words for cause in found.causes] == [
+        "gates in another order: for r, z, n JAX takes PyTorch's z, r, n"
+    ]
 
 
 def test_modules_in_the_decoder_s_loop_keep_their_path_and_are_called_step_by_step() -> None:
@@ -197,7 +199,7 @@ def test_what_inherits_an_error_is_cleared_and_what_parts_inside_is_found_and_na
     assert found is not None
     assert (found.module, found.in_jax, found.alike) == ("layers.0", "blocks.0", ("blocks.1",))
     assert (found.tensor, found.agreed) == ("input of layers.0.out", ("layers.0.norm",))
-    assert found.traps == ("relu is SiLU in JAX",)
+    assert [cause.words for cause in found.causes] == ["relu is SiLU in JAX, in layers.*"]
     assert "inside of layers.0 (blocks.0 in JAX) and 1 other of its kind" in str(found)
 
 
@@ -216,7 +218,7 @@ def test_in_a_function_the_submodule_is_found_whose_result_is_not_computed() -> 
     found = find_divergence(Case("function", (Variant("random", {"x": X}),), side, JaxSide(port)))
     assert found is not None
     assert found.module == "layers.1.norm"
-    assert found.traps[0].startswith("the norm's variance is divided by n − 1 in JAX")
+    assert found.causes[0].words.startswith("the norm's variance is divided by n − 1 in JAX")
 
 
 def test_equinox_submodules_are_recorded_row_by_row_and_under_vmap() -> None:
