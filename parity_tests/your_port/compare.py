@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parity_tests.your_port.cause.cause import Cause, Explains
 from parity_tests.your_port.golden import load_golden
-from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide
+from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide, Variant
 from parity_tests.your_port.measure.comparison import (
     Measurement,
     compare_runs,
@@ -21,7 +22,7 @@ from parity_tests.your_port.measure.comparison import (
 )
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import forget_programs_of, narrow_inside, without_jit
-from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
+from parity_tests.your_port.measure.numbers import Numbers, Run, fresh, make_numbers
 from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.place.bisect import Divergence, find_divergence
 from parity_tests.your_port.report import Report
@@ -260,20 +261,31 @@ class _Pair:
     def explain(self, failed: list[Measurement]) -> Divergence | None:
         """Find where the two part, and why."""
         divergence = find_divergence(self.case, dtype=failed[0].dtype.partition(" ")[0])
-        if divergence is None or all(m.is_gradient for m in failed) or not self._agrees_without_the_rest():
+        if divergence is None or all(m.is_gradient for m in failed):  # an idle weight explains no gradient
             return divergence
-        left = ", ".join(self.map.left_in_torch)
-        cause = f"{left} {'are' if ', ' in left else 'is'} missing in JAX"
-        return replace(divergence, traps=tuple(dict.fromkeys((*divergence.traps, cause))))
+        known = {cause.words for cause in divergence.causes}
+        causes = (*divergence.causes, *(cause for cause in self.left_over() if cause.words not in known))
+        return replace(divergence, found=divergence.found._replace(causes=causes))
 
-    def _agrees_without_the_rest(self) -> bool:
-        """Whether the two agree once PyTorch does without the weights that have no place in JAX."""
+    def left_over(self) -> tuple[Cause, ...]:
+        """Return as a cause the weights that have no place in JAX, if the two agree once PyTorch does without them."""
         if not self.map.left_in_torch or self.case.torch.golden is not None:
-            return False
-        variant = self.case.variants[0]
-        without = replace(self.numbers, weights=self.map.cleared(self.numbers.weights))
-        runs = run_both(self.case, variant, without, "float64", jax_numbers=self.numbers)
-        return not any(m.failed for m in compare_runs(self.case, variant, "float64", runs) if not m.is_gradient)
+            return ()
+        given = self.case.variants[0]
+        try:
+            if any(m.failed for variant in (given, fresh(given, 1), fresh(given, 2)) for m in self._without(variant)):
+                return ()
+        except Exception:  # whatever PyTorch raises for numbers that it does not take: nothing is said then
+            return ()
+        left = ", ".join(self.map.left_in_torch)
+        return (Cause(f"{left} {'are' if ', ' in left else 'is'} missing in JAX", Explains.OUTPUTS_COMPARED),)
+
+    def _without(self, variant: Variant) -> list[Measurement]:
+        """Measure the outputs with PyTorch's weights cleared that have no place in JAX."""
+        numbers = make_numbers(self.case, variant, "float64")
+        without = replace(numbers, weights=self.map.cleared(numbers.weights))
+        runs = run_both(self.case, variant, without, "float64", jax_numbers=numbers)
+        return [m for m in compare_runs(self.case, variant, "float64", runs) if not m.is_gradient]
 
     def narrow_inside(self, failed: list[Measurement]) -> str:
         """Say what is computed in float32 although the run is in float64, if the two differ there."""

@@ -116,7 +116,7 @@ def test_the_bias_that_a_gru_cell_lacks_is_the_verdict_in_ten_lines(tmp_path: Pa
     assert not report.agrees
     assert len(lines) <= 10
     assert lines[0] == "GRUCell DIFFERS in 7 of 7 tensors (1 output, 6 gradients; float64)"
-    assert "  cause: bias_hh is missing in JAX" in lines
+    assert "  cause: bias_hh is missing in JAX (explains outputs and gradients on fresh draws)" in lines
     assert "gradient of hx" in report.table()
     report.html(tmp_path / "report.html")
     assert "bias_hh is missing in JAX" in (tmp_path / "report.html").read_text("utf-8")

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from parity_tests.your_port.cause.cause import in_words
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.comparison import Measurement
 from parity_tests.your_port.place.bisect import Divergence
@@ -83,12 +84,8 @@ class Report:
         after = f", after {found.agreed[-1]}" if found.agreed else ""
         yield f"  parts first: the {found.phase} pass at {found.tensor}{after}: {found.difference}"
         yield from (f"  looks like: {symptom}" for symptom in found.symptoms[:1])
-        yield from (f"  cause: {trap}" for trap in found.traps[:2])
-        if not found.traps:
-            recorded = self.case.torch.golden is not None
-            yield "  cause: " + (
-                "not looked for, which needs PyTorch itself" if recorded else "none of the known mistakes"
-            )
+        recorded = self.case.torch.golden is not None
+        yield f"  cause: {'not looked for, which needs PyTorch itself' if recorded else in_words(found.found)}"
 
     def _jit(self) -> Iterator[str]:
         apart = [m for m in self.measurements if m.dtype.endswith("without jit")]

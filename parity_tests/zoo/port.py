@@ -38,9 +38,11 @@ class Bug:
         return found.phase == "forward" and fnmatchcase(found.module, self.where)
 
     def is_explained(self, report: Report) -> bool | None:
-        """Whether the report names the cause; None if it names no cause at all."""
-        named = [] if report.divergence is None else [x for x in report.divergence.traps if not x.startswith("(")]
-        return re.search(self.cause, named[0], re.IGNORECASE) is not None if named else None
+        """Whether the report names the cause, and none beside it that is not confirmed; None if it names none."""
+        named = () if report.divergence is None else report.divergence.causes
+        right = [re.search(self.cause, cause.words, re.IGNORECASE) is not None for cause in named]
+        supposed = any(not cause.confirmed and not fits for cause, fits in zip(named, right, strict=True))
+        return any(right) and not supposed if named else None
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import torch
 
+from parity_tests.your_port.cause.cause import in_words
 from parity_tests.your_port.compare import compare
 from parity_tests.your_port.report import Report
 from parity_tests.zoo import convolution, embeddings, losses, recurrent, transformer
@@ -61,8 +62,7 @@ class Result:
         found = self.report.divergence if self.report else None
         said = self.error.partition("\n")[0] if self.error else ""
         if found is not None:
-            cause = "; ".join(found.traps[:1]) or "no cause"
-            said = f"{found.tensor} inside of {found.module or 'the program'}; {cause}"
+            said = f"{found.tensor} inside of {found.module or 'the program'}; {in_words(found.found)}"
         return f"{self.seconds:5.1f} s  {name}: {words}" + (f" [{said}]" if said else "")
 
 

@@ -75,10 +75,7 @@ def _where(wrong: np.ndarray) -> str:
     return f"{wrong.sum()} of {wrong.size} entries, all within [{block}]"
 
 
-def report(where: str, symptoms: tuple[str, ...], traps: tuple[str, ...]) -> str:
+def report(where: str, symptoms: tuple[str, ...], causes: tuple[str, ...]) -> str:
     """Say where two programs differ, what the difference looks like, and what explains it."""
-    looks, explained = (
-        (f"  looks like: {symptom}" for symptom in symptoms),
-        (f"  explained by: {trap}" for trap in traps),
-    )
+    looks, explained = (f"  looks like: {text}" for text in symptoms), (f"  explained by: {text}" for text in causes)
     return "\n".join([where, *looks, *explained])

@@ -288,7 +288,7 @@ def test_a_mistake_beside_a_cast_is_named_and_not_the_cast() -> None:
     lines = str(report).split("\n")
     assert NOTE in lines
     assert report.divergence is not None
-    assert report.divergence.traps == ("gelu is GELU approximated by tanh in JAX",)
+    assert [cause.words for cause in report.divergence.causes] == ["gelu is GELU approximated by tanh in JAX"]
     assert "bound of float32" in report.divergence.difference
 
 

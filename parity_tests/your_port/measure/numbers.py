@@ -141,15 +141,14 @@ def rounded(array: np.ndarray | None, dtype: str | None) -> Any:
 
 
 def fresh(variant: Variant, draw: int) -> Variant:
-    """Draw a variant's inputs and given weights anew; by its new name `make_numbers` draws the rest anew.
+    """Draw a variant's inputs anew; by its new name `make_numbers` draws weights and directions anew.
 
     Shapes, dtypes and kinds stay (see `_redrawn`), so that it is another example of the same thing.
     """
     name = name_of_draw(f"{variant.name}, fresh", draw)
     flat, rebuild = flatten(dict(variant.inputs))
     inputs = {key: None if x is None else _redrawn(np.asarray(x), random_for(name, key)) for key, x in flat.items()}
-    weights = variant.weights and {key: _redrawn(x, random_for(name, key)) for key, x in variant.weights.items()}
-    return replace(variant, name=name, inputs=rebuild(inputs), weights=weights)
+    return replace(variant, name=name, inputs=rebuild(inputs), weights=None)
 
 
 def _redrawn(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parity_tests.your_port.cause.cause import Cause, Found, in_words
 from parity_tests.your_port.cause.symptoms import describe, report
 from parity_tests.your_port.measure.case import DTYPES, Case, Variant
 from parity_tests.your_port.measure.comparison import Judge, Measurement, Runs, compare_runs, fitting, run_both
@@ -52,14 +53,19 @@ class Divergence:
     """The tensors that were compared before it, and agree."""
     symptoms: tuple[str, ...]
     """What the difference looks like."""
-    traps: tuple[str, ...]
-    """The known mistake that fits: with it made on purpose, the two agree."""
+    found: Found
+    """What the search for a known mistake found."""
     module: str = ""
     """PyTorch's path of the submodule in which they part; empty: the program's own code."""
     in_jax: str = ""
     """Its path in JAX."""
     alike: tuple[str, ...] = ()
     """PyTorch's paths of the other submodules of the same kind that part too."""
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """The known mistakes that fit: with one of them made on purpose, the two agree."""
+        return self.found.causes
 
     def __str__(self) -> str:
         last = f"the last that agrees is {self.agreed[-1]}" if self.agreed else "nothing before it could be compared"
@@ -68,7 +74,9 @@ class Divergence:
             path = f" ({self.in_jax} in JAX)" if self.in_jax not in ("", self.module) else ""
             others = f" and {len(self.alike)} other{'s' * (len(self.alike) > 1)} of its kind" if self.alike else ""
             where += f", inside of {self.module}{path}{others}"
-        return report(f"{where}: {self.difference}; {last}", self.symptoms, self.traps)
+        known = self.found.causes or self.found.stopped_after is not None
+        causes = (in_words(self.found),) if known else ()
+        return report(f"{where}: {self.difference}; {last}", self.symptoms, causes)
 
 
 def find_divergence(
@@ -114,7 +122,7 @@ def _in_compiled_program(runs: Runs, measured: list[Measurement]) -> Divergence:
     symptoms = describe(runs.jax.tensors.get(first.tensor), runs.truth.tensors.get(first.tensor))
     phase = Phase.BACKWARD if first.is_gradient else Phase.FORWARD
     words = f"{first.difference}, and only in the compiled program: without `jax.jit` it agrees"
-    return Divergence(first.case, first.variant, first.dtype, phase, first.tensor, words, (), symptoms, ())
+    return Divergence(first.case, first.variant, first.dtype, phase, first.tensor, words, (), symptoms, Found())
 
 
 @dataclass(frozen=True)
@@ -277,7 +285,7 @@ class Search:
             difference=first.measured.difference,
             agreed=first.agreed,
             symptoms=describe(first.in_jax, first.truth),
-            traps=(),
+            found=Found(),
             module=module,
             in_jax=first.place,
             alike=tuple(other for other in alike if {module, other} <= self.in_both),
@@ -288,7 +296,7 @@ class Search:
         )
         if is_plain or self.case.torch.golden is not None:  # another shape or dtype needs no explanation
             return divergence
-        return replace(divergence, traps=self._explain(first.place, module, deadline))
+        return replace(divergence, found=self._explain(first.place, module, deadline))
 
     def faults(self, forced: Sequence[str]) -> list[Fault]:
         """Find what differs in a run with these tensors replaced, in the order of the computation."""
@@ -334,10 +342,10 @@ class Search:
             faults = left
         return faults
 
-    def _explain(self, place: str, module: str, deadline: float) -> tuple[str, ...]:
-        from parity_tests.your_port.cause.traps import find_traps  # it needs torch
+    def _explain(self, place: str, module: str, deadline: float) -> Found:
+        from parity_tests.your_port.cause.find import find_causes  # it needs torch
 
-        return find_traps(self, place, module, deadline)
+        return find_causes(self, place, module, deadline)
 
     def _module(self, fault: Fault) -> str:
         """PyTorch's path of the submodule in which a fault is: perhaps one that JAX does not have."""
@@ -381,18 +389,18 @@ class Search:
                     *(self.case.name, self.variant.name, self.dtype, Phase.BACKWARD, name, measured.difference),
                     agreed=tuple(agreed),
                     symptoms=describe(in_jax, truth),
-                    traps=self._explain_gradients(deadline),
+                    found=self._explain_gradients(deadline),
                     module=module,
                 )
             agreed.append(name)
         return None
 
-    def _explain_gradients(self, deadline: float) -> tuple[str, ...]:
+    def _explain_gradients(self, deadline: float) -> Found:
         if self.case.torch.golden is not None:
-            return ()
-        from parity_tests.your_port.cause.traps import find_gradient_traps  # it needs torch
+            return Found()
+        from parity_tests.your_port.cause.find import find_gradient_causes  # it needs torch
 
-        return find_gradient_traps(self, deadline)
+        return find_gradient_causes(self, deadline)
 
     def _gradients(self, results: Sequence[tuple[str, int]]) -> Iterator[tuple[str, str, list[Any]]]:
         """Yield the gradients of both sides: of these tensors from the last to the first, then of the rest.

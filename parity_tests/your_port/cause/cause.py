@@ -1,0 +1,71 @@
+"""The record of a cause: a mistake in words, and what it explains. Imports no torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+SHOWN = 3
+"""How many causes a verdict lists that explain the same."""
+
+
+class Explains(Enum):
+    """What agrees once PyTorch makes the mistake, too: the more, the earlier it stands here."""
+
+    OUTPUTS_AND_GRADIENTS = "explains outputs and gradients on fresh draws"
+    OUTPUTS_COMPARED = "explains the outputs on fresh draws; gradients are not compared"
+    OUTPUTS = "explains the outputs on fresh draws, not the gradients"
+    SUBMODULE = "explains this submodule's outputs on fresh draws; something else differs, too"
+    RANDOMNESS = "JAX's results depend on its random numbers"
+    GIVEN_NUMBERS = "explains the outputs on these numbers alone: not confirmed on others"
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing that is compared is left to explain."""
+        return self in (Explains.OUTPUTS_AND_GRADIENTS, Explains.OUTPUTS_COMPARED)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A mistake in JAX that explains the difference."""
+
+    words: str
+    explains: Explains
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether it was run on fresh draws of weights and inputs, too, in both frameworks."""
+        return self.explains is not Explains.GIVEN_NUMBERS
+
+
+class Found(NamedTuple):
+    """What a search found: no cause, one, or several of which each explains the difference."""
+
+    causes: tuple[Cause, ...] = ()
+    tried: int = 0
+    stopped_after: float | None = None
+    """The seconds of computing after which the time ran out."""
+
+
+def in_words(found: Found) -> str:
+    """Say what the causes are: the one, or that it is one of several."""
+    if not found.causes:
+        stopped = found.stopped_after
+        ended = "" if stopped is None else f" of {found.tried} tried, when {stopped:.0f} s of computing were over"
+        return f"none of the known mistakes{ended}"
+    texts = [cause.words for cause in found.causes]
+    more = f"; or {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    together = f"one of: {'; '.join(texts[:SHOWN])}{more}" if len(texts) > 1 else texts[0]
+    return f"{together} ({weakest([cause.explains for cause in found.causes]).value})"
+
+
+def weakest(explained: Sequence[Explains]) -> Explains:
+    """Return what all of them explain."""
+    return max(explained, key=list(Explains).index)
+
+
+def most_explaining(causes: Sequence[Cause]) -> tuple[Cause, ...]:
+    """Return those that explain most: beside them the others are no explanation."""
+    order = list(Explains)
+    best = min((order.index(cause.explains) for cause in causes), default=0)
+    return tuple(cause for cause in causes if order.index(cause.explains) == best)
