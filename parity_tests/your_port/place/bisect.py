@@ -329,7 +329,7 @@ class Search:
         """Return the first fault and the others of its kind.
 
         A submodule that PyTorch cuts out elsewhere seems to be wrong too. But where JAX's own values are left in its
-        place, nothing else differs: then the next kind is taken.
+        place, nothing else differs more than before: then the next kind is taken.
         """
         faults = self.faults([*self.wanted]) or self.faults([])
         mine = set[str]()
@@ -337,7 +337,8 @@ class Search:
             group = [fault for fault in faults if kind_of(fault.cure) == kind_of(faults[0].cure)]
             mine |= {fault.cure for fault in group}
             left = [fault for fault in self.faults([*self.wanted.keys() - mine]) if fault.cure not in mine]
-            if not left or {(x.name, x.call) for x in left} - {(x.name, x.call) for x in faults}:
+            before = {(x.name, x.call): x.measured.error for x in faults}
+            if not left or any(x.measured.error > 1.01 * before.get((x.name, x.call), 0.0) for x in left):
                 return group
             faults = left
         return faults
