@@ -23,7 +23,7 @@ class Bug:
     must differ: in a function, which has no submodules, or of a gradient. None: there is only one place to name."""
     cause: str
     """A pattern of the words that a right verdict has."""
-    issue: str = ""
+    issue: str
     """The public issue that it is modelled on."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of `compare`, where the weights are put into the wrong place."""

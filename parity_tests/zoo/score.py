@@ -12,16 +12,10 @@ import torch
 from parity_tests.your_port.cause.cause import in_words
 from parity_tests.your_port.compare import compare
 from parity_tests.your_port.report import Report
-from parity_tests.zoo import convolution, embeddings, losses, recurrent, transformer
+from parity_tests.zoo import convolution, norm_and_loss, recurrent, transformer
 from parity_tests.zoo.port import Bug, Port
 
-ZOO: tuple[Port, ...] = (
-    *recurrent.PORTS,
-    *transformer.PORTS,
-    *convolution.PORTS,
-    *embeddings.PORTS,
-    *losses.PORTS,
-)
+ZOO: tuple[Port, ...] = (*recurrent.PORTS, *transformer.PORTS, *convolution.PORTS, *norm_and_loss.PORTS)
 KINDS = ("Linen", "NNX", "Equinox", "function")
 
 

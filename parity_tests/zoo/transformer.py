@@ -1,4 +1,4 @@
-"""Transformers: attention alone, GPT, BERT, Llama, encoder layers of the library, a decoder with cross-attention."""
+"""Transformers: attention alone, GPT, BERT, Llama."""
 
 import math
 from functools import partial
@@ -12,15 +12,16 @@ import numpy as np
 import torch
 from flax import nnx
 
-from parity_tests.your_port.place.taps import tap
-from parity_tests.zoo.parts import attend, attention_bugs, causal, dense, merge, split
+from parity_tests.zoo.parts import attend, causal, merge, split
 from parity_tests.zoo.port import PROGRAM, Bug, Port
 
 RNG = np.random.default_rng(1)
 D, HEADS, VOCABULARY = 8, 2, 11
-X, MEMORY = RNG.normal(size=(3, 5, D)), RNG.normal(size=(3, 4, D))
+X = RNG.normal(size=(3, 5, D))
 IDS, TYPES = RNG.integers(0, VOCABULARY, (3, 5)), RNG.integers(0, 2, (3, 5))
 PADDING = np.array([[0, 0, 0, 0, 0], [0, 0, 0, 0, 1], [0, 0, 1, 1, 1]], bool)
+POLARITY, SCALE = "other way round|inverted|polarity", "scale|factor|multiplied by|divi"
+TURNED, UNSCALED, BY_WIDTH = "mask read the other way round", "no scale", "scale by the model's width"
 
 
 # nn.MultiheadAttention with padding, in Linen
@@ -31,9 +32,8 @@ class LinenAttention(nn.Module):
 
     @nn.compact
     def __call__(self, x: Any, padding: Any) -> Any:
-        q, k, v = (split(nn.Dense(D, name=name)(x), HEADS, self.bug) for name in ("query", "key", "value"))
-        bias = self.bug != "the output has no bias"
-        return nn.Dense(D, bias, name="out_proj")(merge(attend(q, k, v, padding[:, None, None], self.bug), self.bug))
+        q, k, v = (split(nn.Dense(D, name=name)(x), HEADS) for name in ("query", "key", "value"))
+        return nn.Dense(D, name="out_proj")(merge(attend(q, k, v, padding[:, None, None], self.bug)))
 
 
 def packed(*order: int) -> dict[str, Any]:
@@ -50,15 +50,9 @@ ATTENTION = Port(
     LinenAttention,
     (X, PADDING),
     (
-        *attention_bugs(None, "mask ignored", "mask read the other way round", "mask added too weakly", "no scale"),
-        *attention_bugs(
-            None, "mask multiplied with the scores", "heads are the inner axis", "softmax over the queries"
-        ),
-        *attention_bugs(None, "mask after the softmax"),
-        Bug("k, q, v in the packed projection", None, "order", "", packed(1, 0, 2)),
-        Bug("v, k, q in the packed projection", None, "order", "", packed(2, 1, 0)),
-        Bug("square output not transposed", None, "transposed", "", {"layout": {"out_proj.kernel": "as it is"}}),
-        Bug("the output has no bias", None, "out_proj.bias.*missing"),
+        Bug(TURNED, None, POLARITY, "x-transformers #160"),
+        Bug(UNSCALED, None, SCALE, "mlc-llm #3426"),
+        Bug("q, v, k in the packed projection", None, "order", "tt-mlir #8958", packed(0, 2, 1)),
     ),
     {"torch_call": lambda module, x, padding: module(x, x, x, key_padding_mask=padding)[0]},
 )
@@ -81,9 +75,9 @@ class TorchCausal(torch.nn.Module):
 
 
 class TorchMlp(torch.nn.Module):
-    def __init__(self, approximate: str = "tanh") -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.c_fc, self.gelu = torch.nn.Linear(D, 2 * D), torch.nn.GELU(approximate)
+        self.c_fc, self.gelu = torch.nn.Linear(D, 2 * D), torch.nn.GELU("tanh")
         self.c_proj = torch.nn.Linear(2 * D, D)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -123,10 +117,8 @@ class LinenCausal(nn.Module):
         qkv = nn.Dense(3 * D, name="c_attn")(x)
         if self.bug == "q, k, v of each head side by side":
             qkv = qkv.reshape(*x.shape[:2], HEADS, 3, -1).swapaxes(2, 3).reshape(*x.shape[:2], -1)
-        q, k, v = (split(part, HEADS, self.bug) for part in jnp.split(qkv, 3, -1))
-        hidden = causal(x.shape[1], self.bug)
-        hidden = hidden & ~jnp.eye(x.shape[1], k=1, dtype=bool) if self.bug == "one future position seen" else hidden
-        return nn.Dense(D, name="c_proj")(merge(attend(q, k, v, hidden, self.bug), self.bug))
+        q, k, v = (split(part, HEADS) for part in jnp.split(qkv, 3, -1))
+        return nn.Dense(D, name="c_proj")(merge(attend(q, k, v, causal(x.shape[1]), self.bug)))
 
 
 class LinenMlp(nn.Module):
@@ -145,18 +137,12 @@ class LinenGptBlock(nn.Module):
         eps = 1e-6 if self.bug == "Flax's epsilon" else 1e-5
         ln_1, ln_2 = (nn.LayerNorm(epsilon=eps, name=name) for name in ("ln_1", "ln_2"))
         attn, mlp = LinenCausal(self.bug, name="attn"), LinenMlp(self.bug, name="mlp")
-        if self.bug == "post-norm":
-            x = ln_1(x + attn(x))
-            return ln_2(x + mlp(x))
-        if self.bug == "attention and MLP in parallel":
-            return x + attn(ln_1(x)) + mlp(ln_2(x))
         if self.bug == "residual from the normed input":
             x = ln_1(x)
-            x = x + attn(x)
-            x = ln_2(x)
+            x = ln_2(x + attn(x))
             return x + mlp(x)
         x = x + attn(ln_1(x))
-        return mlp(ln_2(x)) + (0 if self.bug == "no second residual" else x)
+        return x + mlp(ln_2(x))
 
 
 class LinenGpt(nn.Module):
@@ -164,14 +150,11 @@ class LinenGpt(nn.Module):
 
     @nn.compact
     def __call__(self, ids: Any) -> Any:
-        wte = nn.Embed(VOCABULARY, D, name="wte")
-        x = wte(ids) * (math.sqrt(D) if self.bug == "embedding scaled" else 1)
-        wpe = nn.Embed(7, D, name="wpe")
-        x = x + wpe(jnp.arange(ids.shape[1]) + (self.bug == "positions from 1"))
+        wte, wpe = nn.Embed(VOCABULARY, D, name="wte"), nn.Embed(7, D, name="wpe")
+        x = wte(ids) + wpe(jnp.arange(ids.shape[1]) + (self.bug == "positions from 1, as in RoBERTa"))
         for layer in range(2):
             x = LinenGptBlock(self.bug, name=f"h_{layer}")(x)
-        ln_f = nn.LayerNorm(epsilon=1e-5, name="ln_f", use_bias=self.bug != "the last norm has no bias")
-        return wte.attend(ln_f(x))
+        return wte.attend(nn.LayerNorm(epsilon=1e-5, name="ln_f")(x))
 
 
 GPT = Port(
@@ -181,20 +164,12 @@ GPT = Port(
     LinenGpt,
     (IDS,),
     (
-        *attention_bugs("h.?.attn", "causal mask hides the position itself", "scale by the model's width"),
-        *attention_bugs("h.?.attn", "heads are reshaped, not transposed", "heads are merged without a transpose"),
-        *attention_bugs("h.?.attn", "mask ignored"),
-        Bug("one future position seen", "h.?.attn", "triangular|off by one|mask"),
-        Bug("q, k, v of each head side by side", "h.?.attn", "order|heads|split"),
-        Bug("Flax's epsilon", "h.?.ln_1", "epsilon is 1e-06"),
-        Bug("exact GELU", "h.?.mlp", "exact GELU"),
-        Bug("post-norm", "h.?", "post-norm|norms stand"),
-        Bug("residual from the normed input", "h.?", "residual"),
-        Bug("attention and MLP in parallel", "h.?", "parallel|residual"),
-        Bug("no second residual", "h.?", "residual"),
-        Bug("embedding scaled", PROGRAM, "multiplied by|scale|factor"),
-        Bug("positions from 1", PROGRAM, "positions begin at 1|off by one"),
-        Bug("the last norm has no bias", "ln_f", "bias.*missing"),
+        Bug(BY_WIDTH, "h.?.attn", SCALE, "vit-pytorch #65"),
+        Bug("q, k, v of each head side by side", "h.?.attn", "order|heads|split", "slapo #46"),
+        Bug("Flax's epsilon", "h.?.ln_1", "epsilon is 1e-06", "CTranslate2 #951"),
+        Bug("exact GELU", "h.?.mlp", "exact GELU", "gemma_pytorch #33"),
+        Bug("residual from the normed input", "h.?", "residual", "PyTorch #61165"),
+        Bug("positions from 1, as in RoBERTa", PROGRAM, "positions begin at 1|off by one", "ANEForge #257"),
     ),
     {"names": {"h_{i}": "h.{i}"}},
 )
@@ -242,21 +217,17 @@ class NnxBertLayer(nnx.Module):
         self.query, self.key, self.value, self.attention_output = (dense(D, D) for _ in range(4))
         self.intermediate, self.output = dense(D, 2 * D), dense(2 * D, D)
         self.attention_norm, self.output_norm, self.bug = norm(), norm(), bug
-        self.dropout = nnx.Dropout(0.1, rngs=rngs)
 
     def __call__(self, x: Any, padding: Any) -> Any:
-        q, k, v = (split(part(x), HEADS, self.bug) for part in (self.query, self.key, self.value))
-        q, k = (k, q) if self.bug == "query and key exchanged in the call" else (q, k)
-        context = merge(attend(q, k, v, padding[:, None, None], self.bug), self.bug)
+        q, k, v = (split(part(x), HEADS) for part in (self.query, self.key, self.value))
+        context = merge(attend(q, k, v, padding[:, None, None], self.bug))
         if self.bug == "pre-norm":
             x = x + self.attention_output(context)
             return x + self.output(nnx.gelu(self.intermediate(self.output_norm(x)), approximate=False))
         x = self.attention_norm(x + self.attention_output(context))
         gelu = partial(nnx.gelu, approximate=self.bug == "GELU by tanh")
         act: Any = nnx.elu if self.bug == "elu for gelu" else gelu
-        x_2 = self.output(act(self.intermediate(x)))
-        x_2 = self.dropout(x_2, deterministic=False) if self.bug == "dropout left on" else x_2
-        return self.output_norm(x + x_2)
+        return self.output_norm(x + self.output(act(self.intermediate(x))))
 
 
 class NnxBert(nnx.Module):
@@ -265,16 +236,12 @@ class NnxBert(nnx.Module):
         self.word, self.position = nnx.Embed(VOCABULARY, D, rngs=rngs), nnx.Embed(6, D, rngs=rngs)
         self.token_type, self.norm = nnx.Embed(2, D, rngs=rngs), nnx.LayerNorm(D, epsilon=1e-12, rngs=rngs)
         self.layer, self.pooler = nnx.List([NnxBertLayer(bug, rngs) for _ in range(3)]), nnx.Linear(D, D, rngs=rngs)
-        self.bug = bug
 
     def __call__(self, ids: Any, types: Any, padding: Any) -> Any:
-        x = self.word(ids) + self.position(jnp.arange(ids.shape[1]))
-        x = self.norm(x if self.bug == "token types forgotten" else x + self.token_type(types))
+        x = self.norm(self.word(ids) + self.position(jnp.arange(ids.shape[1])) + self.token_type(types))
         for layer in self.layer:
             x = layer(x, padding)
-        place = -1 if self.bug == "the last token pooled" else 0
-        pooled = self.pooler(x[:, place])
-        return x, pooled if self.bug == "no tanh in the pooler" else jnp.tanh(pooled)
+        return x, jnp.tanh(self.pooler(x[:, 0]))
 
 
 BERT = Port(
@@ -284,17 +251,11 @@ BERT = Port(
     NnxBert,
     (IDS, TYPES, PADDING),
     (
-        *attention_bugs("layer.?", "mask ignored", "mask added too weakly", "mask after the softmax", "no scale"),
-        *attention_bugs("layer.?", "mask read the other way round", "heads are merged as the inner axis"),
+        Bug(TURNED, "layer.?", POLARITY, "Equinox #463"),
         Bug("PyTorch's epsilon, not BERT's", "layer.?.attention_norm", "epsilon is 1e-05", "x-transformers #37"),
-        Bug("GELU by tanh", "layer.?", "tanh"),
+        Bug("GELU by tanh", "layer.?", "tanh", "tinygrad #16162"),
         Bug("elu for gelu", "layer.?", "ELU", "transformers #9054"),
-        Bug("pre-norm", "layer.?", "pre-norm|norm"),
-        Bug("query and key exchanged in the call", "layer.?", "exchanged"),
-        Bug("dropout left on", "layer.?", "dropout"),
-        Bug("token types forgotten", PROGRAM, "type|term of a sum is missing"),
-        Bug("the last token pooled", PROGRAM, "first|last|position|token"),
-        Bug("no tanh in the pooler", PROGRAM, "tanh is missing"),
+        Bug("pre-norm", "layer.?", "pre-norm|norm", "tracel-ai/models #30"),
     ),
 )
 
@@ -375,19 +336,14 @@ class TorchLlama(torch.nn.Module):
 
 def rotate(x: Any, bug: str = "") -> Any:
     n, size = x.shape[-2:]
-    base = 500000.0 if bug == "base of Llama 3" else 10000.0
-    frequencies = base ** (
-        -jnp.arange(0, size, 2, dtype=x.dtype) / (2 * size if bug == "frequencies over 2 d" else size)
-    )
-    positions = jnp.arange(n, dtype=x.dtype) + (bug == "positions from 1")
-    angles = jnp.outer(positions, frequencies)
+    frequencies = 10000.0 ** (-jnp.arange(0, size, 2, dtype=x.dtype) / size)
+    angles = jnp.outer(jnp.arange(n, dtype=x.dtype), frequencies)
     if bug == "neighbours rotated":
         x1, x2, (cos, sin) = x[..., ::2], x[..., 1::2], (jnp.cos(angles), jnp.sin(angles))
         return jnp.stack([x1 * cos - x2 * sin, x1 * sin + x2 * cos], -1).reshape(x.shape)
     angles = jnp.concatenate([angles, angles], -1)
     x1, x2 = jnp.split(x, 2, -1)
-    turned = jnp.concatenate([x2, -x1] if bug == "rotated the other way round" else [-x2, x1], -1)
-    return x * jnp.cos(angles) + turned * jnp.sin(angles)
+    return x * jnp.cos(angles) + jnp.concatenate([-x2, x1], -1) * jnp.sin(angles)
 
 
 class EqxRmsNorm(eqx.Module):
@@ -395,11 +351,8 @@ class EqxRmsNorm(eqx.Module):
     bug: str = eqx.field(static=True)
 
     def __call__(self, x: Any) -> Any:
-        eps = 1e-5 if self.bug == "epsilon of the norms" else 1e-6
-        x = x - x.mean(-1, keepdims=True) if self.bug == "mean subtracted, as LayerNorm does" else x
+        eps = 1e-5 if self.bug == "epsilon of Llama 2" else 1e-6
         scale = 1 + self.weight if self.bug == "1 + weight, as Gemma has it" else self.weight
-        if self.bug == "epsilon outside of the root":
-            return scale * x / (jnp.sqrt((x**2).mean(-1, keepdims=True)) + eps)
         return scale * x * jax.lax.rsqrt((x**2).mean(-1, keepdims=True) + eps)
 
 
@@ -417,14 +370,9 @@ class EqxLlamaAttention(eqx.Module):
 
     def __call__(self, x: Any) -> Any:
         q, k, v = (jax.vmap(part)(x)[None] for part in (self.q_proj, self.k_proj, self.v_proj))
-        q, k, v = split(q, QUERIES), split(k, KEYS), split(v, KEYS)
-        q = rotate(q, self.bug)
-        k = k if self.bug == "keys not rotated" else rotate(k, self.bug)
-        k, v = (
-            jnp.tile(part, (1, 2, 1, 1)) if self.bug == "heads of keys tiled" else jnp.repeat(part, 2, 1)
-            for part in (k, v)
-        )
-        return jax.vmap(self.o_proj)(merge(attend(q, k, v, causal(x.shape[0]), self.bug))[0])
+        q, k = rotate(split(q, QUERIES), self.bug), rotate(split(k, KEYS), self.bug)
+        k, v = jnp.repeat(k, 2, 1), jnp.repeat(split(v, KEYS), 2, 1)
+        return jax.vmap(self.o_proj)(merge(attend(q, k, v, causal(x.shape[0])))[0])
 
 
 class EqxSwiGlu(eqx.Module):
@@ -439,7 +387,6 @@ class EqxSwiGlu(eqx.Module):
 
     def __call__(self, x: Any) -> Any:
         gate, up = jax.vmap(self.gate_proj)(x), jax.vmap(self.up_proj)(x)
-        gate, up = (up, gate) if self.bug == "gate and up exchanged" else (gate, up)
         act = jax.nn.gelu if self.bug == "GELU for SiLU" else jax.nn.silu
         return jax.vmap(self.down_proj)(act(gate) * up)
 
@@ -481,148 +428,12 @@ LLAMA = Port(
     EqxLlama,
     (RNG.normal(size=(2, 5, W)),),
     (
-        *attention_bugs("layers.?.self_attn", "mask ignored", "scale by d", "mask multiplied with the scores"),
         Bug("neighbours rotated", "layers.?.self_attn", "pairs", "transformers #25199"),
-        Bug("rotated the other way round", "layers.?.self_attn", "other way round"),
-        Bug("base of Llama 3", "layers.?.self_attn", "base|frequenc|factor"),
-        Bug("frequencies over 2 d", "layers.?.self_attn", "frequenc|factor|width|scale"),
-        Bug("keys not rotated", "layers.?.self_attn", "rotat"),
-        Bug("heads of keys tiled", "layers.?.self_attn", "repeated"),
-        Bug("epsilon of the norms", "*norm", "epsilon is 1e-05"),
-        Bug("mean subtracted, as LayerNorm does", "*norm", "mean"),
+        Bug("epsilon of Llama 2", "*norm", "epsilon is 1e-05", "candle #271"),
         Bug("1 + weight, as Gemma has it", "*norm", r"1 \+ weight", "TransformerLens #511"),
-        Bug("epsilon outside of the root", "*norm", "standard deviation|outside"),
-        Bug("gate and up exchanged", "layers.?.mlp", "exchanged"),
         Bug("GELU for SiLU", "layers.?.mlp", "gelu", "TransformerLens #596"),
     ),
     {"jax_call": lambda module, x: jax.vmap(module)(x)},
 )
 
-
-# The library's encoder, in NNX
-
-
-class NnxEncoderLayer(nnx.Module):
-    def __init__(self, bug: str) -> None:
-        dense, norm = partial(nnx.Linear, rngs=nnx.Rngs(0)), partial(nnx.LayerNorm, D, epsilon=1e-5, rngs=nnx.Rngs(0))
-        self.query, self.key, self.value, self.out_proj = (dense(D, D) for _ in range(4))
-        self.linear1, self.linear2, self.bug = dense(D, 12), dense(12, D), bug
-        self.norm1, self.norm2 = norm(), norm()
-
-    def attend(self, x: Any, hidden: Any) -> Any:
-        q, k, v = (split(part(x), HEADS, self.bug) for part in (self.query, self.key, self.value))
-        return self.out_proj(merge(attend(q, k, v, hidden, self.bug), self.bug))
-
-    def __call__(self, x: Any, hidden: Any) -> Any:
-        act = nnx.gelu if self.bug == "gelu for the default relu" else nnx.relu
-        if self.bug == "post-norm, PyTorch's default":
-            x = self.norm1(x + self.attend(x, hidden))
-            return self.norm2(x + self.linear2(act(self.linear1(x))))
-        first, second = (self.norm2, self.norm1) if self.bug == "the two norms exchanged" else (self.norm1, self.norm2)
-        x = x + self.attend(first(x), hidden)
-        return x + self.linear2(act(self.linear1(second(x))))
-
-
-class NnxEncoder(nnx.Module):
-    def __init__(self, bug: str) -> None:
-        self.layers = nnx.List([NnxEncoderLayer(bug) for _ in range(2)])
-        self.norm, self.bug = nnx.LayerNorm(D, epsilon=1e-5, rngs=nnx.Rngs(0)), bug
-
-    def __call__(self, x: Any, padding: Any) -> Any:
-        for layer in self.layers:
-            x = layer(x, padding[:, None, None])
-        return x if self.bug == "no norm at the end" else self.norm(x)
-
-
-def torch_encoder() -> torch.nn.Module:
-    layer = torch.nn.TransformerEncoderLayer(D, HEADS, 12, batch_first=True, norm_first=True)
-    return torch.nn.TransformerEncoder(layer, 2, torch.nn.LayerNorm(D), enable_nested_tensor=False)
-
-
-ENCODER = Port(
-    "TransformerEncoder",
-    "NNX",
-    torch_encoder,
-    NnxEncoder,
-    (X, PADDING),
-    (
-        *attention_bugs("layers.?", "mask ignored", "mask read the other way round", "scale by the model's width"),
-        *attention_bugs("layers.?", "heads are the inner axis"),
-        Bug("post-norm, PyTorch's default", "layers.?", "post-norm|norms stand after"),
-        Bug("gelu for the default relu", "layers.?", "gelu"),
-        Bug("the two norms exchanged", "layers.?", "exchanged"),
-        Bug("no norm at the end", PROGRAM, "norm is missing"),
-    ),
-    {"torch_call": lambda module, x, padding: module(x, src_key_padding_mask=padding)},
-)
-
-
-# A decoder with cross-attention, as a function with taps
-
-
-class TorchCross(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.q, self.k, self.v, self.o = (torch.nn.Linear(D, D) for _ in range(4))
-
-    def forward(self, x: torch.Tensor, memory: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-        heads = [
-            part(given).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-            for part, given in ((self.q, x), (self.k, memory), (self.v, memory))
-        ]
-        scores = heads[0] @ heads[1].mT * (D // HEADS) ** -0.5
-        scores = torch.where(visible[:, None, None], scores, torch.finfo(scores.dtype).min)
-        return self.o((scores.softmax(-1) @ heads[2]).transpose(1, 2).flatten(-2))
-
-
-class TorchDecoder(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.cross, self.norm, self.ff = TorchCross(), torch.nn.LayerNorm(D), torch.nn.Linear(2 * D, D)
-
-    def forward(self, x: torch.Tensor, memory: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
-        context = self.cross(x, memory, visible)
-        return self.norm(x + torch.tanh(self.ff(torch.cat((x, context), -1))))
-
-
-def layer_norm(weights: Any, name: str, x: Any, eps: float = 1e-5) -> Any:
-    x = tap(f"input of {name}", x)
-    normed = (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(-1, keepdims=True) + eps)
-    return tap(name, normed * weights[f"{name}.weight"] + weights[f"{name}.bias"])
-
-
-def decoder(weights: Any, x: Any, memory: Any, visible: Any, bug: str) -> Any:
-    given = x[:, : memory.shape[1]] if bug == "values of the queries' side" else memory
-    q = dense(weights, "cross.q", x, turned=bug == "square weight not transposed")
-    k, v = dense(weights, "cross.k", memory), dense(weights, "cross.v", given)
-    q, k, v = (split(part, HEADS, bug) for part in (q, k, v))
-    context = dense(weights, "cross.o", merge(attend(q, k, v, ~visible[:, None, None], bug), bug))
-    parts = [context, x] if bug == "context before the state" else [x, context]
-    hidden = dense(weights, "ff", jnp.concatenate(parts, -1), bias=bug != "a bias missing")
-    act = jax.nn.relu if bug == "relu for tanh" else jnp.tanh
-    if bug == "norm before the sum":
-        return x + layer_norm(weights, "norm", act(hidden))
-    return layer_norm(weights, "norm", x + act(hidden), 1e-6 if bug == "Flax's epsilon" else 1e-5)
-
-
-DECODER = Port(
-    "decoder with cross-attention",
-    "function",
-    TorchDecoder,
-    lambda bug: partial(decoder, bug=bug),
-    (X, MEMORY, np.array([[1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 0, 0]], bool)),
-    (
-        *attention_bugs(
-            "@input of cross.o", "mask ignored", "mask after the softmax", "no scale", "softmax over the queries"
-        ),
-        Bug("values of the queries' side", "@input of cross.v", "exchanged|x |memory"),
-        Bug("square weight not transposed", "@cross.q", "transposed"),
-        Bug("context before the state", "@input of ff", "order"),
-        Bug("a bias missing", "@ff", "ff.bias.*missing"),
-        Bug("relu for tanh", "@input of norm", "tanh is ReLU"),
-        Bug("norm before the sum", "@input of norm", "norm"),
-        Bug("Flax's epsilon", "@norm", "epsilon is 1e-06"),
-    ),
-)
-
-PORTS = (ATTENTION, GPT, BERT, LLAMA, ENCODER, DECODER)
+PORTS = (ATTENTION, GPT, BERT, LLAMA)
