@@ -1,5 +1,10 @@
-"""Ports of PyTorch models to Flax Linen, Flax NNX, Equinox and plain functions, right and with mistakes planted.
+"""The harness's own examination: ports of PyTorch models to Flax Linen, Flax NNX, Equinox and plain functions.
 
-`python -m parity_tests.zoo` compares them all and prints how many mistakes are caught, located and explained. Most are
-modelled on what people reported in public; the issue is named beside the mistake.
+port, score             a port, the bugs planted in it, and how many are caught, located and explained
+recurrent, transformer  the ports; each bug is one that people reported in public, with the issue's number
+convolution, norm_and_loss
+parts                   what ports share
+planted                 every mistake of the harness's own table, planted in PyTorch's programs
+
+`python -m parity_tests.zoo` compares them all; `--table` plants the table.
 """

@@ -15,7 +15,18 @@ def main() -> int:
     parser.add_argument("--kind", default="", choices=kinds, metavar="KIND", help=f"only one of {', '.join(kinds)}")
     parser.add_argument("--only", default="", metavar="NAME", help="only ports and bugs with this in their name")
     parser.add_argument("--quick", action="store_true", help="float64 alone, compiled without most optimisations")
+    parser.add_argument("--table", action="store_true", help="plant every mistake of the table instead")
     options = parser.parse_args()
+    if options.table:
+        from parity_tests.zoo.planted import plant_all
+        from parity_tests.zoo.score import ZOO
+
+        named = []
+        for found in plant_all(ZOO):
+            print(found, flush=True)
+            named.append(found.is_named)
+        print(f"\n{sum(named)} of {len(named)} mistakes that change anything are named")
+        return 0 if all(named) else 1
     chosen = choose(options.kind, options.only)
     if not chosen:
         parser.error(f"no port or bug has {options.only!r} in its name")
