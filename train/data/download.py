@@ -1,6 +1,7 @@
 """Fetch a public corpus by its name, once: `tatoeba:eng-fra`, `multi30k:de-en`, `d2l:eng-fra`."""
 
 import fcntl
+import hashlib
 import re
 import shutil
 import zipfile
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 from train.data.corpus import CorpusError
 from train.data.files import PairFiles
 from train.progress import Bar
-from train.runs.files import sha256
+from train.runs.files import sha256, write_whole
 
 TATOEBA = "https://www.manythings.org/anki"
 """Its archives grow, so no checksum is known. A zip archive holds checksums of its own."""
@@ -20,6 +21,9 @@ TATOEBA = "https://www.manythings.org/anki"
 D2L = "https://d2l-data.s3-accelerate.amazonaws.com"
 D2L_SHA1 = "sha1:94646ad1522d915e7b0f9296181140edcf86a4f5"
 """The checksum that the d2l.ai book gives for its archive."""
+
+LARGEST = 2**32
+"""Bytes of an unpacked corpus, at most: a small archive may hold an endless file."""
 
 MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw"
 MULTI30K_FILES = {
@@ -68,13 +72,12 @@ def fetch(name: str, mirror: str | None = None) -> NamedCorpus:
     if collection == "d2l":
         if languages != "eng-fra":
             raise CorpusError(f"the only corpus of d2l is d2l:eng-fra; got {name}")
-        folder = _cache() / "d2l"  # Tatoeba's archive has the same name
-        path = _zipped(D2L, "fra-eng.zip", "fra-eng/fra.txt", D2L_SHA1, folder, mirror)
+        path = _zipped(D2L, "fra-eng.zip", "fra-eng/fra.txt", D2L_SHA1, "d2l", mirror)  # Tatoeba's has the same name
         return NamedCorpus(PairFiles((path,)))
     if len(codes) != 2 or codes.count("eng") != 1 or not all(re.fullmatch("[a-z]{3}", code) for code in codes):
         raise CorpusError(f"tatoeba:SOURCE-TARGET takes eng and another language, as in tatoeba:eng-fra; got {name}")
     other = next(code for code in codes if code != "eng")
-    path = _zipped(TATOEBA, f"{other}-eng.zip", f"{other}.txt", None, _cache(), mirror)
+    path = _zipped(TATOEBA, f"{other}-eng.zip", f"{other}.txt", None, "", mirror)
     return NamedCorpus(PairFiles((path,), swapped=codes[1] == "eng"))
 
 
@@ -84,34 +87,38 @@ def _multi30k(stem: str, mirror: str | None) -> Path:
     if folder is None:
         return _download(f"{mirror or MULTI30K}/{packed}", MULTI30K_FILES[packed], _cache())
     if (folder / packed).exists():
-        found = sha256(folder / packed)
-        if found != MULTI30K_FILES[packed]:
-            raise CorpusError(
-                f"{folder / packed} is damaged or another file: its SHA-256 must be {MULTI30K_FILES[packed]}; "
-                f"got {found}"
-            )
-        return folder / packed
+        return _checked(folder / packed, MULTI30K_FILES[packed])
     if (folder / stem).exists():
         return folder / stem
     raise CorpusError(f"there is no {packed} in {folder}; fetch {MULTI30K}/{packed} and put it there")
 
 
-def _zipped(public: str, packed: str, name: str, digest: str | None, folder: Path, mirror: str | None) -> Path:
-    """Return a text that a zip archive holds. It is unpacked into `folder`, unless the mirror's folder has it already.
+def _zipped(public: str, packed: str, name: str, digest: str | None, place: str, mirror: str | None) -> Path:
+    """Return a text that a zip archive holds, unpacked in the cache under the archive's hash.
 
     Args:
         name: the text's path in the archive.
+        place: the folder of the cache for the archive.
     """
     text, own = Path(name).name, _mirror_folder(mirror)
     if own is None:
-        if (folder / name).exists():
-            return folder / name
-        return _unpack(_download(f"{mirror or public}/{packed}", digest, folder), name, folder)
+        return _unpack(_download(f"{mirror or public}/{packed}", digest, _cache(mirror) / place), name)
     if (own / text).exists():
         return own / text
     if (own / packed).exists():
-        return _unpack(own / packed, name, folder)
+        return _unpack(_checked(own / packed, digest), name)
     raise CorpusError(f"there is no {text} or {packed} in {own}; fetch {public}/{packed} and put it there")
+
+
+def _checked(path: Path, digest: str | None) -> Path:
+    """Return a file of a mirror's folder; CorpusError if its checksum is another one."""
+    algorithm, _, wanted = (digest or "").rpartition(":")
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, algorithm or "sha256").hexdigest()
+    if digest is not None and found != wanted:
+        name = "SHA-1" if algorithm else "SHA-256"
+        raise CorpusError(f"{path} is damaged or another file: its {name} must be {wanted}; got {found}")
+    return path
 
 
 def _mirror_folder(mirror: str | None) -> Path | None:
@@ -122,23 +129,32 @@ def _mirror_folder(mirror: str | None) -> Path | None:
     return Path(mirror)
 
 
-def _cache() -> Path:
+def _cache(mirror: str | None = None) -> Path:
+    """Return the folder for downloads. What comes from a mirror stands apart from what has the public address."""
     import pooch
 
-    return Path(pooch.os_cache("jax-attn")) / "corpora"
+    folder = Path(pooch.os_cache("jax-attn")) / "corpora"
+    return folder if mirror is None else folder / "mirrors" / hashlib.sha256(mirror.encode()).hexdigest()[:16]
 
 
-def _unpack(archive: Path, name: str, folder: Path) -> Path:
-    """Unpack a file of a zip archive into a folder, completely or not at all."""
-    target = folder / name
-    unfinished = target.with_suffix(".part")
+def _unpack(archive: Path, name: str) -> Path:
+    """Unpack a file of a zip archive into the cache, under the archive's hash, completely or not at all."""
+    target = _cache() / sha256(archive)[:16] / name
+    if target.exists():
+        return target
+
+    def unpack(beside: Path) -> None:
+        with zipfile.ZipFile(archive) as packed:
+            size = packed.getinfo(name).file_size
+            if size > LARGEST:
+                raise CorpusError(f"{name} of {archive} has {size:,} bytes; a corpus has at most {LARGEST:,}")
+            with packed.open(name) as source, beside.open("wb") as file:
+                shutil.copyfileobj(source, file)
+
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(archive) as packed, packed.open(name) as source, unfinished.open("wb") as file:
-            shutil.copyfileobj(source, file)
-        unfinished.replace(target)
+        write_whole(target, unpack)
     except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
-        unfinished.unlink(missing_ok=True)
         if _cache() in archive.parents:
             archive.unlink()  # so that it is downloaded again
         raise CorpusError(f"{archive} is damaged or another file ({error}); fetch it again") from error

@@ -8,6 +8,7 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import ClassVar
 
+import pooch
 import pytest
 
 from train.config import Config
@@ -21,8 +22,8 @@ from train.data.load_corpus import load_corpus
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     """An empty cache folder."""
-    monkeypatch.setattr(download, "_cache", lambda: tmp_path / "cache")
-    return tmp_path / "cache"
+    monkeypatch.setattr(pooch, "os_cache", lambda _: tmp_path)
+    return tmp_path / "corpora"
 
 
 @pytest.fixture
@@ -50,16 +51,35 @@ def test_tatoeba_is_unpacked_once_and_read_in_both_directions(mirror, cache):
         archive.writestr("fra.txt", "Go.\tVa !\tCC-BY 2.0\n")
     for name, pair in (("tatoeba:eng-fra", ("Go.", "Va !")), ("tatoeba:fra-eng", ("Va !", "Go."))):
         files = fetch(name, str(mirror)).train
-        assert files.paths == (cache / "fra.txt",)
+        assert files.paths == tuple(cache.glob("*/fra.txt"))
         assert [found[:2] for found in read_pairs(files, Counter())] == [pair]
 
 
-def test_the_books_archive_is_not_tatoebas(mirror, cache):
+def test_the_books_archive_is_not_tatoebas(mirror, cache, monkeypatch):
     with zipfile.ZipFile(mirror / "fra-eng.zip", "w") as archive:
         archive.writestr("fra-eng/fra.txt", "Hi.\tSalut !\n")
+    with pytest.raises(CorpusError, match=r"fra-eng\.zip is damaged or another file: its SHA-1 must be 94646ad1"):
+        fetch("d2l:eng-fra", str(mirror))
+    monkeypatch.setattr(download, "D2L_SHA1", None)
     files = fetch("d2l:eng-fra", str(mirror)).train
-    assert files.paths == (cache / "d2l" / "fra-eng" / "fra.txt",)
+    assert files.paths == tuple(cache.glob("*/fra-eng/fra.txt"))
     assert [found[:2] for found in read_pairs(files, Counter())] == [("Hi.", "Salut !")]
+
+
+def test_another_archive_of_the_same_name_is_another_text(mirror, cache):
+    for text in ("Go.\tVa !\n", "Go.\tVas-y !\n"):
+        with zipfile.ZipFile(mirror / "fra-eng.zip", "w") as archive:
+            archive.writestr("fra.txt", text)
+        assert fetch("tatoeba:eng-fra", str(mirror)).train.paths[0].read_text() == text
+
+
+def test_an_archive_that_would_fill_the_disk_is_refused(mirror, cache, monkeypatch):
+    monkeypatch.setattr(download, "LARGEST", 10**6)
+    with zipfile.ZipFile(mirror / "fra-eng.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("fra.txt", b"\0" * 2 * 10**6)
+    with pytest.raises(CorpusError, match=r"fra\.txt of .* has 2,000,000 bytes; a corpus has at most 1,000,000"):
+        fetch("tatoeba:eng-fra", str(mirror))
+    assert not list(cache.glob("*/*"))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +107,7 @@ def test_a_damaged_file_of_a_mirror_is_an_error(mirror, cache):
     (mirror / "fra-eng.zip").write_bytes(b"PK\x03\x04 cut short")
     with pytest.raises(CorpusError, match="is damaged or another file"):
         fetch("tatoeba:eng-fra", str(mirror))
-    assert not list(cache.iterdir())
+    assert not list(cache.glob("*/*"))
     with pytest.raises(CorpusError, match="there is no folder nowhere"):
         fetch("tatoeba:eng-fra", "nowhere")
 
@@ -131,13 +151,13 @@ def test_a_download_that_was_cut_goes_on_and_a_whole_one_is_made_once(address, c
     monkeypatch.setattr(Server, "knows_ranges", knows_ranges)
     with pytest.raises(CorpusError, match=r"fra-eng\.zip cannot be downloaded .* start again to go on"):
         fetch("tatoeba:eng-fra", address)
-    assert [path.name for path in cache.iterdir()] == ["fra-eng.zip.part"]
+    assert len(list(cache.glob("mirrors/*/fra-eng.zip.part"))) == 1
     for _ in "12":
-        assert fetch("tatoeba:eng-fra", address).train.paths == (cache / "fra.txt",)
+        assert len(fetch("tatoeba:eng-fra", address).train.paths[0].read_text()) == 9000
     assert len(Server.sent) == 2
     assert (Server.sent[1] < len(Server.content)) == knows_ranges
-    assert (cache / "fra-eng.zip").read_bytes() == Server.content
-    assert not list(cache.glob("*.part"))
+    assert next(cache.glob("mirrors/*/fra-eng.zip")).read_bytes() == Server.content
+    assert not list(cache.rglob("*.part"))
 
 
 def test_a_file_with_another_checksum_is_an_error_and_removed(address, cache):
@@ -147,9 +167,12 @@ def test_a_file_with_another_checksum_is_an_error_and_removed(address, cache):
     assert not list(cache.iterdir())
 
 
-def test_without_a_network_the_error_names_the_file_and_its_place(cache):
+def test_without_a_network_the_error_names_the_file_and_its_place(mirror, cache):
     address = "http://127.0.0.1:9"  # nobody listens there
     with pytest.raises(CorpusError, match=rf"{address}/train\.de\.gz cannot be downloaded .* put it at {cache}/train"):
         fetch("multi30k:de-en", address)
-    (cache / "fra.txt").write_text("Go.\tVa !\n")
-    assert fetch("tatoeba:eng-fra", address).train.paths == (cache / "fra.txt",)
+    with pytest.raises(CorpusError, match="put it at") as cut:
+        fetch("tatoeba:eng-fra", address)
+    with zipfile.ZipFile(str(cut.value).split("put it at ")[1].split(",")[0], "w") as archive:
+        archive.writestr("fra.txt", "Go.\tVa !\n")
+    assert fetch("tatoeba:eng-fra", address).train.paths[0].read_text() == "Go.\tVa !\n"
