@@ -186,8 +186,8 @@ def _add_heatmap(figure: Figure, source: Sequence[str], target: Sequence[str], w
 
 
 def _printable(word: str) -> str:
-    """Replace control characters and lone surrogates: an SVG must not hold them, and no font draws them."""
-    return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs") else c for c in word)
+    """Replace control characters, lone surrogates and U+FFFF: an SVG must not hold them, and no font draws them."""
+    return "".join("\ufffd" if unicodedata.category(c) in ("Cc", "Cs") or c in "\ufffe\uffff" else c for c in word)
 
 
 FRAMES: tuple[dict[str, Any], ...] = (

@@ -12,6 +12,7 @@ import yaml
 
 from train.config import Config, ConfigError
 from train.presets import PRESETS
+from train.runs.files import without_repetition
 
 NO_SETTINGS = ("format", "preset", "max_source_len", "max_target_len", "data_sha256")
 """What config.json of a run folder holds beside the settings."""
@@ -40,15 +41,28 @@ def _merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return {**old, **new, **{key: _merge(old[key], new[key]) for key in both_sections}}
 
 
+class _Settings(yaml.SafeLoader):
+    """YAML without aliases, which can make a short file endless, and without repeated keys."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError(f"it has an alias, *{self.peek_event().anchor}; write the value in its place")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
+        without_repetition([(str(key.value), None) for key, _ in node.value])
+        return super().construct_mapping(node, deep)
+
+
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".toml":
             values = tomllib.loads(text)
         elif path.suffix in (".yaml", ".yml"):
-            values = yaml.safe_load(text)
+            values = yaml.load(text, _Settings)
         else:
-            values = json.loads(text)
+            values = json.loads(text, object_pairs_hook=without_repetition)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
-from train.command_line.terminal import plain_output
+from train.command_line.terminal import answer
 from train.command_line.translate_options import Search, given, option_name
 from train.config import ConfigError
 from train.data.corpus import CorpusError, Pair
@@ -61,21 +61,9 @@ class Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Report an error on one line, and return the exit status."""
-    with plain_output():
-        try:
-            options = tyro.cli(
-                OmitArgPrefixes[Options],
-                prog="python -m train.evaluate",
-                description=__doc__,
-                args=sys.argv[1:] if arguments is None else list(arguments),
-            )
-            run(options)
-        except (ConfigError, CorpusError, FloatingPointError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-        except KeyboardInterrupt:
-            return 130
-    return 0
+    args = sys.argv[1:] if arguments is None else list(arguments)
+    program = "python -m train.evaluate"
+    return answer(lambda: run(tyro.cli(OmitArgPrefixes[Options], prog=program, description=__doc__, args=args)))
 
 
 def run(options: Options) -> None:

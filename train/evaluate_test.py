@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -41,6 +43,17 @@ def test_languages_without_data_are_an_error(run, capsys):
         "",
         "error: --languages are the endings of the files of --data: give --data, too\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("output", "status", "said"), [(">/dev/full", 1, b"the output cannot be written"), (">&-", 2, b"must be open")]
+)
+def test_scores_that_cannot_be_written_are_one_line_of_error(run, output, status, said):
+    command = f"{sys.executable} -m train.evaluate {run[0]} {output}"
+    ended = subprocess.run(command, shell=True, stderr=subprocess.PIPE, check=False)
+    assert ended.returncode == status
+    assert said in ended.stderr
+    assert ended.stderr.count(b"\n") == 1
 
 
 def test_exchanged_columns_are_noticed(run, capsys, tmp_path):

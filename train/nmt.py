@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from train.command_line.terminal import plain_output
+from train.command_line.terminal import CLOSED_PIPE, leave_output, plain_output, show_error
 from train.command_line.train_options import Command, parse
 from train.config import Config, ConfigError, DevicesConfig, setting_name
 from train.data import dataset
@@ -39,14 +39,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             devices = command.config.devices
             status = run(command, started)
         except (ConfigError, CorpusError, DamageError) as error:
-            print(f"error: {error}", file=sys.stderr)
+            show_error(error)
             status = 2
+        except BrokenPipeError:
+            leave_output()
+            status = CLOSED_PIPE
         except OSError as error:
             reason = f"{error.filename or 'the run folder'} cannot be written: {error.strerror or error}"
-            print(f"error: {reason}; what was saved before is whole, and --resume goes on from it", file=sys.stderr)
+            show_error(f"{reason}; --resume goes on from the last checkpoint, if there is one")
             status = 1
         except ArithmeticError as error:  # the training diverged
-            print(f"error: {error}", file=sys.stderr)
+            show_error(error)
             status = 1
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)

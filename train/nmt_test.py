@@ -362,3 +362,9 @@ def test_a_run_that_does_not_end_says_why(tmp_path, monkeypatch, capsys, learner
     assert nmt.main([*SMALL, "--out", str(tmp_path / "run")]) == status
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run" / "summary.json").exists()
+
+
+def test_help_that_is_not_read_to_its_end_ends_quietly():
+    command = f"{sys.executable} -m train.nmt --help-all | head -1; exit ${{PIPESTATUS[0]}}"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (141, b"")

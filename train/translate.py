@@ -15,14 +15,13 @@ import dataclasses
 import os
 import stat
 import sys
-import unicodedata
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from train.command_line.terminal import plain_output
+from train.command_line.terminal import answer, printable
 from train.command_line.translate_options import Options, Output, Picture, given, option_name, parse
 from train.config import ConfigError, parse_mesh
 from train.data.embedded import TOPICS
@@ -44,24 +43,8 @@ MAX_IN_PICTURE, MAX_ON_PAGE = 24, 200
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Report an error on one line, and return the exit status."""
-    with plain_output():
-        try:
-            if sys.stdout is None or sys.stdin is None:
-                raise InputError("standard input and standard output must be open")
-            run(parse(sys.argv[1:] if arguments is None else list(arguments), __doc__))
-        except (ConfigError, InputError, FloatingPointError) as error:
-            print(f"error: {error}", file=sys.stderr)
-            return 2
-        except BrokenPipeError:  # the reader of the output has closed it
-            with contextlib.suppress(OSError, ValueError):  # Python flushes once more when it ends
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 141
-        except OSError as error:  # the page or the picture, or a full disk
-            print(f"error: {error.filename or 'the output'} cannot be written: {error.strerror}", file=sys.stderr)
-            return 2
-        except KeyboardInterrupt:
-            return 130
-    return 0
+    args = sys.argv[1:] if arguments is None else list(arguments)
+    return answer(lambda: run(parse(args, __doc__)))
 
 
 def run(options: Options) -> None:
@@ -246,11 +229,6 @@ def columns(number: int, source: tuple[str, ...], hypothesis: Hypothesis, output
     yield hypothesis.text
     if output.alignments:
         yield (as_pharaoh if output.alignments == "pharaoh" else as_json)(source, hypothesis)
-
-
-def printable(text: str) -> str:
-    """Replace control characters, which could command a terminal; vocabularies made here hold none."""
-    return "".join(character if unicodedata.category(character) != "Cc" else "\ufffd" for character in text)
 
 
 def write_heatmap(translations: Sequence[Translation], path: Path) -> None:

@@ -17,11 +17,12 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from train import translate
+from train.command_line.terminal import printable
 from train.config import ConfigError, SearchConfig, search_settings
 from train.data.embedded import grammar
 from train.runs.files import sha256, write_json
 from train.runs.run_folder import read_manifest
-from train.translate import Translator, printable
+from train.translate import Translator
 from train.translating import lines
 from train.translating.alignments import replace_unknown
 
@@ -112,7 +113,7 @@ def test_each_line_gives_one_line_whatever_it_holds(folder, call):
 
 
 def test_control_characters_are_not_written():
-    assert printable("a\x1b[31m\x85\u200db") == "a\ufffd[31m\ufffd\u200db"
+    assert printable("a\x1b[31m\x85\u200db\u202ec") == "a\ufffd[31m\ufffd\u200db\ufffdc"
 
 
 def test_sentences_come_from_arguments_a_file_or_standard_input(folder, call, tmp_path):
@@ -322,6 +323,9 @@ def test_nan_weights_and_nan_scores_are_errors(copy, call):
         (["--temperature", "0.5"], "--temperature needs --sample"),
         (["--sample", "--temperature", "0"], "--temperature must be in [0.001, 1000.0]; got 0.0"),
         (["--sample", "--beam", "2"], "--beam-size must be 1 where translations are drawn; got 2"),
+        (["--file", "a.html", "--page", "./a.html"], "--file and --page are the same file, a.html"),
+        (["--out", "a.html", "--page", "a.html"], "--out and --page are the same file, a.html"),
+        (["--file", "a.progress.json", "--out", "a"], "--file and the record of --out are the same file"),
         (["--page", "page.txt"], "--page must end in .html; got page.txt"),
         (["--heatmap", "a.gif"], "--heatmap must end in .png, .svg or .pdf; got a.gif"),
         (["--heatmap", "nowhere/a.png"], "nowhere/a.png cannot be written: it must be a file in a folder that exists"),

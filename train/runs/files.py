@@ -36,7 +36,7 @@ def write_json(path: Path, content: object) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; DamageError if the file is missing, holds something else, or names a key twice."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_without_repetition)
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=without_repetition)
     except FileNotFoundError:
         raise DamageError(f"{path.name} is missing") from None
     except (ValueError, RecursionError) as error:
@@ -46,7 +46,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the keys and values as a dict; ValueError if a key stands there twice."""
     found = {}
     for key, value in pairs:
         if key in found:
