@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from parity_tests.your_port.place.bisect import Divergence, find_divergence
     from parity_tests.your_port.place.taps import tap, tapped
     from parity_tests.your_port.report import Report
-    from parity_tests.your_port.training.comparison import TrainingReport, compare_training
-    from parity_tests.your_port.training.updates import UpdateDivergence, find_update_divergence
+    from parity_tests.your_port.training.comparison import TrainingDivergence, TrainingReport, compare_training
+    from parity_tests.your_port.training.updates import find_update_divergence
 
 EXTRA = ("equinox", "jinja2", "matplotlib", "pytest", "rich", "scipy", "torch", "tyro")
 """What the extra `torch` installs, by the names of the imports."""
@@ -47,14 +47,14 @@ _PLACES = {
     "measure.case": ("Case", "JaxSide", "TorchSide", "Variant"),
     "measure.comparison": ("Measurement", "compare_case"),
     "place.bisect": ("Divergence", "find_divergence"),
-    "training.updates": ("UpdateDivergence", "find_update_divergence"),
+    "training.updates": ("find_update_divergence",),
     "golden": ("GoldenError", "load_golden"),
     "measure.jax_side": ("jax_function",),
     "compare": ("compare",),
     "report": ("Report",),
     "place.taps": ("tap", "tapped"),
     "measure.torch_side": ("torch_function", "torch_module"),
-    "training.comparison": ("TrainingReport", "compare_training"),
+    "training.comparison": ("TrainingDivergence", "TrainingReport", "compare_training"),
 }
 """File -> the names that it exports. They are imported when they are first used: pytest imports this package wherever
 it is installed, and a program that only taps its tensors needs no PyTorch."""
@@ -79,8 +79,8 @@ __all__ = [
     "Measurement",
     "Report",
     "TorchSide",
+    "TrainingDivergence",
     "TrainingReport",
-    "UpdateDivergence",
     "Variant",
     "compare",
     "compare_case",

@@ -46,23 +46,28 @@ class TrainingDivergence:
     tensor: str
     """The worst of the quantity; empty if the quantity is one number."""
     error: float
+    bound: float
     tensors: tuple[str, ...]
     """All of the quantity that part."""
-    symptoms: tuple[str, ...]
-    causes: tuple[str, ...]
+    symptoms: tuple[str, ...] = ()
+    """What the difference looks like."""
+    causes: tuple[str, ...] = ()
     """Mistakes that explain it: made in PyTorch on purpose, each of them brings agreement, here and in a training from
     other weights. Where there are several, the steps do not tell which it is."""
     confirmed: bool = True
     """False in float32, in which a mistake can be named for a difference that only carries its error."""
 
-    def lines(self) -> tuple[str, ...]:
-        """Say what the difference looks like, and what explains it."""
-        looks = (f"  looks like: {symptom}" for symptom in self.symptoms)
+    def __str__(self) -> str:
+        place = f"{self.quantity} of {self.tensor}" if self.tensor else self.quantity
+        others = f" ({len(self.tensors)} tensors part)" if len(self.tensors) > 1 else ""
+        size = f": error {self.error:.3g}, bound {self.bound:.0e}" if self.quantity != "batch" else ""
+        lines = [f"the trainings part at step {self.step} in {place}{others}{size}"]
+        lines += [f"  looks like: {symptom}" for symptom in self.symptoms]
         doubt = "" if self.confirmed else " (in float32, not confirmed)"
-        if len(self.causes) < 2:
-            return (*looks, *(f"  explained by{doubt}: {cause}" for cause in self.causes))
-        several = f"  explained by any of these{doubt}, which the steps do not tell apart:"
-        return (*looks, several, *(f"    {cause}" for cause in self.causes))
+        if len(self.causes) > 1:
+            lines.append(f"  explained by any of these{doubt}, which the steps do not tell apart:")
+            return "\n".join([*lines, *(f"    {cause}" for cause in self.causes)])
+        return "\n".join([*lines, *(f"  explained by{doubt}: {cause}" for cause in self.causes)])
 
 
 @dataclass(frozen=True)
@@ -84,19 +89,13 @@ class TrainingReport:
         return self.divergence is not None
 
     def __str__(self) -> str:
-        quantity, tensor, step, error = self.worst
-        place = f"{quantity}{f' of {tensor}' if tensor else ''}"
         notes = "".join(f"\n  note: {note}" for note in self.notes)
-        found = self.divergence
-        if found is None:
-            compared = ", ".join(self.errors)
-            furthest = f"worst: {place} at step {step}, error {error:.2e}, bound {self.bound:.0e}"
-            return f"{self.name}: the trainings agree for {self.steps} steps in {compared}; {furthest}{notes}"
-        where = f"{found.quantity}{f' of {found.tensor}' if found.tensor else ''}"
-        others = f" ({len(found.tensors)} tensors part)" if len(found.tensors) > 1 else ""
-        size = f": error {found.error:.3g}, bound {self.bound:.0e}" if found.quantity != "batch" else ""
-        text = f"{self.name}: the trainings part at step {found.step} in {where}{others}{size}"
-        return "\n".join([text, *found.lines()]) + notes
+        if self.divergence is not None:
+            return f"{self.name}: {self.divergence}{notes}"
+        quantity, tensor, step, error = self.worst
+        place = f"{quantity} of {tensor}" if tensor else quantity
+        furthest = f"worst: {place} at step {step}, error {error:.2e}, bound {self.bound:.0e}"
+        return f"{self.name}: the trainings agree for {self.steps} steps in {', '.join(self.errors)}; {furthest}{notes}"
 
 
 def compare_training(
@@ -132,8 +131,8 @@ def compare_training(
         ValueError: too few batches, or a step that changes its batch in place.
         TypeError: a side that does not start as described, or parameters in another dtype.
     """
-    arrays = {name: _in_dtype(to_numpy(x), dtype) for name, x in weights.items()}
-    data = [jax.tree.map(lambda x: _in_dtype(_array(x), dtype), batch) for batch in islice(batches, steps)]
+    arrays = {name: _in_dtype(x, dtype) for name, x in weights.items()}
+    data = [jax.tree.map(lambda x: _in_dtype(x, dtype), batch) for batch in islice(batches, steps)]
     if len(data) < steps:
         raise ValueError(f"{steps} steps need {steps} batches; there are {len(data)}")
     in_torch = TorchTraining(torch_start, arrays, data, dtype)
@@ -176,7 +175,7 @@ def compare_steps(
             worst = max(worst, Worst(quantity, tensor, number + 1, by_tensor[tensor]), key=lambda place: place.error)
             if divergence is None and not by_tensor[tensor] <= bound:
                 parted = tuple(part for part, error in by_tensor.items() if not error <= bound)
-                divergence = TrainingDivergence(number + 1, quantity, tensor, by_tensor[tensor], parted, (), ())
+                divergence = TrainingDivergence(number + 1, quantity, tensor, by_tensor[tensor], bound, parted)
     notes = list(_notes(in_jax, found[0], in_torch[0], resync))
     if divergence is not None:
         symptoms = tuple(_symptoms(divergence, in_torch, found))
@@ -234,9 +233,6 @@ def _notes(in_jax: JaxTraining, found: Record, in_torch: Record, resync: bool) -
         yield f"JAX gives nothing to compare with PyTorch's {', '.join(missing)}" + " or to take over" * resync
 
 
-def _array(x: Any) -> Any:
-    return to_numpy(x) if hasattr(x, "detach") or isinstance(x, jax.Array) else x
-
-
 def _in_dtype(x: Any, dtype: str) -> Any:
+    x = to_numpy(x) if hasattr(x, "detach") or isinstance(x, jax.Array) else x
     return x.astype(dtype) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x

@@ -404,17 +404,6 @@ def test_dropout_left_on_is_named() -> None:
     assert "JAX's step draws random numbers: is dropout on?" in found.symptoms
 
 
-@pytest.mark.slow
-def test_dropout_with_a_fixed_seed_is_named() -> None:
-    def start(weights: Any) -> Any:
-        model, optimizer, step = torch_start(weights, dropout=0.1)
-        return model, optimizer, lambda batch: (torch.manual_seed(0), step(batch))[1]
-
-    with torch.random.fork_rng():
-        found = compare(start=start, steps=1).divergence
-    assert found.causes == ("dropout is on in PyTorch (blocks.0.drop, blocks.1.drop), and off in JAX",)
-
-
 def test_sides_that_cannot_be_compared_say_why() -> None:
     with pytest.raises(ValueError, match="20 steps need 20 batches; there are 2"):
         compare_training(torch_start, jax_start(), WEIGHTS, BATCHES[:2])

@@ -13,9 +13,8 @@ import numpy as np
 from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.weights.positions import Arrays
 
-FLOORS = {"parameters": 100.0}
-"""By quantity: the share of the other tensors' size by which every entry is measured at least."""
-OTHER_FLOOR = 1e-6
+FLOOR, FLOOR_OF_PARAMETERS = 1e-6, 100.0
+"""The share of the other tensors' size by which every entry is measured at least."""
 DECADES = 3
 """The largest tensor counts if it is at most so much larger than the tensor in the middle."""
 
@@ -23,13 +22,13 @@ DECADES = 3
 def errors_of(quantity: str, in_jax: Arrays, in_torch: Arrays, before: Arrays) -> dict[str, float]:
     """Measure each tensor of a quantity; `before` are the parameters from which both sides moved."""
     if quantity != "parameters":
-        return tensor_errors(in_jax, in_torch, OTHER_FLOOR)
+        return tensor_errors(in_jax, in_torch, FLOOR)
     moved = [{name: x - before[name] for name, x in side.items() if name in before} for side in (in_jax, in_torch)]
     for name in moved[0].keys() & moved[1].keys():  # what is equal but for the last digits has moved alike
         near = 64 * np.finfo(in_torch[name].dtype).eps * np.abs(in_torch[name])
         same = np.abs(in_jax[name] - in_torch[name]) <= near
         moved[0][name] = np.where(same, moved[1][name], moved[0][name])
-    return tensor_errors(moved[0], moved[1], FLOORS[quantity])
+    return tensor_errors(moved[0], moved[1], FLOOR_OF_PARAMETERS)
 
 
 def tensor_errors(

@@ -1,7 +1,6 @@
 """Run a training of either framework step by step, and record what each step computes under PyTorch's names."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -45,9 +44,11 @@ class TorchTraining:
             self.model.to(TORCH_DTYPES[dtype])
         self.names = {parameter: name for name, parameter in self.model.named_parameters()}
         self.record: Record = {}
+        self.given: Arrays = {}
+        """Gradients that are taken in the place of its own, as they are before clipping."""
         for parameter in self.names:
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(partial(self._note_gradient, "gradients"))
+                parameter.register_post_accumulate_grad_hook(self._after_backward)
         self.optimizer.register_step_pre_hook(self._before_update)
 
     @property
@@ -97,9 +98,10 @@ class TorchTraining:
                     found.setdefault(quantity, {})[name] = _copy(value)
         return found | {"parameters": {name: _copy(parameter) for parameter, name in self.names.items()}}
 
-    def state_names(self) -> set[str]:
-        """Return the names of what the optimiser keeps."""
-        return {key for state in self.optimizer.state.values() for key in state}
+    def _after_backward(self, parameter: torch.Tensor) -> None:
+        if (name := self.names[parameter]) in self.given:  # type: ignore[index]
+            parameter.grad = torch.tensor(self.given[name])
+        self._note_gradient("gradients", parameter)
 
     def _note_gradient(self, quantity: str, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
@@ -132,22 +134,17 @@ class JaxTraining:
             raise TypeError(f"JAX's parameters are {', '.join(sorted(narrow))}; keep the weights' own dtype, {dtype}")
         self.own: set[str] = set()
         """The quantities that the step returns in another form than its state has them, such as a corrected average."""
-        self.known: dict[Any, list[tuple[str, str]]] = {}
         self.layout = Layout(lambda weights: start(weights)[0], weights, in_torch.tied)
         self.restart()
 
-    def restart(self, weights: Mapping[str, np.ndarray] | None = None) -> tuple[Record, tuple[int, ...]]:
-        """Go back to the first step, or start from other weights; return the first moments and counts.
+    def restart(self, weights: Mapping[str, np.ndarray] | None = None) -> None:
+        """Go back to the first step, or start from other weights.
 
         The state is copied, since a step may donate its arguments.
         """
         with jax.enable_x64(self.wide):
             (*first, self.step) = (*self.first, self.first_step) if weights is None else self.start(dict(weights))
             self.params, self.opt_state = jax.tree.map(_new, tuple(first))
-            counts = {
-                int(x) for x in map(np.asarray, jax.tree.leaves(self.opt_state)) if x.dtype.kind == "i" and x.ndim == 0
-            }
-        return self._state(), tuple(sorted(counts - {0}))
 
     def run(self, batch: Any) -> Record:
         """Train on a batch; record what the step returns, the moments that the state holds, and the parameters."""
@@ -197,31 +194,24 @@ class JaxTraining:
             if arrays.keys() <= self.layout.shapes.keys() and quantity not in self.own
         }
 
-        def put(path: Any, leaf: Any, quantities: list[tuple[str, str]]) -> Any:
+        def put(quantities: list[tuple[str, str]], leaf: Any) -> Any:
             new = [given[quantity][at] for quantity, at in quantities if at in given.get(quantity, {})]
             return jax.device_put(new[0].astype(leaf.dtype)) if new else leaf
 
-        def parameter(path: Any, leaf: Any) -> Any:
-            return put(path, leaf, [("parameters", jax.tree_util.keystr(path))])
-
+        in_tree = jax.tree_util.tree_map_with_path
         with jax.enable_x64(self.wide):
-            self.params = jax.tree_util.tree_map_with_path(parameter, self.params)
-            self.opt_state = jax.tree_util.tree_map_with_path(
-                lambda p, x: put(p, x, self._moments(p, x)), self.opt_state
-            )
+            self.params = in_tree(lambda p, x: put([("parameters", jax.tree_util.keystr(p))], x), self.params)
+            self.opt_state = in_tree(lambda p, x: put(self._moments(p, x), x), self.opt_state)
 
     def _moments(self, path: tuple[Any, ...], leaf: Any) -> list[tuple[str, str]]:
         """PyTorch's names of a leaf of the optimiser's state that belongs to a parameter, and that parameter's path."""
-        if path not in self.known:
-            self.known[path] = self._find_moments(path, np.shape(leaf))
-        return self.known[path]
-
-    def _find_moments(self, path: tuple[Any, ...], shape: tuple[int, ...]) -> list[tuple[str, str]]:
         for at, key in enumerate(path):
             parameter, name = jax.tree_util.keystr(path[at + 1 :]), getattr(key, "name", getattr(key, "key", None))
             if parameter in self.layout.places and isinstance(name, str):
                 known = () if name == "trace" and self.scaled_trace else MOMENTS.get(name, (name,))
-                return [(quantity, parameter) for quantity in known if self.layout.places[parameter].shape == shape]
+                return [
+                    (quantity, parameter) for quantity in known if self.layout.places[parameter].shape == np.shape(leaf)
+                ]
         return []
 
     def _read(self, quantity: str, value: Any) -> Arrays:
@@ -258,17 +248,10 @@ def _copy(value: Any) -> np.ndarray:
 
 
 def digest(batch: Any) -> bytes:
-    """Hash the numbers of a batch, whichever framework holds them: first as they stand, then its rows in any order.
-
-    Integers of any width count as the same.
-    """
-    whole, arrays = sha256(), dict[str, np.ndarray]()
+    """Hash the numbers of a batch, whichever framework holds them. Integers of any width count as the same."""
+    whole = sha256()
     for name, leaf in sorted(flatten(batch)[0].items()):
         x = np.asarray(_copy(leaf))
         x = x.astype(np.float64 if x.dtype.kind == "f" else np.int64) if x.dtype.kind in "fiub" else x
         whole.update(f"{name} {x.shape}".encode() + x.tobytes())
-        arrays[name] = np.atleast_1d(x)
-    count = max((len(x) for x in arrays.values()), default=0)
-    by_row = [x for x in arrays.values() if len(x) == count]
-    rows = sorted(sha256(b"".join(x[row].tobytes() for x in by_row)).digest() for row in range(count))
-    return whole.digest() + sha256(b"".join(rows)).digest()
+    return whole.digest()

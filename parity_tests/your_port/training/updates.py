@@ -4,8 +4,8 @@ PyTorch's optimiser and Optax's transformation get the same weights and the same
 training whose loss is linear in its parameters.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,41 +14,20 @@ import optax
 import torch
 
 from parity_tests.your_port.training.comparison import TrainingDivergence, compare_training
-from parity_tests.your_port.training.settings import MakeOptimizer, clip_to_norm
 
 BOUND = 1e-11
 """In float64, of max|a − b| / max|b|: each step adds a few units of roundoff to the error of the steps before."""
 
 
-@dataclass(frozen=True)
-class UpdateDivergence:
-    """Where two optimisers differ first."""
-
-    step: int
-    """Counted from 1."""
-    parameter: str
-    error: float
-    symptoms: tuple[str, ...]
-    """What the difference between the two updates looks like."""
-    traps: tuple[str, ...]
-    """Settings of PyTorch's optimiser with which the two agree."""
-
-    def __str__(self) -> str:
-        size = f"error {self.error:.3g}, bound {BOUND:g}"
-        where = f"the optimisers differ in step {self.step} at {self.parameter}: {size}"
-        place = TrainingDivergence(self.step, "parameters", self.parameter, self.error, (), self.symptoms, self.traps)
-        return "\n".join([where, *place.lines()])
-
-
 def find_update_divergence(
-    make_optimizer: MakeOptimizer,
+    make_optimizer: Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer],
     transformation: optax.GradientTransformation,
     *,
     clip_norm: float | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
     steps: int = 20,
     seed: int = 0,
-) -> UpdateDivergence | None:
+) -> TrainingDivergence | None:
     """Find the first parameter in which an optimiser of PyTorch and one of Optax differ; None if they agree.
 
         find_update_divergence(lambda parameters: torch.optim.AdamW(parameters, 1e-3), optax.adamw(1e-3))
@@ -72,11 +51,9 @@ def find_update_divergence(
 
         def step(batch: Any) -> dict[str, Any]:
             optimizer.zero_grad()
-            torch.stack(
-                [(x * gradient).sum() for x, gradient in zip(model, batch.values(), strict=True)]
-            ).sum().backward()
+            sum((x * gradient).sum() for x, gradient in zip(model, batch.values(), strict=True)).backward()
             if clip_norm is not None:
-                clip_to_norm(list(model), clip_norm)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
             optimizer.step()
             return {}
 
@@ -94,8 +71,8 @@ def find_update_divergence(
     found = compare_training(in_torch, in_jax, start, gradients, steps, resync=False, bound=BOUND).divergence
     if found is None:
         return None
-    name = list(shapes)[int(found.tensor)]
-    return UpdateDivergence(found.step, name, found.error, found.symptoms, found.causes)
+    names = dict(zip(start, shapes, strict=True))
+    return replace(found, tensor=names[found.tensor], tensors=tuple(names[tensor] for tensor in found.tensors))
 
 
 def _draw_gradient(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

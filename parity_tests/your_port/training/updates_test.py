@@ -33,7 +33,7 @@ def test_what_means_the_same_does_not_part(optimizer: Callable[..., Any], transf
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "transformation", "trap"),
+    ("optimizer", "transformation", "cause"),
     [
         (
             lambda p: torch.optim.AdamW(p, RATE),
@@ -46,7 +46,6 @@ def test_what_means_the_same_does_not_part(optimizer: Callable[..., Any], transf
             "decoupled_weight_decay is True in JAX, and False in PyTorch",
         ),
         (lambda p: torch.optim.Adam(p, RATE), optax.adam(RATE, eps=1e-6), "eps is 1e-06 in JAX, and 1e-08 in PyTorch"),
-        (lambda p: torch.optim.Adagrad(p, RATE), optax.adagrad(RATE, 0.0, 1e-10), "epsilon is inside the root in JAX"),
         (
             lambda p: torch.optim.SGD(p, RATE, momentum=0.9),
             optax.sgd(RATE, 0.9, nesterov=True),
@@ -68,40 +67,30 @@ def test_what_means_the_same_does_not_part(optimizer: Callable[..., Any], transf
             "JAX takes the steps of optax.amsgrad, and PyTorch those of Adam",
         ),
         (
-            lambda p: torch.optim.RMSprop(p, RATE),
-            optax.rmsprop(RATE),
-            "epsilon is inside the root in JAX, and alpha is 0.9 in JAX, and 0.99 in PyTorch",
-        ),
-        (
-            lambda p: torch.optim.Adagrad(p, RATE),
-            optax.adagrad(RATE),
-            "eps_root is 1e-07 and eps is 0 in JAX, and sum starts from 0.1 in JAX",
-        ),
-        (
             lambda p: torch.optim.SGD(p, RATE, momentum=0.9),
             optax.sgd(RATE, 0.8),
             "momentum is 0.8 in JAX, and 0.9 in PyTorch",
         ),
     ],
 )
-def test_another_setting_is_named(optimizer: Callable[..., Any], transformation: Any, trap: str) -> None:
+def test_another_setting_is_named(optimizer: Callable[..., Any], transformation: Any, cause: str) -> None:
     found = find_update_divergence(optimizer, transformation)
     assert found is not None
-    assert found.traps == (trap,)
-    assert trap in str(found)
+    assert found.causes == (cause,)
+    assert cause in str(found)
 
 
 def test_the_epsilon_of_clipping_is_named() -> None:
     clipped = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(RATE))
     found = find_update_divergence(lambda p: torch.optim.SGD(p, RATE), clipped, clip_norm=1.0)
     assert found is not None
-    assert found.traps == ("the norm is clipped without PyTorch's epsilon of 1e-6 in JAX",)
+    assert found.causes == ("the norm is clipped without PyTorch's epsilon of 1e-6 in JAX",)
 
 
 def test_another_rate_looks_like_a_factor_and_is_named() -> None:
     found = find_update_divergence(lambda p: torch.optim.SGD(p, RATE), optax.sgd(3 * RATE))
     assert found is not None
-    assert (found.step, found.traps) == (1, ("the learning rate is 0.03 in JAX and 0.01 in PyTorch at step 1",))
+    assert (found.step, found.causes) == (1, ("the learning rate is 0.03 in JAX and 0.01 in PyTorch at step 1",))
     assert found.symptoms[0].startswith("JAX's is 3 times PyTorch's")
 
 
@@ -109,7 +98,7 @@ def test_another_rate_looks_like_a_factor_and_is_named() -> None:
 def test_an_optimiser_of_another_kind_has_no_cause(transformation: Any) -> None:
     found = find_update_divergence(lambda p: torch.optim.Adam(p, RATE), transformation)
     assert found is not None
-    assert found.traps == ()
+    assert found.causes == ()
 
 
 def test_causes_that_no_step_tells_apart_are_all_named() -> None:
