@@ -175,6 +175,9 @@ def clip_by_global_norm(max_norm: float, eps: float = 0.0) -> GradientTransforma
     ε = 0 is Optax's and the book's clipping. ε = 1e-6 is `torch.nn.utils.clip_grad_norm_`, whose norm comes out smaller
     than asked for by the share 1e-6 / norm. Source: Pascanu et al., 2013.
     """
+    if not isinstance(max_norm, jax.core.Tracer) and not max_norm >= 0:
+        raise ValueError(f"max_norm must be at least 0; got {max_norm}")
+    _require_not_negative(eps=eps)
     if eps == 0:
         return optax.clip_by_global_norm(max_norm)
 

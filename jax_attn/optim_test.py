@@ -166,6 +166,24 @@ def test_the_norm_that_clipping_leaves(x64, eps, norm):
         assert float(jnp.linalg.norm(clipped)) == pytest.approx(expected, abs=1e-15)
 
 
+@pytest.mark.parametrize("max_norm", [-1.0, math.nan])
+def test_a_norm_that_would_turn_the_gradients_round_is_refused(max_norm):
+    for eps in (0.0, 1e-6):
+        with pytest.raises(ValueError, match=f"max_norm must be at least 0; got {max_norm}"):
+            clip_by_global_norm(max_norm, eps)
+    with pytest.raises(ValueError, match="eps must be at least 0 and finite; got -1"):
+        clip_by_global_norm(1.0, -1.0)
+
+
+@pytest.mark.usefixtures("own_checks")
+def test_a_norm_may_be_infinite_or_traced():
+    def clipped(max_norm):
+        return clip_by_global_norm(max_norm).update(jnp.array([3.0, 4.0]), optax.EmptyState())[0]
+
+    np.testing.assert_array_equal(clipped(math.inf), [3, 4])
+    np.testing.assert_allclose(jax.jit(clipped)(1.0), [0.6, 0.8], rtol=1e-6)
+
+
 def test_adams_first_steps_are_right_to_a_few_roundoffs_in_float32():
     """With a constant gradient each step is g / (|g| + ε), in exact arithmetic 1; Optax's is 6e-6 and 1e-5 too long."""
     gradient = jnp.ones(1)

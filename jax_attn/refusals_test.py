@@ -94,7 +94,10 @@ def scores():
         yield from case(score, fitting, {"queries": floats(4), "keys": floats(4)})
     yield from each(ja.bilinear_score, {"queries": floats(2, 3), "keys": floats(5, 4)}, weight=[floats(4, 3)])
     yield from each(ja.additive_score, PAIR, w_v=[floats(1, 4), floats(3)])
-    yield from each(ja.gaussian_score, PAIR, sigma=[0.0])
+    for score, name in ((ja.gaussian_score, "sigma"), (ja.cosine_score, "temperature")):
+        yield from each(score, PAIR, **{name: [0.0, -1.0, np.nan, np.float32(-1), jnp.float32(-1)]})
+        yield from case(score, PAIR, {name: 1j}, got="complex")
+        yield from case(score, PAIR, {name: True}, got="bool")
 
 
 def attention():
@@ -109,6 +112,8 @@ def attention():
     wrong = {"values": [floats(2, 4, 6)], "queries": [ints(2, 3, 4)], "mask": [ints(2, 3, 5), bools(2, 3, 4)]}
     wrong |= {"valid_lens": [ints(2, 4)], "keep_mask": [bools(2, 3, 4)], "empty_row": ["nan"], "block_size": [0]}
     yield from each(ja.blockwise_attention, fitting, **wrong)
+    for size in (1.5, np.nan):
+        yield from case(ja.blockwise_attention, fitting, {"block_size": size}, got="float")
     yield from case(ja.blockwise_attention, fitting, {"parameters": (ints(4),)}, "parameters", "int32")
     yield from case(ja.blockwise_attention, fitting, {"queries": floats(1, 3, 4)}, "keys", "[2]")
     for score in (ja.dot_score, ja.scaled_dot_score):
@@ -341,6 +346,8 @@ def searches():
         wrong = {"batch_size": [0], "max_len": [0], "bos": [6, -1], "eos": [6, -1], "min_len": [6, -1]}
         wrong |= {"no_repeat_ngram": [0], "prefix": [ints(3, 6), ints(2, 4), ints(3), floats(3, 4)]}
         yield from each(call, fitting, **wrong)
+        for name in ("bos", "eos", "max_len", "batch_size", "min_len", "no_repeat_ngram"):
+            yield from case(call, fitting, {name: 2.0}, got="float")
         yield from each(call, fitting | {"prefix": ints(3, 4)}, prefix_lens=[ints(2), floats(3)])
         yield from case(call, fitting, {"prefix_lens": ints(3)}, None, "None")
         yield from case(call, fitting, {"state": floats(4, 2)}, "state", ", 2]")
@@ -353,8 +360,9 @@ def searches():
     yield from each(call, SEARCH, **wrong, source_lens=[ints(2)])
     yield from case(call, SEARCH, {"coverage_penalty": 0.1, "attends": False}, None, "None")
     call = over_a_table(sample_search)
-    wrong = {"num_samples": [0], "temperature": [0.0, np.nan], "top_k": [0], "top_p": [0.0, 1.1]}
+    wrong = {"num_samples": [0], "temperature": [0.0, -1.0, np.nan, np.inf], "top_k": [0], "top_p": [0.0, 1.1]}
     yield from each(call, SEARCH | NOISE, **wrong, noise=[ints(3, 1, 5, 6)])
+    yield from case(call, SEARCH | NOISE, {"temperature": 1j}, got="complex")
     yield from case(call, SEARCH | NOISE, {"num_samples": 2}, "noise", "[3, 1, 5, 6]")
     yield from case(call, SEARCH, {"key": jax.random.PRNGKey(0)}, "key", "uint32")
     yield from case(call, SEARCH, {"key": jax.random.split(jax.random.key(0), 2)}, "key", "[2]")
@@ -477,6 +485,48 @@ def test_scores_values_and_masks_that_are_masked_arrays_are_refused():
         for wrong in (np.ma.masked_array(array, True), [np.ma.masked_array(part, True) for part in array]):
             with pytest.raises(TypeError, match=f"{name} must not be a NumPy masked array"):
                 ja.attend(**arguments | {name: wrong})
+
+
+def test_a_traced_sigma_or_temperature_is_not_read():
+    queries, keys = floats(2, 3, 4), 2 * floats(2, 5, 4)
+    for score in (ja.gaussian_score, ja.cosine_score):
+        np.testing.assert_allclose(jax.jit(score)(queries, keys, 0.5), score(queries, keys, 0.5), rtol=1e-6)
+        assert jax.jit(score)(queries, keys, -1.0).shape == (2, 3, 5)
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, np.nan, 1j])
+def test_a_module_refuses_a_first_temperature_that_is_not_above_0(temperature):
+    with pytest.raises((TypeError, ValueError), match=r"temperature must be .*; got "):
+        initialise(ja.CosineAttention)(**INPUTS, settings={"temperature": temperature})
+
+
+LISTS = [
+    *(
+        (initialise(kind), INPUTS | {"settings": ATTENTIONS[kind]}, name)
+        for kind in ATTENTIONS
+        for name in ("queries", "keys")
+    ),
+    *((apply_cell(kind), {"inputs": floats(2, 5, 3)}, "inputs") for kind in (ja.LSTM, ja.GRU)),
+    (apply_cell(ja.GRU), {"inputs": floats(2, 5, 3), "keep_masks": bools(2, 1, 5, 4)}, "keep_masks"),
+    (encode, TOKENS, "tokens"),
+    (encode, TOKENS | {"valid_lens": ints(B)}, "valid_lens"),
+    (decode, ENCODED, "targets"),
+    (decode, ENCODED, "outputs"),
+    (translate, SENTENCES, "sources"),
+    (ja.dot_score, PAIR, "keys"),
+]
+
+
+@pytest.mark.parametrize(("call", "arguments", "name"), LISTS)
+def test_a_list_in_the_place_of_an_array_is_refused(call, arguments, name):
+    named = "(tokens|sources)" if name == "sources" else name
+    with pytest.raises(TypeError, match=f"{named} must be an array; got a list(\n|$)"):
+        call(**arguments | {name: arguments[name].tolist()})
+
+
+def test_a_list_in_the_place_of_an_encoder_s_state_is_refused():
+    with pytest.raises(ValueError, match=r"state must be \[.*; got \[\]"):
+        decode(**ENCODED | {"state": ENCODED["state"].tolist()})
 
 
 def test_with_x64_integers_of_64_bits_fit(x64):

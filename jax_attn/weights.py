@@ -60,7 +60,8 @@ def from_torch(state_dict: Mapping[str, Any], params: Params) -> dict[str, Any]:
     Raises:
         KeyError: missing or unused keys; the message lists all.
         ValueError: a different shape; the message gives both in PyTorch's layout. Nothing is broadcast or reshaped.
-        TypeError: a dtype that would lose digits, such as float64 into float32.
+        TypeError: a dtype that would lose digits, such as float64 into float32; integers or booleans where `params` has
+            floats.
     """
     flat, outer = _flatten(params)
     leaves = {path: torch_leaf(path) for path in flat}
@@ -78,6 +79,8 @@ def _fill(leaf: Leaf, tensor: Any, like: Any) -> Any:
     expected = like.shape[::-1] if leaf.transposed else like.shape
     if array.shape != tuple(expected):
         raise ValueError(f"{leaf.name} must be {list(expected)}; got {list(array.shape)}")
+    if jnp.issubdtype(like.dtype, jnp.floating) and not jnp.issubdtype(array.dtype, jnp.inexact):
+        raise TypeError(f"{leaf.name} must have a floating dtype; got {array.dtype}")
     if jnp.promote_types(array.dtype, like.dtype) != like.dtype:
         raise TypeError(f"{leaf.name} is {array.dtype} and would lose digits as {like.dtype}; convert it first")
     array = array.T if leaf.transposed else array

@@ -85,6 +85,14 @@ def test_a_dtype_that_would_lose_digits_is_refused_and_a_wider_leaf_is_filled():
     assert filled["params"]["dense"]["bias"].dtype == jnp.float32
 
 
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.int32, np.uint16])
+def test_integers_and_booleans_are_not_floats_but_fill_integers(dtype):
+    with pytest.raises(TypeError, match=rf"dense\.bias must have a floating dtype; got {np.dtype(dtype)}"):
+        from_torch(STATE_DICT | {"dense.bias": np.ones(3, dtype)}, PARAMS)
+    counter = from_torch({"num_batches_tracked": np.ones((), dtype)}, {"num_batches_tracked": jnp.zeros((), int)})
+    assert counter["num_batches_tracked"] == 1
+
+
 def test_two_leaves_with_one_name_are_refused():
     with pytest.raises(ValueError, match=r"two parameters are both called a\.weight in PyTorch"):
         to_torch({"a": {"kernel": jnp.ones((2, 2)), "scale": jnp.ones(2)}})

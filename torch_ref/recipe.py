@@ -83,6 +83,8 @@ def sentence_losses(
 
 def clip_gradients(model: nn.Module, theta: float) -> Tensor:
     """g <- g * min(1, theta / |g|) over all gradients together, without an epsilon; returns |g|."""
+    if not theta >= 0:
+        raise ValueError(f"theta must be at least 0; got {theta}")
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     norm = torch.sqrt(sum((g**2).sum() for g in gradients))
     if norm > theta:

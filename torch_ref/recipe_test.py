@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 import torch
 
 from torch_ref.recipe import Recipe, build, clip_gradients, sentence_losses, train
@@ -55,6 +56,12 @@ def test_same_seed_same_parameters_and_the_callers_generator_is_left_alone():
     first, second = build(9, 9, Recipe(), seed=1), build(9, 9, Recipe(), seed=1)
     assert torch.equal(torch.rand(1), expected)
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("theta", [-1.0, float("nan")])
+def test_a_norm_below_zero_or_nan_is_refused(theta):
+    with pytest.raises(ValueError, match=f"theta must be at least 0; got {theta}"):
+        clip_gradients(torch.nn.Linear(2, 1), theta)
 
 
 def test_clipping_scales_to_the_norm_itself():

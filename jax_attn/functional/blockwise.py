@@ -77,6 +77,7 @@ def blockwise_attention(
     require_empty_row(empty_row)
     if score in _FAST:
         jax.eval_shape(score, queries, keys, *parameters_)  # for its checks, which the fast form does not make
+    checks.require_integer(block_size=block_size)
     if block_size < 1:
         raise ValueError(f"block_size must be at least 1; got {block_size}")
     *batch, num_queries, num_keys = shape = (*queries.shape[:-1], keys.shape[-2])

@@ -45,28 +45,33 @@ def as_array(name: str, value: Any) -> Array:
     return jnp.asarray(value)
 
 
+def _dtype(name: str, array: Any) -> jnp.dtype:
+    """Check an array by `require_plain`, refuse a list, and return the dtype that JAX gives the array."""
+    require_plain(**{name: array})
+    if isinstance(array, list | tuple):
+        raise TypeError(f"{name} must be an array; got a {type(array).__name__}")
+    return jnp.result_type(array)
+
+
 def require_float(**arrays: Array) -> None:
     """Raise TypeError unless every array has a real floating dtype."""
-    require_plain(**arrays)
     for name, array in arrays.items():
-        if not jnp.issubdtype(jnp.result_type(array), jnp.floating):
-            raise TypeError(f"{name} must have a floating dtype; got {jnp.result_type(array)}")
+        if not jnp.issubdtype(_dtype(name, array), jnp.floating):
+            raise TypeError(f"{name} must have a floating dtype; got {_dtype(name, array)}")
 
 
-def require_integer(**arrays: Array) -> None:
+def require_integer(**arrays: Any) -> None:
     """Raise TypeError unless every array has an integer dtype."""
-    require_plain(**arrays)
     for name, array in arrays.items():
-        if not jnp.issubdtype(jnp.result_type(array), jnp.integer):
-            raise TypeError(f"{name} must have an integer dtype; got {jnp.result_type(array)}")
+        if not jnp.issubdtype(_dtype(name, array), jnp.integer):
+            raise TypeError(f"{name} must have an integer dtype; got {_dtype(name, array)}")
 
 
 def require_bool(**arrays: Array) -> None:
     """Raise TypeError unless every array is boolean."""
-    require_plain(**arrays)
     for name, array in arrays.items():
-        if jnp.result_type(array) != jnp.bool_:
-            raise TypeError(f"{name} must be boolean; got {jnp.result_type(array)}")
+        if _dtype(name, array) != jnp.bool_:
+            raise TypeError(f"{name} must be boolean; got {_dtype(name, array)}")
 
 
 def require_rate(**rates: float) -> None:
@@ -74,6 +79,16 @@ def require_rate(**rates: float) -> None:
     for name, rate in rates.items():
         if not 0 <= rate < 1:
             raise ValueError(f"{name} must be in [0, 1); got {rate}")
+
+
+def require_above_zero(**numbers: Any) -> None:
+    """Raise TypeError unless numbers are real, and (outside a jit) ValueError unless they are above 0."""
+    for name, number in numbers.items():
+        dtype = _dtype(name, number)
+        if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):
+            raise TypeError(f"{name} must be a real number; got {dtype}")
+        if not isinstance(number, jax.core.Tracer) and not np.all(np.asarray(number) > 0):
+            raise ValueError(f"{name} must be above 0; got {number}")
 
 
 def require_rank(minimum: int, axes: str, **arrays: Array) -> None:
@@ -146,9 +161,8 @@ def require_ids(vocab_size: int, **arrays: Any) -> None:
 
 def require_lengths(longest: int, **arrays: Any) -> None:
     """Raise TypeError unless lengths are numbers, and (outside a jit) ValueError if one is outside [0, longest]."""
-    require_plain(**arrays)
     for name, array in arrays.items():
-        dtype = jnp.result_type(array)
+        dtype = _dtype(name, array)
         if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):
             raise TypeError(f"{name} must have an integer or floating dtype; got {dtype}")
         _require_between(name, array, 0, longest, f"[0, {longest}]")

@@ -16,7 +16,7 @@ def length_mask(valid_lens: Num[Array, "*lens"], size: int) -> Bool[Array, "*len
                                   [1, 1, 1, 0]]
 
     Args:
-        valid_lens: integer or float, any shape.
+        valid_lens: integer or float, any shape. A fraction counts as the next whole number: 1.5 marks two positions.
         size: the number of positions.
 
     Returns:

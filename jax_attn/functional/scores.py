@@ -17,6 +17,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from jax_attn.functional.checks import (
+    require_above_zero,
     require_float,
     require_same_batch,
     require_same_features,
@@ -145,8 +146,7 @@ def gaussian_score(
     """
     require_float(queries=queries, keys=keys)
     require_same_features(queries=queries, keys=keys)
-    if isinstance(sigma, float | int) and not sigma > 0:
-        raise ValueError(f"sigma must be positive; got {sigma}")
+    require_above_zero(sigma=sigma)
     wide = wide_dtype(queries, keys)
     difference = jnp.expand_dims(queries.astype(wide), -2) - jnp.expand_dims(keys.astype(wide), -3)
     scores = -jnp.sum(difference**2, axis=-1) / (2 * sigma**2)
@@ -169,6 +169,7 @@ def cosine_score(
     """
     require_float(queries=queries, keys=keys, temperature=jnp.asarray(temperature))
     require_shape((), temperature=jnp.asarray(temperature))
+    require_above_zero(temperature=temperature)
     wide = wide_dtype(queries, keys)
     scores = _inner_products(_unit(queries.astype(wide)), _unit(keys.astype(wide))) / temperature
     return scores.astype(dtype or jnp.result_type(queries, keys))

@@ -263,11 +263,11 @@ class Seq2SeqAttentionDecoder(nn.Module):
         batch, _, size = outputs.shape
         for part in jax.tree.leaves(state):
             require_float(state=part)
-            fits = part.ndim == 3 and part.shape[1] == batch and size % part.shape[2] == 0
+            fits = jnp.ndim(part) == 3 and part.shape[1] == batch and size % part.shape[2] == 0
             if not fits or part.shape[0] % (size // part.shape[2]):
                 raise ValueError(
                     f"encoder_output.state must be [layers · directions, {batch}, {size} / directions] for outputs "
-                    f"{shape_text(outputs.shape)}; got {shape_text(part.shape)}"
+                    f"{shape_text(outputs.shape)}; got {shape_text(jnp.shape(part))}"
                 )
 
     @staticmethod

@@ -109,8 +109,8 @@ class Seq2SeqEncoder(nn.Module):
         require_ids(self.vocab_size, tokens=tokens)
         require_rank(1, "[*batch, T]", tokens=tokens)
         if valid_lens is not None:  # checked even with stop_at_length=False: the attention gets the same lengths
-            require_shape(tokens.shape[:-1], valid_lens=valid_lens)
             require_lengths(tokens.shape[-1], valid_lens=valid_lens)
+            require_shape(tokens.shape[:-1], valid_lens=valid_lens)
         if keep_masks is None:
             drops = not deterministic and any(self._rates)
             keep_masks = self.draw_keep_masks(self.make_rng("dropout"), tokens.shape) if drops else EncoderKeepMasks()

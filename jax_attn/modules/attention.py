@@ -31,6 +31,7 @@ from jax_attn.functional.attend import make_dropout, weigh, zero_unattended_valu
 from jax_attn.functional.blockwise import blockwise_attention
 from jax_attn.functional.checks import (
     as_array,
+    require_above_zero,
     require_float,
     require_rate,
     require_same_length,
@@ -226,6 +227,7 @@ class Attention(nn.Module, kw_only=True):
 
 
 def _require_rank_of_queries(queries: Array, keys: Array) -> None:
+    require_float(queries=queries, keys=keys)
     if queries.ndim < 2 or queries.shape[:-2] != keys.shape[:-2]:
         raise ValueError(
             f"queries must be {shape_text((*keys.shape[:-2], 'Q', 'D'))} for keys {shape_text(keys.shape)}; "
@@ -286,6 +288,7 @@ class CosineAttention(Attention):
     temperature: float = field(default=0.1, kw_only=True)
 
     def setup(self) -> None:
+        require_above_zero(temperature=self.temperature)
         start = nn.initializers.constant(math.log(self.temperature))
         self.log_temperature = self.param("log_temperature", start, (), self.param_dtype)
 

@@ -144,9 +144,9 @@ class Recurrent(nn.Module, kw_only=True):
         require_float(inputs=inputs)
         require_rank(2, "[*batch, T, D]", inputs=inputs)
         if keep_masks is not None:
+            require_bool(keep_masks=keep_masks)
             width = self.num_hiddens * self.num_directions
             steps = 1 if keep_masks.ndim > 1 and keep_masks.shape[-2] == 1 else inputs.shape[-2]
-            require_bool(keep_masks=keep_masks)
             require_shape((*inputs.shape[:-2], self.num_layers - 1, steps, width), keep_masks=keep_masks)
         weights = self.weights(inputs.shape[-1])
         if self.dtype is not None:

@@ -33,13 +33,16 @@ def checked_constraints(constraints: Constraints, max_len: int, batch_size: int,
     Raises:
         ValueError: an option out of range, a wrong shape, lengths without a prefix. Outside of a jit also ids outside
             [0, N) and lengths outside [0, P].
-        TypeError: a prefix or lengths that are not integers.
+        TypeError: a number, a prefix or lengths that are not integers.
     """
     _, min_len, no_repeat_ngram, prefix, prefix_lens = constraints
+    require_integer(min_len=min_len)
     if not 0 <= min_len <= max_len:
         raise ValueError(f"min_len must be in [0, {max_len}], up to max_len; got {min_len}")
-    if no_repeat_ngram is not None and no_repeat_ngram < 1:
-        raise ValueError(f"no_repeat_ngram must be at least 1; got {no_repeat_ngram}")
+    if no_repeat_ngram is not None:
+        require_integer(no_repeat_ngram=no_repeat_ngram)
+        if no_repeat_ngram < 1:
+            raise ValueError(f"no_repeat_ngram must be at least 1; got {no_repeat_ngram}")
     if prefix is None:
         if prefix_lens is not None:
             raise ValueError("prefix_lens needs a prefix; got None")

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Int
 
+from jax_attn.functional.checks import require_integer
 from jax_attn.search.constraints import Constraints, checked_constraints
 from jax_attn.search.step import Memory, State, Step, StepOutputs, inspect_step
 
@@ -45,6 +46,7 @@ def make_inputs(
         ValueError, TypeError: a size or constraint out of range; a shape or dtype that does not fit.
     """
     require_positive(max_len=max_len, batch_size=batch_size)
+    require_integer(bos=bos, eos=constraints.eos)
     for leaf in jax.tree.leaves(state):
         if jnp.shape(leaf)[:1] != (batch_size,):
             raise ValueError(f"every leaf of the state must be [{batch_size}, ...]; got {list(jnp.shape(leaf))}")
@@ -56,7 +58,8 @@ def make_inputs(
 
 
 def require_positive(**sizes: int) -> None:
-    """Raise ValueError unless every size is at least 1."""
+    """Raise TypeError unless every size is an integer, and ValueError unless it is at least 1."""
+    require_integer(**sizes)
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} must be at least 1; got {size}")

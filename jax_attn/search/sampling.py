@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
-from jax_attn.functional.checks import require_float, require_shape, shape_text
+from jax_attn.functional.checks import require_above_zero, require_float, require_shape, shape_text
 from jax_attn.search.constraints import Constraints
 from jax_attn.search.decode_loop import decode_loop
 from jax_attn.search.inputs import make_inputs, require_positive
@@ -133,8 +133,9 @@ def nucleus(logits: Float[Array, "rows kept"], top_p: float) -> Bool[Array, "row
 
 
 def _check_distribution(temperature: float, top_k: int | None, top_p: float | None) -> None:
-    if not 0 < temperature < math.inf:
-        raise ValueError(f"temperature must be finite and above 0; got {temperature}")
+    require_above_zero(temperature=temperature)
+    if temperature == math.inf:
+        raise ValueError(f"temperature must be finite; got {temperature}")
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k must be at least 1; got {top_k}")
     if top_p is not None and not 0 < top_p <= 1:
