@@ -21,7 +21,7 @@ from parity_tests.your_port.measure.comparison import (
     run_torch_side,
 )
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
-from parity_tests.your_port.measure.jax_side import forget_programs_of, narrow_inside, without_jit
+from parity_tests.your_port.measure.jax_side import as_function, forget_programs_of, narrow_inside, without_jit
 from parity_tests.your_port.measure.numbers import Numbers, Run, fresh, make_numbers
 from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.place.bisect import Divergence, find_divergence
@@ -168,7 +168,7 @@ class _Pair:
     def case(self) -> Case:
         """The case of the two."""
         paths = match_paths(self.original.weights, self.map)
-        return replace(self.draft, jax=JaxSide(self._run_jax, self.port.model, self.port.kind, paths))
+        return replace(self.draft, jax=JaxSide(self._run_jax, paths))
 
     @cached_property
     def numbers(self) -> Numbers:
@@ -223,18 +223,12 @@ class _Pair:
         forget_programs_of(pair.case)
         return not any(m.failed for m in measured)
 
-    def _in_float64(self, transform: Callable[..., Any]) -> Any:
-        """Apply `jax.eval_shape` or `jax.make_jaxpr` to the JAX side in float64."""
-        with jax.enable_x64(True):
-            numbers = ({**self.numbers.buffers, **self.numbers.weights}, self.numbers.rebuild(self.numbers.inputs))
-            given = jax.tree.map(jnp.asarray, numbers)
-            options = {"dtype": jnp.dtype("float64")}
-            return transform(lambda weights, inputs: self._run_jax(weights, inputs, options), given)
-
     def check_structure(self) -> None:
         """Raise ValueError if the JAX side cannot be called, or returns another structure."""
         try:
-            shapes = self._in_float64(lambda run, given: jax.eval_shape(run, *given))
+            with jax.enable_x64(True):
+                function, given = as_function(self.case, self.case.variants[0], self.numbers, "float64")
+                shapes = jax.eval_shape(function, *given)
         except Exception as error:
             raise ValueError(
                 f"the JAX module cannot be run in float64 on these inputs: {type(error).__name__}: {error}. If it "
@@ -269,13 +263,13 @@ class _Pair:
 
     def left_over(self) -> tuple[Cause, ...]:
         """Return as a cause the weights that have no place in JAX, if the two agree once PyTorch does without them."""
-        if not self.map.left_in_torch or self.case.torch.golden is not None:
+        if not self.map.left_in_torch:
             return ()
         given = self.case.variants[0]
         try:
             if any(m.failed for variant in (given, fresh(given, 1), fresh(given, 2)) for m in self._without(variant)):
                 return ()
-        except Exception:  # whatever PyTorch raises for numbers that it does not take: nothing is said then
+        except Exception:  # PyTorch does not take the numbers, or a file has no others: nothing is said then
             return ()
         left = ", ".join(self.map.left_in_torch)
         return (Cause(f"{left} {'are' if ', ' in left else 'is'} missing in JAX", Explains.OUTPUTS_COMPARED),)

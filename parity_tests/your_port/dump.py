@@ -5,10 +5,9 @@
 `build()` in model.py returns (module, inputs); the inputs are a tuple of positional arguments, or a dict of keywords.
 """
 
-import importlib.util
 import platform
+import runpy
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 import tyro
 
-from parity_tests.your_port.golden import Recorder
+from parity_tests.your_port.golden import write_golden
 from parity_tests.your_port.measure.case import name_of_draw
 from parity_tests.your_port.measure.comparison import DRAWS, run_torch_side
 from parity_tests.your_port.measure.numbers import make_numbers
@@ -49,33 +48,32 @@ def main() -> int:
             raise ValueError(f"{options.out} exists already, or its folder does not")
         torch.manual_seed(options.seed)
         module, inputs = _built(options.build)
-        facts = {"versions": _versions(), "seed": options.seed, "weights": options.weights, "build": options.build}
-        record = dump(module, inputs, options.weights == "own", options.dtype, facts)
+        facts = {"versions": _versions(), "seed": options.seed, "build": options.build}
+        record = {**facts, **dump(module, inputs, options.weights == "own", options.dtype)}
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    record.write(options.out)
-    print(f"{options.out}: {len(record.header['runs'])} runs, {options.out.stat().st_size / 1e6:.1f} MB")
+    write_golden(options.out, record)
+    print(f"{options.out}: {', '.join(options.dtype)}, {options.out.stat().st_size / 1e6:.1f} MB")
     return 0
 
 
-def dump(
-    module: torch.nn.Module, inputs: Any, own: bool, dtypes: tuple[str, ...], facts: Mapping[str, Any]
-) -> Recorder:
-    """Run a module in each dtype, on as many draws as a comparison needs, and record everything."""
+def dump(module: torch.nn.Module, inputs: Any, own: bool, dtypes: tuple[str, ...]) -> dict[str, Any]:
+    """Run a module in each dtype, on as many draws as a comparison needs, and return the record of everything."""
     original = read_program(module, inputs, weights=module.state_dict() if own else None)
     case = original.case()
-    variant = case.variants[0]
-    record = Recorder(original, variant.name, facts)
+    given: dict[str, Any] = {dtype: {} for dtype in dtypes}
+    runs: dict[str, Any] = {dtype: {run: {} for run in (dtype, "float64", "float32")} for dtype in dtypes}
     for dtype in dtypes:
         for draw in range(1 if dtype == "float64" or own else DRAWS):
-            numbers = make_numbers(case, replace(variant, name=name_of_draw(variant.name, draw)), dtype)
-            for run_dtype in dict.fromkeys((dtype, "float64", "float32")):
-                run = run_torch_side(case, variant, numbers, dtype, run_dtype, record=draw == 0)
-                record.add_run(draw, dtype, run_dtype, run)
-                if run_dtype == dtype:
-                    record.add_numbers(draw, dtype, numbers, run)
-    return record
+            variant = replace(case.variants[0], name=name_of_draw(case.variants[0].name, draw))
+            numbers = make_numbers(case, variant, dtype)
+            for run_dtype, by_name in runs[dtype].items():
+                by_name[variant.name] = run_torch_side(case, variant, numbers, dtype, run_dtype, record=draw == 0)
+            parts = {part: getattr(numbers, part) for part in ("inputs", "weights", "buffers", "differentiated")}
+            given[dtype][variant.name] = {**parts, "directions": numbers.directions(runs[dtype][dtype][variant.name])}
+    described = {"case": original.name, "inputs": original.inputs, "weights": original.weights}
+    return {**described, "numbers": given, "runs": runs}
 
 
 def _built(place: str) -> tuple[torch.nn.Module, Any]:
@@ -85,13 +83,8 @@ def _built(place: str) -> tuple[torch.nn.Module, Any]:
         raise ValueError(
             f"{place} must be a file and a function in it, such as model.py:build; there is no file {file!r}"
         )
-    spec = importlib.util.spec_from_file_location(Path(file).stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(Path(file).absolute().parent))
-    spec.loader.exec_module(loaded)
-    build: Callable[[], Any] | None = getattr(loaded, name, None)
+    build = runpy.run_path(file).get(name)
     if build is None:
         raise ValueError(f"{file} has no function {name}")
     built = build()

@@ -97,9 +97,11 @@ def test_a_port_is_compared_without_torch(golden: Path) -> None:
 
 
 def test_the_file_says_what_wrote_it(golden: Path) -> None:
-    header = load_golden(golden).header
+    record = load_golden(golden)
+    header = record.header
     assert header["versions"].keys() == {"torch", "python", "numpy", "jax-attn"}
-    assert (header["seed"], header["format"], header["draws"]) == (0, 1, {"float64": 1, "float32": 8})
+    assert (header["seed"], header["format"]) == (0, 2)
+    assert [record.draws(dtype) for dtype in ("float64", "float32", "bfloat16")] == [1, 8, 0]
 
 
 def test_a_file_that_cannot_be_trusted_is_an_error(golden: Path, tmp_path: Path) -> None:
@@ -118,9 +120,9 @@ def test_a_file_that_cannot_be_trusted_is_an_error(golden: Path, tmp_path: Path)
     np.savez(bad, **{**arrays, name: arrays[name] + 1})
     with pytest.raises(GoldenError, match="do not have its digest"):
         load_golden(bad)
-    text = json.dumps({**json.loads(str(arrays["header"])), "format": 2})
+    text = json.dumps({**json.loads(str(arrays["header"])), "format": 3})
     np.savez(bad, **{**arrays, "header": np.array(text), "digest": np.array(_digest(text, {}))})
-    with pytest.raises(GoldenError, match=r"newer than this package: format 2.*reads up to 1"):
+    with pytest.raises(GoldenError, match=r"has format 3, by .*reads format 2"):
         load_golden(bad)
     np.savez(bad, header=np.array({"a": object()}, dtype=object))
     with pytest.raises(GoldenError, match="no golden file"):

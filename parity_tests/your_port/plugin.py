@@ -35,28 +35,20 @@ def parity(record_property: Callable[[str, object], None]) -> Callable[..., None
 
     def check(found: "Case | Report", *dtypes: str) -> None:
         if isinstance(found, Report):
-            for row in (
-                summarize(list(group)) for _, group in groupby(found.measurements, lambda m: (m.case, m.dtype))
-            ):
-                record_property(_PROPERTY, row._asdict())
-            if not found.agrees:
-                pytest.fail(str(found), pytrace=False)
+            measured = [*found.measurements]
         else:
-            compare_and_record(found, *dtypes)
-
-    def compare_and_record(case: "Case", *dtypes: str) -> None:
-        measured = (compare_case(case, dtype) for dtype in dtypes or ("float64", "float32"))
-        rows = [summarize(measurements) for measurements in measured if measurements]
-        assert rows, f"{case.name} has no variant in {dtypes}"
-        for row in rows:
-            record_property(_PROPERTY, row._asdict())
-        failed = [row for row in rows if row.failures]
-        if failed:
-            found = find_divergence(case, dtype=failed[0].dtype)
-            failures = [failure for row in failed for failure in row.failures]
-            rest = [f"… and {len(failures) - SHOWN} more"] if len(failures) > SHOWN else []
-            lines = [*([] if found is None else [str(found)]), *failures[:SHOWN], *rest]
-            pytest.fail("\n".join(lines), pytrace=False)
+            measured = [m for dtype in dtypes or ("float64", "float32") for m in compare_case(found, dtype)]
+        assert measured, f"{found.name} has no variant in {dtypes}"
+        for _, group in groupby(measured, lambda m: (m.case, m.dtype)):
+            record_property(_PROPERTY, summarize([*group])._asdict())
+        failed = [m for m in measured if m.failed]
+        if not failed:
+            return
+        lines: list[Any] = [found]
+        if not isinstance(found, Report):
+            lines = [*filter(None, [find_divergence(found, dtype=failed[0].dtype)]), *failed[:SHOWN]]
+            lines += [f"… and {len(failed) - SHOWN} more"] if len(failed) > SHOWN else []
+        pytest.fail("\n".join(map(str, lines)), pytrace=False)
 
     return check
 

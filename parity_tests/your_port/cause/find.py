@@ -126,8 +126,7 @@ def on_fresh_numbers(search: "Search", variant: Variant) -> "Search":
     """Return the same search in other runs."""
     numbers = make_numbers(search.case, variant, search.dtype)
     runs = run_both(search.case, variant, numbers, search.dtype, record=True)
-    judge = replace(search.judge, variant=variant, dtype=search.dtype, truth=runs.truth)
-    return replace(search, variant=variant, numbers=numbers, runs=runs, judge=judge)
+    return replace(search, variant=variant, numbers=numbers, runs=runs)
 
 
 def _in_full_precision(search: "Search") -> tuple[Cause, ...]:

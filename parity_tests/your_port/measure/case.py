@@ -53,10 +53,6 @@ class JaxSide:
 
     call: Callable[..., Any]
     """(weights and buffers by PyTorch name, inputs, options) -> outputs; runs under jit, differentiable."""
-    model: Any = field(default=None, compare=False)
-    """The object that is called, if there is one: a module of NNX, Linen or Equinox, or a function."""
-    kind: str = field(default="", compare=False)
-    """What `model` is: nnx, linen, equinox or function."""
     paths: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The path of a JAX submodule -> PyTorch's path of the submodule with the same weights."""
 
@@ -123,8 +119,3 @@ def make_weights(case: Case, variant: Variant, shapes: Mapping[str, tuple[int, .
         draw = random_for(case.name, variant.name, name).normal(size=shape)
         weights[name] = draw * scale * variant.weight_scales.get(name, 1.0)
     return weights
-
-
-def make_direction(case: Case, variant: Variant, name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw the fixed direction along which an output is differentiated."""
-    return random_for(case.name, variant.name, "cotangent", name).normal(size=shape)

@@ -34,7 +34,7 @@ from parity_tests.your_port.measure.errors import (
 )
 from parity_tests.your_port.measure.jax_side import Transform, narrow_inside, run_jax
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers, name_of_draw
-from parity_tests.your_port.place.taps import recording
+from parity_tests.your_port.place.taps import Trace, recording
 
 DRAWS = 8
 """The draws of weights and directions below float64: in one alone PyTorch's error may be small by chance."""
@@ -107,7 +107,7 @@ def run_both(
     """Run both sides on the same numbers; `jax_numbers` gives JAX others, `record` adds the intermediate tensors."""
     narrow = "float32" if dtype == "float64" else dtype
     torch_run, truth = (run_torch_side(case, variant, numbers, dtype, side, record) for side in (narrow, "float64"))
-    with recording() if record else nullcontext() as trace:
+    with recording() if record else nullcontext(Trace()) as trace:
         given = numbers if jax_numbers is None else jax_numbers
         jax_run = run_jax(case, variant, given, dtype, given.directions(truth), transform)
     return Runs(replace(jax_run, trace=trace), torch_run, truth)
@@ -119,7 +119,7 @@ def run_torch_side(case: Case, variant: Variant, numbers: Numbers, of: str, dtyp
         return case.torch.golden.run(variant.name, of, dtype)
     from parity_tests.your_port.measure.torch_side import run_torch  # which a machine that has a record need not have
 
-    with recording() if record else nullcontext() as trace:
+    with recording() if record else nullcontext(Trace()) as trace:
         run = run_torch(case, variant, numbers, dtype)
     return replace(run, trace=trace)
 
@@ -128,10 +128,8 @@ def fitting(case: Case, variant: Variant, numbers: Numbers) -> Case:
     """Return the case with the rule that fits its runs in float64: float32's where either side computes in float32."""
     if case.inside:
         return case
-    inside = narrow_inside(case, variant, numbers)
-    if not inside and run_torch_side(case, variant, numbers, "float64", "float64").is_narrow_inside:
-        inside = "float32"
-    return replace(case, inside=inside)
+    in_torch = run_torch_side(case, variant, numbers, "float64", "float64").is_narrow_inside
+    return replace(case, inside=narrow_inside(case, variant, numbers) or "float32" * in_torch)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Run one variant in JAX: its outputs and its gradients, as NumPy arrays by name."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from parity_tests.your_port.measure.case import Case, JaxSide, Variant
 from parity_tests.your_port.measure.numbers import Numbers, Run, options_in
+from parity_tests.your_port.measure.programs import computed_dtypes
 from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.place.taps import begin_backward
 
@@ -98,26 +99,19 @@ def run_jax(
         return Run({name: None if x is None else np.asarray(x) for name, x in named.items()})
 
 
+def as_function(case: Case, variant: Variant, numbers: Numbers, dtype: str) -> tuple[Callable[..., Any], Any]:
+    """Return the JAX side as a function of arrays, and the weights and inputs that it gets."""
+    options = options_in(variant, jnp.dtype(dtype))
+    given = jax.device_put(({**numbers.buffers, **numbers.weights}, numbers.inputs))
+    return lambda weights, inputs: case.jax.call(weights, numbers.rebuild(inputs), options), given
+
+
 def narrow_inside(case: Case, variant: Variant, numbers: Numbers) -> str:
     """Return the narrowest floating dtype in which JAX computes a part of its run in float64; "" if there is none."""
     with jax.enable_x64(True):
-        inputs, options = numbers.rebuild(jax.device_put(numbers.inputs)), options_in(variant, jnp.dtype("float64"))
-        arrays, rebuild = flatten({"": inputs})
-        weights = jax.device_put({**numbers.buffers, **numbers.weights})
-        call = lambda weights, arrays: case.jax.call(weights, rebuild(arrays)[""], options)  # noqa: E731
-        found = set(_computed_dtypes(jax.make_jaxpr(call)(weights, arrays).jaxpr))
+        function, given = as_function(case, variant, numbers, "float64")
+        found = computed_dtypes(jax.make_jaxpr(function)(*given).jaxpr)
     return next((name for name in ("float16", "bfloat16", "float32") if jnp.dtype(name) in found), "")
-
-
-def _computed_dtypes(program: Any) -> Iterator[Any]:
-    """Yield the dtypes of the results and tables of a program, and of the programs inside of it."""
-    yield from (table.aval.dtype for table in program.constvars if table.aval.shape)
-    for operation in program.eqns:
-        yield from (result.aval.dtype for result in operation.outvars if hasattr(result.aval, "dtype"))
-        for inner in jax.tree.leaves(operation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
-            inner = getattr(inner, "jaxpr", inner)
-            if hasattr(inner, "eqns"):
-                yield from _computed_dtypes(inner)
 
 
 def _differentiate(case: Case, options: Any, rebuild: Callable[..., Any]) -> Callable[..., Any]:

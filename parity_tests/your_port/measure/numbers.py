@@ -12,7 +12,6 @@ from parity_tests.your_port.measure.case import (
     RUN_DTYPE,
     Case,
     Variant,
-    make_direction,
     make_weights,
     name_of_draw,
     random_for,
@@ -32,7 +31,7 @@ class Run:
     tensors: dict[str, np.ndarray | None]
     max_score: float = 0.0
     """The largest finite number that entered a softmax; only PyTorch's side knows it."""
-    trace: Trace | None = None
+    trace: Trace = field(default_factory=Trace)
     """The intermediate tensors, if they were recorded."""
     is_narrow_inside: bool = False
     """Whether PyTorch computed something in float32 although it ran in float64."""
@@ -81,10 +80,15 @@ def make_numbers(case: Case, variant: Variant, dtype: str) -> Numbers:
     weights, buffers = ({}, {}) if case.torch.build is None else _values(case, variant)
 
     def direction(name: str, shape: Shape) -> np.ndarray:
-        return rounded(make_direction(case, variant, name, shape), dtype)
+        return rounded(random_for(case.name, variant.name, "cotangent", name).normal(size=shape), dtype)
 
-    numbers = given_numbers(case, variant.inputs, weights, direction, dtype)
-    return replace(numbers, buffers={name: rounded(buffer, dtype) for name, buffer in buffers.items()})
+    flat, rebuild = flatten(dict(variant.inputs))
+    inputs, weights, buffers = (
+        {name: rounded(array, dtype) for name, array in arrays.items()} for arrays in (flat, weights, buffers)
+    )
+    floating = (name for name, array in inputs.items() if array is not None and is_floating(array))
+    differentiated = tuple(name for name in floating if name.split(".")[0] not in case.constants)
+    return Numbers(inputs, rebuild, weights, differentiated, direction, buffers)
 
 
 def _values(case: Case, variant: Variant) -> tuple[Arrays, Arrays]:
@@ -113,31 +117,14 @@ def _values(case: Case, variant: Variant) -> tuple[Arrays, Arrays]:
     return trained, {name: x for name, x in values.items() if name not in trained and name not in aliases}
 
 
-def given_numbers(
-    case: Case,
-    inputs: Mapping[str, Any],
-    weights: Mapping[str, np.ndarray],
-    direction: Callable[[str, Shape], np.ndarray],
-    dtype: str | None,
-) -> Numbers:
-    """Round given inputs and weights to `dtype`; None leaves each as it is."""
-    flat, rebuild = flatten(dict(inputs))
-    arrays = {name: rounded(array, dtype) for name, array in flat.items()}
-    floating = (name for name, array in arrays.items() if array is not None and is_floating(array))
-    differentiated = tuple(name for name in floating if name.split(".")[0] not in case.constants)
-    return Numbers(arrays, rebuild, {n: rounded(w, dtype) for n, w in weights.items()}, differentiated, direction)
-
-
 def options_in(variant: Variant, dtype: Any) -> dict[str, Any]:
     """A variant's options, with a side's own dtype object where they ask for the run's dtype."""
     return {name: dtype if value == RUN_DTYPE else value for name, value in variant.options.items()}
 
 
-def rounded(array: np.ndarray | None, dtype: str | None) -> Any:
+def rounded(array: np.ndarray | None, dtype: str) -> Any:
     """A floating array in `dtype`; all others unchanged."""
-    if array is None or dtype is None or not is_floating(array):
-        return array
-    return array.astype(jnp.dtype(dtype))
+    return array if array is None or not is_floating(array) else array.astype(jnp.dtype(dtype))
 
 
 def fresh(variant: Variant, draw: int) -> Variant:

@@ -9,16 +9,23 @@ DRAWS = frozenset({"random_bits", "random_gamma", "rng_bit_generator", "rng_unif
 """The operations that make random numbers."""
 
 
-def operations(program: Any) -> Iterator[Any]:
-    """Yield every operation of a jaxpr, and of the jaxprs inside of it: loops, branches, functions under jit."""
+def programs(program: Any) -> Iterator[Any]:
+    """Yield a jaxpr, and those inside of it: loops, branches, functions under jit."""
+    yield program
     for operation in program.eqns:
-        yield operation
         for inner in jax.tree.leaves(operation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr")):
             inner = getattr(inner, "jaxpr", inner)
             if hasattr(inner, "eqns"):
-                yield from operations(inner)
+                yield from programs(inner)
 
 
 def draws_numbers(program: Any) -> bool:
     """Whether a program draws random numbers, as dropout does."""
-    return any(operation.primitive.name in DRAWS for operation in operations(program))
+    return any(operation.primitive.name in DRAWS for part in programs(program) for operation in part.eqns)
+
+
+def computed_dtypes(program: Any) -> set[Any]:
+    """Return the dtypes of the results and tables of a program, and of the programs inside of it."""
+    tables = [table.aval for part in programs(program) for table in part.constvars if table.aval.shape]
+    results = [x.aval for part in programs(program) for operation in part.eqns for x in operation.outvars]
+    return {x.dtype for x in (*tables, *results) if hasattr(x, "dtype")}

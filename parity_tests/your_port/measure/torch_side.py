@@ -59,7 +59,7 @@ def run_torch(case: Case, variant: Variant, numbers: Numbers, dtype: str | None)
     without_path = frozenset(name for name, x in outputs.items() if x is not None and not x.requires_grad)
     tensors = {name: None if x is None else to_numpy(x) for name, x in named.items()}
     narrow = dtype == "float64" and observer.saw_float32
-    return Run(tensors, observer.max_score, None, narrow, without_path)
+    return Run(tensors, observer.max_score, is_narrow_inside=narrow, without_path=without_path)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ def flatten(tree: Any, names: tuple[str, ...] = ()) -> tuple[dict[str, Any], Cal
     other does not is seen.
     """
     paths, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None or is_mixed(x))
-    flat = {_text(path, names): leaf for path, leaf in paths}
+    flat = {name_of(path, names): leaf for path, leaf in paths}
     return flat, lambda leaves: jax.tree_util.tree_unflatten(structure, [leaves[name] for name in flat])
 
 
@@ -23,7 +23,8 @@ def is_mixed(x: Any) -> bool:
     return isinstance(x, dict) and len({type(key) for key in x}) > 1
 
 
-def _text(path: tuple[Any, ...], names: tuple[str, ...]) -> str:
+def name_of(path: tuple[Any, ...], names: tuple[str, ...] = ()) -> str:
+    """Name a leaf by its path; the root is called result."""
     keys = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
     if keys and names and keys[0].isdigit():
         keys[0] = names[int(keys[0])]

@@ -8,22 +8,20 @@ they are compared from the outputs back.
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.cause.cause import Cause, Found, in_words
 from parity_tests.your_port.cause.symptoms import describe, report
 from parity_tests.your_port.measure.case import DTYPES, Case, Variant
 from parity_tests.your_port.measure.comparison import Judge, Measurement, Runs, compare_runs, fitting, run_both
-from parity_tests.your_port.measure.jax_side import run_jax
-from parity_tests.your_port.measure.numbers import Numbers, make_numbers, options_in
-from parity_tests.your_port.measure.tree import flatten
+from parity_tests.your_port.measure.jax_side import as_function, run_jax
+from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
 from parity_tests.your_port.place.pairing import align, kind_of, match_names
 from parity_tests.your_port.place.taps import Trace, input_of, recording
 from parity_tests.your_port.place.values import compute_values, find_missing
@@ -49,11 +47,11 @@ class Divergence:
     """The first that differs: an intermediate, an output, or the `gradient of` one of them, of an input or a weight."""
     difference: str
     """By how much, or in what."""
-    agreed: tuple[str, ...]
+    agreed: tuple[str, ...] = ()
     """The tensors that were compared before it, and agree."""
-    symptoms: tuple[str, ...]
+    symptoms: tuple[str, ...] = ()
     """What the difference looks like."""
-    found: Found
+    found: Found = field(default_factory=Found)
     """What the search for a known mistake found."""
     module: str = ""
     """PyTorch's path of the submodule in which they part; empty: the program's own code."""
@@ -106,31 +104,18 @@ def _find_in_variant(case: Case, variant: Variant, dtype: str, seconds: float) -
     numbers = make_numbers(case, variant, dtype)
     if dtype == "float64":
         case = fitting(case, variant, numbers)
-    runs = run_both(case, variant, numbers, dtype)
-    measured = compare_runs(case, variant, dtype, runs)
-    if not any(measurement.failed for measurement in measured):
+    measured = compare_runs(case, variant, dtype, run_both(case, variant, numbers, dtype))
+    first = next((m for m in measured if m.failed), None)
+    if first is None:
         return None
     recorded = run_both(case, variant, numbers, dtype, record=True)
-    search = Search(case, variant, dtype, numbers, recorded, Judge(case, variant, dtype, runs.truth))
+    search = Search(case, variant, dtype, numbers, recorded)
     if any(not m.is_gradient and m.failed for m in compare_runs(case, variant, dtype, recorded)):
         return search.in_forward_pass(time.process_time() + seconds)
-    return search.in_backward_pass(time.process_time() + seconds) or _in_compiled_program(runs, measured)
-
-
-def _in_compiled_program(runs: Runs, measured: list[Measurement]) -> Divergence:
-    first = next(measurement for measurement in measured if measurement.failed)
-    symptoms = describe(runs.jax.tensors.get(first.tensor), runs.truth.tensors.get(first.tensor))
     phase = Phase.BACKWARD if first.is_gradient else Phase.FORWARD
     words = f"{first.difference}, and only in the compiled program: without `jax.jit` it agrees"
-    return Divergence(first.case, first.variant, first.dtype, phase, first.tensor, words, (), symptoms, Found())
-
-
-@dataclass(frozen=True)
-class Alone:
-    """A run of JAX in which some tensors were replaced by PyTorch's."""
-
-    trace: Trace
-    outputs: dict[str, Any]
+    compiled = Divergence(case.name, variant.name, dtype, phase, first.tensor, words)
+    return search.in_backward_pass(time.process_time() + seconds) or compiled
 
 
 @dataclass(frozen=True)
@@ -159,12 +144,16 @@ class Search:
     dtype: str
     numbers: Numbers
     runs: Runs
-    judge: Judge
+
+    @cached_property
+    def judge(self) -> Judge:
+        """What measures its tensors."""
+        return Judge(self.case, self.variant, self.dtype, self.runs.truth)
 
     @cached_property
     def traces(self) -> list[Trace]:
         """Those of JAX, of PyTorch, and of PyTorch in float64."""
-        return [run.trace or Trace() for run in self.runs]
+        return [run.trace for run in self.runs]
 
     @cached_property
     def names(self) -> dict[str, list[str]]:
@@ -192,10 +181,11 @@ class Search:
                 same = ends == [part.removeprefix(mine) for part in parts]
                 for place, part in enumerate(parts):
                     order = ends[place : place + 1] if same else [*ends[place:], *ends[:place]]
-                    sets = [{other + end for other in theirs} for end in order]
-                    sets = [names for names in sets if self._formed(part, names)]
-                    equal = (names for names in sets if not self._differs(part, self._formed(part, names)))
-                    found |= {part: sets[0] if len(sets) == 1 else next(equal, sets[0])} if sets else {}
+                    formed = {end: self._formed(part, {other + end for other in theirs}) for end in order}
+                    fitting = [end for end in order if formed[end]]
+                    if fitting:
+                        best = min(fitting, key=lambda end: self._differs(part, formed[end]))
+                        found[part] = {other + best for other in theirs}
         return found
 
     def _parts(self, side: int, name: str) -> list[str]:
@@ -253,22 +243,22 @@ class Search:
         """The tensors that a submodule returns, as far as PyTorch has them."""
         return [part for part in self._parts(0, name) if part in self.wanted]
 
-    def run(self, forced: Sequence[str]) -> Alone:
+    def run(self, forced: Sequence[str]) -> Run:
         """Run JAX forward with these tensors replaced by PyTorch's in float64."""
         with recording({name: self.wanted[name][1] for name in forced}) as trace:
             run = run_jax(self.case, self.variant, self.numbers, self.dtype, {})
-        return Alone(trace, run.tensors)
+        return replace(run, trace=trace)
 
-    def differs(self, name: str, alone: Alone) -> bool:
+    def differs(self, name: str, alone: Run) -> bool:
         """Whether a submodule's result differs from PyTorch's; "" is the whole program."""
         if name == "":
             return any(measured.failed for measured, *_ in self._outputs(alone))
         return any(self._differs(part, self.wanted[part], alone.trace) for part in self.results(name))
 
-    def _outputs(self, alone: Alone) -> Iterator[tuple[Measurement, Any, Any]]:
+    def _outputs(self, alone: Run) -> Iterator[tuple[Measurement, Any, Any]]:
         """Yield the measurement of each output, JAX's and PyTorch's."""
-        for name in dict.fromkeys([*self.runs.torch.outputs(), *alone.outputs]):
-            in_jax, in_torch, truth = (alone.outputs.get(name), *(run.tensors.get(name) for run in self.runs[1:]))
+        for name in dict.fromkeys([*self.runs.torch.outputs(), *alone.tensors]):
+            in_jax, in_torch, truth = (run.tensors.get(name) for run in (alone, *self.runs[1:]))
             yield self.judge.measure(name, in_jax, in_torch, truth), in_jax, truth
 
     # The forward pass
@@ -279,24 +269,19 @@ class Search:
         first, module = faults[0], self._module(faults[0])
         others = dict.fromkeys(self._module(fault) for fault in faults[1:] if fault.place)
         alike = [other for other in others if other != module and kind_of(other) == kind_of(module)]
-        divergence = Divergence(
+        # another shape or dtype needs no explanation
+        is_plain = first.measured.mismatch and _form(first.in_jax) != _form(first.truth)
+        return Divergence(
             *(self.case.name, self.variant.name, self.dtype, Phase.FORWARD),
             tensor=self.label(first.name, first.call),
             difference=first.measured.difference,
             agreed=first.agreed,
             symptoms=describe(first.in_jax, first.truth),
-            found=Found(),
+            found=Found() if is_plain else self._explain(deadline, first.place, module),
             module=module,
             in_jax=first.place,
             alike=tuple(other for other in alike if {module, other} <= self.in_both),
         )
-        measured = first.measured
-        is_plain = bool(measured.mismatch) and (
-            first.name in self.misshapen or _form(first.in_jax) != _form(first.truth)
-        )
-        if is_plain or self.case.torch.golden is not None:  # another shape or dtype needs no explanation
-            return divergence
-        return replace(divergence, found=self._explain(first.place, module, deadline))
 
     def faults(self, forced: Sequence[str]) -> list[Fault]:
         """Find what differs in a run with these tensors replaced, in the order of the computation."""
@@ -314,7 +299,7 @@ class Search:
             shaped = None if uses_it else shaped
         return found
 
-    def _observed(self, alone: Alone) -> Iterator[Fault]:
+    def _observed(self, alone: Run) -> Iterator[Fault]:
         """Yield the tensors that PyTorch has too, in the order of the computation, and then the outputs."""
         for name, call in alone.trace.events:
             pair = [self.misshapen[name]] * 2 if name in self.misshapen else self.wanted.get(name, [[]])
@@ -343,9 +328,14 @@ class Search:
             faults = left
         return faults
 
-    def _explain(self, place: str, module: str, deadline: float) -> Found:
-        from parity_tests.your_port.cause.find import find_causes  # it needs torch
+    def _explain(self, deadline: float, place: str | None = None, module: str = "") -> Found:
+        """Search for a known mistake: in JAX's and PyTorch's submodule, or without a place in the gradients."""
+        if self.case.torch.golden is not None:
+            return Found()
+        from parity_tests.your_port.cause.find import find_causes, find_gradient_causes  # they need torch
 
+        if place is None:
+            return find_gradient_causes(self, deadline)
         return find_causes(self, place, module, deadline)
 
     def _module(self, fault: Fault) -> str:
@@ -364,11 +354,8 @@ class Search:
     def _by_values(self) -> str:
         """Where JAX has no submodules: the first submodule of PyTorch whose result JAX does not compute."""
         with jax.enable_x64(self.dtype == "float64"):
-            options = options_in(self.variant, jnp.dtype(self.dtype))
-            inputs = self.numbers.rebuild(self.numbers.inputs)
-            arrays, static = flatten(inputs)
-            call = lambda weights, arrays: self.case.jax.call(weights, static(arrays), options)  # noqa: E731
-            values = compute_values(call, *jax.device_put(({**self.numbers.buffers, **self.numbers.weights}, arrays)))
+            function, given = as_function(self.case, self.variant, self.numbers, self.dtype)
+            values = compute_values(function, *given)
         return find_missing(self.traces[1], self.traces[2], values, self.judge)
 
     def label(self, part: str, call: int) -> str:
@@ -390,18 +377,11 @@ class Search:
                     *(self.case.name, self.variant.name, self.dtype, Phase.BACKWARD, name, measured.difference),
                     agreed=tuple(agreed),
                     symptoms=describe(in_jax, truth),
-                    found=self._explain_gradients(deadline),
+                    found=self._explain(deadline),
                     module=module,
                 )
             agreed.append(name)
         return None
-
-    def _explain_gradients(self, deadline: float) -> Found:
-        if self.case.torch.golden is not None:
-            return Found()
-        from parity_tests.your_port.cause.find import find_gradient_causes  # it needs torch
-
-        return find_gradient_causes(self, deadline)
 
     def _gradients(self, results: Sequence[tuple[str, int]]) -> Iterator[tuple[str, str, list[Any]]]:
         """Yield the gradients of both sides: of these tensors from the last to the first, then of the rest.

@@ -27,7 +27,7 @@ def match_names(in_jax: Sequence[str], in_torch: Sequence[str], paths: Mapping[s
     """
     same = {}
     for name in in_jax:
-        known = next((path for path in (name, *_ancestors(name)) if path in paths), "")
+        known = max((path for path in paths if f"{name}.".startswith(f"{path}.")), key=len, default="")
         same[name] = paths[known] + name.removeprefix(known) if known else name
     found = {name: [same[name]] for name in in_jax if same[name] in in_torch}
     for change in (lambda name: name, lambda name: re.sub(r"\.\d+", "", name)):  # the same name, or a stack's
@@ -36,11 +36,6 @@ def match_names(in_jax: Sequence[str], in_torch: Sequence[str], paths: Mapping[s
             alike = [other for other in left if _words(change(other)) == _words(same[name])]
             found |= {name: alike} if alike else {}
     return found
-
-
-def _ancestors(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[:depth]) for depth in range(len(parts) - 1, 0, -1)]
 
 
 def _words(name: str) -> list[str]:

@@ -11,7 +11,6 @@ A recording sees through `jax.vmap`, loops and rematerialisation: where JAX has 
 Outside a recording `tap` is the identity, and costs nothing. This file imports no torch.
 """
 
-import dataclasses
 import functools
 import operator
 import sys
@@ -29,7 +28,7 @@ import numpy as np
 from flax import nnx
 
 from parity_tests.your_port.measure.arrays import to_numpy
-from parity_tests.your_port.measure.tree import is_mixed
+from parity_tests.your_port.measure.tree import flatten, is_mixed, name_of, plain
 
 Arrays = Mapping[str, Sequence[Any]]
 """Tensors by name, call after call."""
@@ -87,17 +86,12 @@ class Trace:
 
     def name_part(self, name: str, path: str, count: int) -> str:
         """Name one of `count` tensors of a tree."""
-        full = f"{name}.{path}" if count > 1 and path else name
+        full = f"{name}.{path}" if count > 1 else name
         parts = self.parts.setdefault(name, [])
         if full not in parts:
             parts.append(full)
         self.makers.setdefault(full, self.open[-1])
         return full
-
-    def replacement(self, name: str, call: int, shape: tuple[int, ...]) -> np.ndarray | None:
-        """Return what takes the place of that call's tensor."""
-        values = self.forced.get(name, ())
-        return values[call] if call < len(values) and values[call].shape == shape else None
 
 
 _trace: ContextVar[Trace | None] = ContextVar("trace", default=None)
@@ -160,27 +154,15 @@ def _by_position(args: Any, kwargs: Any) -> dict[str, Any]:
 # PyTorch's tensors
 
 
-def torch_leaves(torch: Any, tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the floating tensors of tuples, lists, mappings and dataclasses."""
-    if isinstance(tree, torch.Tensor):
-        if tree.is_floating_point():
-            yield path, tree
-        return
-    if isinstance(tree, Mapping):
-        parts = list(tree.items())
-    elif isinstance(tree, tuple | list):
-        parts = list(zip(getattr(tree, "_fields", range(len(tree))), tree, strict=True))
-    elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        parts = [(part.name, getattr(tree, part.name)) for part in dataclasses.fields(tree)]
-    else:
-        return
-    for key, part in parts:
-        yield from torch_leaves(torch, part, f"{path}.{key}" if path else str(key))
+def torch_leaves(torch: Any, tree: Any) -> list[tuple[str, Any]]:
+    """Return the floating tensors of tuples, lists, mappings and dataclasses by name."""
+    leaves = flatten(plain(tree))[0].items()
+    return [(name, x) for name, x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point()]
 
 
 def _tap_torch(trace: Any, torch: Any, name: str, tree: Any, differentiable: bool = True) -> bool:
     """Record the floating tensors of a tree; return whether there are any."""
-    found = list(torch_leaves(torch, tree))
+    found = torch_leaves(torch, tree)
     for path, x in found:
         part = trace.name_part(name, path, len(found))
         call = trace.note(part, x)
@@ -197,7 +179,7 @@ def _tap_jax(trace: Trace, name: str, tree: Any, differentiable: bool = True) ->
     floating = [isinstance(x, jax.Array) and bool(jnp.issubdtype(x.dtype, jnp.floating)) for _, x in paths]
     leaves = [x for _, x in paths]
     for i in (i for i, wanted in enumerate(floating) if wanted):
-        full = trace.name_part(name, _text(paths[i][0]), sum(floating))
+        full = trace.name_part(name, name_of(paths[i][0]), sum(floating))
         leaves[i] = _identity(trace, full, differentiable)(leaves[i])
     return jax.tree_util.tree_unflatten(structure, leaves)
 
@@ -205,10 +187,6 @@ def _tap_jax(trace: Trace, name: str, tree: Any, differentiable: bool = True) ->
 def _is_opaque(x: Any) -> bool:
     """Whether it is passed on as it is: modules, random streams, states, and a dict whose keys JAX cannot sort."""
     return x is None or is_mixed(x) or callable(x) or type(x).__module__.startswith(("flax.nnx", "equinox"))
-
-
-def _text(path: tuple[Any, ...]) -> str:
-    return ".".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
 
 
 def _identity(trace: Trace, name: str, differentiable: bool) -> Callable[[jax.Array], jax.Array]:
@@ -219,7 +197,7 @@ def _identity(trace: Trace, name: str, differentiable: bool) -> Callable[[jax.Ar
         known = trace.tensors.get(name, []) if again and trace.backward else []
         call = next((i for i, old in enumerate(known) if np.array_equal(old, x)), None)
         call = trace.note(name, x) if call is None else call
-        forced = trace.replacement(name, call, x.shape)
+        forced = next((y for y in trace.forced.get(name, ())[call:][:1] if y.shape == x.shape), None)
         return x if forced is None else forced.astype(x.dtype), call
 
     def note(x: jax.Array) -> tuple[jax.Array, Any]:
@@ -319,9 +297,8 @@ def tapped(model: Any) -> Iterator[Any]:
             if isinstance(module, nnx.Module):
                 setattr(module, _PATH, path)
                 patches.callback(vars(module).pop, _PATH, None)
-        for owner in {type(module): None for _, module in modules}:
-            if any("__call__" in base.__dict__ for base in owner.__mro__):
-                patches.callback(_patch(owner, copies))
+        for owner in {type(module) for _, module in modules if callable(module)}:
+            patches.callback(_patch(owner, copies))
         yield model
 
 
