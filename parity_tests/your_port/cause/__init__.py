@@ -3,9 +3,8 @@
 symptoms    what a wrong tensor looks like
 cause       the record of a cause, and what it explains
 find        known mistakes tried as explanations, and confirmed on fresh draws of weights and inputs
-hypotheses  which mistakes may have been made: those of weights, inputs, results and gradients
+hypotheses  which mistakes may have been made: those of inputs, results, activations, weights and gradients
 mistakes    those of functions, as a table: to add a mistake, add a row
-structure   those of norms, of activations that are modules, and of how a block is put together
 planting    a mistake made in PyTorch on purpose, in a submodule or in the whole program
 plain       PyTorch's fused functions step by step, so that a mistake can be made inside of them
 subjects    what a mistake is tried on

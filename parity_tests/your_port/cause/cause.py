@@ -1,6 +1,6 @@
 """The record of a cause: a mistake in words, and what it explains. Imports no torch."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -64,7 +64,7 @@ def weakest(explained: Sequence[Explains]) -> Explains:
     return max(explained, key=list(Explains).index)
 
 
-def most_explaining(causes: Sequence[Cause]) -> tuple[Cause, ...]:
+def most_explaining(causes: Collection[Cause]) -> tuple[Cause, ...]:
     """Return those that explain most: beside them the others are no explanation."""
     order = list(Explains)
     best = min((order.index(cause.explains) for cause in causes), default=0)

@@ -42,12 +42,12 @@ def find_causes(search: "Search", place: str, within: str, deadline: float) -> F
     if _is_random(wide):
         words = "random numbers are drawn in JAX, as by dropout or noise that is left on"
         return Found((Cause(words, Explains.RANDOMNESS),))
-    confirming, look = Confirming(wide, place), _Look(deadline)
+    trial = _Trial(wide, place, deadline)
     for subject in subjects(wide, place, within):
-        found = look.at(subject, hypotheses(subject), confirming)
-        if found is not None:
+        found = trial.of(subject, hypotheses(subject))
+        if found.causes or found.stopped_after is not None:
             return found
-    return Found(_in_full_precision(search), look.tried)
+    return Found(_in_full_precision(search), trial.tried)
 
 
 def _is_random(search: "Search") -> bool:
@@ -66,48 +66,9 @@ def find_gradient_causes(search: "Search", deadline: float) -> Found:
     wide = _in_float64(search)
     if wide is None:
         return Found()
-    confirming, look = Confirming(wide, ""), _Look(deadline)
-    program = program_of(wide)
-    whole = replace(program, agrees=lambda _: True)  # what the values cannot tell
-    found = look.at(whole, of_gradients(program), confirming, Explains.OUTPUTS_AND_GRADIENTS)
-    return found or Found((), look.tried)
-
-
-@dataclass
-class _Look:
-    """Tries mistakes until the time runs out."""
-
-    deadline: float
-    tried: int = 0
-
-    def __post_init__(self) -> None:
-        self.start = time.process_time()
-
-    def at(
-        self,
-        subject: Subject,
-        groups: Iterable[Iterator[Hypothesis]],
-        confirming: "Confirming",
-        least: Explains = Explains.GIVEN_NUMBERS,
-    ) -> Found | None:
-        """Return the causes of the first group that explain everything, or else those that explain most; or none."""
-        best: list[Cause] = []
-        for group in groups:
-            causes: dict[str, Cause] = {}
-            for hypothesis in group:
-                if time.process_time() > self.deadline:
-                    return Found(most_explaining([*best, *causes.values()]), self.tried, self._seconds())
-                self.tried += 1
-                cause = confirming.confirm(subject, hypothesis) if subject.fits(hypothesis) else None
-                if cause is not None and weakest([cause.explains, least]) is least:
-                    causes.setdefault(cause.words, cause)
-            best = list(most_explaining([*best, *causes.values()]))
-            if best and best[0].explains.everything:
-                break
-        return Found(tuple(best), self.tried) if best else None
-
-    def _seconds(self) -> float:
-        return time.process_time() - self.start
+    program = replace(program_of(wide), agrees=lambda _: True)  # the values cannot tell
+    found = _Trial(wide, "", deadline).of(program, of_gradients(program))
+    return found._replace(causes=tuple(c for c in found.causes if c.explains is Explains.OUTPUTS_AND_GRADIENTS))
 
 
 def _in_float64(search: "Search") -> "Search | None":
@@ -138,28 +99,44 @@ def _in_full_precision(search: "Search") -> tuple[Cause, ...]:
     return (Cause(words, Explains.GIVEN_NUMBERS),) if agrees else ()
 
 
-class Confirming:
-    """Confirms mistakes on fresh draws of weights and inputs, which are drawn when the first one fits."""
+@dataclass
+class _Trial:
+    """Tries mistakes until the time runs out, and confirms those that fit on fresh draws of weights and inputs."""
 
-    def __init__(self, search: "Search", place: str) -> None:
-        self.search, self.place = search, place
-        """The place in which the two part needs no mention."""
+    search: "Search"
+    place: str
+    """Where the two part, which needs no mention."""
+    deadline: float
+    tried: int = 0
+
+    def __post_init__(self) -> None:
+        self.start = time.process_time()
         self._alone: dict[str, Any] = {}
 
+    def of(self, subject: Subject, groups: Iterable[Iterable[Hypothesis]]) -> Found:
+        """Return the causes of the first group that explain everything, or else those that explain most."""
+        causes: dict[str, Cause] = {}
+        for group in groups:
+            for hypothesis in group:
+                if time.process_time() > self.deadline:
+                    return Found(most_explaining(causes.values()), self.tried, time.process_time() - self.start)
+                self.tried += 1
+                cause = self._confirmed(subject, hypothesis) if subject.fits(hypothesis) else None
+                if cause is not None:
+                    causes.setdefault(cause.words, cause)
+            if any(cause.explains.everything for cause in causes.values()):
+                break
+        return Found(most_explaining(causes.values()), self.tried)
+
     @cached_property
-    def draws(self) -> list[Variant]:
+    def _draws(self) -> list[Variant]:
         """The fresh draws on which PyTorch runs, and in which the difference is seen."""
         wide = self.search.dtype == "float64"
         return [draw for draw in map(self._draw, DRAWS) if draw is not None] if wide else []
 
     def _draw(self, draw: int) -> Variant | None:
-        given = self.search.variant
-        drawn = fresh(given, draw)
-        for variant in (
-            drawn,
-            replace(drawn, inputs=given.inputs),
-            replace(drawn, inputs=given.inputs, weights=given.weights),
-        ):
+        drawn = fresh(self.search.variant, draw)
+        for variant in (drawn, replace(drawn, inputs=self.search.variant.inputs)):
             runs = self._run(self.search.case, variant)
             if runs is not None and not _has_nan(runs) and any(m.failed for m in self._measured(runs, variant)):
                 return variant
@@ -175,7 +152,7 @@ class Confirming:
     def _measured(self, runs: Runs, variant: Variant) -> list[Measurement]:
         return compare_runs(self.search.case, variant, "float64", runs)
 
-    def confirm(self, subject: Subject, hypothesis: Hypothesis) -> Cause | None:
+    def _confirmed(self, subject: Subject, hypothesis: Hypothesis) -> Cause | None:
         """Return what a mistake that fits explains on fresh draws; None if it does not explain them."""
         explains, where = self._result(subject, hypothesis)
         if explains is None:
@@ -187,13 +164,13 @@ class Confirming:
     def _result(self, subject: Subject, hypothesis: Hypothesis) -> tuple[Explains | None, str]:
         """Return what a mistake explains, and where it has to be made."""
         place = subject.places[0]
-        if len(self.draws) < len(DRAWS):
+        if len(self._draws) < len(DRAWS):
             return Explains.GIVEN_NUMBERS, place
         for places in self._scopes(subject):
-            made = [x for draw in self.draws if (x := self._explained(hypothesis, places, draw)) is not None]
+            made = [x for draw in self._draws if (x := self._explained(hypothesis, places, draw)) is not None]
             if len(made) == len(DRAWS):
                 return weakest(made), kind_of(place) if len(places) > 1 else place
-        if subject.name and all(self._fits_alone(hypothesis, subject, draw) for draw in self.draws):
+        if subject.name and all(self._fits_alone(hypothesis, subject, draw) for draw in self._draws):
             return Explains.SUBMODULE, place
         return None, place
 

@@ -193,9 +193,7 @@ def torch_attention(inputs: Any, _: Any) -> Any:
     return T.scaled_dot_product_attention(q, k, v, attn_mask=~hidden).transpose(1, 2).flatten(-2)
 
 
-def attention(
-    scale: float = 3**-0.5, weak: float = -np.inf, axis: int = -1, later: bool = False, by_turns: bool = False
-) -> Callable[..., Any]:
+def attention(scale: float = 3**-0.5, weak: float = -np.inf, by_turns: bool = False) -> Callable[..., Any]:
     def port(weights: Any, inputs: Any, options: Any) -> Any:
         def split(x: Any) -> Any:
             x = x.reshape(2, 4, 3, 2).swapaxes(-1, -2) if by_turns else x.reshape(2, 4, 2, 3)
@@ -203,10 +201,7 @@ def attention(
 
         q, k, v = map(split, (inputs["x"], inputs["x"] + 1, inputs["x"] ** 2))
         hidden, scores = inputs["hidden"][:, None, None], q @ k.swapaxes(-1, -2) * scale
-        scores = scores if later else jnp.where(hidden, weak, scores)
-        probabilities = jax.nn.softmax(scores, axis)
-        probabilities = jnp.where(hidden, 0, probabilities) if later else probabilities
-        return (probabilities @ v).swapaxes(1, 2).reshape(2, 4, 6)
+        return (jax.nn.softmax(jnp.where(hidden, weak, scores)) @ v).swapaxes(1, 2).reshape(2, 4, 6)
 
     return port
 
@@ -233,11 +228,10 @@ def torch_loss(inputs: Any, _: Any) -> Any:
         (torch_attention, attention(scale=1.0), "attention", "the factor 0.57735 is missing"),
         (torch_attention, attention(scale=6**-0.5), "attention", "the factor is 0.408248, by √6, and not 0.57735"),
         (torch_attention, attention(weak=-10.0), "attention", "the mask is too weak: hidden scores are -10"),
-        (torch_attention, attention(later=True), "attention", "the mask is applied after the softmax"),
         (torch_attention, attention(by_turns=True), "attention",
          "heads and their features change places where an axis is split"),
         (torch_loss, loss(sum=True), "loss", "the loss is reduced by the sum"),
-        (torch_loss, loss(shift=2), "loss", "the labels are shifted by +2"),
+        (torch_loss, loss(shift=2), "loss", "labels is shifted by +2 along its last axis"),
     ],
 )  # fmt: skip
 def test_mistakes_of_attention_and_of_the_loss(call: Any, port: Any, inputs: str, mistake: str) -> None:

@@ -2,14 +2,13 @@
 
 A row says what JAX does, which functions it concerns, and what stands in their place. Seven generators make mistakes of
 rows (option, replace, drop an operand, scale, permute, mask, exchange); those that need more than a row are written out
-below them. To add a mistake, add a row. What is wrong with weights, inputs or the order of submodules stands in
-`hypotheses`.
+below them. To add a mistake, add a row. What is wrong with weights, inputs or results stands in `hypotheses`.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import permutations, product
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -52,14 +51,21 @@ def then(function: Callable[[Call, Call], Any]) -> Wrong:
     return wrong
 
 
-as_it_is = then(lambda call, _: call.x)
+def beside(function: Callable[[Call, Call], Any]) -> Wrong:
+    """Compute function(call, the remembered call), where both get the same: a residual and its norm."""
+
+    def wrong(call: Call) -> Any:
+        only_if("first" in call.memory and call.x is call.memory["first"].x)
+        return function(call, call.memory["first"])
+
+    return wrong
 
 
 def mistakes(sizes: Sequence[int]) -> Iterator[list[Mistake]]:
     """Yield them kind by kind, likely and cheap ones first; `sizes` of axes make wrong scales."""
-    yield from (list(_replaced()), [*RECURRENT, *_gates()], list(_options(sizes)), [*NORMS_WRITTEN_OUT])
-    yield from ([*_masks(), *MASKING_LATE], [*LOSSES, *_shifted_labels()], list(_scaled(sizes)), list(_exchanged()))
-    yield from ([*CONVOLUTIONS], list(_elements()), list(_permuted()), list(_dropped()))
+    yield from (list(_replaced()), list(_gates()), list(_options(sizes)), [*NORMS_WRITTEN_OUT])
+    yield from ([*_masks(), *MASKED], [*LOSSES], list(_scaled(sizes)), [*EXCHANGED])
+    yield from ([*CONVOLUTIONS], list(_permuted()), list(_dropped()), [*RESIDUALS])
 
 
 # 1. Options: another value of an argument
@@ -70,7 +76,6 @@ NORMS = "layer_norm rms_norm group_norm batch_norm instance_norm"
 LABELLED = "cross_entropy nll_loss"
 BINARY = "binary_cross_entropy binary_cross_entropy_with_logits"
 ANY_LOSS = f"{LABELLED} {BINARY} mse_loss l1_loss smooth_l1_loss huber_loss kl_div"
-POOLS = "max_pool1d max_pool2d avg_pool1d avg_pool2d"
 MOMENTA = (0.9, 0.99, 0.999, 0.1, 0.01, 0.001)
 
 
@@ -81,14 +86,11 @@ def _options(sizes: Sequence[int]) -> Iterator[Mistake]:
         ("the batch norm takes the batch's statistics, as in training,", "batch_norm", "training", (True,)),
         ("the batch norm takes the running statistics", "batch_norm", "training", (False,)),
         ("the batch norm's momentum is {} in PyTorch's sense", "batch_norm", "momentum", MOMENTA),
-        ("vectors are normalised along axis {}", "normalize", "dim", (0, -1)),
         ("the loss is reduced by the {}", ANY_LOSS, "reduction", ("mean", "sum", "batchmean")),
         ("the label smoothing is {:g}", "cross_entropy", "label_smoothing", (0.0, 0.1, 0.05, 0.2)),
         ("the weights of the classes are ignored", ANY_LOSS, "weight", (None,)),
-        ("the weight of the positives is ignored", ANY_LOSS, "pos_weight", (None,)),
-        ("the pooling has no padding", POOLS, "padding", (0,)),
-        ("the mean of a pool counts padding: {}", POOLS, "count_include_pad", (False, True)),
-        ("pooling takes the mean: align_corners is {}", "interpolate", "align_corners", (True, False)),
+        ("the norm's scale is missing", NORMS, "weight", (None,)),
+        ("vectors are normalised along axis {}", "normalize", "dim", (0, -1)),
     )
     for words, names, option, values in rows:
         for value in values:
@@ -123,18 +125,15 @@ def _replaced() -> Iterator[Mistake]:
         for name in ACTIVATED.split():
             yield mistake(f"{name} is {words}", name, partial(lambda function, call: function(call.x), function))
     rows: tuple[tuple[str, str, Wrong], ...] = (
-        ("relu is ReLU6", "relu", lambda call: F.relu6(call.x)),
-        ("exp is missing", "exp", lambda call: call.x),
-        ("log is missing", "log", lambda call: call.x),
-        ("the norm is missing", NORMS, lambda call: call.x),
-        ("vectors are not normalised", "normalize", lambda call: call.x),
+        ("the norm is missing", f"{NORMS} normalize", lambda call: call.x),
+        ("the mean is not subtracted in the norm", "layer_norm", _not_centered),
+        ("the norm's variance is divided by n − 1", "layer_norm", _unbiased),
         ("a reversal is missing", "flip", lambda call: call.x),
         ("the softmax is missing", "softmax log_softmax", lambda call: call.x),
         ("log_softmax is softmax", "log_softmax", lambda call: call.right().exp()),
-        ("softmax is log_softmax", "softmax", lambda call: call.right().log()),
         ("softmax is a sigmoid", "softmax", lambda call: call.x.sigmoid()),
+        ("exp is missing", "exp", lambda call: call.x),
         ("the norm's scale is 1 + weight", NORMS, lambda call: call.but(weight=call.named()["weight"] + 1)),
-        ("the running statistics are not loaded: they are 0 and 1", "batch_norm", _not_loaded),
         ("the running variance is taken for a standard deviation", "batch_norm", partial(_deviation, inside=True)),
         ("the running variance is taken for a standard deviation", "batch_norm", partial(_deviation, inside=False)),
         ("positions begin at 1", "arange", lambda call: call.right() + 1),
@@ -142,11 +141,8 @@ def _replaced() -> Iterator[Mistake]:
         ("a sum is taken for a mean", "mean", lambda call: call.right() * _entries(call)),
         ("a mean is taken for a sum", "sum", lambda call: call.right() / _entries(call)),
         ("an embedding is multiplied by √d", "embedding", lambda call: call.right() * call.args[1].shape[-1] ** 0.5),
-        ("an embedding is multiplied by d", "embedding", lambda call: call.right() * call.args[1].shape[-1]),
-        ("the ids of an embedding are taken as -1: off by one", "embedding", partial(_other_ids, -1)),
-        ("the ids of an embedding are taken as +1: off by one", "embedding", partial(_other_ids, 1)),
         *(
-            (f"the base of the frequencies is {base:g}", "__rpow__", partial(_other_base, base))
+            (f"the base of the frequencies is {base:g}", "__rpow__", partial(_with_base, base))
             for base in (5e5, 1e6, 1e4, 1e2)
         ),
         *(
@@ -160,28 +156,25 @@ def _replaced() -> Iterator[Mistake]:
         also = f" and the momentum is {momentum} in PyTorch's sense," if momentum else ""
         words = f"the running variance is that of n, not of n − 1,{also}"
         yield mistake(words, "batch_norm", partial(_running_variance, momentum))
-    yield several(
-        "a ReLU stands before a residual sum, not after it,",
-        add=first(lambda call: F.relu(call.args[0]) + call.args[1]),
-        relu=as_it_is,
-    )
     for name in ("tanh", "relu", "sigmoid", "gelu", "softmax"):
         words = f"{name} is applied to each term of a sum, and not to the sum,"
         yield several(words, **{"add": first(Call.right), name: then(_to_each_term)})
-    yield several(
-        "queries or keys are not rotated",
-        cos=lambda call: torch.ones_like(call.x),
-        sin=lambda call: torch.zeros_like(call.x),
-    )
 
 
 def _entries(call: Call) -> float:
     return call.x.numel() / max(call.right().numel(), 1)
 
 
-def _not_loaded(call: Call) -> Any:
+def _not_centered(call: Call) -> Any:
     given = call.named()
-    return call.but(running_mean=0 * given["running_mean"], running_var=0 * given["running_var"] + 1)
+    normed = F.rms_norm(given["input"], given["normalized_shape"], given["weight"], given["eps"])
+    return normed if given["bias"] is None else normed + given["bias"]
+
+
+def _unbiased(call: Call) -> Any:
+    given = call.named()
+    ratio = 1 - 1 / math.prod(given["normalized_shape"])
+    return call.but(weight=given["weight"] * ratio**0.5, eps=given["eps"] * ratio)
 
 
 def _deviation(call: Call, inside: bool) -> Any:
@@ -203,14 +196,7 @@ def _running_variance(momentum: float | None, call: Call) -> Any:
     return result
 
 
-def _other_ids(by: int, call: Call) -> Any:
-    """JAX takes the last row for −1, and for an id that is too large."""
-    ids, rows = call.x + by, call.args[1].shape[0]
-    return call.on(torch.where(ids < 0, ids + rows, ids.clamp(max=rows - 1)))
-
-
-def _other_base(base: float, call: Call) -> Any:
-    only_if(call.args[1] != base)
+def _with_base(base: float, call: Call) -> Any:
     return call.on(call.x, base)
 
 
@@ -239,10 +225,20 @@ def _one_more(call: Call) -> Any:
     return call.function(*(x + 1 if x is scales[0] else x for x in call.args))
 
 
+def _of_all(call: Call) -> Any:
+    return call.x.std(call.option("dim", 1, None), correction=0, keepdim=call.option("keepdim", 3, False))
+
+
+_inside = then(lambda call, _: (call.x**2 + call.args[1]).sqrt())
+
 NORMS_WRITTEN_OUT = (
     *(mistake(f"epsilon is {eps:g}", "add", partial(_other_epsilon, eps)) for eps in EPSILONS),
     mistake("the norm's scale is 1 + weight", "mul", _one_more),
-)
+    mistake("a standard deviation is divided by n, not by n − 1,", "std", _of_all),
+    several("epsilon is added to the variance, not to the standard deviation,",
+            std=first(Call.right), add=_inside),
+    several("epsilon is added to the variance, which is divided by n, not by n − 1,", std=first(_of_all), add=_inside),
+)  # fmt: skip
 
 # Recurrent networks: PyTorch's are fused functions, which are computed step by step (see `plain`)
 
@@ -264,33 +260,12 @@ def _gates() -> Iterator[Mistake]:
     for words, (gate, change) in rows.items():
         other = lambda parts, biases, gate=gate, change=change: {**parts, gate: change(parts[gate], biases[gate])}  # noqa: E731
         yield _cell_mistake(words, "gru" if gate in "rzn" else "lstm", other)
-    outside = lambda parts, _: {**parts, "outside": True}  # noqa: E731
-    yield _cell_mistake("the reset gate stands outside of the tanh in JAX", "gru", outside)
     for cell, gates in (("gru", "rzn"), ("lstm", "ifgo")):
         for order in list(permutations(gates))[1:]:
             words = f"gates in another order: for {', '.join(gates)} JAX takes PyTorch's {', '.join(order)}"
             moved = lambda parts, _, order=order: dict(zip(parts, (parts[gate] for gate in order), strict=True))  # noqa: E731
             yield _cell_mistake(words, cell, moved)
 
-
-def _read_in_reverse(call: Call) -> Any:
-    time = 1 if call.args[-1] else 0  # batch_first
-    outputs, *states = call.on(call.x.flip(time))
-    return outputs.flip(time), *states
-
-
-def _exchange_time_and_batch(call: Call) -> Any:
-    x, states, *rest, batch_first = call.args
-    size, given = x.shape[1 if batch_first else 0], states if isinstance(states, tuple) else (states,)
-    only_if(not any(s.any() for s in given))
-    zeros = tuple(s.new_zeros(s.shape[0], size, s.shape[2]) for s in given)
-    return call.function(x, zeros if isinstance(states, tuple) else zeros[0], *rest, not batch_first)
-
-
-RECURRENT = (
-    mistake("the sequence is read in reverse", "gru lstm", _read_in_reverse),
-    mistake("time and batch are exchanged", "gru lstm", _exchange_time_and_batch),
-)
 
 # 3. Masks, be they applied by masked_fill, by where, or by adding large negative numbers
 
@@ -310,8 +285,6 @@ def _masks() -> Iterator[Mistake]:
         added = lambda scores, hidden, _, weak=weak: scores + weak * hidden  # noqa: E731
         rows.append((f"the mask is too weak: hidden scores are {weak:g}", filled))
         rows.append((f"the mask is too weak: {weak:g} is added to hidden scores", added))
-    zero = lambda scores, hidden, _: scores.masked_fill(hidden, 0)  # noqa: E731
-    rows.append(("hidden scores are 0, which is no mask before a softmax,", zero))
     for words, change in rows:
         yield mistake(words, MASKING, partial(_fill, change))
     for by in (1, -1):
@@ -319,7 +292,7 @@ def _masks() -> Iterator[Mistake]:
         yield mistake(f"the triangular mask is shifted by {by:+d}", "tril triu", shifted)
 
 
-def _fill(change: Callable[[Any, Any, Any], Any], call: Call, keep: bool = False) -> Any:
+def _fill(change: Callable[[Any, Any, Any], Any], call: Call) -> Any:
     """Compute change(scores, what is hidden, the value there) in the place of masked scores."""
     args = (*call.args, *call.options.values())
     if call.name == "masked_fill":
@@ -337,15 +310,8 @@ def _fill(change: Callable[[Any, Any, Any], Any], call: Call, keep: bool = False
             raise NotHereError
         scores, hidden, value = args[1] if mask is args[0] else args[0], mask <= -100, mask.min()
     only_if(scores.any())  # else the mask itself is being made
-    if keep:
-        call.memory["hidden"] = call.memory["hidden"] | hidden if "hidden" in call.memory else hidden
     right = call.right()
     return torch.as_tensor(change(scores, hidden, value)).expand(right.shape).to(right.dtype)
-
-
-def _mask_later(call: Call) -> Any:
-    only_if("hidden" in call.memory)
-    return call.right().masked_fill(call.memory.pop("hidden"), 0.0)
 
 
 def _is_mask(x: Any) -> bool:
@@ -353,11 +319,8 @@ def _is_mask(x: Any) -> bool:
 
 
 def _not_multiplied(call: Call) -> Any:
-    masks = [x for x in call.args if _is_mask(x)]
-    only_if(masks)
-    right = call.right()
-    other = call.args[1] if masks[0] is call.args[0] else call.args[0]
-    return torch.as_tensor(other).expand(right.shape).to(right.dtype)
+    only_if(len(call.args) == 2 and _is_mask(call.args[1]))
+    return _one_operand(1, call)
 
 
 def _count_all(call: Call) -> Any:
@@ -365,16 +328,11 @@ def _count_all(call: Call) -> Any:
     return call.on(torch.ones_like(call.x))
 
 
-_unmasked = partial(_fill, lambda scores, hidden, value: scores, keep=True)
-MASKING_LATE = (
-    several(
-        "the mask is applied after the softmax",
-        masked_fill=_unmasked, where=_unmasked, add=_unmasked, softmax=_mask_later),
+MASKED = (
     several(
         "a length or a position is off by one: a comparison includes its limit on one side",
         le=lambda call: torch.lt(*call.args), lt=lambda call: torch.le(*call.args),
         ge=lambda call: torch.gt(*call.args), gt=lambda call: torch.ge(*call.args)),
-    mistake("a mask of 0 and 1 is not multiplied with", "mul", _not_multiplied),
     mistake("padding is counted in the length by which a sum is divided", "sum", _count_all),
     several("padding is counted: a mean goes over all positions", mul=_not_multiplied, sum=_count_all),
 )  # fmt: skip
@@ -390,12 +348,6 @@ def _ignoring(ignored: int | None, call: Call) -> Any:
     """Ignore another label; without any, the ignored ones count as a class if they are one."""
     only_if(ignored is not None or call.named()["ignore_index"] >= 0)
     return call.but(ignore_index=int(call.args[1].max()) + 1 if ignored is None else ignored)
-
-
-def _smooth_others(call: Call) -> Any:
-    smoothing, size = call.named()["label_smoothing"], call.x.shape[1]
-    only_if(smoothing)
-    return call.but(label_smoothing=smoothing * size / (size - 1))
 
 
 def _remember_sentences(call: Call) -> Any:
@@ -414,28 +366,24 @@ def _by_sentence(call: Call) -> Any:
     return (losses.sum(1) / seen.sum(1)).mean()
 
 
+def _shifted(by: int, call: Call) -> Any:
+    return call.on(call.x, call.args[1].roll(by, -1))
+
+
 LOSSES = (
     mistake("padding is counted: the loss is divided by the number of all labels", LABELLED,
             partial(_summed, lambda call: call.args[1].numel())),
-    several("the loss is the mean over all entries", div=as_it_is,
-            **dict.fromkeys(ANY_LOSS.split(), first(lambda call: call.but(reduction="mean")))),
     mistake("the loss is the sum divided by the size of the batch", ANY_LOSS,
             partial(_summed, lambda call: len(call.x))),
     several("the loss is the mean of the sentences' means", cross_entropy=_by_sentence,
             **dict.fromkeys(("flatten", "reshape", "view"), _remember_sentences)),
     mistake("padding is counted: no label is ignored", LABELLED, partial(_ignoring, None)),
     mistake("label 0 is ignored, as padding", LABELLED, partial(_ignoring, 0)),
-    mistake("the label smoothing goes to the other classes alone", "cross_entropy", _smooth_others),
     mistake("the loss takes probabilities for logits", "cross_entropy", lambda call: call.on(call.x.softmax(1))),
     mistake("the loss takes probabilities for logits", BINARY, lambda call: call.on(call.x.sigmoid())),
+    *(mistake(f"the labels are shifted by {by:+d}", LABELLED, partial(_shifted, by)) for by in (1, -1, 2, -2, 3, -3)),
     mistake("the squared error is halved", "mse_loss", lambda call: call.right() / 2),
 )  # fmt: skip
-
-
-def _shifted_labels() -> Iterator[Mistake]:
-    for by in (1, -1, 2, -2, 3, -3):
-        shifted = partial(lambda by, call: call.on(call.x, call.args[1].roll(by, -1)), by)
-        yield mistake(f"the labels are shifted by {by:+d}", LABELLED, shifted)
 
 
 # 4. Scales: another factor in the place of a number, or of a constant of one element
@@ -475,36 +423,9 @@ def _other_factor(change: Callable[[float], float], call: Call) -> Any:
 # 5. Exchanged: two things in each other's place
 
 
-def _exchanged() -> Iterator[Mistake]:
-    yield mistake("the halves of a GLU are exchanged", "glu", _other_half)
-    yield several("sine and cosine are exchanged", sin=lambda call: call.x.cos(), cos=lambda call: call.x.sin())
-    pairs = "features are rotated in pairs of {}, not in pairs of {},"
-    half, neighbours = "x[i] and x[i + d/2]", "x[2i] and x[2i + 1]"
-    yield several(
-        pairs.format(neighbours, half),
-        chunk=_halves_by_turns, split=_halves_by_turns, __getitem__=_half_by_turns, cat=_interleaved,
-    )  # fmt: skip
-    yield several(
-        pairs.format(half, neighbours),
-        __getitem__=_by_halves,
-        stack=lambda call: torch.stack(call.x, -2) if len(call.x) == 2 else call.right(),
-        repeat_interleave=lambda call: torch.cat((call.x, call.x), -1),
-        view_as_complex=lambda call: call.on(_regrouped(call.x)),
-        view_as_real=lambda call: _regrouped(call.right().transpose(-1, -2)).transpose(-1, -2),
-    )
-    yield mistake("the sines stand before the cosines, not by turns,", "__setitem__", _set_halves)
-    pooled: dict[str, Wrong] = {}
-    for rank, (kind, other) in product("123", (("max", "avg"), ("avg", "max"))):
-        pooled[f"{kind}_pool{rank}d"] = partial(_other_pool, f"{other}_pool{rank}d")
-        adaptive = getattr(F, f"adaptive_{other}_pool{rank}d")
-        pooled[f"adaptive_{kind}_pool{rank}d"] = partial(lambda other, call: other(*call.args), adaptive)
-    yield several("a pool takes the mean for the maximum, or the other way round,", **pooled)
-    yield several("the maximum is taken for a mean", sum=first(_largest), div=as_it_is)
-
-
 def _other_half(call: Call) -> Any:
     axis = call.option("dim", 1, -1)
-    return call.on(torch.cat(call.x.chunk(2, axis)[::-1], axis))
+    return call.on(call.x.roll(call.x.shape[axis] // 2, axis))
 
 
 def _halves_by_turns(call: Call) -> Any:
@@ -519,12 +440,6 @@ def _half_by_turns(call: Call) -> Any:
     return call.x[..., (0 if key.start is None else 1) :: 2]
 
 
-def _by_halves(call: Call) -> Any:
-    key, half = _last_slice(call), call.x.shape[-1] // 2
-    only_if(key.step == 2)
-    return call.x[..., half:] if key.start == 1 else call.x[..., :half]
-
-
 def _last_slice(call: Call) -> slice:
     key = call.args[1]
     last = key[-1] if isinstance(key, tuple) and key and len(call.args) == 2 else None
@@ -537,29 +452,14 @@ def _interleaved(call: Call) -> Any:
     return torch.stack(tuple(call.x), -1).flatten(-2)
 
 
-def _regrouped(x: Any) -> Any:
-    """[…, d/2, 2] of neighbours -> the same of halves."""
-    return x.flatten(-2).unflatten(-1, (2, -1)).transpose(-1, -2).contiguous()
+EXCHANGED = (
+    mistake("the halves of a GLU are exchanged", "glu", _other_half),
+    several("sine and cosine are exchanged", sin=lambda call: call.x.cos(), cos=lambda call: call.x.sin()),
+    several("features are rotated in pairs of x[2i] and x[2i + 1], not in pairs of x[i] and x[i + d/2],",
+            chunk=_halves_by_turns, split=_halves_by_turns, __getitem__=_half_by_turns, cat=_interleaved),
+)  # fmt: skip
 
-
-def _set_halves(call: Call) -> None:
-    key, half = call.args[1], (call.x.shape[-1] + 1) // 2
-    only_if(isinstance(key, tuple) and isinstance(key[-1], slice) and key[-1].step == 2)
-    place = slice(half, None) if key[-1].start == 1 else slice(None, half)
-    call.x[(*key[:-1], place)] = call.args[2]
-
-
-def _other_pool(other: str, call: Call) -> Any:
-    kernel, stride, padding = call.option("kernel_size", 1, None), call.option("stride", 2, None), 0
-    return getattr(F, other)(call.x, kernel, stride, call.option("padding", 3, padding))
-
-
-def _largest(call: Call) -> Any:
-    only_if(call.x.is_floating_point() and not _is_mask(call.x))
-    return call.x.amax(*call.args[1:], **call.options)
-
-
-# Convolution and pooling
+# Convolution
 
 CONVOLVED = "conv1d conv2d conv3d"
 CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -574,22 +474,8 @@ def _convolve(call: Call, **changes: Any) -> Any:
     return call.function(**{**_convolution(call), **changes})
 
 
-def _not_dilated(call: Call) -> Any:
-    """With the padding that goes with it, where that is a number."""
-    given = _convolution(call)
-    paddings, dilations = (x if isinstance(x, tuple) else (x,) for x in (given["padding"], given["dilation"]))
-    less = tuple(p // d for p, d in zip(paddings, dilations, strict=True))
-    return _convolve(call, dilation=1, padding=less)
-
-
 def _flip_kernel(axes: tuple[int, ...], call: Call) -> Any:
     return call.on(call.x, call.args[1].flip(axes))
-
-
-def _pad_both(call: Call) -> Any:
-    before, after, *rest = call.args[1]
-    only_if(abs(before - after) > 1)
-    return call.on(call.x, ((before + after) // 2, (before + after + 1) // 2, *rest))
 
 
 def _cut_otherwise(call: Call) -> Any:
@@ -602,24 +488,13 @@ def _cut_otherwise(call: Call) -> Any:
 
 def _same(call: Call) -> Any:
     given = _convolution(call)
-    x = _pad_same(call.x, given["weight"].shape[2:], given["stride"], given["dilation"], 0.0)
-    return _convolve(call, input=x, padding=0)
-
-
-def _same_pool(call: Call) -> Any:
-    given = call.named()
-    only_if("kernel_size" in given)
-    stride, value = given["stride"] or given["kernel_size"], -math.inf if "max" in call.name else 0.0
-    return call.but(input=_pad_same(call.x, given["kernel_size"], stride, given.get("dilation", 1), value), padding=0)
-
-
-def _pad_same(x: Any, kernel: Any, stride: Any, dilation: Any, value: float) -> Any:
     pads: list[int] = []
-    for axis in range(2, x.ndim):
-        k, s, d = (n[axis - 2] if isinstance(n, tuple | list | torch.Size) else n for n in (kernel, stride, dilation))
-        total = max((-(-x.shape[axis] // s) - 1) * s + (k - 1) * d + 1 - x.shape[axis], 0)
+    for axis in range(2, call.x.ndim):
+        stride, dilation = (n[axis - 2] if isinstance(n, tuple) else n for n in (given["stride"], given["dilation"]))
+        size, kernel = call.x.shape[axis], given["weight"].shape[axis]
+        total = max((-(-size // stride) - 1) * stride + (kernel - 1) * dilation + 1 - size, 0)
         pads = [total // 2, total - total // 2, *pads]
-    return F.pad(x, pads, value=value)
+    return _convolve(call, input=F.pad(call.x, pads), padding=0)
 
 
 CONVOLUTIONS = (
@@ -631,45 +506,8 @@ CONVOLUTIONS = (
     mistake("the kernel is flipped along its last two axes", f"{CONVOLVED} conv_transpose1d conv_transpose2d",
             partial(_flip_kernel, (-2, -1))),
     mistake("height and width of the kernel are exchanged", "conv2d", lambda call: call.on(call.x, call.args[1].mT)),
-    mistake("the dilation is forgotten", "conv1d conv2d", _not_dilated),
-    mistake("the padding is on both sides", "pad", _pad_both),
     mistake("the other end is cut off", "__getitem__", _cut_otherwise),
-    mistake("the pooling is SAME: it adds more at the end than at the beginning,", POOLS, _same_pool),
 )  # fmt: skip
-
-
-# Elements: one for all, all for one
-
-
-def _elements() -> Iterator[Mistake]:
-    rows: dict[str, Callable[[Any, int], Any]] = {
-        "the first element along an axis is taken": lambda x, axis: x.select(axis, 0),
-        "the last element along an axis is taken": lambda x, axis: x.select(axis, -1),
-        "the mean along an axis is taken": lambda x, axis: x.mean(axis),
-        "the maximum along an axis is taken": lambda x, axis: x.amax(axis),
-    }
-    for words, take in rows.items():
-        yield mistake(words, "__getitem__", partial(_other_element, take))
-        yield mistake(words, "mean amax max", partial(_other_reduction, take))
-
-
-def _other_element(take: Callable[[Any, int], Any], call: Call) -> Any:
-    key = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
-    places = [i for i, part in enumerate(key) if isinstance(part, int)]
-    only_if(len(places) == 1 and all(isinstance(part, int | slice) for part in key))
-    (axis,) = places
-    return take(call.x[(*key[:axis], slice(None), *key[axis + 1 :])], axis)
-
-
-def _other_reduction(take: Callable[[Any, int], Any], call: Call) -> Any:
-    axes = call.option("dim", 1, None)
-    axes = sorted((axes if isinstance(axes, tuple | list) else [axes]), reverse=True)
-    only_if(isinstance(axes[0], int) and (axes[0] < 0) == (axes[-1] < 0))
-    x = call.x
-    for axis in axes if axes[0] >= 0 else axes[::-1]:
-        x = take(x, axis)
-    right = call.right()
-    return x.reshape(right.shape) if isinstance(right, torch.Tensor) else type(right)((x, right[1]))
 
 
 # 6. Permuted: parts, heads and axes in another order
@@ -681,7 +519,8 @@ def _permuted() -> Iterator[Mistake]:
     for count in (2, 3, 4):
         for order in list(permutations(range(count)))[1:]:
             text = ", ".join(map(str, order))
-            parts, joined = partial(_parts_in_order, order), partial(_joined_in_order, order)
+            parts = partial(lambda order, call: _in_order(order, call.right()), order)
+            joined = partial(lambda order, call: call.on(_in_order(order, call.x)), order)
             yield mistake(f"the {count} parts are taken in the order {text}", "chunk split unbind tensor_split", parts)
             yield mistake(f"the {count} parts are put together in the order {text}", "cat stack concat", joined)
     rows: list[tuple[str, str, Wrong]] = [
@@ -694,8 +533,7 @@ def _permuted() -> Iterator[Mistake]:
     words = "the parts are split head by head: those of one head stand side by side"
     rows += [(words, "chunk split", partial(_by_heads, heads)) for heads in (2, 4, 8, 12, 16)]
     rows += [
-        ("the channels come last when axes are flattened", SHAPING, partial(_flattened, (1, 2, 0))),
-        ("height and width are exchanged when axes are flattened", SHAPING, partial(_flattened, (0, 2, 1))),
+        ("the channels come last when axes are flattened", SHAPING, _flattened),
         ("an axis is reshaped, not transposed,", "transpose permute mT t swapaxes",
          lambda call: call.x.reshape(call.right().shape)),
         ("the heads of keys and values are repeated as a whole, not each in turn,", "repeat_interleave", _tiled),
@@ -712,15 +550,9 @@ def _by_heads(heads: int, call: Call) -> Any:
     return call.x.unflatten(-1, (heads, len(parts), -1)).movedim(-2, 0).flatten(-2)
 
 
-def _parts_in_order(order: tuple[int, ...], call: Call) -> Any:
-    right = call.right()
-    only_if(len(right) == len(order))
-    return tuple(right[i] for i in order)
-
-
-def _joined_in_order(order: tuple[int, ...], call: Call) -> Any:
-    only_if(len(call.x) == len(order))
-    return call.on(tuple(call.x[i] for i in order))
+def _in_order(order: tuple[int, ...], parts: Sequence[Any]) -> Any:
+    only_if(len(parts) == len(order))
+    return tuple(parts[i] for i in order)
 
 
 def _split_otherwise(order: tuple[int, ...], call: Call) -> Any:
@@ -738,10 +570,10 @@ def _merged_otherwise(call: Call) -> Any:
     return call.x.transpose(-1, -2).reshape(right.shape)
 
 
-def _flattened(order: tuple[int, ...], call: Call) -> Any:
+def _flattened(call: Call) -> Any:
     right = call.right()
-    only_if(call.x.ndim == len(order) + 1 and right.ndim < call.x.ndim)
-    return call.x.permute(0, *(axis + 1 for axis in order)).reshape(right.shape)
+    only_if(call.x.ndim == 4 and right.ndim < 4)
+    return call.x.permute(0, 2, 3, 1).reshape(right.shape)
 
 
 def _tiled(call: Call) -> Any:
@@ -764,3 +596,18 @@ def _one_operand(missing: int, call: Call, times: int = 1) -> Any:
     right, other = call.right(), call.args[1 - missing]
     only_if(len(call.args) == 2 and isinstance(other, torch.Tensor) and other.is_floating_point())
     return times * other.expand(right.shape)
+
+
+# Residual sums: x + sublayer(norm(x))
+
+
+def _residual(words: str, norm: Wrong, add: Callable[[Call, Call], Any]) -> Mistake:
+    return several(words, layer_norm=first(norm), rms_norm=first(norm), add=beside(add))
+
+
+RESIDUALS = (
+    _residual("the residual is taken after the norm, not before it,",
+              Call.right, lambda call, norm: call.on(norm.right())),
+    _residual("the norms stand after the residual sums (post-norm), not before the sublayers,",
+              lambda call: call.x, lambda call, norm: norm.on(call.right())),
+)  # fmt: skip

@@ -1,5 +1,6 @@
 """PyTorch's fused functions step by step, so that a mistake can be planted in any of their steps."""
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -35,34 +36,25 @@ def scaled_dot_product_attention(
     return _attend(query, key, value, masks, scale, is_causal)[0]
 
 
-def multi_head_attention_forward(
-    query: Any, key: Any, value: Any, embed_dim_to_check: int, num_heads: int, in_proj_weight: Any,
-    in_proj_bias: Any, bias_k: Any, bias_v: Any, add_zero_attn: bool, dropout_p: float, out_proj_weight: Any,
-    out_proj_bias: Any, training: bool = True, key_padding_mask: Any = None, need_weights: bool = True,
-    attn_mask: Any = None, use_separate_proj_weight: bool = False, q_proj_weight: Any = None, k_proj_weight: Any = None,
-    v_proj_weight: Any = None, static_k: Any = None, static_v: Any = None, average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> Any:  # fmt: skip
+def multi_head_attention_forward(*args: Any, **options: Any) -> Any:
     """Attend as `torch.nn.functional.multi_head_attention_forward`, without its rarest options."""
-    if query.ndim == 2:
-        query, key, value = (x.unsqueeze(1) for x in (query, key, value))
-        result = multi_head_attention_forward(
-            *(query, key, value, embed_dim_to_check, num_heads, in_proj_weight, in_proj_bias, bias_k, bias_v),
-            *(add_zero_attn, dropout_p, out_proj_weight, out_proj_bias, training, key_padding_mask, need_weights),
-            *(attn_mask, use_separate_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight, static_k, static_v),
-            average_attn_weights,
-        )
-        return tuple(x if x is None else x.squeeze(1 - i) for i, x in enumerate(result))
-    matrices = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else in_proj_weight.chunk(3)
-    biases = (None, None, None) if in_proj_bias is None else in_proj_bias.chunk(3)
-    projected = [F.linear(*each) for each in zip((query, key, value), matrices, biases, strict=True)]
-    q, k, v = (x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3) for x in projected)  # [B, H, T, D]
-    masks = [] if key_padding_mask is None else [key_padding_mask[..., None, None, :]]
-    if attn_mask is not None:
-        masks.append(attn_mask if attn_mask.ndim == 2 else attn_mask.unflatten(0, (-1, num_heads)))
+    bound = inspect.signature(F.multi_head_attention_forward).bind(*args, **options)
+    bound.apply_defaults()
+    given = bound.arguments
+    bias, heads = given["in_proj_bias"], given["num_heads"]
+    apart = [given[f"{part}_proj_weight"] for part in "qkv"]
+    matrices = apart if given["use_separate_proj_weight"] else given["in_proj_weight"].chunk(3)
+    biases = [None] * 3 if bias is None else bias.chunk(3)
+    projected = [F.linear(given[x], w, b) for x, w, b in zip(("query", "key", "value"), matrices, biases, strict=True)]
+    q, k, v = (x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for x in projected)  # [B, H, T, D]
+    hidden, mask = given["key_padding_mask"], given["attn_mask"]
+    masks = [] if hidden is None else [hidden[..., None, None, :]]
+    if mask is not None:
+        masks.append(mask if mask.ndim == 2 else mask.unflatten(0, (-1, heads)))
     result, weights = _attend(q, k, v, masks, None)
-    result = F.linear(result.permute(2, 0, 1, 3).flatten(-2), out_proj_weight, out_proj_bias)
-    return result, (weights.mean(1) if average_attn_weights else weights) if need_weights else None
+    result = F.linear(result.permute(2, 0, 1, 3).flatten(-2), given["out_proj_weight"], given["out_proj_bias"])
+    weights = weights.mean(1) if given["average_attn_weights"] else weights
+    return result, weights if given["need_weights"] else None
 
 
 def step_cell(
@@ -84,8 +76,7 @@ def step_cell(
         return o.sigmoid() * c[None].tanh()[0], c  # of another shape, so that a mistake may be in this tanh alone
     r, z = (torch.sigmoid(a + b) for a, b in (parts["r"], parts["z"]))
     a, b = parts["n"]
-    n = r * torch.tanh(a + b) if "outside" in parts else torch.tanh(a + r * b)
-    return ((1 - z) * n + z * state[0],)
+    return ((1 - z) * torch.tanh(a + r * b) + z * state[0],)
 
 
 def run_cell(name: str, x: Any, state: Any, w_ih: Any, w_hh: Any, *biases: Any, change: Any = None) -> Any:
@@ -115,9 +106,10 @@ def run_layers(
     return x.transpose(0, 1) if batch_first else x, *(torch.stack(states) for states in zip(*last, strict=True))
 
 
-def is_packed(name: str, args: Any) -> bool:
-    """Whether a layer gets a packed sequence, which is not computed step by step here."""
-    return name in ("lstm", "gru") and isinstance(args[3], tuple | list)
+def is_plain(name: str, args: Any) -> bool:
+    """Whether a call is computed step by step here: not for packed sequences, nor for attention without a batch."""
+    packed = name in ("lstm", "gru") and isinstance(args[3], tuple | list)
+    return name in PLAIN and not packed and not (name.startswith("multi") and args[0].ndim == 2)
 
 
 PLAIN: dict[str, Callable[..., Any]] = {

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from parity_tests.your_port.cause.plain import PLAIN, is_packed
+from parity_tests.your_port.cause.plain import PLAIN, is_plain
 from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.place.pairing import kind_of
 
@@ -49,8 +49,6 @@ class Call:
     """What the wrong functions of one run remember."""
     facts: dict[str, str] = field(default_factory=dict)
     """What the words of the mistake need."""
-    kind: str = ""
-    """The kind of the submodule in which it is called."""
 
     @property
     def name(self) -> str:
@@ -119,8 +117,8 @@ class Planted(TorchFunctionMode):
         if in_place := name.endswith("_") and not name.startswith("_") and hasattr(torch.Tensor, name[:-1]):
             name, function = name[:-1], getattr(torch.Tensor, name[:-1])
         path, inside = self._frames[-1], self._inside(self._frames[-1])
-        call = Call(function, args, kwargs or {}, self.memory, self.facts, kind_of(inside or ""))
-        site = (call.kind, name, tuple(getattr(call.x, "shape", ())), self._counts[path, name])
+        call = Call(function, args, kwargs or {}, self.memory, self.facts)
+        site = (kind_of(inside or ""), name, tuple(getattr(call.x, "shape", ())), self._counts[path, name])
         self._counts[path, name] += 1
         if inside is not None:
             self.sites[site] = None
@@ -143,7 +141,7 @@ class Planted(TorchFunctionMode):
                 return result
             except NotHereError:
                 pass
-        if call.name not in PLAIN or is_packed(call.name, call.args):
+        if not is_plain(call.name, call.args):
             return call.right()
         with self:
             return PLAIN[call.name](*call.args, **call.options)
@@ -207,7 +205,7 @@ def planted(mistake: Mistake, site: Site = (), within: str = "") -> Hypothesis:
     return Hypothesis(mistake.words + (f", in {where}" if where else ""), wrong, facts)
 
 
-Change = Callable[[dict[str, Any]], Mapping[str, Any]]
+Change = Callable[[Weights], Weights]
 """Tensors by name -> those that change."""
 
 
@@ -242,14 +240,13 @@ def passing(words: str, inputs: Change | None = None, results: Change | None = N
 
 
 def replaced(words: str, parts: Sequence[str], function: Callable[..., Any]) -> Hypothesis:
-    """Compute function(part, *its arguments) in the place of some submodules."""
+    """Compute a function in the place of some submodules."""
 
     def wrong(program: Program, places: Places) -> Program:
         def run(module: Any, inputs: Any) -> Any:
             with ExitStack() as hooks:
                 for part in (module.get_submodule(join(place, path)) for place in places for path in parts):
-                    other = lambda part, args, _: function(part, *args)  # noqa: E731
-                    hooks.callback(part.register_forward_hook(other).remove)
+                    hooks.callback(part.register_forward_hook(lambda _, args, __: function(*args)).remove)
                 return program(module, inputs)
 
         return run
@@ -257,47 +254,32 @@ def replaced(words: str, parts: Sequence[str], function: Callable[..., Any]) -> 
     return Hypothesis(words, wrong)
 
 
-def weighted(words: str, change: Callable[[Weights], Weights]) -> Hypothesis:
+class _Whole(torch.nn.Module):
+    """A program that calls a module, as a module."""
+
+    def __init__(self, program: Program, module: Any) -> None:
+        super().__init__()
+        self.program, self.module = program, module
+
+    def forward(self, inputs: Any) -> Any:
+        return self.program(self.module, inputs)
+
+
+def weighted(words: str, change: Change) -> Hypothesis:
     """Compute with other weights, made of the right ones: a gradient still reaches these."""
 
     def wrong(program: Program, places: Places) -> Program:
         def run(module: Any, inputs: Any) -> Any:
-            with ExitStack() as kept:
-                parts = [module.get_submodule(place) for place in places]
-                changes = [change(dict(part.named_parameters())) for part in parts]
-                found = [
-                    (owner, leaf, value.view_as(value))  # a plain tensor, whose gradient reaches the right weight
-                    for part, changed in zip(parts, changes, strict=True)
-                    for name, value in changed.items()
-                    for owner, leaf in _owners(module, part.get_parameter(name))
-                ]
-                for owner, leaf, value in found:
-                    _set(owner, leaf, value, kept)
-                return program(module, inputs)
+            weights = {
+                join(join("module", place), name): value
+                for place in places
+                for name, value in change(dict(module.get_submodule(place).named_parameters())).items()
+            }
+            return torch.func.functional_call(_Whole(program, module), weights, (inputs,))
 
         return run
 
     return Hypothesis(words, wrong)
-
-
-def _owners(module: torch.nn.Module, weight: torch.Tensor) -> list[tuple[torch.nn.Module, str]]:
-    """The modules that have a weight, with its name there: a tied one has several."""
-    parts = list(module.modules())
-    return [(part, name) for part in parts for name, x in part.named_parameters(recurse=False) if x is weight]
-
-
-def _set(owner: torch.nn.Module, leaf: str, value: torch.Tensor, kept: ExitStack) -> None:
-    """Put a tensor in the place of a parameter until `kept` closes; then all are as before, in their order."""
-    before = dict(owner.named_parameters(recurse=False))
-
-    def restore() -> None:
-        for name, x in before.items():
-            delattr(owner, name)
-            setattr(owner, name, x)
-
-    kept.callback(restore)
-    delattr(owner, leaf)
-    setattr(owner, leaf, value)
 
 
 def join(place: str, path: str) -> str:

@@ -3,9 +3,8 @@
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,13 +48,8 @@ class Subject:
     def run(self, hypothesis: Hypothesis | None = None) -> Any:
         """Compute the results, with a mistake; leave the module as it was."""
         program = self.program if hypothesis is None else hypothesis.wrong(self.program, self.places)
-        statistics = [] if self.root is None else [(x, x.clone()) for n, x in self.root.named_buffers()]
-        with torch.no_grad():
-            try:
-                return program(self.root, copied(self.given))
-            finally:
-                for buffer, before in statistics:  # a training step changes them
-                    buffer.copy_(before)
+        with torch.no_grad(), _restoring(self.root):
+            return program(self.root, copied(self.given))
 
     def fits(self, hypothesis: Hypothesis | None = None) -> bool:
         """Whether the results are JAX's; a mistake with which PyTorch cannot run explains nothing."""
@@ -113,20 +107,26 @@ def _capture(search: "Search") -> Captured:
         found.module, found.inputs, found.options = module, copied(inputs), options
         with ExitStack() as hooks:
             for path, part in [] if module is None else module.named_modules():
-                note = partial(
-                    lambda path, part, args, kwargs: found.calls[path].append((part, *copied((args, kwargs)))), path
-                )
+                note = lambda part, *given, path=path: found.calls[path].append((part, *copied(given)))  # noqa: E731
                 hooks.callback(part.register_forward_pre_hook(note, with_kwargs=True).remove)
-            buffers = [] if module is None else [(x, x.clone()) for x in module.buffers()]
-            results = copied(plain(side.call(module, inputs, options)))
-            for buffer, before in buffers:  # a training step changes them
-                buffer.copy_(before)
-            return results
+            with _restoring(module):
+                return copied(plain(side.call(module, inputs, options)))
 
     case = replace(search.case, torch=replace(side, call=call))
     with torch.no_grad():
         run_torch(case, search.variant, search.numbers, "float64")
     return found
+
+
+@contextmanager
+def _restoring(module: torch.nn.Module | None) -> Iterator[None]:
+    """Put buffers back: a training step changes them."""
+    buffers = [] if module is None else [(x, x.clone()) for x in module.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, before in buffers:
+            buffer.copy_(before)
 
 
 def copied(tree: Any) -> Any:
