@@ -41,7 +41,7 @@ class Report:
 
     @property
     def agrees(self) -> bool:
-        """Whether every tensor stays within its bound, and every weight of PyTorch has a place."""
+        """Whether every tensor stays within its bound."""
         return not self.failed
 
     def __str__(self) -> str:

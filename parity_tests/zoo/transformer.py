@@ -255,7 +255,7 @@ BERT = Port(
         Bug("PyTorch's epsilon, not BERT's", "layer.?.attention_norm", "epsilon is 1e-05", "x-transformers #37"),
         Bug("GELU by tanh", "layer.?", "tanh", "tinygrad #16162"),
         Bug("elu for gelu", "layer.?", "ELU", "transformers #9054"),
-        Bug("pre-norm", "layer.?", "pre-norm|norm", "tracel-ai/models #30"),
+        Bug("pre-norm", "layer.?", "pre-norm", "tracel-ai/models #30"),
     ),
 )
 

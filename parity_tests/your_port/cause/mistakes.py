@@ -1,8 +1,9 @@
 """The known mistakes of moving a model, as wrong versions of the functions that PyTorch calls: a table.
 
-A row says what JAX does, which functions it concerns, and what stands in their place. Seven generators make mistakes of
-rows (option, replace, drop an operand, scale, permute, mask, exchange); those that need more than a row are written out
-below them. To add a mistake, add a row. What is wrong with weights, inputs or results stands in `hypotheses`.
+A row says what JAX does, which functions it concerns, and what stands in their place. Generators make mistakes of
+rows (option, replace, drop an operand, scale, permute, mask); those that need more than a row are written out beside
+them. `mistakes` lists all. To add a mistake, add a row. What is wrong with weights, inputs or results stands in
+`hypotheses`, what is wrong in a training in `training/settings` and `training/causes`.
 """
 
 import math
@@ -125,7 +126,8 @@ def _replaced() -> Iterator[Mistake]:
         for name in ACTIVATED.split():
             yield mistake(f"{name} is {words}", name, partial(lambda function, call: function(call.x), function))
     rows: tuple[tuple[str, str, Wrong], ...] = (
-        ("the norm is missing", f"{NORMS} normalize", lambda call: call.x),
+        ("the norm is missing", NORMS, lambda call: call.x),
+        ("vectors are not normalised", "normalize", lambda call: call.x),
         ("the mean is not subtracted in the norm", "layer_norm", _not_centered),
         ("the norm's variance is divided by n − 1", "layer_norm", _unbiased),
         ("a reversal is missing", "flip", lambda call: call.x),
