@@ -164,6 +164,5 @@ def test_bad_input(path, monkeypatch, tmp_path):
         raise CorpusError("it cannot be downloaded, or name its folder with --mirror")
 
     monkeypatch.setattr(download, "_download", no_network)
-    monkeypatch.setattr(download, "_cache", lambda: tmp_path)
     with pytest.raises(CorpusError, match=r"it cannot be downloaded\. Or give another corpus: .*path='embedded'"):
         read_data_nmt()
