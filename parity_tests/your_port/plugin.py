@@ -8,6 +8,7 @@ out.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,8 @@ def parity(record_property: Callable[[str, object], None]) -> Callable[..., None
 
     A failure names the first tensor that differs, and why.
     """
-    from parity_tests.your_port.measure.comparison import compare_case
+    from parity_tests.your_port.measure.case import name_of_draw
+    from parity_tests.your_port.measure.comparison import DRAWS, compare_case
     from parity_tests.your_port.measure.tables import summarize
     from parity_tests.your_port.place.bisect import find_divergence
     from parity_tests.your_port.report import Report
@@ -46,7 +48,9 @@ def parity(record_property: Callable[[str, object], None]) -> Callable[..., None
             return
         lines: list[Any] = [found]
         if not isinstance(found, Report):
-            lines = [*filter(None, [find_divergence(found, dtype=failed[0].dtype)]), *failed[:SHOWN]]
+            drawn = {name_of_draw(v.name, draw): v for v in found.variants for draw in range(DRAWS)}
+            variant = replace(drawn[failed[0].variant], name=failed[0].variant)
+            lines = [*filter(None, [find_divergence(found, variant, failed[0].dtype)]), *failed[:SHOWN]]
             lines += [f"… and {len(failed) - SHOWN} more"] if len(failed) > SHOWN else []
         pytest.fail("\n".join(map(str, lines)), pytrace=False)
 

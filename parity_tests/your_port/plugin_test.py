@@ -5,14 +5,18 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from flax import nnx
 
-from parity_tests import Case, Variant, jax_function, torch_function
+from parity_tests import Case, JaxSide, Variant, jax_function, torch_function, torch_module
+from parity_tests.your_port.measure.numbers import make_numbers
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (ROOT / "docs/parity.md").read_text("utf-8"), re.DOTALL))
@@ -75,3 +79,29 @@ def test_a_failure_begins_with_what_matters(parity: Callable[..., None]) -> None
     assert lines[0].startswith("parts | random | float64: the forward pass differs at 0")
     assert lines[-1] == "… and 6 more"
     assert len(lines) < 10
+
+
+def test_a_failure_is_explained_by_the_variant_that_failed(parity: Callable[..., None]) -> None:
+    """In float32 the median of the draws decides, so that one bad draw of another variant explains nothing."""
+
+    class Scale(torch.nn.Module):
+        def __init__(self, bad_weights: tuple[float, ...]) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.weight
+
+    def jax_scale(weights: Any, inputs: Any, options: Any) -> Any:
+        bad = options["bad_weights"] == () or jnp.all(weights["weight"] == jnp.asarray(options["bad_weights"]))
+        return inputs["x"] * weights["weight"] + jnp.where(bad, 1e-3, 0.0).astype(inputs["x"].dtype)
+
+    torch_side = torch_module(lambda options, inputs: Scale(**options))
+    right = Variant("right", {"x": np.arange(3.0)}, {"bad_weights": ()})
+    case = Case("scale", (right,), torch_side, JaxSide(jax_scale))
+    first_draw = make_numbers(case, right, "float32").weights["weight"]
+    wrong = Variant("wrong", {"x": np.arange(3.0)}, {"bad_weights": ()})
+    case = replace(case, variants=(replace(right, options={"bad_weights": tuple(first_draw)}), wrong))
+    with pytest.raises(pytest.fail.Exception) as failure:
+        parity(case, "float32")
+    assert str(failure.value).startswith("scale | wrong | float32: the forward pass differs at ")
