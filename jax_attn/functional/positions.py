@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 
 def sinusoidal_positions(
-    length: int, num_features: int, dtype: DTypeLike = jnp.float32
+    length: int, num_features: int, dtype: DTypeLike = jnp.float32, *, interleaved: bool = True
 ) -> Float[Array, "{length} {num_features}"]:
     r"""Encode positions as sines and cosines of geometrically falling frequencies (Vaswani et al., 2017).
 
@@ -17,6 +17,7 @@ def sinusoidal_positions(
     Args:
         length: T, the number of positions.
         num_features: D; an odd one ends with a sine.
+        interleaved: False puts all sines in the first half and all cosines in the second, as Marian does.
 
     Returns:
         `[T, D]`, computed in float64 on the host: a float32 angle of 5000 is off by 2e-4.
@@ -28,5 +29,6 @@ def sinusoidal_positions(
         raise ValueError(f"length and num_features must be at least 0 and 1; got {length} and {num_features}")
     frequencies = 10000.0 ** (-np.arange(0, num_features, 2) / num_features)
     angles = np.arange(length)[:, None] * frequencies  # [T, ceil(D / 2)]
-    pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1)  # [T, ceil(D / 2), 2]
+    # [T, ceil(D / 2), 2], or [T, 2, ceil(D / 2)]
+    pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1 if interleaved else 1)
     return jnp.asarray(pairs.reshape(length, 2 * frequencies.size)[:, :num_features], dtype)

@@ -298,8 +298,8 @@ class Seq2SeqAttentionDecoder(nn.Module):
             )
         return tuple(final)
 
-    def initial_state(self, memory: DecoderMemory) -> DecoderState:
-        """Return the state before the first token."""
+    def initial_state(self, memory: DecoderMemory, max_len: int | None = None) -> DecoderState:
+        """Return the state before the first token, which has one size for any number of tokens."""
         carries = tuple(
             tuple(part[:, layer] for part in memory.initial) if self.cell == "lstm" else memory.initial[0][:, layer]
             for layer in range(self.num_layers)

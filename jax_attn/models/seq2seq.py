@@ -1,7 +1,7 @@
 """Encoder and decoder as one model."""
 
 from dataclasses import field
-from typing import NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -9,19 +9,11 @@ from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from jax_attn.functional.losses import projected_cross_entropy
-from jax_attn.models.rnn_decoder import DecoderKeepMasks, DecoderMemory, DecoderState
-from jax_attn.models.rnn_encoder import EncoderKeepMasks, EncoderOutput
-
-
-class KeepMasks(NamedTuple):
-    """The entries that dropout keeps in the whole model. Every mask leads with the batch."""
-
-    encoder: EncoderKeepMasks = EncoderKeepMasks()
-    decoder: DecoderKeepMasks = DecoderKeepMasks()
+from jax_attn.models.interface import KeepMasks
 
 
 class EncoderDecoder(nn.Module):
-    """A translation model: any encoder and any decoder whose interfaces fit.
+    """A translation model: any encoder and any decoder with the methods of `jax_attn.models.interface`.
 
         params = model.init(key, sources, targets, source_lens)
         logits, weights = model.apply(params, sources, targets, source_lens)              # teacher forcing
@@ -31,9 +23,8 @@ class EncoderDecoder(nn.Module):
         log_probs, state, weights = model.apply(params, tokens, state, memory, method="step")
 
     Args:
-        encoder: called with (sources, source_lens).
-        decoder: a module with `prepare`, `initial_state`, `step`, `features`, `output_layer`, and a call for teacher
-            forcing.
+        encoder: an `Encoder`.
+        decoder: a `Decoder`, with a call for teacher forcing.
         share_embedding: the encoder reads the decoder's embedding and has none of its own. Both need one vocabulary and
             `embed_size`. With the decoder's `tie_embeddings` one matrix serves three times (Press & Wolf, 2017).
     """
@@ -71,10 +62,10 @@ class EncoderDecoder(nn.Module):
         source_lens: Int[Array, "batch"] | None = None,
         *,
         deterministic: bool = True,
-        keep_masks: EncoderKeepMasks | None = None,
-    ) -> DecoderMemory:
+        keep_masks: Any = None,
+    ) -> Any:
         """Encode the sources, `[B, S]` ids and `[B]` lengths, to the decoder's memory."""
-        encoded: EncoderOutput = self.encoder(
+        encoded: Any = self.encoder(
             sources,
             source_lens,
             deterministic=deterministic,
@@ -83,13 +74,13 @@ class EncoderDecoder(nn.Module):
         )
         return self.decoder.prepare(encoded, source_lens)
 
-    def initial_state(self, memory: DecoderMemory) -> DecoderState:
-        """Return the decoder's state before the first token."""
-        return self.decoder.initial_state(memory)
+    def initial_state(self, memory: Any, max_len: int | None = None) -> Any:
+        """Return the decoder's state before the first token, with room for `max_len` tokens if it keeps them."""
+        return self.decoder.initial_state(memory, max_len)
 
     def step(
-        self, tokens: Int[Array, "rows"], state: DecoderState, memory: DecoderMemory
-    ) -> tuple[Float[Array, "rows vocab"], DecoderState, Float[Array, "rows source"] | None]:
+        self, tokens: Int[Array, "rows"], state: Any, memory: Any
+    ) -> tuple[Float[Array, "rows vocab"], Any, Float[Array, "rows source"] | None]:
         """Take one step of the decoder, in the form that search calls."""
         return self.decoder.step(tokens, state, memory)
 

@@ -371,6 +371,7 @@ class MultiHeadAttention(Attention):
         num_hiddens: the number of features of all heads together, and of the result.
         num_heads: must divide `num_hiddens`.
         use_bias: whether the four projections have biases.
+        kernel_init: draws the four kernels.
 
     Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/multihead-attention.html
     """
@@ -379,6 +380,7 @@ class MultiHeadAttention(Attention):
     num_heads: int
     dropout: float = 0.0
     use_bias: bool = False
+    kernel_init: nn.initializers.Initializer = field(default=nn.initializers.lecun_normal(), kw_only=True)
 
     def setup(self) -> None:
         if self.num_heads < 1 or self.num_hiddens % self.num_heads:
@@ -387,7 +389,7 @@ class MultiHeadAttention(Attention):
             )
 
         def dense() -> nn.Dense:
-            return nn.Dense(self.num_hiddens, self.use_bias, dtype=self.dtype, param_dtype=self.param_dtype)
+            return nn.Dense(self.num_hiddens, self.use_bias, self.dtype, self.param_dtype, kernel_init=self.kernel_init)
 
         self.W_q, self.W_k, self.W_v, self.W_o = dense(), dense(), dense(), dense()
 

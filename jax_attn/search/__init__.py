@@ -4,6 +4,6 @@ from jax_attn.search.beam import beam_search
 from jax_attn.search.ensemble import ensemble
 from jax_attn.search.greedy import greedy_search
 from jax_attn.search.sampling import sample_search
-from jax_attn.search.step import SearchResult
+from jax_attn.search.step import SearchResult, Stationary
 
-__all__ = ["SearchResult", "beam_search", "ensemble", "greedy_search", "sample_search"]
+__all__ = ["SearchResult", "Stationary", "beam_search", "ensemble", "greedy_search", "sample_search"]

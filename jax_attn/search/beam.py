@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from jax_attn.search.constraints import Constraints, constrain
 from jax_attn.search.inputs import SearchInputs, make_inputs, require_positive
 from jax_attn.search.penalties import LengthNorm, Penalties, make_penalties, penalized
-from jax_attn.search.step import SearchResult, State, Step, make_result
+from jax_attn.search.step import SearchResult, State, Step, make_result, map_state
 from jax_attn.search.top_k import top_k
 
 
@@ -198,7 +198,7 @@ def _keep_best(beam: Beam, candidates: Candidates, eos: int) -> Beam:
     return Beam(
         time=beam.time + 1,
         tokens=tokens,
-        state=jax.tree.map(reorder, candidates.state),
+        state=map_state(reorder, candidates.state),
         finished=_take(beam.finished, origins) | (tokens == eos),
         lengths=_take(candidates.lengths, origins),
         sums=jnp.where(has_nan, jnp.nan, chosen(candidates.sums)),

@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from jax_attn.functional.checks import require_integer
 from jax_attn.search.constraints import Constraints, checked_constraints
-from jax_attn.search.step import Memory, State, Step, StepOutputs, inspect_step
+from jax_attn.search.step import Memory, State, Step, StepOutputs, inspect_step, map_state
 
 
 class SearchInputs(NamedTuple):
@@ -50,7 +50,11 @@ def make_inputs(
     for leaf in jax.tree.leaves(state):
         if jnp.shape(leaf)[:1] != (batch_size,):
             raise ValueError(f"every leaf of the state must be [{batch_size}, ...]; got {list(jnp.shape(leaf))}")
-    state = jax.tree.map(lambda leaf: jnp.repeat(leaf, num_hypotheses, axis=0), state)
+    state = map_state(
+        lambda leaf: jnp.repeat(leaf, num_hypotheses, axis=0),
+        state,
+        stationary=lambda leaf: jnp.repeat(leaf, num_hypotheses, axis=-2),
+    )
     tokens = jnp.full(batch_size * num_hypotheses, bos, jnp.int32)
     outputs = inspect_step(step, tokens, state, memory, bos=bos, eos=constraints.eos)
     constraints = checked_constraints(constraints, max_len, batch_size, outputs.vocab_size)

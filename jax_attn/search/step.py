@@ -14,9 +14,31 @@ Step = Callable[[Array, State, Memory], tuple[Array, State, Array | None]]
 """step(tokens [rows], state, memory) -> (log_probs [rows, N], state, weights [rows, K] or None).
 
 There are B · n rows: n hypotheses for each of B sentences, those of one sentence side by side. Every leaf of the state
-leads with the rows, and search reorders it. The memory has one entry for each sentence. Search passes it on unchanged,
-so that it can be of any type.
+leads with the rows, and search reorders it, unless it is `Stationary`. The memory has one entry for each sentence.
+Search passes it on unchanged, so that it can be of any type.
 """
+
+
+class Stationary(NamedTuple):
+    """A part of the state that search does not reorder, such as a cache which is cheaper to read than to copy.
+
+    The step itself keeps track of which entries belong to a hypothesis, in a leaf that is reordered. The state before
+    the first token has room for one hypothesis of each sentence; search repeats the last axis but one for the others.
+    """
+
+    leaves: Any
+    """Arrays `[batch, ..., slots, features]`."""
+
+
+def map_state(
+    reorder: Callable[[Array], Array], state: State, stationary: Callable[[Array], Array] = lambda leaf: leaf
+) -> State:
+    """Apply `reorder` to the leaves that lead with the rows, and another function to those that are `Stationary`."""
+
+    def apply(part: Any) -> Any:
+        return jax.tree.map(stationary, part) if isinstance(part, Stationary) else reorder(part)
+
+    return jax.tree.map(apply, state, is_leaf=lambda part: isinstance(part, Stationary))
 
 
 class StepOutputs(NamedTuple):

@@ -5,17 +5,28 @@ from torch import Tensor
 
 
 def sinusoidal_positions(
-    length: int, num_features: int, dtype: torch.dtype = torch.float32, *, device: torch.device | None = None
+    length: int,
+    num_features: int,
+    dtype: torch.dtype = torch.float32,
+    *,
+    interleaved: bool = True,
+    device: torch.device | None = None,
 ) -> Tensor:
     """PE[t, 2i] = sin(t / 10000^(2i/D)), PE[t, 2i+1] = cos(t / 10000^(2i/D)).
 
     Shapes: [length, num_features]. With an odd num_features the last column is a sine.
+    interleaved=False: all sines, then all cosines, as in Marian.
     """
     # float64 until the end: the angle grows with t, and a float32 angle of 5000 is already off by 2e-4.
     positions = torch.arange(length, dtype=torch.float64, device=device).unsqueeze(-1)  # [T, 1]
     even = torch.arange(0, num_features, 2, dtype=torch.float64, device=device)  # 2i
     angles = positions / 10000.0 ** (even / num_features)
     table = torch.zeros(length, num_features, dtype=torch.float64, device=device)
-    table[:, 0::2] = torch.sin(angles)
-    table[:, 1::2] = torch.cos(angles[:, : num_features // 2])
+    if interleaved:
+        table[:, 0::2] = torch.sin(angles)
+        table[:, 1::2] = torch.cos(angles[:, : num_features // 2])
+    else:
+        half = angles.shape[1]
+        table[:, :half] = torch.sin(angles)
+        table[:, half:] = torch.cos(angles[:, : num_features // 2])
     return table.to(dtype)

@@ -3,6 +3,7 @@
 from torch_ref.models.rnn_decoder import DecoderKeepMasks, DecoderMemory, DecoderState, Seq2SeqAttentionDecoder
 from torch_ref.models.rnn_encoder import EncoderKeepMasks, EncoderOutput, Seq2SeqEncoder
 from torch_ref.models.seq2seq import EncoderDecoder, KeepMasks
+from torch_ref.models.transformer import TransformerDecoder, TransformerEncoder, TransformerKeepMasks
 
 __all__ = [
     "DecoderKeepMasks",
@@ -14,4 +15,7 @@ __all__ = [
     "KeepMasks",
     "Seq2SeqAttentionDecoder",
     "Seq2SeqEncoder",
+    "TransformerDecoder",
+    "TransformerEncoder",
+    "TransformerKeepMasks",
 ]

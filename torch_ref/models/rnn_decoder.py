@@ -140,7 +140,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
             return DecoderMemory(Memory(None, top, None), tuple(initial))
         return DecoderMemory(self.attention.prepare(outputs, outputs, valid_lens, mask), tuple(initial))
 
-    def initial_state(self, memory: DecoderMemory) -> DecoderState:
+    def initial_state(self, memory: DecoderMemory, max_len: int | None = None) -> DecoderState:
         layers = tuple(part.transpose(0, 1) for part in memory.initial)  # [L, B, H]
         feed = layers[0].new_zeros(layers[0].shape[1], self.output_size) if self.input_feeding else None
         return DecoderState(_unstack(layers), feed)

@@ -1,18 +1,15 @@
 """Encoder and decoder in one. Source: d2l.ai, "The Encoder-Decoder Architecture"."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
-
-from torch_ref.models.rnn_decoder import DecoderKeepMasks, DecoderMemory, DecoderState, Seq2SeqAttentionDecoder
-from torch_ref.models.rnn_encoder import EncoderKeepMasks, Seq2SeqEncoder
 
 
 class KeepMasks(NamedTuple):
     """Explicit dropout in the whole model."""
 
-    encoder: EncoderKeepMasks = EncoderKeepMasks()
-    decoder: DecoderKeepMasks = DecoderKeepMasks()
+    encoder: Any = None
+    decoder: Any = None
 
 
 class EncoderDecoder(nn.Module):
@@ -24,9 +21,7 @@ class EncoderDecoder(nn.Module):
     tying, with the decoder's tie_embeddings).
     """
 
-    def __init__(
-        self, encoder: Seq2SeqEncoder, decoder: Seq2SeqAttentionDecoder, *, share_embedding: bool = False
-    ) -> None:
+    def __init__(self, encoder: Any, decoder: Any, *, share_embedding: bool = False) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
@@ -45,17 +40,13 @@ class EncoderDecoder(nn.Module):
         of_encoder, of_decoder = keep_masks or (None, None)
         return self.decoder(tgt, self.encode(src, src_valid_lens, keep_masks=of_encoder), keep_masks=of_decoder)
 
-    def encode(
-        self, src: Tensor, src_valid_lens: Tensor | None = None, *, keep_masks: EncoderKeepMasks | None = None
-    ) -> DecoderMemory:
+    def encode(self, src: Tensor, src_valid_lens: Tensor | None = None, *, keep_masks: Any = None) -> Any:
         embedding = self.decoder.embedding if self.share_embedding else None
         encoded = self.encoder(src, src_valid_lens, keep_masks=keep_masks, embedding=embedding)
         return self.decoder.prepare(encoded, src_valid_lens)
 
-    def initial_state(self, memory: DecoderMemory) -> DecoderState:
-        return self.decoder.initial_state(memory)
+    def initial_state(self, memory: Any, max_len: int | None = None) -> Any:
+        return self.decoder.initial_state(memory, max_len)
 
-    def step(
-        self, tokens: Tensor, state: DecoderState, memory: DecoderMemory
-    ) -> tuple[Tensor, DecoderState, Tensor | None]:
+    def step(self, tokens: Tensor, state: Any, memory: Any) -> tuple[Tensor, Any, Tensor | None]:
         return self.decoder.step(tokens, state, memory)

@@ -10,10 +10,18 @@ from parity_tests.this_library.cases.functional import FUNCTIONAL_CASES
 from parity_tests.this_library.cases.models import MODEL_CASES
 from parity_tests.this_library.cases.modules import MODULE_CASES
 from parity_tests.this_library.cases.search import SEARCH_CASES
+from parity_tests.this_library.cases.transformer import TRANSFORMER_CASES
 from parity_tests.this_library.cases.twins import TWIN_CASES
 from parity_tests.your_port.measure.case import Case
 
-CASES: tuple[Case, ...] = (*FUNCTIONAL_CASES, *SEARCH_CASES, *MODULE_CASES, *MODEL_CASES, *TWIN_CASES)
+CASES: tuple[Case, ...] = (
+    *FUNCTIONAL_CASES,
+    *SEARCH_CASES,
+    *MODULE_CASES,
+    *MODEL_CASES,
+    *TRANSFORMER_CASES,
+    *TWIN_CASES,
+)
 
 WITHOUT_CASE: dict[str, str] = {
     "SearchResult": "a record: greedy_search and beam_search compare its fields",
@@ -27,6 +35,9 @@ WITHOUT_CASE: dict[str, str] = {
     "show_alignments": "draws, and computes nothing",
     "DecoderKeepMasks": "a record of arguments: Seq2SeqAttentionDecoder is given one",
     "EncoderKeepMasks": "a record of arguments: Seq2SeqEncoder is given one",
+    "Stationary": "a part of a state: TransformerDecoder steps over one, and its step equals teacher forcing",
+    "TransformerState": "the cache of TransformerDecoder, whose steps are compared",
+    "TransformerKeepMasks": "a record of arguments: TransformerEncoder and TransformerDecoder are given one",
     "KeepMasks": "a record of arguments: EncoderDecoder is given one",
 }
 

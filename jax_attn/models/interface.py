@@ -1,0 +1,58 @@
+"""What training and search ask of a translation model, and nothing else.
+
+`EncoderDecoder` has all of it, for any `Encoder` and `Decoder` that fit each other. A new family of models is two
+modules with these methods. Its masks, its memory and its state are its own: nobody else looks into them.
+"""
+
+from typing import Any, NamedTuple, Protocol
+
+from jax import Array
+from jaxtyping import Float, PRNGKeyArray
+
+
+class KeepMasks(NamedTuple):
+    """The entries that dropout keeps in the whole model. Every mask leads with the batch, so that devices can share it.
+
+    None in the place of a half's masks drops nothing there.
+    """
+
+    encoder: Any = None
+    decoder: Any = None
+
+
+class Encoder(Protocol):
+    """Reads the source."""
+
+    def __call__(
+        self, tokens: Array, valid_lens: Array | None = None, *, deterministic: bool = True, keep_masks: Any = None,
+        embedding: Any = None,
+    ) -> Any:  # fmt: skip
+        """Encode ids `[B, S]` of lengths `[B]`; `embedding` is the decoder's, if both share one."""
+
+    def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Any:
+        """Draw the masks of sources of this shape, without parameters."""
+
+
+class Decoder(Protocol):
+    """Reads the target so far, attends to the source, and predicts the next token."""
+
+    def prepare(self, encoded: Any, valid_lens: Array | None = None) -> Any:
+        """Compute the memory once: what all steps share, with one entry for each source."""
+
+    def initial_state(self, memory: Any, max_len: int | None = None) -> Any:
+        """Return the state before the first token, see `jax_attn.search.step.Step`; a cache has room for `max_len`."""
+
+    def step(self, tokens: Array, state: Any, memory: Any) -> tuple[Array, Any, Array | None]:
+        """Read one token of each row: log p of the next `[rows, N]`, the new state, one map of weights `[rows, S]`."""
+
+    def features(
+        self, targets: Array, memory: Any, *, deterministic: bool = True, keep_masks: Any = None,
+        return_weights: bool = True,
+    ) -> tuple[Array, Array | None]:  # fmt: skip
+        """Read the targets `[B, T]`: what the output layer reads `[B, T, H]`, and one map of weights `[B, T, S]`."""
+
+    def output_layer(self) -> tuple[Float[Array, "hidden vocab"], Float[Array, "vocab"]]:
+        """Return the kernel and the bias that make logits of the features."""
+
+    def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...], source_len: int) -> Any:
+        """Draw the masks of targets of this shape, without parameters."""

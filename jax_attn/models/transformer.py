@@ -1,0 +1,522 @@
+"""The Transformer's encoder and decoder (Vaswani et al., 2017). Teacher forcing and search go through the same layers.
+
+`EncoderDecoder` makes one model of the two:
+
+    model = EncoderDecoder(TransformerEncoder(10_000, 128, 256), TransformerDecoder(10_000, 128, 256))
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import field
+from typing import Any, ClassVar, Literal, NamedTuple, get_args
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import DTypeLike
+from jaxtyping import Bool, Float, Int, PRNGKeyArray
+
+from jax_attn.functional.checks import (
+    require_bool,
+    require_ids,
+    require_lengths,
+    require_rate,
+    require_shape,
+    shape_text,
+    wide_dtype,
+)
+from jax_attn.functional.dropout import draw_keep_masks, drop
+from jax_attn.functional.masks import causal_mask, length_mask
+from jax_attn.functional.positions import sinusoidal_positions
+from jax_attn.modules.attention import Memory, MultiHeadAttention
+from jax_attn.modules.feed_forward import FeedForward
+from jax_attn.search.step import Stationary
+
+Norm = Literal["post", "pre"]
+Positions = Literal["interleaved", "halves", "learnt"]
+
+
+class TransformerKeepMasks(NamedTuple):
+    """The entries that the dropout of a stack of layers keeps."""
+
+    embedding: Bool[Array, "batch time feature"] | None = None
+    residual: Bool[Array, "batch layers sublayers time feature"] | None = None
+    """For the result of each sublayer: self-attention, attention to the source (decoder), feed-forward."""
+    hidden: Bool[Array, "batch layers time hidden"] | None = None
+    """For the features between the two layers of the feed-forward network."""
+    self_attention: Bool[Array, "batch layers heads time time"] | None = None
+    """For the attention weights."""
+    cross_attention: Bool[Array, "batch layers heads time source"] | None = None
+
+    def layer(self, number: int) -> "TransformerKeepMasks":
+        """Return the masks of one layer, without that axis."""
+        return TransformerKeepMasks(None, *(None if mask is None else mask[:, number] for mask in self[1:]))
+
+
+KEEP_ALL = TransformerKeepMasks()
+
+
+class TransformerState(NamedTuple):
+    """What a decoding step leaves for the next. Every leaf but the cache leads with batch × beam."""
+
+    time: Int[Array, "rows"]
+    """The number of tokens read, the same in every row."""
+    places: Int[Array, "rows length"]
+    """Which of its sentence's places in the beam each hypothesis had at each time. The keys and values of that time
+    stand there in the cache, so that the cache need not be copied when the beam is reordered."""
+    cache: Stationary
+    """(keys, values) of each layer, each `[batch, heads, length · beam, H / heads]`; time t begins at t · beam."""
+
+
+AttendSelf = Callable[[MultiHeadAttention, Array], tuple[Array, Any]]
+"""(attention of a layer, its queries) -> context, and what else the caller wants to know of the layer."""
+
+
+def make_norm(epsilon: float, dtype: DTypeLike | None, param_dtype: DTypeLike) -> nn.LayerNorm:
+    """Make a layer norm. The fast variance, E[x²] − E[x]², would lose digits of features whose mean is large."""
+    return nn.LayerNorm(epsilon, dtype, param_dtype, use_fast_variance=False)
+
+
+class TransformerLayer(nn.Module):
+    r"""Self-attention, attention to the source in a decoder, and a feed-forward network, each with a residual sum.
+
+    With `norm="post"` (Vaswani et al., 2017) and `norm="pre"` (Xiong et al., 2020), for each of them:
+
+    .. math::
+        \mathrm{post:} \quad x &\leftarrow \mathrm{norm}(x + \mathrm{dropout}(f(x))) \\
+        \mathrm{pre:} \quad x &\leftarrow x + \mathrm{dropout}(f(\mathrm{norm}(x)))
+
+    It is a part of `TransformerEncoder` and `TransformerDecoder`, which explain the arguments.
+    """
+
+    embed_size: int
+    num_hiddens: int
+    num_heads: int
+    reads_source: bool
+    dropout: float
+    dropout_attention: float
+    dropout_hidden: float
+    activation: str
+    norm: Norm
+    norm_epsilon: float
+    use_bias: bool
+    dtype: DTypeLike | None
+    param_dtype: DTypeLike
+
+    def setup(self) -> None:
+        dtypes: Any = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+
+        def attention() -> MultiHeadAttention:
+            size, xavier = self.embed_size, nn.initializers.xavier_uniform()
+            return MultiHeadAttention(
+                size, self.num_heads, self.dropout_attention, self.use_bias, kernel_init=xavier, **dtypes
+            )
+
+        def norm() -> nn.LayerNorm:
+            return make_norm(self.norm_epsilon, **dtypes)
+
+        self.self_attention, self.self_attention_norm = attention(), norm()
+        if self.reads_source:
+            self.cross_attention, self.cross_attention_norm = attention(), norm()
+        self.feed_forward = FeedForward(
+            self.num_hiddens, self.embed_size, self.dropout_hidden,
+            activation=self.activation, use_bias=self.use_bias, **dtypes,
+        )  # fmt: skip
+        self.feed_forward_norm = norm()
+
+    def prepare(self, encoded: Array, valid_lens: Array | None) -> Memory:
+        """Project the encoder's outputs to keys and values, once for all steps."""
+        return self.cross_attention.prepare(encoded, encoded, valid_lens)
+
+    def __call__(
+        self,
+        x: Float[Array, "batch query feature"],
+        attend_self: AttendSelf,
+        memory: Memory | None = None,
+        keep: TransformerKeepMasks = KEEP_ALL,
+        *,
+        return_weights: bool = False,
+    ) -> tuple[Float[Array, "batch query feature"], Any, Float[Array, "batch heads query source"] | None]:
+        """Return the layer's result, the second result of `attend_self`, and the weights on the source."""
+        context, found = attend_self(self.self_attention, self._before(self.self_attention_norm, x))
+        x, weights = self._add(self.self_attention_norm, x, context, keep, 0), None
+        if memory is not None:
+            queries = self._before(self.cross_attention_norm, x)
+            context, weights = self.cross_attention.attend(
+                queries, memory, keep_mask=keep.cross_attention, return_weights=return_weights
+            )
+            x = self._add(self.cross_attention_norm, x, context, keep, 1)
+        result = self.feed_forward(self._before(self.feed_forward_norm, x), keep_mask=keep.hidden)
+        return self._add(self.feed_forward_norm, x, result, keep, -1), found, weights
+
+    def _before(self, norm: nn.LayerNorm, x: Array) -> Array:
+        return norm(x) if self.norm == "pre" else x
+
+    def _add(self, norm: nn.LayerNorm, x: Array, result: Array, keep: TransformerKeepMasks, sublayer: int) -> Array:
+        mask = None if keep.residual is None else keep.residual[:, sublayer]
+        x = x + drop(result, self.dropout, mask)
+        return x if self.norm == "pre" else norm(x)
+
+
+class TransformerStack(nn.Module):
+    """The base class of encoder and decoder: embeddings with positions, and layers.
+
+    Args of both:
+        vocab_size: N.
+        embed_size: features of an embedding and of every layer's result.
+        num_hiddens: features between the two layers of a feed-forward network.
+        num_layers: the number of layers.
+        num_heads: heads of every attention; must divide `embed_size`.
+        dropout: the rate of the embeddings and of each sublayer's result.
+        dropout_attention: the rate of the attention weights.
+        dropout_hidden: the rate of the features between the two layers of a feed-forward network.
+        activation: "relu", "gelu" or "silu", of the feed-forward networks.
+        norm: where a layer is normalised, see `TransformerLayer`. With "pre" the last result is normalised too.
+        norm_epsilon: added to the variance.
+        positions: added to the embeddings; "interleaved" and "halves": see `sinusoidal_positions`; "learnt".
+        max_len: the number of learnt positions.
+        scale_embedding: multiply the embeddings by √embed_size, before the positions are added.
+        use_bias: whether the dense layers have biases.
+        dtype, param_dtype: as in Flax.
+    """
+
+    vocab_size: int
+    embed_size: int
+    num_hiddens: int
+    num_layers: int = 2
+    num_heads: int = 4
+    dropout: float = 0.0
+    dropout_attention: float = field(default=0.0, kw_only=True)
+    dropout_hidden: float = field(default=0.0, kw_only=True)
+    activation: str = field(default="relu", kw_only=True)
+    norm: Norm = field(default="post", kw_only=True)
+    norm_epsilon: float = field(default=1e-5, kw_only=True)
+    positions: Positions = field(default="interleaved", kw_only=True)
+    max_len: int = field(default=512, kw_only=True)
+    scale_embedding: bool = field(default=True, kw_only=True)
+    use_bias: bool = field(default=True, kw_only=True)
+    dtype: DTypeLike | None = field(default=None, kw_only=True)
+    param_dtype: DTypeLike = field(default=jnp.float32, kw_only=True)
+
+    reads_source: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name, choices in {"norm": Norm, "positions": Positions}.items():
+            if getattr(self, name) not in get_args(choices):
+                raise ValueError(f"{name} must be one of {get_args(choices)}; got {getattr(self, name)!r}")
+        if self.num_heads < 1 or self.embed_size % self.num_heads:
+            raise ValueError(
+                f"embed_size must be a multiple of num_heads; got {self.embed_size} for {self.num_heads} heads"
+            )
+        require_rate(dropout=self.dropout, dropout_attention=self.dropout_attention, dropout_hidden=self.dropout_hidden)
+        super().__post_init__()
+
+    def setup(self) -> None:
+        draw = nn.initializers.normal(self.embed_size**-0.5)
+        self.embedding = nn.Embed(self.vocab_size, self.embed_size, self.dtype, self.param_dtype, draw)
+        if self.positions == "learnt":
+            self.position_embedding = nn.Embed(self.max_len, self.embed_size, self.dtype, self.param_dtype, draw)
+        shared = (name for name in TransformerLayer.__dataclass_fields__ if name not in ("parent", "name"))
+        settings = {name: getattr(self, name) for name in shared}
+        self.layers = [TransformerLayer(**settings) for _ in range(self.num_layers)]
+        if self.norm == "pre":
+            self.last_norm = make_norm(self.norm_epsilon, self.dtype, self.param_dtype)
+
+    def first_positions(self, length: int) -> Float[Array, "{length} feature"]:
+        """Return what is added to the embeddings of positions 0 … length − 1; ValueError if fewer are learnt."""
+        if self.positions != "learnt":
+            dtype = self.dtype or self.param_dtype
+            return sinusoidal_positions(length, self.embed_size, dtype, interleaved=self.positions == "interleaved")
+        if length > self.max_len:
+            raise ValueError(f"max_len = {self.max_len} positions are learnt; got {length} tokens")
+        return self.position_embedding(jnp.arange(length))
+
+    def embed(self, embedding: nn.Embed, tokens: Array, positions: Array, keep_mask: Array | None = None) -> Array:
+        """Embed tokens and add their positions, which broadcast to `[batch, time, feature]`."""
+        scale = self.embed_size**0.5 if self.scale_embedding else 1.0
+        return drop(embedding(tokens) * scale + positions, self.dropout, keep_mask)
+
+    def _last(self, x: Array) -> Array:
+        return self.last_norm(x) if self.norm == "pre" else x
+
+    @nn.nowrap
+    def _draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...], source_len: int = 0) -> TransformerKeepMasks:
+        attention = self.dropout_attention
+        cross = attention if self.reads_source else 0.0
+        rates = (self.dropout, self.dropout, self.dropout_hidden, attention, cross)
+        return TransformerKeepMasks(*draw_keep_masks(key, rates, self._keep_mask_shapes(shape, source_len)))
+
+    @nn.nowrap
+    def _keep_mask_shapes(self, shape: tuple[int, ...], source_len: int) -> tuple[tuple[int, ...], ...]:
+        """Return the shape of each of the `TransformerKeepMasks`."""
+        batch, time = shape
+        layers, heads = (batch, self.num_layers), (batch, self.num_layers, self.num_heads)
+        return (
+            (batch, time, self.embed_size),
+            (*layers, 3 if self.reads_source else 2, time, self.embed_size),
+            (*layers, time, self.num_hiddens),
+            (*heads, time, time),
+            (*heads, time, source_len),
+        )
+
+    def _choose_keep_masks(
+        self, given: TransformerKeepMasks | None, deterministic: bool, shape: tuple[int, ...], source_len: int = 0
+    ) -> TransformerKeepMasks:
+        """Check the masks that are given, or draw them from the stream "dropout" unless the call is deterministic."""
+        if given is None:
+            drops = not deterministic and any((self.dropout, self.dropout_attention, self.dropout_hidden))
+            key = self.make_rng("dropout") if drops else None
+            return KEEP_ALL if key is None else self._draw_keep_masks(key, shape, source_len)
+        for mask, expected in zip(given, self._keep_mask_shapes(shape, source_len), strict=True):
+            if mask is not None:
+                require_bool(keep_masks=mask)
+                require_shape(expected, keep_masks=mask)
+        return given
+
+
+class TransformerEncoder(TransformerStack):
+    """Embeddings, positions, and layers of self-attention. `TransformerStack` explains the arguments.
+
+    Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html
+    """
+
+    def __call__(
+        self,
+        tokens: Int[Array, "batch time"],
+        valid_lens: Int[Array, "batch"] | None = None,
+        *,
+        deterministic: bool = True,
+        keep_masks: TransformerKeepMasks | None = None,
+        embedding: nn.Module | None = None,
+    ) -> Float[Array, "batch time feature"]:
+        """Encode `[B, T]` ids to a vector for each.
+
+        Args:
+            tokens, valid_lens: `[B, T]` ids and `[B]` lengths.
+            deterministic: False turns dropout on, which draws from the "dropout" stream.
+            keep_masks: the entries that dropout keeps, given instead of drawn.
+            embedding: used in the place of the encoder's own, which then has no parameters.
+        """
+        require_ids(self.vocab_size, tokens=tokens)
+        if tokens.ndim != 2:
+            raise ValueError(f"tokens must be [B, T]; got {shape_text(tokens.shape)}")
+        keep = self._choose_keep_masks(keep_masks, deterministic, tokens.shape)
+        table: Any = self.embedding if embedding is None else embedding
+        x = self.embed(table, tokens, self.first_positions(tokens.shape[1]), keep.embedding)
+        if valid_lens is not None:
+            require_lengths(tokens.shape[1], valid_lens=valid_lens)
+            require_shape(tokens.shape[:1], valid_lens=valid_lens)
+            x = jnp.where(length_mask(valid_lens, tokens.shape[1])[..., None], x, 0)  # a NaN must reach no product
+        for number, layer in enumerate(self.layers):
+            own = keep.layer(number)
+            x, _, _ = layer(x, _attend_to_all(own, valid_lens), keep=own)
+        return self._last(x)
+
+    @nn.nowrap
+    def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> TransformerKeepMasks:
+        """Draw the masks of `[B, T]` tokens. Parameters are not needed."""
+        return self._draw_keep_masks(key, shape)
+
+
+class TransformerDecoder(TransformerStack):
+    """A language model of the target whose layers attend to the source, too. `TransformerStack` explains the arguments.
+
+    Args beside those:
+        tie_embeddings: logits = output · embeddingᵀ + bias (Press & Wolf, 2017).
+        output_bias: whether the output layer has a bias.
+        alignment_layer: the layer whose attention to the source is returned as the weights of a token; −1 is the last.
+        alignment_head: the head whose weights they are; None is the mean of all.
+
+    Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/transformer.html
+    """
+
+    tie_embeddings: bool = field(default=False, kw_only=True)
+    output_bias: bool = field(default=True, kw_only=True)
+    alignment_layer: int = field(default=-1, kw_only=True)
+    alignment_head: int | None = field(default=None, kw_only=True)
+
+    reads_source: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not -self.num_layers <= self.alignment_layer < self.num_layers:
+            raise ValueError(
+                f"alignment_layer must be one of {self.num_layers} layers, counted from 0; got {self.alignment_layer}"
+            )
+        if self.alignment_head is not None and not 0 <= self.alignment_head < self.num_heads:
+            raise ValueError(
+                f"alignment_head must be one of {self.num_heads} heads, counted from 0; got {self.alignment_head}"
+            )
+        super().__post_init__()
+
+    def setup(self) -> None:
+        super().setup()
+        if not self.tie_embeddings:
+            xavier = nn.initializers.xavier_uniform()
+            self.dense = nn.Dense(
+                self.vocab_size, self.output_bias, self.dtype, self.param_dtype, kernel_init=xavier
+            )  # fmt: skip
+        elif self.output_bias:
+            self.dense_bias = self.param("dense_bias", nn.initializers.zeros, (self.vocab_size,), self.param_dtype)
+
+    def prepare(
+        self, encoded: Float[Array, "batch source feature"], valid_lens: Int[Array, "batch"] | None = None
+    ) -> tuple[Memory, ...]:
+        """Project the encoder's outputs to the keys and values of each layer, once for all steps.
+
+        Args:
+            encoded: `[B, S, D]`, the encoder's outputs.
+            valid_lens: `[B]`, the sources' lengths.
+        """
+        return tuple(layer.prepare(encoded, valid_lens) for layer in self.layers)
+
+    def initial_state(self, memory: tuple[Memory, ...], max_len: int | None = None) -> TransformerState:
+        """Return the state before the first token, with room for `max_len` tokens; by default as many as positions."""
+        length = self.max_len if max_len is None else max_len
+        self.first_positions(length)  # an error if there are fewer
+        of_source = memory[0].keys
+        sentences, width = of_source.shape[0], self.embed_size // self.num_heads
+        empty = jnp.zeros((sentences, self.num_heads, length, width), of_source.dtype)
+        return TransformerState(
+            time=jnp.zeros(sentences, jnp.int32),
+            places=jnp.zeros((sentences, length), jnp.int32),
+            cache=Stationary(tuple((empty, empty) for _ in self.layers)),
+        )
+
+    def step(
+        self, tokens: Int[Array, "rows"], state: TransformerState, memory: tuple[Memory, ...]
+    ) -> tuple[Float[Array, "rows vocab"], TransformerState, Float[Array, "rows source"]]:
+        """Read one token and predict the next.
+
+        Args:
+            tokens: `[B · beam]` ids, the hypotheses of a sentence side by side.
+            state: see `TransformerState`.
+            memory: of B sentences.
+
+        Returns:
+            log p of the next token `[B · beam, N]` in float32 or wider, the new state, and the attention weights
+            `[B · beam, S]` of the chosen layer and head.
+        """
+        require_ids(self.vocab_size, tokens=tokens)
+        sentences, (rows, length) = memory[0].keys.shape[0], state.places.shape
+        if tokens.ndim != 1 or tokens.shape[0] != rows or rows % sentences:
+            raise ValueError(
+                f"tokens must be [{sentences} · beam], as many as the state has rows, {rows}; "
+                f"got {shape_text(tokens.shape)}"
+            )
+        beam, time = rows // sentences, state.time[0]
+        places = state.places.at[:, time].set(jnp.arange(rows, dtype=state.places.dtype) % beam)
+        is_own = places.reshape(sentences, beam, length, 1) == jnp.arange(beam)  # [B, beam, length, beam]
+        allowed = is_own & (jnp.arange(length) <= time)[:, None]
+        mask = allowed.reshape(sentences, 1, beam, length * beam)
+
+        x = self.embed(self.embedding, tokens.reshape(sentences, beam), self.first_positions(length)[time])
+        caches, weights = [], []
+        for layer, cache, of_source in zip(self.layers, state.cache.leaves, memory, strict=True):
+            x, cache, on_source = layer(x, _attend_to_past(cache, mask, time * beam), of_source, return_weights=True)
+            caches.append(cache)
+            weights.append(on_source)
+        logits = self._logits(self._last(x)).reshape(rows, -1)
+        log_probs = jax.nn.log_softmax(logits.astype(wide_dtype(logits)), axis=-1)
+        new = TransformerState(state.time + 1, places, Stationary(tuple(caches)))
+        return log_probs, new, self._choose(weights).reshape(rows, -1)
+
+    def __call__(
+        self,
+        targets: Int[Array, "batch time"],
+        memory: tuple[Memory, ...],
+        *,
+        deterministic: bool = True,
+        keep_masks: TransformerKeepMasks | None = None,
+        return_weights: bool = True,
+    ) -> tuple[Float[Array, "batch time vocab"], Float[Array, "batch time source"] | None]:
+        """Read the given tokens and predict the next token at each (teacher forcing).
+
+        Args:
+            targets: `[B, T]` ids, the first of them `<bos>`.
+            memory: of the B sentences.
+            deterministic: False turns dropout on, which draws from the "dropout" stream.
+            keep_masks: the entries that dropout keeps, given instead of drawn.
+            return_weights: False returns None in the place of the weights.
+
+        Returns:
+            Logits `[B, T, N]`, and the attention weights `[B, T, S]` of the chosen layer and head.
+        """
+        features, weights = self.features(
+            targets, memory, deterministic=deterministic, keep_masks=keep_masks, return_weights=return_weights
+        )
+        return self._logits(features), weights
+
+    def features(
+        self,
+        targets: Int[Array, "batch time"],
+        memory: tuple[Memory, ...],
+        *,
+        deterministic: bool = True,
+        keep_masks: TransformerKeepMasks | None = None,
+        return_weights: bool = True,
+    ) -> tuple[Float[Array, "batch time feature"], Float[Array, "batch time source"] | None]:
+        """Run teacher forcing up to the output layer, and return what it reads, `[B, T, D]`, not the logits."""
+        require_ids(self.vocab_size, targets=targets)
+        sentences, source_len = memory[0].keys.shape[0], memory[0].keys.shape[-2]
+        if targets.ndim != 2 or targets.shape[0] != sentences:
+            raise ValueError(f"targets must be [{sentences}, T]; got {shape_text(targets.shape)}")
+        keep = self._choose_keep_masks(keep_masks, deterministic, targets.shape, source_len)
+        x = self.embed(self.embedding, targets, self.first_positions(targets.shape[1]), keep.embedding)
+        mask, weights = causal_mask(targets.shape[1]), []
+        for number, (layer, of_source) in enumerate(zip(self.layers, memory, strict=True)):
+            own = keep.layer(number)
+            x, _, on_source = layer(x, _attend_to_all(own, mask=mask), of_source, own, return_weights=return_weights)
+            weights.append(on_source)
+        return self._last(x), self._choose(weights) if return_weights else None
+
+    def _choose(self, weights: Sequence[Any]) -> Array:
+        """Choose the weights `[B, T, S]` of a token from each layer's `[B, heads, T, S]`."""
+        of_layer = weights[self.alignment_layer]
+        return of_layer.mean(axis=1) if self.alignment_head is None else of_layer[:, self.alignment_head]
+
+    def _logits(self, features: Array) -> Array:
+        if not self.tie_embeddings:
+            return self.dense(features)
+        logits = self.embedding.attend(features)
+        return logits + self.dense_bias.astype(logits.dtype) if self.output_bias else logits
+
+    def output_layer(self) -> tuple[Float[Array, "feature vocab"], Float[Array, "vocab"]]:
+        """Return the output layer's kernel `[embed_size, N]` and bias `[N]`, in the dtype of the computation."""
+        if self.tie_embeddings:
+            kernel = self.embedding.embedding.T
+            bias = self.dense_bias if self.output_bias else None
+        else:
+            kernel, bias = (self.dense.variables["params"].get(name) for name in ("kernel", "bias"))
+        bias = jnp.zeros(self.vocab_size, kernel.dtype) if bias is None else bias
+        return (kernel, bias) if self.dtype is None else (kernel.astype(self.dtype), bias.astype(self.dtype))
+
+    @nn.nowrap
+    def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...], source_len: int) -> TransformerKeepMasks:
+        """Draw the masks of `[B, T]` targets and sources of this length. Parameters are not needed."""
+        return self._draw_keep_masks(key, shape, source_len)
+
+
+def _attend_to_all(
+    keep: TransformerKeepMasks, valid_lens: Array | None = None, mask: Array | None = None
+) -> AttendSelf:
+    """Attend to all positions at once, within lengths or a mask."""
+
+    def attend(attention: MultiHeadAttention, x: Array) -> tuple[Array, None]:
+        keep_mask = keep.self_attention
+        return attention(x, x, x, valid_lens, mask, keep_mask=keep_mask, return_weights=False)[0], None
+
+    return attend
+
+
+def _attend_to_past(cache: tuple[Array, Array], mask: Array, start: Array) -> AttendSelf:
+    """Write keys and values of the newest tokens into the cache, and attend to what the mask allows of it."""
+
+    def attend(attention: MultiHeadAttention, x: Array) -> tuple[Array, tuple[Array, Array]]:
+        newest = attention.project_keys(x, x.shape[-1]), attention.project_values(x)  # [B, heads, beam, H / heads]
+        keys, values = (
+            jax.lax.dynamic_update_slice_in_dim(old, new, start, axis=-2)
+            for old, new in zip(cache, newest, strict=True)
+        )
+        return attention.attend(x, Memory(keys, values, mask), return_weights=False)[0], (keys, values)
+
+    return attend

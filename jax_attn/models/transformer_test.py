@@ -1,0 +1,213 @@
+import re
+from functools import cache, partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_attn import (
+    EncoderDecoder,
+    KeepMasks,
+    TransformerDecoder,
+    TransformerEncoder,
+    TransformerKeepMasks,
+    beam_search,
+    greedy_search,
+)
+
+N, D, F = 11, 8, 6
+SOURCES, LENS = jnp.array([[1, 2, 3, 4, 5], [3, 2, 0, 0, 0], [5, 0, 0, 0, 0]]), jnp.array([5, 2, 1])
+TARGETS = jnp.array([[1, 2, 3, 4], [5, 6, 7, 8], [9, 10, 1, 2]])
+SETTINGS = {
+    "the paper": {},
+    "before each sublayer": {"norm": "pre", "activation": "gelu", "use_bias": False},
+    "learnt positions": {"positions": "learnt", "max_len": 7, "scale_embedding": False},
+    "halves, tied": {"positions": "halves", "activation": "silu", "tie_embeddings": True},
+    "first layer, one head": {"alignment_layer": 0, "alignment_head": 1, "output_bias": False},
+}
+OF_DECODER = ("tie_embeddings", "output_bias", "alignment_layer", "alignment_head")
+each_setting = pytest.mark.parametrize("name", SETTINGS)
+
+
+@cache
+def make_model(name="the paper", dtype=None, dropout=0.0):
+    rates = dict.fromkeys(("dropout", "dropout_attention", "dropout_hidden"), dropout)
+    settings = {"num_heads": 2, "dtype": dtype, **rates, **SETTINGS[name]}
+    shared = {key: value for key, value in settings.items() if key not in OF_DECODER}
+    return EncoderDecoder(TransformerEncoder(N, D, F, 1, **shared), TransformerDecoder(N, D, F, 2, **settings))
+
+
+@cache
+def make_params(name="the paper"):
+    """Parameters of which none is zero, and whose logits differ much."""
+    shapes = jax.eval_shape(make_model(name).init, jax.random.key(0), SOURCES, TARGETS, LENS)
+    random = np.random.default_rng(1)
+    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(0, 0.7, leaf.shape), jnp.float32), shapes)
+
+
+@partial(jax.jit, static_argnames=("name", "dtype"))
+def run(params, sources, targets, lens, keep_masks=None, name="the paper", dtype=None):
+    """Return logits and weights by teacher forcing; masks that are given drop 3 of 10."""
+    model = make_model(name, dtype, 0.0 if keep_masks is None else 0.3)
+    return model.apply(params, sources, targets, lens, keep_masks=keep_masks)
+
+
+def start(name="the paper", max_len=7, sources=SOURCES, lens=LENS):
+    """Return what a search needs."""
+    model, params = make_model(name), make_params(name)
+    memory = jax.jit(partial(model.apply, method="encode"))(params, sources, lens)
+    step = jax.jit(partial(model.apply, params, method="step"))
+    return step, model.apply(params, memory, max_len, method="initial_state"), memory
+
+
+def close(a, b, **tolerance):
+    np.testing.assert_allclose(a, b, **({"rtol": 1e-4, "atol": 1e-5} | tolerance))
+
+
+@each_setting
+def test_the_step_repeated_is_teacher_forcing(name):
+    logits, weights = run(make_params(name), SOURCES, TARGETS, LENS, name=name)
+    step, state, memory = start(name)
+    for t in range(TARGETS.shape[1]):
+        log_probs, state, of_step = step(TARGETS[:, t], state, memory)
+        close(log_probs, jax.nn.log_softmax(logits[:, t]))
+        close(of_step, weights[:, t])
+
+
+@pytest.mark.parametrize("name", ["the paper", "learnt positions"])
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_search_over_the_cache_finds_what_teacher_forcing_says_of_its_sentences(name, beam_size):
+    """Each hypothesis must read its own ancestors in the cache, which is not reordered with the beam."""
+    step, state, memory = start(name)
+    found = beam_search(step, state, memory, bos=1, eos=2, max_len=7, batch_size=3, beam_size=beam_size)
+    origins = {tuple(ids[:1].tolist()) for ids in found.ids.reshape(-1, 7)}
+    assert beam_size == 1 or len(origins) > 1
+    inputs = jnp.concatenate([jnp.ones((3, beam_size, 1), jnp.int32), found.ids[..., :-1]], -1).reshape(-1, 7)
+    of_rows = np.arange(3).repeat(beam_size)
+    logits, weights = run(make_params(name), SOURCES[of_rows], inputs, LENS[of_rows], name=name)
+    ids, log_probs = found.ids.reshape(-1, 7, 1), jax.nn.log_softmax(logits)
+    is_token = np.arange(7) < found.lengths.reshape(-1, 1)
+    expected = np.where(is_token, jnp.take_along_axis(log_probs, ids, -1)[..., 0], 0)
+    close(found.token_scores.reshape(-1, 7), expected)
+    close(found.weights.reshape(-1, 7, 5), np.where(is_token[..., None], weights, 0))
+
+
+def test_greedy_search_is_a_beam_of_one_and_a_larger_cache_changes_nothing():
+    settings = {"bos": 1, "eos": 2, "max_len": 7, "batch_size": 3}
+    greedy, beam = greedy_search(*start(), **settings), beam_search(*start(max_len=12), beam_size=1, **settings)
+    np.testing.assert_array_equal(greedy.ids, beam.ids)
+    close(greedy.token_scores, beam.token_scores)
+
+
+def test_a_sentence_gets_the_same_bits_in_any_batch():
+    settings = {"bos": 1, "eos": 2, "max_len": 7, "batch_size": 3, "beam_size": 3}
+
+    @jax.jit
+    def search(sources, lens):
+        return beam_search(*start(sources=sources, lens=lens), **settings)
+
+    together, order = search(SOURCES, LENS), np.array([2, 0, 1])
+    others = search(SOURCES[order], LENS[order])
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[order], b), together, others)
+
+
+def test_padding_reaches_neither_result_nor_gradient():
+    padding = 0  # this id occurs as padding alone
+
+    def loss(params, sources):
+        logits, weights = run(params, sources, TARGETS, LENS)
+        return (logits**2).mean(), (logits, weights)
+
+    def with_table(value):
+        params = jax.tree.map(lambda leaf: leaf, make_params())
+        table = params["params"]["encoder"]["embedding"]["embedding"]
+        params["params"]["encoder"]["embedding"]["embedding"] = table.at[padding].set(value)
+        return params
+
+    gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))
+    (_, expected), d_expected = gradients(with_table(0.0), SOURCES)
+    (_, found), d_found = gradients(with_table(np.nan), SOURCES)
+    jax.tree.map(np.testing.assert_array_equal, (found, d_found), (expected, d_expected))
+    assert not np.any(d_found["params"]["encoder"]["embedding"]["embedding"][padding])
+    longer = jnp.pad(SOURCES, ((0, 0), (0, 3)), constant_values=7)
+    close(loss(make_params(), longer)[1][0], loss(make_params(), SOURCES)[1][0])
+
+
+def test_a_token_changes_no_logits_before_it():
+    later = TARGETS.at[:, 2].set(7)
+    first, second = (run(make_params(), SOURCES, targets, LENS)[0] for targets in (TARGETS, later))
+    np.testing.assert_array_equal(first[:, :2], second[:, :2])
+    assert (first[:, 2:] != second[:, 2:]).any()
+
+
+def test_the_first_parameters_are_those_of_the_paper_s_code():
+    model = EncoderDecoder(TransformerEncoder(500, 64, 128), TransformerDecoder(500, 64, 128))
+    params = jax.jit(model.init)(jax.random.key(0), SOURCES, TARGETS, LENS)["params"]
+    close(params["encoder"]["embedding"]["embedding"].std(), 64**-0.5, rtol=0.02)
+    layer = params["decoder"]["layers_0"]
+    for kernel in (layer["self_attention"]["W_q"]["kernel"], layer["feed_forward"]["dense1"]["kernel"]):
+        highest = (6 / sum(kernel.shape)) ** 0.5
+        assert 0.95 * highest < abs(kernel).max() <= highest
+    assert not layer["cross_attention"]["W_o"]["bias"].any()
+    assert set(layer["feed_forward_norm"]) == {"scale", "bias"}
+
+
+def test_every_dropout_changes_the_result_and_its_masks_can_be_drawn_before():
+    model, params = make_model(dropout=0.3), make_params()
+    keep = model.draw_keep_masks(jax.random.key(0), SOURCES.shape, TARGETS.shape)
+    assert [*map(np.shape, keep.decoder)] == [
+        (3, 4, 8),
+        (3, 2, 3, 4, 8),
+        (3, 2, 4, 6),
+        (3, 2, 2, 4, 4),
+        (3, 2, 2, 4, 5),
+    ]
+    plain, _ = run(params, SOURCES, TARGETS, LENS)
+    for half in ("encoder", "decoder"):
+        for name, mask in getattr(keep, half)._asdict().items():
+            if mask is not None:
+                only = KeepMasks(**{half: TransformerKeepMasks(**{name: mask})})
+                logits, _ = run(params, SOURCES, TARGETS, LENS, only)
+                assert (logits != plain).any(), (half, name)
+    options = {"deterministic": False, "rngs": {"dropout": jax.random.key(1)}}
+    assert (model.apply(params, SOURCES, TARGETS, LENS, **options)[0] != plain).any()
+
+
+def test_it_computes_in_bfloat16_with_parameters_in_float32():
+    logits, _ = run(make_params(), SOURCES, TARGETS, LENS, dtype=jnp.bfloat16)
+    expected, _ = run(make_params(), SOURCES, TARGETS, LENS)
+    assert logits.dtype == jnp.bfloat16
+    close(logits, expected, rtol=0.1, atol=0.3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_heads": 3}, "embed_size must be a multiple of num_heads; got 8 for 3 heads"),
+        ({"norm": "both"}, "norm must be one of ('post', 'pre'); got 'both'"),
+        ({"positions": "rotary"}, "positions must be one of ('interleaved', 'halves', 'learnt'); got 'rotary'"),
+        ({"dropout_hidden": 1.0}, "dropout_hidden must be in [0, 1); got 1.0"),
+        ({"alignment_layer": 2}, "alignment_layer must be one of 2 layers, counted from 0; got 2"),
+        ({"alignment_head": 2, "num_heads": 2}, "alignment_head must be one of 2 heads, counted from 0; got 2"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+@pytest.mark.usefixtures("own_checks")
+def test_a_setting_that_cannot_be_is_refused(settings, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        TransformerDecoder(N, D, F, 2, **{"num_heads": 2, **settings})
+
+
+def test_a_sentence_longer_than_the_learnt_positions_is_refused():
+    long = jnp.ones((3, 8), jnp.int32)
+    with pytest.raises(ValueError, match=r"^max_len = 7 positions are learnt; got 8 tokens"):
+        make_model("learnt positions").apply(make_params("learnt positions"), long, TARGETS)
+    with pytest.raises(ValueError, match=r"^max_len = 7 positions are learnt; got 8 tokens"):
+        start("learnt positions", max_len=8)
+
+
+def test_rows_that_the_state_has_no_place_for_are_refused():
+    step, state, memory = start()
+    with pytest.raises(ValueError, match=r"^tokens must be \[3 · beam\], as many as the state has rows, 3; got \[6\]"):
+        step(jnp.zeros(6, jnp.int32), state, memory)
