@@ -10,21 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.cause.cause import Cause, Explains
 from parity_tests.your_port.golden import load_golden
-from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide, Variant
-from parity_tests.your_port.measure.comparison import (
-    Measurement,
-    compare_runs,
-    compare_variant,
-    run_both,
-    run_torch_side,
-)
+from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide
+from parity_tests.your_port.measure.comparison import Measurement, compare_variant, run_torch_side
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import as_function, forget_programs_of, narrow_inside, without_jit
-from parity_tests.your_port.measure.numbers import Numbers, Run, fresh, make_numbers
+from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
 from parity_tests.your_port.measure.tree import flatten, plain
-from parity_tests.your_port.place.bisect import Divergence, find_divergence
+from parity_tests.your_port.place.bisect import find_divergence
 from parity_tests.your_port.report import Report
 from parity_tests.your_port.weights.adapters import Port, is_function, make_port
 from parity_tests.your_port.weights.layouts import Layouts
@@ -92,9 +85,10 @@ def compare(
     layout = dict(layout or {})
     steps = (False, True) if buffers else (False,)
     if isinstance(torch_module, str | Path):
-        given = {"inputs": inputs, "weights": weights, "torch_call": torch_call, "buffers": buffers or None}
-        given["gradients"] = None if gradients else False
-        originals = [_recorded(torch_module, dtypes, *(key for key, x in given.items() if x is not None))]
+        if buffers or not gradients or any(x is not None for x in (inputs, weights, torch_call)):
+            given = "inputs, weights, torch_call, buffers and gradients"
+            raise ValueError(f"{torch_module} holds PyTorch's side as it was recorded, so leave out {given}")
+        originals = [load_golden(torch_module).original]
     else:
         from parity_tests.your_port.weights.torch_program import read_program
 
@@ -125,7 +119,7 @@ def compare(
     if failed:
         parted = next(pair for pair in pairs if pair.case.name == failed[0].case)
         try:
-            divergence = parted.explain(failed)
+            divergence = find_divergence(parted.case, dtype=failed[0].dtype.partition(" ")[0])
             note = parted.narrow_inside(failed)
         except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation
             trouble = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -142,16 +136,6 @@ def _check_arguments(torch_module: Any, jax_module: Any, dtypes: Sequence[str], 
         raise ValueError(f"dtypes must be some of {DTYPES}; got {dtypes!r}")
     if inside not in ("", "float32"):
         raise ValueError(f"inside must be 'float32' or left out; got {inside!r}")
-
-
-def _recorded(path: str | Path, dtypes: Sequence[str], *given: str) -> Original:
-    golden = load_golden(path)
-    if given:
-        raise ValueError(f"{path} holds PyTorch's side as it was recorded, so leave out {', '.join(given)}")
-    missing = [dtype for dtype in dict.fromkeys(("float64", *dtypes)) if not golden.draws(dtype)]
-    if missing:
-        raise ValueError(f"{path} has no run in {', '.join(missing)}: write it again, or pass other dtypes")
-    return golden.original
 
 
 @dataclass(frozen=True)
@@ -211,10 +195,8 @@ class _Pair:
         with jax.enable_x64(True):
             outputs = self._outputs(tried.place({**self.numbers.buffers, **self.numbers.weights}), self.numbers.inputs)
         truth = {n: x for n, x in self.truth.outputs().items() if x is not None}
-        if any(outputs[n] is None or outputs[n].shape != x.shape for n, x in truth.items()):
-            return 1.0
-        errors = [relative_error(np.asarray(outputs[n]), x) for n, x in truth.items()]
-        return float(np.mean([min(error, 1.0) for error in errors])) if np.isfinite(errors).all() else 1.0
+        errors = [np.inf if outputs[n] is None else relative_error(np.asarray(outputs[n]), truth[n]) for n in truth]
+        return float(np.mean(np.minimum(errors, 1.0)))
 
     def gradients_agree(self, tried: WeightMap) -> bool:
         """Whether the gradients, too, agree with the weights put into place by another map."""
@@ -234,11 +216,9 @@ class _Pair:
                 f"the JAX module cannot be run in float64 on these inputs: {type(error).__name__}: {error}. If it "
                 "needs other arguments, give jax_call=lambda module, x: …; if channels are last, layout={'x': 'NHWC'}"
             ) from error
-        in_torch, in_jax = self.truth.outputs(), flatten(plain(shapes))[0]
-        if in_torch.keys() != in_jax.keys():
-            texts = [
-                ", ".join(f"{n} {list(np.shape(x))}" for n, x in sorted(side.items())) for side in (in_torch, in_jax)
-            ]
+        sides = self.truth.outputs(), flatten(plain(shapes))[0]
+        if sides[0].keys() != sides[1].keys():
+            texts = [", ".join(f"{n} {list(np.shape(x))}" for n, x in sorted(side.items())) for side in sides]
             raise ValueError(
                 f"the results are not of the same structure: PyTorch returns {texts[0]}; JAX returns {texts[1]}. Let "
                 "both return the same by torch_call=lambda module, x: … or jax_call=lambda module, x: …"
@@ -246,40 +226,9 @@ class _Pair:
 
     def without_jit(self, compiled: list[Measurement]) -> list[Measurement]:
         """Measure JAX without jit; return what is right in only one of the two ways."""
-        variant = self.case.variants[0]
-        runs = run_both(self.case, variant, self.numbers, "float64", transform=without_jit)
         failed = {m.tensor for m in compiled if m.failed and m.dtype == "float64"}
-        measured = compare_runs(self.case, variant, "float64", runs)
+        measured = compare_variant(self.case, self.case.variants[0], "float64", without_jit)
         return [replace(m, dtype="float64 without jit") for m in measured if m.failed != (m.tensor in failed)]
-
-    def explain(self, failed: list[Measurement]) -> Divergence | None:
-        """Find where the two part, and why."""
-        divergence = find_divergence(self.case, dtype=failed[0].dtype.partition(" ")[0])
-        if divergence is None or all(m.is_gradient for m in failed):  # an idle weight explains no gradient
-            return divergence
-        known = {cause.words for cause in divergence.causes}
-        causes = (*divergence.causes, *(cause for cause in self.left_over() if cause.words not in known))
-        return replace(divergence, found=divergence.found._replace(causes=causes))
-
-    def left_over(self) -> tuple[Cause, ...]:
-        """Return as a cause the weights that have no place in JAX, if the two agree once PyTorch does without them."""
-        if not self.map.left_in_torch:
-            return ()
-        given = self.case.variants[0]
-        try:
-            if any(m.failed for variant in (given, fresh(given, 1), fresh(given, 2)) for m in self._without(variant)):
-                return ()
-        except Exception:  # PyTorch does not take the numbers, or a file has no others: nothing is said then
-            return ()
-        left = ", ".join(self.map.left_in_torch)
-        return (Cause(f"{left} {'are' if ', ' in left else 'is'} missing in JAX", Explains.OUTPUTS_COMPARED),)
-
-    def _without(self, variant: Variant) -> list[Measurement]:
-        """Measure the outputs with PyTorch's weights cleared that have no place in JAX."""
-        numbers = make_numbers(self.case, variant, "float64")
-        without = replace(numbers, weights=self.map.cleared(numbers.weights))
-        runs = run_both(self.case, variant, without, "float64", jax_numbers=numbers)
-        return [m for m in compare_runs(self.case, variant, "float64", runs) if not m.is_gradient]
 
     def narrow_inside(self, failed: list[Measurement]) -> str:
         """Say what is computed in float32 although the run is in float64, if the two differ there."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -108,7 +107,7 @@ def test_a_right_port_of_any_kind_agrees(port: Callable[[], Any], options: Any) 
 
 
 @pytest.mark.skipif(nnx.GRUCell(1, 1, rngs=nnx.Rngs(0)).dense_h.bias is not None, reason="this version has the bias")
-def test_the_bias_that_a_gru_cell_lacks_is_the_verdict_in_ten_lines(tmp_path: Path) -> None:
+def test_the_bias_that_a_gru_cell_lacks_is_the_verdict_in_ten_lines() -> None:
     h = RNG.normal(size=(3, 5))
     cell = nnx.GRUCell(4, 5, rngs=nnx.Rngs(0))
     report = compare_wide(torch.nn.GRUCell(4, 5), cell, (X, h), jax_call=lambda cell, x, h: cell(h, x)[1])
@@ -118,8 +117,6 @@ def test_the_bias_that_a_gru_cell_lacks_is_the_verdict_in_ten_lines(tmp_path: Pa
     assert lines[0] == "GRUCell DIFFERS in 7 of 7 tensors (1 output, 6 gradients; float64)"
     assert "  cause: bias_hh is missing in JAX (explains outputs and gradients on fresh draws)" in lines
     assert "gradient of hx" in report.table()
-    report.html(tmp_path / "report.html")
-    assert "bias_hh is missing in JAX" in (tmp_path / "report.html").read_text("utf-8")
 
 
 # Convolutions, statistics, padding, float32 inside

@@ -9,7 +9,6 @@ import platform
 import runpy
 import sys
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -48,7 +47,8 @@ def main() -> int:
             raise ValueError(f"{options.out} exists already, or its folder does not")
         torch.manual_seed(options.seed)
         module, inputs = _built(options.build)
-        facts = {"versions": _versions(), "seed": options.seed, "build": options.build}
+        versions = {"torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
+        facts = {"versions": versions, "seed": options.seed, "build": options.build}
         record = {**facts, **dump(module, inputs, options.weights == "own", options.dtype)}
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -91,14 +91,6 @@ def _built(place: str) -> tuple[torch.nn.Module, Any]:
     if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], torch.nn.Module)):
         raise ValueError(f"{place} must return (nn.Module, inputs); got {type(built).__name__}")
     return built
-
-
-def _versions() -> dict[str, str]:
-    try:
-        own = version("jax-attn")
-    except PackageNotFoundError:
-        own = "not installed"
-    return {"torch": torch.__version__, "python": platform.python_version(), "numpy": np.__version__, "jax-attn": own}
 
 
 if __name__ == "__main__":

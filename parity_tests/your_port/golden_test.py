@@ -7,13 +7,13 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 import torch
 
 from parity_tests import GoldenError, load_golden
 from parity_tests.your_port import dump
-from parity_tests.your_port.golden import _digest
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,9 +99,11 @@ def test_a_port_is_compared_without_torch(golden: Path) -> None:
 def test_the_file_says_what_wrote_it(golden: Path) -> None:
     record = load_golden(golden)
     header = record.header
-    assert header["versions"].keys() == {"torch", "python", "numpy", "jax-attn"}
+    assert header["versions"].keys() == {"torch", "python", "numpy"}
     assert (header["seed"], header["format"]) == (0, 2)
-    assert [record.draws(dtype) for dtype in ("float64", "float32", "bfloat16")] == [1, 8, 0]
+    assert [record.draws(dtype) for dtype in ("float64", "float32")] == [1, 8]
+    with pytest.raises(GoldenError, match="has no run in bfloat16: write it again, or pass other dtypes"):
+        record.draws("bfloat16")
 
 
 def test_a_file_that_cannot_be_trusted_is_an_error(golden: Path, tmp_path: Path) -> None:
@@ -113,15 +115,11 @@ def test_a_file_that_cannot_be_trusted_is_an_error(golden: Path, tmp_path: Path)
     for place in range(200, len(whole), len(whole) // 9):
         bad.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with suppress(GoldenError):  # unless the byte says nothing, as one of a date does
-            assert load_golden(bad).header == load_golden(golden).header
+            jax.tree.map(np.testing.assert_array_equal, load_golden(bad).header, load_golden(golden).header)
     with np.load(golden) as file:
         arrays = dict(file)
-    name = next(name for name in arrays if name.endswith("first.weight"))
-    np.savez(bad, **{**arrays, name: arrays[name] + 1})
-    with pytest.raises(GoldenError, match="do not have its digest"):
-        load_golden(bad)
     text = json.dumps({**json.loads(str(arrays["header"])), "format": 3})
-    np.savez(bad, **{**arrays, "header": np.array(text), "digest": np.array(_digest(text, {}))})
+    np.savez(bad, **{**arrays, "header": np.array(text)})
     with pytest.raises(GoldenError, match=r"has format 3, by .*reads format 2"):
         load_golden(bad)
     np.savez(bad, header=np.array({"a": object()}, dtype=object))

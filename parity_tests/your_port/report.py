@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from parity_tests.your_port.cause.cause import in_words
 from parity_tests.your_port.measure.case import Case
@@ -61,7 +60,8 @@ class Report:
             yield f"  the search for the place failed: {self.trouble}; please report it"
         if self.float32_inside:
             yield f"  note: {self.float32_inside}; if that is meant, pass inside='float32'"
-        yield from self._jit()
+        for m in [m for m in self.measurements if m.dtype.endswith("without jit")][:1]:
+            yield f"  jit: {m.tensor} is {'wrong' if m.failed else 'right'} only without jit"
         yield from self._weights("float64" in dtypes)
 
     def _weights(self, wide: bool) -> Iterator[str]:
@@ -87,11 +87,6 @@ class Report:
         recorded = self.case.torch.golden is not None
         yield f"  cause: {'not looked for, which needs PyTorch itself' if recorded else in_words(found.found)}"
 
-    def _jit(self) -> Iterator[str]:
-        apart = [m for m in self.measurements if m.dtype.endswith("without jit")]
-        for m in apart[:1]:
-            yield f"  jit: {m.tensor} is {'wrong only without' if m.failed else 'right only without'} jit"
-
     def table(self) -> str:
         """List every tensor with its error, its bound and PyTorch's own error."""
         rows = [("dtype", "tensor", "error", "bound", "PyTorch's own", "verdict")]
@@ -101,18 +96,6 @@ class Report:
         widths = [max(len(row[column]) for row in rows) for column in range(6)]
         lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
         return "\n".join(line.rstrip() for line in lines)
-
-    def html(self, path: str | Path) -> None:
-        """Write verdict, map and table as a page; the file must not exist."""
-        from html import escape
-
-        parts = (
-            f"<h1>{escape(self.name)}</h1>",
-            *(f"<pre>{escape(text)}</pre>" for text in (str(self), str(self.map), self.table())),
-        )
-        page = '<!doctype html><html lang="en"><meta charset="utf-8"><title>parity</title>' + "\n".join(parts)
-        with Path(path).open("x", encoding="utf-8") as file:
-            file.write(page)
 
 
 def _count(number: int, noun: str) -> str:

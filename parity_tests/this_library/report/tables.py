@@ -53,9 +53,8 @@ class Results(NamedTuple):
 def summarize_training(result: TrainingReport | Drift) -> TrainingRow:
     """Make the row of one training."""
     if isinstance(result, TrainingReport):
-        quantity, tensor, step, error = result.worst
-        where = f"{quantity} of {tensor}, step {step}"
-        return TrainingRow(result.name, "float64", result.steps, error, result.bound, where, result.failed, None)
+        worst, where = result.worst, f"{result.worst.place}, step {result.worst.step}"
+        return TrainingRow(result.name, "float64", result.steps, worst.error, result.bound, where, result.failed, None)
     in_jax, in_torch = (result.median("parameters", framework) for framework in ("JAX", "PyTorch"))
     curves = {q: {side: errors.tolist() for side, errors in sides.items()} for q, sides in result.curves.items()}
     where = f"parameters; PyTorch's own {in_torch:.1e}"

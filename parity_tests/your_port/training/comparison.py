@@ -9,7 +9,7 @@ How errors are measured stands in `training.errors`.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,27 +18,18 @@ from parity_tests.your_port.cause.symptoms import describe
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.training.causes import find_causes
 from parity_tests.your_port.training.errors import errors_of, tensor_errors
-from parity_tests.your_port.training.sides import MOMENTS, JaxStart, JaxTraining, Record, TorchStart, TorchTraining
+from parity_tests.your_port.training.sides import MOMENTS, JaxStart, JaxTraining, TorchStart, TorchTraining
 
 BOUNDS = {"float64": (1e-7, 1e-8), "float32": (1e-2, 1e-3)}
 """By dtype, free-running and re-synchronised. Optax's schedules compute in float32 in any case."""
-ALL_MOMENTS = tuple(name for names in MOMENTS.values() for name in names)
+ALL_MOMENTS = tuple(dict.fromkeys(MOMENTS.values()))
 ORDER = ("batch", "loss", "gradients", "norm", "clipped", "learning_rate")
 """The order in which a step computes; then the moments, the parameters, and whatever else the user returns."""
 
 
-class Worst(NamedTuple):
-    """Where two runs were furthest apart."""
-
-    quantity: str
-    tensor: str
-    step: int
-    error: float
-
-
 @dataclass(frozen=True)
 class TrainingDivergence:
-    """Where two trainings part first."""
+    """How far two trainings are apart in one quantity at one step, and why they part there."""
 
     step: int
     """Counted from 1."""
@@ -57,17 +48,21 @@ class TrainingDivergence:
     confirmed: bool = True
     """False in float32, in which a mistake can be named for a difference that only carries its error."""
 
+    @property
+    def place(self) -> str:
+        """What is compared."""
+        return f"{self.quantity} of {self.tensor}" if self.tensor else self.quantity
+
     def __str__(self) -> str:
-        place = f"{self.quantity} of {self.tensor}" if self.tensor else self.quantity
         others = f" ({len(self.tensors)} tensors part)" if len(self.tensors) > 1 else ""
-        size = f": error {self.error:.3g}, bound {self.bound:.0e}" if self.quantity != "batch" else ""
-        lines = [f"the trainings part at step {self.step} in {place}{others}{size}"]
+        size = f"error {self.error:.3g}, bound {self.bound:.0e}"
+        lines = [f"the trainings part at step {self.step} in {self.place}{others}: {size}"]
         lines += [f"  looks like: {symptom}" for symptom in self.symptoms]
         doubt = "" if self.confirmed else " (in float32, not confirmed)"
         if len(self.causes) > 1:
             lines.append(f"  explained by any of these{doubt}, which the steps do not tell apart:")
-            return "\n".join([*lines, *(f"    {cause}" for cause in self.causes)])
-        return "\n".join([*lines, *(f"  explained by{doubt}: {cause}" for cause in self.causes)])
+        single = f"explained by{doubt}: " if len(self.causes) == 1 else "  "
+        return "\n".join([*lines, *(f"  {single}{cause}" for cause in self.causes)])
 
 
 @dataclass(frozen=True)
@@ -79,8 +74,10 @@ class TrainingReport:
     bound: float
     errors: dict[str, np.ndarray]
     """For each quantity, the worst tensor's error at each step."""
-    worst: Worst
+    worst: TrainingDivergence
+    """Where they were furthest apart."""
     divergence: TrainingDivergence | None = None
+    """Where they part first."""
     notes: tuple[str, ...] = ()
     """What was not compared, and why."""
 
@@ -92,9 +89,8 @@ class TrainingReport:
         notes = "".join(f"\n  note: {note}" for note in self.notes)
         if self.divergence is not None:
             return f"{self.name}: {self.divergence}{notes}"
-        quantity, tensor, step, error = self.worst
-        place = f"{quantity} of {tensor}" if tensor else quantity
-        furthest = f"worst: {place} at step {step}, error {error:.2e}, bound {self.bound:.0e}"
+        worst = self.worst
+        furthest = f"worst: {worst.place} at step {worst.step}, error {worst.error:.2e}, bound {self.bound:.0e}"
         return f"{self.name}: the trainings agree for {self.steps} steps in {', '.join(self.errors)}; {furthest}{notes}"
 
 
@@ -137,10 +133,9 @@ def compare_training(
         raise ValueError(f"{steps} steps need {steps} batches; there are {len(data)}")
     in_torch = TorchTraining(torch_start, arrays, data, dtype)
     in_jax = JaxTraining(jax_start, in_torch)
-    if bound is None:
-        bound = BOUNDS[dtype][resync]
     name = "re-synchronised" if resync else "free-running"
-    return compare_steps(name, in_torch, in_jax, steps, bound, resync)
+    report = compare_steps(name, in_torch, in_jax, steps, BOUNDS[dtype][resync] if bound is None else bound, resync)
+    return report if report.divergence is None else _explained(report, report.divergence, in_jax)
 
 
 def compare_steps(
@@ -155,76 +150,72 @@ def compare_steps(
     """Run JAX beside a recorded training of PyTorch, and compare each step.
 
     Args:
-        own: for trainings of this project. Each tensor is measured against itself alone, and no cause is looked for.
+        own: each tensor is measured against itself alone, as in the trainings of this project.
     """
     errors: dict[str, np.ndarray] = {}
-    worst, divergence, found = Worst("", "", 0, -1.0), None, list[Record]()
-    in_jax.restart()
+    places = list[TrainingDivergence]()
+    frozen = {name for parameter, name in in_torch.names.items() if not parameter.requires_grad}
     for number in range(steps):
         if resync and number > 0:
             in_jax.take_over(in_torch[number - 1])
-        found.append(in_jax.run(in_torch.batches[number]))
-        theirs, before = in_torch[number], in_torch.before(number if resync else 0)
-        if "copies" in found[-1]:  # which PyTorch has not: they should all be the parameter
-            theirs = {**theirs, "copies": {name: found[-1]["parameters"][name] for name in found[-1]["copies"]}}
-        for quantity in in_order(found[-1], theirs):
-            a, b = found[-1][quantity], theirs[quantity]
+        ours, theirs = in_jax.run(in_torch.batches[number]), in_torch[number]
+        before = in_torch.before(number if resync else 0)
+        if "copies" in ours:  # which PyTorch has not: they should all be the parameter
+            theirs = {**theirs, "copies": {name: ours["parameters"][name] for name in ours["copies"]}}
+        both = [quantity for quantity in theirs if quantity in ours]
+        for quantity in sorted(both, key=lambda quantity: (*ORDER, quantity).index(quantity)):
+            b = theirs[quantity]
+            a = {name: x for name, x in ours[quantity].items() if name in b or name not in frozen}
             by_tensor = tensor_errors(a, b) if own else errors_of(quantity, a, b, before)
-            tensor = max(by_tensor, key=by_tensor.__getitem__)
-            errors.setdefault(quantity, np.zeros(steps))[number] = by_tensor[tensor]
-            worst = max(worst, Worst(quantity, tensor, number + 1, by_tensor[tensor]), key=lambda place: place.error)
-            if divergence is None and not by_tensor[tensor] <= bound:
-                parted = tuple(part for part, error in by_tensor.items() if not error <= bound)
-                divergence = TrainingDivergence(number + 1, quantity, tensor, by_tensor[tensor], bound, parted)
-    notes = list(_notes(in_jax, found[0], in_torch[0], resync))
-    if divergence is not None:
-        symptoms = tuple(_symptoms(divergence, in_torch, found))
-        causes: tuple[str, ...] = ()
-        if not own:
-            try:
-                causes = find_causes(divergence.quantity, divergence.step - 1, in_torch, in_jax, found, bound)
-            except Exception as error:  # the verdict stands without it
-                notes.append(f"the search for a cause failed: {type(error).__name__}: {error}")
-            if "gradients" in in_torch[0] and "gradients" not in found[0]:
-                notes.append("JAX's step returns no gradients, so no cause in the optimiser is looked for")
-            if divergence.quantity in ("loss", "gradients") and not causes:
-                symptoms = (*symptoms, *_unexplained(divergence.step - 1, in_torch, in_jax))
-        divergence = replace(divergence, symptoms=symptoms, causes=causes, confirmed=in_torch.dtype == "float64")
-    return TrainingReport(name, steps, bound, errors, worst, divergence, tuple(notes))
+            tensor, error = max(by_tensor.items(), key=lambda item: item[1])
+            errors.setdefault(quantity, np.zeros(steps))[number] = error
+            parted = tuple(part for part, error in by_tensor.items() if not error <= bound)
+            places.append(TrainingDivergence(number + 1, quantity, tensor, error, bound, parted))
+    worst, notes = max(places, key=lambda place: place.error), tuple(_notes(in_jax, resync))
+    divergence = next((place for place in places if place.tensors), None)
+    return TrainingReport(name, steps, bound, errors, worst, divergence, notes)
 
 
-def in_order(in_jax: Record, in_torch: Record) -> list[str]:
-    """List the quantities that both sides have, in the order of their computation."""
-    both = [quantity for quantity in in_torch if quantity in in_jax]
-    return sorted(both, key=lambda quantity: ORDER.index(quantity) if quantity in ORDER else len(ORDER))
+def _explained(report: TrainingReport, found: TrainingDivergence, in_jax: JaxTraining) -> TrainingReport:
+    """Say what a difference looks like, and look for its cause."""
+    symptoms, notes, causes = [*_symptoms(found, in_jax)], [*report.notes], tuple[str, ...]()
+    in_torch = in_jax.beside
+    try:
+        close = min(report.bound, BOUNDS[in_torch.dtype][True])
+        causes = find_causes(found.quantity, found.step - 1, in_jax, close)
+    except Exception as error:  # the verdict stands without it
+        notes.append(f"the search for a cause failed: {type(error).__name__}: {error}")
+    if "gradients" in in_torch[0] and "gradients" not in in_jax.records[0]:
+        notes.append("JAX's step returns no gradients, so no cause in the optimiser is looked for")
+    if found.quantity in ("loss", "gradients") and not causes:
+        if in_jax.draws(in_torch.batches[found.step - 1]):
+            symptoms.append("JAX's step draws random numbers: is dropout on?")
+        symptoms.append("no mistake of a training explains it: compare the models themselves")
+    confirmed = in_torch.dtype == "float64"
+    found = replace(found, symptoms=tuple(symptoms), causes=causes, confirmed=confirmed)
+    return replace(report, divergence=found, notes=tuple(notes))
 
 
-def _symptoms(place: TrainingDivergence, in_torch: TorchTraining, found: list[Record]) -> Iterator[str]:
+def _symptoms(place: TrainingDivergence, in_jax: JaxTraining) -> Iterator[str]:
     """Say what the difference looks like."""
     quantity, tensor, step = place.quantity, place.tensor, place.step - 1
-    a, b = (record.get(quantity, {}).get(tensor) for record in (found[step], in_torch[step]))
+    found, in_torch = in_jax.records[step], in_jax.beside
+    a, b = (record.get(quantity, {}).get(tensor) for record in (found, in_torch[step]))
     if a is not None and b is not None and a.dtype != b.dtype:
         yield f"{a.dtype} in JAX, {b.dtype} in PyTorch"
     if quantity == "parameters" and a is not None and b is not None:  # what the step added to them
         before = in_torch.before(step)[tensor]
         a, b = a - before, b - before
-    if quantity != "batch":
-        yield from describe(a, b)
-    for name in found[step].get("copies", ()):
+    yield from describe(a, b)
+    for name in found.get("copies", ()):
         yield f"{name} is one weight in PyTorch, and JAX holds copies of it that move apart"
 
 
-def _unexplained(step: int, in_torch: TorchTraining, in_jax: JaxTraining) -> Iterator[str]:
-    """Say where to look when no mistake of a training explains a loss."""
-    if in_jax.draws(in_torch.batches[step]):
-        yield "JAX's step draws random numbers: is dropout on?"
-    yield "no mistake of a training explains it: compare the models themselves"
-
-
-def _notes(in_jax: JaxTraining, found: Record, in_torch: Record, resync: bool) -> Iterator[str]:
+def _notes(in_jax: JaxTraining, resync: bool) -> Iterator[str]:
     """Say what was not compared, or not taken over."""
-    if in_jax.layout.others:
-        yield f"no weight of PyTorch's is in JAX's {', '.join(in_jax.layout.others)}"
+    found, in_torch, others = in_jax.records[0], in_jax.beside[0], in_jax.layout.others
+    if others:
+        yield f"no weight of PyTorch's is in JAX's {', '.join(others)}"
     alone = [quantity for quantity in found if quantity not in (*in_torch, *ALL_MOMENTS, "copies")]
     if alone:
         yield f"PyTorch gives nothing to compare with JAX's {', '.join(alone)}"

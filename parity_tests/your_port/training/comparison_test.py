@@ -412,6 +412,8 @@ def test_sides_that_cannot_be_compared_say_why() -> None:
     narrow = jax_start()
     with pytest.raises(TypeError, match="JAX's parameters are float32"):
         compare_training(torch_start, lambda w: narrow({n: x.astype("f4") for n, x in w.items()}), WEIGHTS, BATCHES, 1)
+    with pytest.raises(TypeError, match="hold none of the weights"):
+        compare_training(torch_start, lambda weights: ({"own": np.zeros(3)}, (), None), WEIGHTS, BATCHES, 1)
 
     def in_place(weights: Any) -> Any:
         model, optimizer, step = torch_start(weights)

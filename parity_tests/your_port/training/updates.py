@@ -5,7 +5,6 @@ training whose loss is linear in its parameters.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -36,22 +35,22 @@ def find_update_divergence(
         make_optimizer: parameters -> PyTorch's optimiser.
         transformation: Optax's, including clipping if there is any.
         clip_norm: PyTorch's gradients are clipped by `torch.nn.utils.clip_grad_norm_` to this norm.
-        shapes: of the parameters, by name; by default a matrix and a vector.
+        shapes: of the parameters, by name (a dot becomes a slash); by default a matrix and a vector.
         steps: how many to take, in float64, with gradients of very different sizes and some zeros.
         seed: of parameters and gradients.
     """
-    shapes = {"weight": (4, 3), "bias": (4,)} if shapes is None else dict(shapes)
+    shapes = {"weight": (4, 3), "bias": (4,)} if shapes is None else shapes
     rng = np.random.default_rng(seed)
-    start = {str(number): rng.normal(size=shape) for number, shape in enumerate(shapes.values())}
+    start = {name.replace(".", "/"): rng.normal(size=shape) for name, shape in shapes.items()}
     gradients = [{name: _draw_gradient(rng, x.shape) for name, x in start.items()} for _ in range(steps)]
 
     def in_torch(weights: Any) -> Any:
-        model = torch.nn.ParameterList(weights.values())
-        optimizer = make_optimizer(model)
+        model = torch.nn.ParameterDict(weights)
+        optimizer = make_optimizer(model.parameters())
 
         def step(batch: Any) -> dict[str, Any]:
             optimizer.zero_grad()
-            sum((x * gradient).sum() for x, gradient in zip(model, batch.values(), strict=True)).backward()
+            sum((model[name] * gradient).sum() for name, gradient in batch.items()).backward()
             if clip_norm is not None:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
             optimizer.step()
@@ -68,11 +67,7 @@ def find_update_divergence(
         params = jax.device_put(weights)
         return params, transformation.init(params), step
 
-    found = compare_training(in_torch, in_jax, start, gradients, steps, resync=False, bound=BOUND).divergence
-    if found is None:
-        return None
-    names = dict(zip(start, shapes, strict=True))
-    return replace(found, tensor=names[found.tensor], tensors=tuple(names[tensor] for tensor in found.tensors))
+    return compare_training(in_torch, in_jax, start, gradients, steps, resync=False, bound=BOUND).divergence
 
 
 def _draw_gradient(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

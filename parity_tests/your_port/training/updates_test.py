@@ -88,9 +88,10 @@ def test_the_epsilon_of_clipping_is_named() -> None:
 
 
 def test_another_rate_looks_like_a_factor_and_is_named() -> None:
-    found = find_update_divergence(lambda p: torch.optim.SGD(p, RATE), optax.sgd(3 * RATE))
+    found = find_update_divergence(lambda p: torch.optim.SGD(p, RATE), optax.sgd(3 * RATE), shapes={"a.b": (2, 3)})
     assert found is not None
-    assert (found.step, found.causes) == (1, ("the learning rate is 0.03 in JAX and 0.01 in PyTorch at step 1",))
+    assert (found.step, found.tensor) == (1, "a/b")
+    assert found.causes == ("the learning rate is 0.03 in JAX and 0.01 in PyTorch at step 1",)
     assert found.symptoms[0].startswith("JAX's is 3 times PyTorch's")
 
 
