@@ -20,6 +20,7 @@ from typing import get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
+from sacrebleu.metrics import BLEU
 
 from jax_attn import AdditiveAttention, DotProductAttention, show_alignments, show_heatmaps
 from jax_attn.modules.attention import make_attention
@@ -30,12 +31,11 @@ from train.data.corpus import Alignment, Pair
 from train.data.tokens import detokenize
 from train.data.vocabulary import BOS, EOS
 from train.runs.run_folder import RunFolder
-from train.translating.metrics import alignment_counts, alignment_error_of, bleu_counts, bleu_of, peaks
+from train.translating.metrics import alignment_counts, alignment_error_of, peaks
 from train.translating.translator import load_model
 
 DOCS = Path(__file__).parent
 ATTENTIONS = get_args(AttentionName)
-SCORES = {"BLEU": (bleu_of, 1), "alignment error": (alignment_error_of, 3)}  # from counts, and the digits to write
 KINDS, LENGTHS = {"additive": "additive", "scaled_dot": "scaled dot product"}, (2, 6)
 SUMS = {"sum": "w · (W_q q + W_k k)", "additive": "w · tanh(W_q q + W_k k)", "scaled_dot": "q · k / √D"}
 SHAPES = {"a decoder's step": (64, 1, 14), "a text": (8, 128, 128)}  # batch, queries and keys
@@ -58,6 +58,25 @@ def read_test(folder):
     links = [[frozenset(map(tuple, record.get(name, ()))) for name in ("sure", "possible")] for record in records]
     texts = [(" ".join(record["source"]), " ".join(record["reference"])) for record in records]
     return [Pair(*text, Alignment(*found)) for text, found in zip(texts, links, strict=True)], records
+
+
+def bleu_counts(hypotheses, references):
+    """Count what BLEU is computed from: lengths of both sides, matching n-grams and all n-grams, n = 1 … 4.
+
+    `bleu_of` the sum of some rows is the BLEU of a corpus of those sentences.
+    """
+    bleu = BLEU(effective_order=True)  # only silences a warning about sentence scores, which are not used
+    scores = [bleu.sentence_score(text, [known]) for text, known in zip(hypotheses, references, strict=True)]
+    return np.array([[score.sys_len, score.ref_len, *score.counts, *score.totals] for score in scores])
+
+
+def bleu_of(counts):
+    """Compute a corpus's BLEU from the sum of its `bleu_counts`, smoothed as in `score_texts`."""
+    length, reference_length, *ngrams = counts.tolist()
+    return BLEU.compute_bleu(ngrams[:4], ngrams[4:], length, reference_length, smooth_method="exp").score
+
+
+SCORES = {"BLEU": (bleu_of, 1), "alignment error": (alignment_error_of, 3)}  # from counts, and the digits to write
 
 
 def read_counts(folder):

@@ -1,13 +1,16 @@
 """The settings of a run: frozen, typed dataclasses, of which the command line is made."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
+from typing_extensions import Doc
 from tyro.conf import Fixed, OmitArgPrefixes, Suppress, arg
+
+from jax_attn.search_options import BeamSize, LengthPenalty, Range, SearchOptions
 
 # These are the names of the registries, which cannot be read without importing JAX. A wrong option should be answered
 # at once. A test holds them equal.
@@ -48,19 +51,12 @@ def parse_mesh(text: str) -> MeshShape:
     return MeshShape(int(found[1]), int(found[2] or 1))
 
 
-class Range(NamedTuple):
-    """The values that a number may have, both ends included."""
-
-    lowest: float
-    highest: float
-
-
 def _without_default(metavar: str) -> Any:
     """Show an option whose default its description explains."""
     return arg(metavar=metavar, help_behavior_hint="")
 
 
-N, X = _without_default("N"), _without_default("X")
+N = _without_default("N")
 
 Seed = Annotated[int, Range(0, 2**32 - 1)]
 Count = Annotated[int, Range(0, 10_000_000)]
@@ -144,6 +140,11 @@ class ModelConfig:
     dtype: Literal["float32", "bfloat16"] = "float32"
     """The type of number that the model computes in. Parameters and optimiser stay in float32."""
 
+    @property
+    def attends(self) -> bool:
+        """Whether the model gives attention weights."""
+        return self.attention != "none"
+
 
 @dataclass(frozen=True)
 class TrainingConfig:
@@ -194,39 +195,28 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True)
-class SearchConfig:
-    """How sentences are translated."""
+class SearchConfig(SearchOptions):
+    """How sentences are translated: the options of the searches, and how the programs use them."""
 
-    beam_size: Annotated[int, Range(1, 10_000)] = 1
-    """Hypotheses kept at each step; 1 is greedy search."""
-    length_penalty: Annotated[float, Range(0, 10)] = 1.0
-    """Exponent p of the beam's score, log-probability / norm(length)^p."""
-    length_norm: Literal["power", "gnmt"] = "power"
-    """norm(length) is the length (power) or (5 + length) / 6 (gnmt)."""
-    coverage_penalty: Annotated[float, Range(0, 1e3)] = 0.0
-    """Weight of the beam's penalty for source words without attention; 0 is off."""
-    min_len: Annotated[int, Range(0, 65_536)] = 0
-    """The fewest tokens of a translation, <eos> included."""
-    max_len: Annotated[int | None, Range(1, 65_536), N] = None
-    """The most tokens of a translation, <eos> included; the default is the longest of the training."""
-    no_repeat_ngram: Annotated[int | None, Range(1, 65_536), N] = None
-    """Never repeat this many tokens in a row within a translation."""
-    sample: bool = False
-    """Draw translations at random instead of searching."""
-    num_samples: Annotated[int, Range(1, 10_000)] = 1
-    """Translations drawn for each sentence."""
-    temperature: Annotated[float, Range(1e-3, 1e3)] = 1.0
-    """Temperature of sampling: below 1, probable tokens become more probable."""
-    top_k: Annotated[int | None, Range(1, 10_000_000), N] = None
-    """Draw only from this many most probable tokens."""
-    top_p: Annotated[float | None, Range(1e-9, 1), X] = None
-    """Draw only from the fewest tokens that together have this probability."""
-    seed: Seed = 0
-    """Seed of sampling."""
+    beam_size: BeamSize = 1
+    length_penalty: LengthPenalty = 1.0
+    max_len: Annotated[
+        int | None,
+        Range(1, 65_536),
+        N,
+        Doc("The largest number of tokens of a translation, <eos> included; by default that of the training."),
+    ] = None
+    sample: Annotated[bool, Doc("Draw translations at random instead of searching.")] = False
+    seed: Annotated[Seed, Doc("Seed of sampling: the same seed draws the same translations.")] = 0
     batch_size: Size = 100
     """Sentences translated at a time; it changes no translation."""
     examples: Annotated[tuple[str, ...], _without_default("[SENTENCE ...]")] = ()
     """Sentences to translate at the end; the default is the first 8 of the test set."""
+
+    @property
+    def function(self) -> str:
+        """The search function, which has the same name in `jax_attn` and `torch_ref`."""
+        return "sample_search" if self.sample else "greedy_search" if self.beam_size == 1 else "beam_search"
 
 
 @dataclass(frozen=True)
@@ -306,21 +296,7 @@ def check(config: Config) -> None:
     for section in ("corpus", "model", "training"):
         wrong += wrong_numbers(getattr(config, section), partial(setting_name, section))
     wrong += wrong_search(config.search, partial(setting_name, "search"))
-    model = config.model
-    for name in ("dropout", "dropout_words", "dropout_embedding", "dropout_output"):
-        if not 0 <= (rate := getattr(model, name)) < 1:
-            wrong.append(f"{setting_name('model', name)} must be in [0, 1); got {rate}")
-    in_all = (model.encoder_hiddens or 0) * (2 if model.bidirectional else 1)
-    if in_all not in (0, model.num_hiddens) and not model.bridge:
-        wrong.append(
-            f"model.encoder-hiddens must be model.num-hiddens in all directions together, or model.bridge be set; got "
-            f"{in_all} and {model.num_hiddens}"
-        )
-    if model.attention == "multi_head" and model.num_hiddens % max(model.num_heads, 1):
-        wrong.append(
-            f"model.num-hiddens must be a multiple of model.num-heads; got {model.num_hiddens} for "
-            f"{model.num_heads} heads"
-        )
+    wrong += _wrong_model(config.model)
     if config.training.loss == "sentences" and num_widths(config) > 1:
         wrong.append(f"training.num-widths must be 1 with loss sentences; got {config.training.num_widths}")
     if config.training.batch_size % max(config.training.num_parts, 1):
@@ -339,6 +315,26 @@ def check(config: Config) -> None:
     wrong += _without_validation(config) + _wrong_devices(config)
     if wrong:
         raise ConfigError("; ".join(wrong))
+
+
+def _wrong_model(model: ModelConfig) -> list[str]:
+    """List what is wrong with the model, beside its `Range`s."""
+    wrong = []
+    for name in ("dropout", "dropout_words", "dropout_embedding", "dropout_output"):
+        if not 0 <= (rate := getattr(model, name)) < 1:
+            wrong.append(f"{setting_name('model', name)} must be in [0, 1); got {rate}")
+    in_all = (model.encoder_hiddens or 0) * (2 if model.bidirectional else 1)
+    if in_all not in (0, model.num_hiddens) and not model.bridge:
+        wrong.append(
+            f"model.encoder-hiddens must be model.num-hiddens in all directions together, or model.bridge be set; got "
+            f"{in_all} and {model.num_hiddens}"
+        )
+    if model.attention == "multi_head" and model.num_hiddens % max(model.num_heads, 1):
+        wrong.append(
+            f"model.num-hiddens must be a multiple of model.num-heads; got {model.num_hiddens} for "
+            f"{model.num_heads} heads"
+        )
+    return wrong
 
 
 def _wrong_devices(config: Config) -> list[str]:
@@ -394,26 +390,18 @@ def setting_name(section: str, name: str) -> str:
 
 def wrong_numbers(settings: Any, option_name: Callable[[str], str]) -> list[str]:
     """List the fields that are out of their `Range`; `option_name` turns a field's name into that of the message."""
-    hints = get_type_hints(type(settings), include_extras=True)
-    parts = [(name, part) for name, hint in hints.items() for part in getattr(hint, "__metadata__", ())]
-    return outside(
-        {option_name(name): (getattr(settings, name), *part) for name, part in parts if isinstance(part, Range)}
-    )
+    wrong = []
+    for name, hint in get_type_hints(type(settings), include_extras=True).items():
+        for limits in getattr(hint, "__metadata__", ()):
+            if isinstance(limits, Range) and (value := getattr(settings, name)) is not None:
+                wrong.append(limits.error(option_name(name), value))
+    return list(filter(None, wrong))
 
 
 def num_widths(config: Config) -> int:
     """Return the number of widths that sentences are padded to."""
     default = 1 if not config.data or config.training.loss == "sentences" else 4
     return config.training.num_widths or default
-
-
-def outside(bounds: Mapping[str, tuple[float | None, float, float]]) -> list[str]:
-    """List the names whose (value, lowest, highest) is out of bounds; NaN always is, None never."""
-    return [
-        f"{name} must be in [{lowest}, {highest}]; got {value}"
-        for name, (value, lowest, highest) in bounds.items()
-        if value is not None and not lowest <= value <= highest
-    ]
 
 
 def wrong_search(search: SearchConfig, option_name: Callable[[str], str]) -> list[str]:
@@ -426,15 +414,3 @@ def wrong_search(search: SearchConfig, option_name: Callable[[str], str]) -> lis
     if search.sample and search.beam_size > 1:
         wrong.append(f"{option_name('beam_size')} must be 1 where translations are drawn; got {search.beam_size}")
     return wrong
-
-
-def search_settings(search: SearchConfig) -> tuple[str, dict[str, Any]]:
-    """Choose the search function, which has the same name in `jax_attn` and `torch_ref`, and its options."""
-    settings: dict[str, Any] = {"min_len": search.min_len, "no_repeat_ngram": search.no_repeat_ngram}
-    if search.sample:
-        names = ("num_samples", "temperature", "top_k", "top_p")
-        return "sample_search", settings | {name: getattr(search, name) for name in names}
-    if search.beam_size == 1:
-        return "greedy_search", settings
-    names = ("beam_size", "length_penalty", "length_norm", "coverage_penalty")
-    return "beam_search", settings | {name: getattr(search, name) for name in names}

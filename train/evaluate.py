@@ -23,7 +23,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from train.command_line.terminal import answer
-from train.command_line.translate_options import Search, given, option_name
+from train.command_line.translate_options import Search, option_name
 from train.config import ConfigError
 from train.data.corpus import CorpusError, Pair
 from train.data.download import is_name
@@ -50,13 +50,12 @@ class Options:
     """A folder or an address with the files of multi30k, tatoeba or d2l, instead of the public address."""
     compare: Annotated[Path | None, arg(metavar="RUN2", help_behavior_hint="")] = None
     """Score another run on the same pairs, and test the difference."""
-    beam_size: Annotated[int | None, arg(aliases=["--beam"], metavar="N", help_behavior_hint="")] = None
-    """Keep N hypotheses at each step (beam search). 1 is greedy search."""
     framework: Literal["jax", "torch"] = "jax"
     """torch: the plain PyTorch reference, one sentence at a time (needs the extra `torch`)."""
     json: bool = False
     """Write the scores as JSON."""
-    search: Search = field(default_factory=Search)
+    search: Search = field(default_factory=dict)
+    """Options of greedy search and of the beam. By default they are those of the training."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,8 +79,7 @@ def run(options: Options) -> None:
 
     start_jax()
     runs = [RunFolder(folder).load() for folder in (options.run, options.compare) if folder is not None]
-    changes = given(options.search) | ({} if options.beam_size is None else {"beam_size": options.beam_size})
-    configs = [configure(saved, changes, option_name) for saved in runs]
+    configs = [configure(saved, options.search, option_name) for saved in runs]
     if not options.data:
         pairs = own_test(runs[0], options.mirror)
     translators = (

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from train.command_line.terminal import answer, printable
-from train.command_line.translate_options import Options, Output, Picture, given, option_name, parse
+from train.command_line.translate_options import Options, Output, Picture, option_name, parse
 from train.config import ConfigError, parse_mesh
 from train.data.embedded import TOPICS
 from train.data.vocabularies import FILES
@@ -137,9 +137,9 @@ def settings_of(options: Options) -> dict[str, Any]:
         {name: sha256(folder / name) for name in names if (folder / name).is_file()}
         for folder in (options.run, *options.model.ensemble)
     ]
-    groups = (options.output, options.search, options.sampling)
-    chosen = {option_name(name): value for group in groups for name, value in dataclasses.asdict(group).items()}
-    return {"run": runs, "--beam-size": options.beam_size, "--framework": options.model.framework} | chosen
+    chosen = dataclasses.asdict(options.output) | {"sample": options.samples} | options.search | options.sampling
+    named = {option_name(name): value for name, value in chosen.items()}
+    return {"run": runs, "--framework": options.model.framework} | named
 
 
 @contextlib.contextmanager
@@ -171,17 +171,15 @@ def load(options: Options) -> Translator:
 
     shape = None if options.model.mesh is None else parse_mesh(options.model.mesh)
     start_jax(num_devices=None if shape is None else shape.size)
-    output, sampling = options.output, options.sampling
+    output = options.output
     runs = [RunFolder(folder).load() for folder in (options.run, *options.model.ensemble)]
-    changes = given(options.search) | given(sampling)
-    if options.beam_size is not None or sampling.sample:
-        changes["beam_size"] = 1 if options.beam_size is None else options.beam_size
-    if sampling.sample:
-        changes["num_samples"] = output.nbest
+    changes = options.search | options.sampling
+    if options.samples:
+        changes = {"beam_size": 1, "num_samples": output.nbest} | changes
     config = configure(runs[0], changes, option_name)
-    if not sampling.sample and output.nbest > config.beam_size:
+    if not config.sample and output.nbest > config.beam_size:
         raise ConfigError(f"--nbest must be at most --beam-size, which is {config.beam_size}; got {output.nbest}")
-    if all(run.model.attention == "none" for run in runs):
+    if not any(run.model.attends for run in runs):
         needed = {"alignments": output.alignments, "replace_unknown": output.replace_unknown}
         for name, value in (needed | {"heatmap": options.picture.heatmap}).items():
             if value:
@@ -194,7 +192,7 @@ def compared_options(name: str, options: Options) -> Options:
     """Return the options of another side of the page: a run folder, or `torch` for the same run in PyTorch."""
     if name == "torch":
         return dataclasses.replace(options, model=dataclasses.replace(options.model, framework="torch", mesh=None))
-    output = Output(nbest=options.output.nbest if options.sampling.sample else 1, pieces=options.output.pieces)
+    output = Output(nbest=options.output.nbest if options.samples else 1, pieces=options.output.pieces)
     model = dataclasses.replace(options.model, ensemble=())
     return dataclasses.replace(options, run=Path(name), output=output, picture=Picture(), model=model)
 

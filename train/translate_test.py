@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from jax_attn import sample_search
 from train import translate
 from train.command_line.terminal import printable
-from train.config import ConfigError, SearchConfig, search_settings
+from train.config import ConfigError, SearchConfig
 from train.data.embedded import grammar
 from train.runs.files import sha256, write_json
 from train.runs.run_folder import read_manifest
@@ -222,8 +223,9 @@ def test_a_seed_draws_the_same_and_another_seed_other_translations(folder, call)
 
 def test_sampling_gets_its_options():
     options = {"num_samples": 3, "temperature": 0.5, "top_k": 2, "top_p": 0.9}
-    name, settings = search_settings(SearchConfig(sample=True, min_len=4, **options))
-    assert (name, settings) == ("sample_search", options | {"min_len": 4, "no_repeat_ngram": None})
+    config = SearchConfig(sample=True, min_len=4, **options)
+    assert config.function == "sample_search"
+    assert config.of(sample_search) == options | {"min_len": 4, "no_repeat_ngram": None}
 
 
 def test_an_ensemble_of_a_run_with_itself_is_the_run(folder):

@@ -81,12 +81,18 @@ def require_rate(**rates: float) -> None:
             raise ValueError(f"{name} must be in [0, 1); got {rate}")
 
 
-def require_above_zero(**numbers: Any) -> None:
-    """Raise TypeError unless numbers are real, and (outside a jit) ValueError unless they are above 0."""
+def require_real(**numbers: Any) -> None:
+    """Raise TypeError unless numbers are integers or floating."""
     for name, number in numbers.items():
         dtype = _dtype(name, number)
         if not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)):
             raise TypeError(f"{name} must be a real number; got {dtype}")
+
+
+def require_above_zero(**numbers: Any) -> None:
+    """Raise TypeError unless numbers are real, and (outside a jit) ValueError unless they are above 0."""
+    require_real(**numbers)
+    for name, number in numbers.items():
         if not isinstance(number, jax.core.Tracer) and not np.all(np.asarray(number) > 0):
             raise ValueError(f"{name} must be above 0; got {number}")
 

@@ -8,10 +8,11 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from jax_attn.search.constraints import Constraints, constrain
-from jax_attn.search.inputs import SearchInputs, make_inputs, require_positive
-from jax_attn.search.penalties import LengthNorm, Penalties, make_penalties, penalized
+from jax_attn.search.inputs import SearchInputs, make_inputs, require_options
+from jax_attn.search.penalties import Penalties, make_penalties, penalized
 from jax_attn.search.step import SearchResult, State, Step, make_result, map_state
 from jax_attn.search.top_k import top_k
+from jax_attn.search_options import LengthNorm, SearchOptions
 
 
 def beam_search(
@@ -23,13 +24,13 @@ def beam_search(
     eos: int,
     max_len: int,
     batch_size: int,
-    beam_size: int = 5,
-    length_penalty: float = 0.0,
-    length_norm: LengthNorm = "power",
-    coverage_penalty: float = 0.0,
+    beam_size: int = SearchOptions.beam_size,
+    length_penalty: float = SearchOptions.length_penalty,
+    length_norm: LengthNorm = SearchOptions.length_norm,
+    coverage_penalty: float = SearchOptions.coverage_penalty,
     source_lens: Int[Array, "..."] | None = None,
-    min_len: int = 0,
-    no_repeat_ngram: int | None = None,
+    min_len: int = SearchOptions.min_len,
+    no_repeat_ngram: int | None = SearchOptions.no_repeat_ngram,
     prefix: Int[Array, "..."] | None = None,
     prefix_lens: Int[Array, "..."] | None = None,
 ) -> SearchResult:
@@ -71,7 +72,12 @@ def beam_search(
 
     Source: Wu et al., 2016, "Google's Neural Machine Translation System", section 7.
     """
-    require_positive(beam_size=beam_size)
+    require_options(
+        beam_size=beam_size,
+        length_penalty=length_penalty,
+        length_norm=length_norm,
+        coverage_penalty=coverage_penalty,
+    )
     constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens)
     inputs = make_inputs(step, state, memory, bos, max_len, batch_size, constraints, beam_size)
     num_keys = inputs.outputs.num_keys

@@ -28,21 +28,16 @@ class Constraints(NamedTuple):
 
 
 def checked_constraints(constraints: Constraints, max_len: int, batch_size: int, vocab_size: int) -> Constraints:
-    """Check the constraints and fill in `prefix_lens`.
+    """Check what `SearchOptions` does not say of the constraints, and fill in `prefix_lens`.
 
     Raises:
-        ValueError: an option out of range, a wrong shape, lengths without a prefix. Outside of a jit also ids outside
-            [0, N) and lengths outside [0, P].
-        TypeError: a number, a prefix or lengths that are not integers.
+        ValueError: `min_len` above `max_len`, a wrong shape, lengths without a prefix. Outside of a jit also ids
+            outside [0, N) and lengths outside [0, P].
+        TypeError: a prefix or lengths that are not integers.
     """
-    _, min_len, no_repeat_ngram, prefix, prefix_lens = constraints
-    require_integer(min_len=min_len)
-    if not 0 <= min_len <= max_len:
-        raise ValueError(f"min_len must be in [0, {max_len}], up to max_len; got {min_len}")
-    if no_repeat_ngram is not None:
-        require_integer(no_repeat_ngram=no_repeat_ngram)
-        if no_repeat_ngram < 1:
-            raise ValueError(f"no_repeat_ngram must be at least 1; got {no_repeat_ngram}")
+    _, min_len, _, prefix, prefix_lens = constraints
+    if min_len > max_len:
+        raise ValueError(f"min_len must be at most {max_len}, which is max_len; got {min_len}")
     if prefix is None:
         if prefix_lens is not None:
             raise ValueError("prefix_lens needs a prefix; got None")

@@ -10,6 +10,7 @@ from jax_attn.search.decode_loop import decode_loop
 from jax_attn.search.inputs import make_inputs
 from jax_attn.search.step import SearchResult, Step
 from jax_attn.search.top_k import top_k
+from jax_attn.search_options import SearchOptions
 
 
 def greedy_search(
@@ -21,8 +22,8 @@ def greedy_search(
     eos: int,
     max_len: int,
     batch_size: int,
-    min_len: int = 0,
-    no_repeat_ngram: int | None = None,
+    min_len: int = SearchOptions.min_len,
+    no_repeat_ngram: int | None = SearchOptions.no_repeat_ngram,
     prefix: Int[Array, "..."] | None = None,
     prefix_lens: Int[Array, "..."] | None = None,
 ) -> SearchResult:

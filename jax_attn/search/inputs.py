@@ -1,15 +1,18 @@
 """The arguments that greedy search, sampling and beam search share, checked once."""
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Int
 
-from jax_attn.functional.checks import require_integer
+from jax_attn.functional.checks import require_integer, require_real
 from jax_attn.search.constraints import Constraints, checked_constraints
 from jax_attn.search.step import Memory, State, Step, StepOutputs, inspect_step, map_state
+from jax_attn.search_options import Range, SearchOptions
+
+TYPES = get_type_hints(SearchOptions, include_extras=True)
 
 
 class SearchInputs(NamedTuple):
@@ -45,7 +48,11 @@ def make_inputs(
     Raises:
         ValueError, TypeError: a size or constraint out of range; a shape or dtype that does not fit.
     """
-    require_positive(max_len=max_len, batch_size=batch_size)
+    require_integer(max_len=max_len, batch_size=batch_size)
+    for name, size in {"max_len": max_len, "batch_size": batch_size}.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1; got {size}")
+    require_options(min_len=constraints.min_len, no_repeat_ngram=constraints.no_repeat_ngram)
     require_integer(bos=bos, eos=constraints.eos)
     for leaf in jax.tree.leaves(state):
         if jnp.shape(leaf)[:1] != (batch_size,):
@@ -61,9 +68,25 @@ def make_inputs(
     return SearchInputs(step, tokens, state, memory, outputs, constraints, max_len, batch_size, num_hypotheses)
 
 
-def require_positive(**sizes: int) -> None:
-    """Raise TypeError unless every size is an integer, and ValueError unless it is at least 1."""
-    require_integer(**sizes)
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1; got {size}")
+def require_options(**options: Any) -> None:
+    """Check options of a search by `SearchOptions`. None is an option that is off.
+
+    Raises:
+        TypeError: a number that is no integer where it must be one, or not real.
+        ValueError: a number out of its range, or a name that there is not.
+    """
+    for name, value in options.items():
+        kind, *others = get_args(TYPES[name])
+        choices = get_args(kind)
+        if value is None and type(None) in choices:
+            continue
+        if get_origin(kind) is Literal:
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {choices}; got {value!r}")
+        elif float in (kind, *choices):
+            require_real(**{name: value})
+        else:
+            require_integer(**{name: value})
+        for limits in others:
+            if isinstance(limits, Range) and (error := limits.error(name, value)):
+                raise ValueError(error)

@@ -5,16 +5,14 @@
 Source: Wu et al., 2016, "Google's Neural Machine Translation System", section 7 (s(Y, X), lp and cp).
 """
 
-import math
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from jax_attn.functional.checks import require_integer, require_lengths, require_shape
-
-LengthNorm = Literal["power", "gnmt"]
+from jax_attn.search_options import LengthNorm
 
 MIN_COVERAGE = 1e-9
 """The coverage of a position that got no attention: with log 0 all such hypotheses would have the score −inf."""
@@ -38,18 +36,12 @@ def make_penalties(
     *,
     source_lens: Int[Array, "..."] | None,
 ) -> Penalties:
-    """Check the options that penalise hypotheses; `num_keys` is K, or None if the step returns no weights.
+    """Return the penalties of a search; `num_keys` is K, or None if the step returns no weights.
 
     Raises:
-        ValueError: a penalty that is negative or not finite, an unknown norm, a coverage penalty without weights,
-            lengths that are not `[B]` or, outside of a jit, not in [0, K].
+        ValueError: a coverage penalty without weights, lengths that are not `[B]` or, outside of a jit, not in [0, K].
         TypeError: lengths that are not integers.
     """
-    for name, penalty in {"length_penalty": length_penalty, "coverage_penalty": coverage_penalty}.items():
-        if not 0 <= penalty < math.inf:
-            raise ValueError(f"{name} must be finite and at least 0; got {penalty}")
-    if length_norm not in get_args(LengthNorm):
-        raise ValueError(f"length_norm must be one of {get_args(LengthNorm)}; got {length_norm!r}")
     if coverage_penalty and num_keys is None:
         raise ValueError("coverage_penalty needs a step that returns weights; got None")
     if num_keys is None:

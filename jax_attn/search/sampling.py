@@ -1,6 +1,5 @@
 """Sampling: draw each token from the model's distribution, or from its most probable part."""
 
-import math
 from typing import Any
 
 import jax
@@ -8,12 +7,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int, Key
 
-from jax_attn.functional.checks import require_above_zero, require_float, require_shape, shape_text
+from jax_attn.functional.checks import require_float, require_shape, shape_text
 from jax_attn.search.constraints import Constraints
 from jax_attn.search.decode_loop import decode_loop
-from jax_attn.search.inputs import make_inputs, require_positive
+from jax_attn.search.inputs import make_inputs, require_options
 from jax_attn.search.step import SearchResult, Step
 from jax_attn.search.top_k import top_k
+from jax_attn.search_options import SearchOptions
 
 
 def sample_search(
@@ -27,12 +27,12 @@ def sample_search(
     batch_size: int,
     key: Key[Array, "..."] | None = None,
     noise: Float[Array, "..."] | None = None,
-    num_samples: int = 1,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_len: int = 0,
-    no_repeat_ngram: int | None = None,
+    num_samples: int = SearchOptions.num_samples,
+    temperature: float = SearchOptions.temperature,
+    top_k: int | None = SearchOptions.top_k,
+    top_p: float | None = SearchOptions.top_p,
+    min_len: int = SearchOptions.min_len,
+    no_repeat_ngram: int | None = SearchOptions.no_repeat_ngram,
     prefix: Int[Array, "..."] | None = None,
     prefix_lens: Int[Array, "..."] | None = None,
 ) -> SearchResult:
@@ -73,8 +73,7 @@ def sample_search(
 
     Source: Holtzman et al., 2020, "The Curious Case of Neural Text Degeneration"; Fan et al., 2018, for top-k.
     """
-    require_positive(num_samples=num_samples)
-    _check_distribution(temperature, top_k, top_p)
+    require_options(num_samples=num_samples, temperature=temperature, top_k=top_k, top_p=top_p)
     constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens)
     inputs = make_inputs(step, state, memory, bos, max_len, batch_size, constraints, num_samples)
     if (key is None) == (noise is None):
@@ -130,16 +129,6 @@ def nucleus(logits: Float[Array, "rows kept"], top_p: float) -> Bool[Array, "row
     exponents = jnp.exp(logits - jnp.where(highest == -jnp.inf, 0, highest))  # NaN: all are kept, see `draw_tokens`
     before = jnp.cumsum(exponents, axis=-1) - exponents
     return ~(before >= top_p * exponents.sum(axis=-1, keepdims=True))
-
-
-def _check_distribution(temperature: float, top_k: int | None, top_p: float | None) -> None:
-    require_above_zero(temperature=temperature)
-    if temperature == math.inf:
-        raise ValueError(f"temperature must be finite; got {temperature}")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k must be at least 1; got {top_k}")
-    if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p must be in (0, 1]; got {top_p}")
 
 
 def _row_keys(key: Any, batch_size: int, num_samples: int) -> Key[Array, "rows"]:

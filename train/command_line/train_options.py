@@ -1,12 +1,13 @@
 """The command line of `python -m train.nmt`: a preset, and options that change it."""
 
 from contextlib import suppress
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from textwrap import fill
-from typing import Any, NamedTuple, NoReturn, get_args
+from typing import Annotated, Any, NamedTuple, NoReturn, get_args
 
 import tyro
+from tyro.conf import arg
 
 from train.config import AttentionName, Config, ConfigError, OptimizerName, check, setting_name
 from train.config_file import read_config
@@ -65,6 +66,17 @@ All options: python -m train.nmt {preset} --help-all
 """
 
 
+@dataclass(frozen=True)
+class Options:
+    """What may stand after the preset."""
+
+    config: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Settings of a JSON, YAML or TOML file, such as config.json of a run; other options change them."""
+    resume: Annotated[Path | None, arg(metavar="RUN", help_behavior_hint="")] = None
+    """Go on with a run that was stopped or killed. It keeps its settings."""
+    settings: Annotated[Config, arg(name="")] = field(default_factory=Config)
+
+
 class Command(NamedTuple):
     """What the user asks for."""
 
@@ -90,21 +102,21 @@ def parse(arguments: list[str]) -> Command:
         _print_help(preset)
     if "--help-all" in options:
         _print_all_options(preset)
-    options, file = _take_path(options, "--config")
-    options, resume = _take_path(options, "--resume")
-    _, init = _take_path(options, "--init")
+    default = PRESETS[preset]
+    given, rest = _read(preset, default, options)
+    file, resume, init = given.config, given.resume, given.settings.init
     if resume is not None:
         changed = {option.split("=")[0].replace("_", "-") for option in options if option.startswith("-")}
-        if preset != "demo" or file is not None or changed - RESUMED_OPTIONS:
+        if has_preset or changed - RESUMED_OPTIONS - {"--resume"}:
             allowed = ", ".join(sorted(RESUMED_OPTIONS))
             raise ConfigError(f"--resume RUN keeps the run's settings; beside it there may be only {allowed}")
         file = resume / "config.json"
     elif init is not None and file is None and not has_preset:
         file = init / "config.json"
-    default = PRESETS[preset]
-    if file is not None:
+    if file is not None:  # its settings are the defaults of the options
         preset, default = read_config(file)
-    config, rest = _read(preset, default, options)
+        given, rest = _read(preset, default, options)
+    config = given.settings
     for name in (*config.data, *config.valid, *config.test):
         if name in PRESETS:
             _refuse(preset, config, [name], options)
@@ -122,18 +134,6 @@ def parse(arguments: list[str]) -> Command:
     return Command(preset, config, resume)
 
 
-def _take_path(options: list[str], name: str) -> tuple[list[str], Path | None]:
-    """Take the option `name` and its path out of the options."""
-    for i, option in enumerate(options):
-        if option == name:
-            if i + 1 == len(options):
-                raise ConfigError(f"{name} needs a path")
-            return options[:i] + options[i + 2 :], Path(options[i + 1])
-        if option.startswith(f"{name}="):
-            return options[:i] + options[i + 1 :], Path(option.removeprefix(f"{name}="))
-    return options, None
-
-
 def _split_preset(arguments: list[str]) -> tuple[str, list[str]]:
     if not arguments or arguments[0].startswith("-"):
         return "demo", arguments
@@ -142,10 +142,10 @@ def _split_preset(arguments: list[str]) -> tuple[str, list[str]]:
     return arguments[0], arguments[1:]
 
 
-def _read(preset: str, default: Config, options: list[str]) -> tuple[Config, list[str]]:
-    """Read the options of `Config`; also return the arguments that are none."""
-    prog = f"{PROGRAM} {preset}"
-    return tyro.cli(Config, prog=prog, args=options, default=default, return_unknown_args=True)
+def _read(preset: str, default: Config, arguments: list[str]) -> tuple[Options, list[str]]:
+    """Read the options, whose defaults are given; also return the arguments that are none."""
+    prog, options = f"{PROGRAM} {preset}", Options(settings=default)
+    return tyro.cli(Options, prog=prog, args=arguments, default=options, return_unknown_args=True)
 
 
 def _refuse(preset: str, config: Config, unknown: list[str], options: list[str]) -> NoReturn:
@@ -171,9 +171,9 @@ def _similar(name: str) -> list[str]:
     found = []
     for section in fields(Config):
         value = getattr(Config(), section.name)
-        for field in fields(value) if is_dataclass(value) else ():
-            if name in (field.name, "".join(word[0] for word in field.name.split("_") if "_" in field.name)):
-                found.append(f"--{setting_name(section.name, field.name)}")
+        for setting in fields(value) if is_dataclass(value) else ():
+            if name in (setting.name, "".join(word[0] for word in setting.name.split("_") if "_" in setting.name)):
+                found.append(f"--{setting_name(section.name, setting.name)}")
     return found
 
 

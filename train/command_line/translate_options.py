@@ -2,22 +2,40 @@
 
 import contextlib
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
-from train.config import ConfigError, outside, parse_mesh
+from jax_attn.search_options import Range
+from train.config import ConfigError, SearchConfig, parse_mesh, wrong_numbers
 from train.runs.run_folder import WEIGHTS
 
-OptionalInt = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
-OptionalFloat = Annotated[float | None, arg(metavar="X", help_behavior_hint="")]
+
+def changes_of_search(*names: str) -> Any:
+    """Return the type of a dict of those options of `SearchConfig` that are given, with their help."""
+    hints = get_type_hints(SearchConfig, include_extras=True)
+    types = {}
+    for name in names:
+        kinds = (hints[name].__origin__, *get_args(hints[name].__origin__))
+        metavar = "N" if int in kinds else "X" if float in kinds else None
+        shown = arg(metavar=metavar, help_behavior_hint="", aliases=["--beam"] if name == "beam_size" else None)
+        types[name] = Annotated[hints[name], shown]
+    make: Any = TypedDict
+    return arg(constructor=make("Changes", types, total=False))
+
+
+OF_SAMPLING = ("sample", "temperature", "top_k", "top_p", "seed")
+OF_TRAINING = ("num_samples", "batch_size", "examples")
+OF_SEARCH = [each.name for each in fields(SearchConfig) if each.name not in (*OF_SAMPLING, *OF_TRAINING)]
+
+Search = Annotated[dict[str, Any], changes_of_search(*OF_SEARCH)]
+Sampling = Annotated[dict[str, Any], changes_of_search(*OF_SAMPLING)]
 OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 OptionalFormat = Annotated[Literal["pharaoh", "json"] | None, arg(metavar="{pharaoh,json}", help_behavior_hint="")]
 OptionalMesh = Annotated[str | None, arg(metavar="data=N", help_behavior_hint="")]
-OptionalNorm = Annotated[Literal["power", "gnmt"] | None, arg(metavar="{power,gnmt}", help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
@@ -28,7 +46,7 @@ class Output:
 
     scores: bool = False
     """Write the score before the translation: Σ log p in nats; for a beam, with its penalties."""
-    nbest: Annotated[int, arg(metavar="N")] = 1
+    nbest: Annotated[int, Range(1, 10_000), arg(metavar="N")] = 1
     """Write the N best translations of the beam, or N samples, each after the number of its line."""
     alignments: OptionalFormat = None
     """pharaoh: write `i-j` for each target word j and the source word i with the largest weight. json: all weights."""
@@ -55,42 +73,6 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Search:
-    """Options of greedy search and of the beam. By default they are those of the training."""
-
-    length_penalty: OptionalFloat = None
-    """Rank the hypotheses of a beam by log p / norm(length)^X."""
-    length_norm: OptionalNorm = None
-    """power: norm(length) is the length. gnmt: (5 + length) / 6."""
-    coverage_penalty: OptionalFloat = None
-    """Penalise hypotheses of a beam that leave source words without attention; 0 is off."""
-    min_len: OptionalInt = None
-    """The smallest number of tokens of a translation, <eos> included."""
-    max_len: OptionalInt = None
-    """The largest number of tokens of a translation, <eos> included."""
-    no_repeat_ngram: OptionalInt = None
-    """Never repeat N tokens in a row within a translation."""
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Random translations instead of a search. Every option needs --sample.
-    $ python -m train.translate runs/demo-1 --sample --temperature 0.8 < in.txt
-    """
-
-    sample: bool = False
-    """Draw translations at random."""
-    temperature: OptionalFloat = None
-    """Divide the logits by X: below 1, probable tokens become more probable."""
-    top_k: OptionalInt = None
-    """Draw from the N most probable tokens."""
-    top_p: OptionalFloat = None
-    """Draw from the smallest set of most probable tokens whose probabilities sum to X."""
-    seed: OptionalInt = None
-    """Seed the random numbers: the same seed draws the same translations."""
-
-
-@dataclass(frozen=True)
 class Model:
     """The model, and what computes it.
     $ python -m train.translate runs/demo-1 --ensemble runs/demo-2 < in.txt
@@ -100,7 +82,7 @@ class Model:
     """Average the probabilities with those of another run with the same vocabularies."""
     framework: Literal["jax", "torch"] = "jax"
     """torch: translate with the plain PyTorch reference, one sentence at a time (needs the extra `torch`)."""
-    batch: Annotated[int, arg(metavar="N")] = 1000
+    batch: Annotated[int, Range(1, 1_000_000), arg(metavar="N")] = 1000
     """Write after every N lines for each device; it changes no translation. With 1, each line is answered at once."""
     mesh: OptionalMesh = None
     """Search on N devices at once; it changes no translation. By default one device searches."""
@@ -120,13 +102,20 @@ class Options:
     """Write the translations into a new file, and how far they are into FILE.progress.json beside it."""
     resume: bool = False
     """Go on where the file of --out ends. The text, and all options that change translations, must be the same."""
-    beam_size: Annotated[int | None, arg(aliases=["--beam"], metavar="N", help_behavior_hint="")] = None
-    """Keep N hypotheses at each step (beam search). 1 is greedy search."""
     output: Output = Output()
     picture: Picture = Picture()
-    search: Search = Search()
-    sampling: Sampling = Sampling()
+    search: Search = field(default_factory=dict)
+    """Options of greedy search and of the beam. By default they are those of the training."""
+    sampling: Sampling = field(default_factory=dict)
+    """Random translations instead of a search. Every option needs --sample.
+    $ python -m train.translate runs/demo-1 --sample --temperature 0.8 < in.txt
+    """
     model: Model = Model()
+
+    @property
+    def samples(self) -> bool:
+        """Whether translations are drawn at random."""
+        return bool(self.sampling.get("sample"))
 
 
 def parse(arguments: list[str], description: str | None) -> Options:
@@ -134,10 +123,10 @@ def parse(arguments: list[str], description: str | None) -> Options:
     options = tyro.cli(
         OmitArgPrefixes[Options], prog="python -m train.translate", description=description, args=arguments
     )
-    wrong = outside({"--batch": (options.model.batch, 1, 1_000_000), "--nbest": (options.output.nbest, 1, 10_000)})
+    wrong = [*wrong_numbers(options.model, option_name), *wrong_numbers(options.output, option_name)]
     heatmap, page = options.picture.heatmap, options.picture.page
-    if not options.sampling.sample:
-        wrong += [f"{option_name(name)} needs --sample" for name in given(options.sampling) if name != "sample"]
+    if not options.samples:
+        wrong += [f"{option_name(name)} needs --sample" for name in options.sampling if name != "sample"]
     if options.file is not None and options.sentences:
         wrong.append("either sentences or --file can be given, and not both")
     if heatmap is not None and heatmap.suffix not in (".png", ".svg", ".pdf"):
@@ -213,8 +202,3 @@ def _refusals(path: Path, options: Options) -> list[str]:
 def option_name(field: str) -> str:
     """Return a field's name on the command line."""
     return "--" + field.replace("_", "-")
-
-
-def given(group: Search | Sampling) -> dict[str, Any]:
-    """Return the options of a group that the command line gives."""
-    return {name: value for name, value in dataclasses.asdict(group).items() if value is not None}

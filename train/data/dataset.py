@@ -120,17 +120,18 @@ def load(config: Config, vocabularies: Vocabularies | None = None) -> Data:
         for name, pairs in (("validation", corpus.valid), ("test", corpus.test))
     )
     return Data(
-        corpus,
-        *vocabularies,
-        train,
-        valid,
-        test,
-        {reason: count for reason, count in report.items() if count},
-        longest[0],
-        longest[1] + 1,
-        settings.max_len,
-        settings.sampling > 0,
-        config.seed,
+        corpus=corpus,
+        source=vocabularies[0],
+        target=vocabularies[1],
+        train=train,
+        valid=valid,
+        test=test,
+        report={reason: count for reason, count in report.items() if count},
+        max_source_len=longest[0],
+        max_target_len=longest[1] + 1,
+        max_len=settings.max_len,
+        sampling=settings.sampling > 0,
+        seed=config.seed,
     )
 
 

@@ -1,14 +1,12 @@
 """Fetch a public corpus by its name, once: `tatoeba:eng-fra`, `multi30k:de-en`, `d2l:eng-fra`."""
 
-import fcntl
 import hashlib
 import re
 import shutil
 import zipfile
 import zlib
-from http import HTTPStatus
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from train.data.corpus import CorpusError
 from train.data.files import PairFiles
@@ -175,37 +173,17 @@ def _download(url: str, digest: str | None, folder: Path) -> Path:
     name = url.rsplit("/", 1)[-1]
     pooch.get_logger().setLevel("WARNING")
     try:
-        return Path(pooch.retrieve(url, digest, fname=name, path=folder, downloader=_fetch_rest))
+        with Bar(name) as bar:
+            headers = {"User-Agent": "Mozilla/5.0 (jax-attn)"}
+            downloader = pooch.HTTPDownloader(_Counter(bar), headers=headers, timeout=30)
+            return Path(pooch.retrieve(url, digest, fname=name, path=folder, downloader=downloader))
     except (requests.RequestException, ValueError, OSError) as error:
         no_server = isinstance(error, requests.ConnectionError)
         reason = "the server cannot be reached" if no_server else " ".join(str(error).split())[:200]
         raise CorpusError(
-            f"{url} cannot be downloaded ({reason}); start again to go on, or fetch it by hand and put it at "
+            f"{url} cannot be downloaded ({reason}); start again, or fetch it by hand and put it at "
             f"{folder / name}, or name its folder with --mirror"
         ) from error
-
-
-def _fetch_rest(url: str, output: str, _: object) -> None:
-    """Download a file for pooch. What a cut download left behind is not fetched again, if the server allows that."""
-    import pooch
-
-    name = url.rsplit("/", 1)[-1]
-    part = Path(output).with_name(f"{name}.part")
-    with part.open("ab") as file, Bar(name) as bar:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OSError("another process is downloading it") from None
-
-        def start(response: Any, *_: object, **__: object) -> None:
-            if response.status_code in (HTTPStatus.OK, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
-                file.truncate(0)  # the server sends the whole file, or has another one
-
-        headers = {"User-Agent": "Mozilla/5.0 (jax-attn)", "Accept-Encoding": "identity"}
-        if file.tell():
-            headers["Range"] = f"bytes={file.tell()}-"
-        pooch.HTTPDownloader(_Counter(bar), headers=headers, timeout=30, hooks={"response": start})(url, file, None)
-        part.replace(output)
 
 
 class _Counter:

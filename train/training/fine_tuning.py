@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from train.config import Config, ConfigError, ModelConfig, setting_name
+from train.config import Config, ConfigError, setting_name
 from train.runs.run_folder import RunFolder
 
 MAY_DIFFER = {"dropout", "dropout_words", "dropout_embedding", "dropout_output", "variational", "dtype"}
@@ -25,7 +25,7 @@ def load_weights(run: Path, config: Config) -> dict[str, np.ndarray]:
     saved = RunFolder(run).load()
     theirs = saved.config
     fixed = {
-        "model": [field.name for field in fields(ModelConfig) if field.name not in MAY_DIFFER],
+        "model": [field.name for field in fields(config.model) if field.name not in MAY_DIFFER],
         "corpus": OF_VOCABULARIES,
     }
     differing = [

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NoReturn
 
@@ -143,6 +143,11 @@ def gather_json(value: Any) -> list[Any]:
     padded = np.pad(own, (0, int(sizes.max()) - own.size))
     found = np.asarray(multihost_utils.process_allgather(padded))
     return [json.loads(bytes(row[:size])) for row, size in zip(found, sizes.tolist(), strict=True)]
+
+
+def gather_list(values: Sequence[Any]) -> list[Any]:
+    """Join the lists of all processes, process 0 first; each is what JSON can hold."""
+    return [value for part in gather_json(values) for value in part]
 
 
 class Agreement:

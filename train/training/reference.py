@@ -1,16 +1,25 @@
 """Training in plain PyTorch by `torch_ref`; only `--framework torch` imports it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import torch
 
 from torch_ref import recipe
-from train.config import Config, ConfigError, SearchConfig, setting_name
+from train.config import Config, ConfigError, setting_name
 from train.data.batches import PADDING_ROW, Examples, make_buckets, plan, take
 from train.data.dataset import Data
+from train.presets import BOOK
 from train.training.interfaces import Recorder, Report
+
+FREE = {
+    "model": {"embed_size", "num_hiddens", "num_layers", "num_heads", "dropout", "decoder_bias", "stop_at_length"},
+    "training": {"batch_size", "learning_rate", "clip_norm", "save_seconds", "num_widths", "optimizer_settings"},
+    "search": {"length_penalty", "batch_size", "examples"},
+}
+"""The settings that a training by the recipe may change; the others are those of the preset book."""
 
 
 class TorchLearner:
@@ -63,38 +72,19 @@ class TorchLearner:
 def _recipe(config: Config) -> recipe.Recipe:
     """Convert the configuration into a recipe; ConfigError for a setting that the recipe does not have."""
     model, training = config.model, config.training
-    required = {
-        "model.cell": (model.cell, "lstm"),
-        "model.attention": (model.attention, "additive"),
-        "model.query": (model.query, "previous"),
-        "model.input-feeding": (model.input_feeding, False),
-        "model.bidirectional": (model.bidirectional, False),
-        "model.bridge": (model.bridge, False),
-        "model.encoder-hiddens": (model.encoder_hiddens, None),
-        "model.tie-embeddings": (model.tie_embeddings, "none"),
-        "model.dropout-words": (model.dropout_words, 0),
-        "model.dropout-embedding": (model.dropout_embedding, 0),
-        "model.dropout-output": (model.dropout_output, 0),
-        "model.variational": (model.variational, False),
-        "model.dtype": (model.dtype, "float32"),
-        "corpus.valid": (config.corpus.valid, 0),
-        "training.loss": (training.loss, "sentences"),
-        "training.optimizer": (training.optimizer, "adam"),
-        "training.clip-epsilon": (training.clip_epsilon, 0.0),
-        "training.schedule": (training.schedule, "constant"),
-        "training.warmup": (training.warmup, 0),
-        "training.label-smoothing": (training.label_smoothing, 0.0),
-        "training.average": (training.average, 0.0),
-        "training.batch-tokens": (training.batch_tokens, None),
-        "training.best": (training.best, "last"),
+    fixed: dict[str, tuple[Any, Any]] = {
         "max-steps": (config.max_steps, None),
+        "corpus.valid": (config.corpus.valid, 0),
     }
-    wrong = [f"{name} must be {needed}; got {value}" for name, (value, needed) in required.items() if value != needed]
-    for name, value in training.optimizer_settings.items():
-        wrong.append(f"{setting_name('training', name)} must be left at its default; got {value}")
-    greedy = replace(SearchConfig(), batch_size=config.search.batch_size, examples=config.search.examples)
-    if replace(config.search, length_penalty=greedy.length_penalty) != greedy:
-        wrong.append("the options of the search must be left at their defaults, since it searches greedily")
+    fixed |= {
+        setting_name("training", name): (value, "left at its default")
+        for name, value in training.optimizer_settings.items()
+    }
+    for section, names in FREE.items():
+        ours, book = getattr(config, section), getattr(BOOK, section)
+        for name in (field.name for field in fields(ours) if field.name not in names):
+            fixed[setting_name(section, name)] = getattr(ours, name), getattr(book, name)
+    wrong = [f"{name} must be {needed}; got {value}" for name, (value, needed) in fixed.items() if value != needed]
     if wrong:
         raise ConfigError("framework torch runs the book's recipe (the preset book): " + "; ".join(wrong))
     return recipe.Recipe(

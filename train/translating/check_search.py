@@ -27,7 +27,7 @@ def check_search(
             f"{option_name('beam_size')} must be at most {vocab_size}, the size of the target vocabulary; "
             f"got {search.beam_size}"
         )
-    if search.coverage_penalty and model.attention == "none":
+    if search.coverage_penalty and not model.attends:
         wrong.append(f"{option_name('coverage_penalty')} needs attention, and the model has none")
     if search.max_len is None and search.min_len > max_target_len:
         wrong.append(

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -19,7 +19,7 @@ from train.data.corpus import Pair
 from train.data.tokens import detokenize
 from train.data.vocabulary import EOS, Vocabulary
 from train.runs.run_folder import RunFolder
-from train.training.processes import gather_json, own_part
+from train.training.processes import gather_list, own_part
 from train.translating.metrics import Link, TextScores, alignment_error_rate, diagonal, peaks, score_texts
 from train.translating.search import make_search
 from train.translating.translator import Translation, Translator, by_words
@@ -72,6 +72,15 @@ class Evaluation:
         return score_texts(self.texts, self.references, self.lower_case)
 
 
+class Reading(NamedTuple):
+    """What the model says of a reference; of a pair with an empty source nothing."""
+
+    nats: float = 0.0
+    tokens: int = 0
+    links: Sequence[Link] | None = ()
+    """The links of its words, sorted; None without attention."""
+
+
 def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
     """Translate the sources, and read the references. Memory is bounded: see `MAX_PAIRS` and `CHUNK`.
 
@@ -81,18 +90,16 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
         step = -(-len(pairs) // MAX_PAIRS)
         warnings.warn(f"only one in {step} of the {len(pairs)} pairs is scored, for want of memory", stacklevel=2)
         pairs = pairs[::step]
-    texts: list[str] = []
-    words: list[tuple[str, ...]] = []
     shown: list[Translation] = []
-    links: list[set[Link]] = []
     pictured: list[tuple[tuple[bool, int], int, Translation]] = []
-    nats, tokens, attends = 0.0, 0, True
+    texts, words, readings = list[str](), list[tuple[str, ...]](), list[Reading]()
     own = own_part(len(pairs))
     for start in range(own.start, own.stop, CHUNK):
         chunk = pairs[start : min(start + CHUNK, own.stop)]
         translated = translator([pair.source for pair in chunk], start + 1)
         texts += [t.text for t in translated]
         words += [t.target for t in translated]
+        readings += _read_references(translator, chunk)
         shown += translated[: NUM_SHOWN - len(shown)]
         moving = [
             ((len(t.source) <= EASY_TO_READ, _steps_back(t.weights)), -start - i, t)
@@ -100,23 +107,19 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
             if t.weights is not None
         ]
         pictured = heapq.nlargest(NUM_PICTURED, [*pictured, *moving])
-        for found in _read_references(translator, chunk):
-            nats, tokens = nats + found[0], tokens + found[1]
-            attends = attends and found[2] is not None
-            links.append(found[2] or set())
-    parts = gather_json([texts, words, [sorted(found) for found in links], nats, tokens, attends])
-    references = [as_reference(pair, translator.target) for pair in pairs]
+    readings = [Reading(**found) for found in gather_list([reading._asdict() for reading in readings])]
+    links = [{(i, j) for i, j in reading.links} for reading in readings if reading.links is not None]
     return Evaluation(
-        pairs,
-        [text for part in parts for text in part[0]],
-        [tuple(found) for part in parts for found in part[1]],
-        references,
-        translator.target.lower_case,
-        sum(part[3] for part in parts),
-        sum(part[4] for part in parts),
-        [set(map(tuple, found)) for part in parts for found in part[2]] if all(p[5] for p in parts) and pairs else None,
-        shown,
-        [t for _, _, t in pictured],
+        pairs=pairs,
+        texts=gather_list(texts),
+        words=[tuple(found) for found in gather_list(words)],
+        references=[as_reference(pair, translator.target) for pair in pairs],
+        lower_case=translator.target.lower_case,
+        nats=sum(reading.nats for reading in readings),
+        tokens=sum(reading.tokens for reading in readings),
+        links=links if links and len(links) == len(pairs) else None,
+        shown=shown,
+        pictured=[t for _, _, t in pictured],
     )
 
 
@@ -130,10 +133,10 @@ def as_reference(pair: Pair, vocabulary: Vocabulary) -> str:
     return pair.target
 
 
-def _read_references(translator: Translator, pairs: Sequence[Pair]) -> list[tuple[float, int, set[Link] | None]]:
-    """Return for each pair the reference's nats and tokens, and the links of its words, None without attention."""
+def _read_references(translator: Translator, pairs: Sequence[Pair]) -> list[Reading]:
+    """Let the model read the reference of each pair."""
     targets = [[*translator.target.encode(pair.target), EOS] for pair in pairs]
-    found: list[tuple[float, int, set[Link] | None]] = [(0.0, 0, set())] * len(pairs)  # of pairs with an empty source
+    found = [Reading()] * len(pairs)
     sources = [pair.source for pair in pairs]
     for batch, followed in translator.read_targets(list(zip(sources, targets, strict=True))):
         for row, i in enumerate(batch):
@@ -143,8 +146,8 @@ def _read_references(translator: Translator, pairs: Sequence[Pair]) -> list[tupl
             if followed.weights is not None:
                 source, spans = translator.read(sources[i]), translator.target.words(targets[i])
                 matrix = by_words(followed.weights[row, :length], spans, source.spans)
-                linked = peaks(matrix, len(source.names), len(spans) - 1)
-            found[i] = (nats, length, linked)
+                linked = sorted(peaks(matrix, len(source.names), len(spans) - 1))
+            found[i] = Reading(nats, length, linked)
     return found
 
 
@@ -267,7 +270,7 @@ def make_validation(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of sentences that are shortened
             found = [t.text for t in translator(texts[own])]
-        translations = [text for part in gather_json(found) for text in part] if shared else found
+        translations = gather_list(found) if shared else found
         return score_texts(translations, references, target.lower_case)
 
     return validate

@@ -103,22 +103,6 @@ def compare_texts(
     }
 
 
-def bleu_counts(hypotheses: Sequence[str], references: Sequence[str]) -> Int[np.ndarray, "sentence 10"]:
-    """Count what BLEU is computed from: lengths of both sides, matching n-grams and all n-grams, n = 1 … 4.
-
-    `bleu_of` the sum of some rows is the BLEU of a corpus of those sentences.
-    """
-    bleu = BLEU(effective_order=True)  # only silences a warning about sentence scores, which are not used
-    scores = [bleu.sentence_score(text, [known]) for text, known in zip(hypotheses, references, strict=True)]
-    return np.array([[score.sys_len, score.ref_len, *score.counts, *score.totals] for score in scores])
-
-
-def bleu_of(counts: Int[np.ndarray, "10"]) -> float:
-    """Compute a corpus's BLEU from the sum of its `bleu_counts`, smoothed as in `score_texts`."""
-    length, reference_length, *ngrams = counts.tolist()
-    return BLEU.compute_bleu(ngrams[:4], ngrams[4:], length, reference_length, smooth_method="exp").score
-
-
 def alignment_error_rate(predicted: Sequence[Set[Link]], gold: Sequence[Alignment]) -> float:
     """Compute 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), summed over the corpus (Och & Ney, 2003); P includes S.
 

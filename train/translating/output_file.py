@@ -62,7 +62,8 @@ class OutputFile:
             sizes = int(read["bytes"]), int(written["bytes"])
         except (DamageError, KeyError, TypeError, ValueError) as error:
             raise self._refusal(f"{self.record} does not say how far it is ({error})") from error
-        different = sorted(name for name in self.settings if settings.get(name) != self.settings[name])
+        names = settings.keys() | self.settings.keys()
+        different = sorted(name for name in names if settings.get(name) != self.settings.get(name))
         if different:
             raise self._refusal(f"it was begun with another {' and another '.join(different)}")
         ended = True

@@ -14,7 +14,7 @@ from jax_attn.models import EncoderDecoder
 from jax_attn.search import SearchResult, ensemble
 from jax_attn.search.step import Memory, State, Step
 from jax_attn.search.top_k import top_k
-from train.config import SearchConfig, search_settings
+from train.config import SearchConfig
 from train.data.vocabulary import BOS, EOS
 
 Search = Callable[[np.ndarray, np.ndarray, np.ndarray], SearchResult]
@@ -68,13 +68,15 @@ def make_search(
 
     def search(params: Sequence[Any], sources: jax.Array, source_lens: jax.Array, numbers: jax.Array) -> SearchResult:
         step, state, memory = begin(models, params, sources, source_lens)
-        name, settings = search_settings(config)
-        if name == "sample_search":
+        function = getattr(searches, config.function)
+        settings = config.of(function)
+        if function is searches.sample_search:
             settings["key"] = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(config.seed), numbers)
-        if name == "beam_search":
+        if function is searches.beam_search:
             settings["source_lens"] = source_lens
         settings |= {"bos": BOS, "eos": EOS, "max_len": config.max_len or max_len, "batch_size": sources.shape[0]}
-        return getattr(searches, name)(step, state, memory, **settings)
+        result: SearchResult = function(step, state, memory, **settings)
+        return result
 
     if mesh is None:
         return jax.jit(search)

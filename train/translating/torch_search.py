@@ -11,7 +11,7 @@ from torch_ref import search as searches
 from torch_ref.models.rnn_decoder import Seq2SeqAttentionDecoder
 from torch_ref.models.rnn_encoder import Seq2SeqEncoder
 from torch_ref.models.seq2seq import EncoderDecoder
-from train.config import ConfigError, SearchConfig, search_settings
+from train.config import ConfigError, SearchConfig
 from train.data.vocabulary import BOS, EOS
 from train.runs.run_folder import SavedRun
 from train.training.model import decoder_settings, encoder_settings, model_settings
@@ -48,13 +48,14 @@ class TorchSearch:
     @torch.no_grad()
     def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
         """Search for one sentence, see `train.translating.search.Search`."""
-        name, settings = search_settings(self.config)
-        if name == "sample_search":
+        function = getattr(searches, self.config.function)
+        settings = self.config.of(function)
+        if function is searches.sample_search:
             settings["generator"] = torch.Generator().manual_seed(self.config.seed * 2**31 + int(numbers[0]))
-        if name == "beam_search":
+        if function is searches.beam_search:
             settings["source_lens"] = torch.as_tensor(source_lens, dtype=torch.int64)
         settings |= {"bos": BOS, "eos": EOS, "max_len": self.max_len, "batch_size": 1}
-        found = getattr(searches, name)(*self._begin(sources, source_lens), **settings)
+        found = function(*self._begin(sources, source_lens), **settings)
         parts: list[Any] = [None if part is None else part.numpy() for part in found]
         return SearchResult(*parts)
 

@@ -280,14 +280,14 @@ class Translator:
             weights = None if result.weights is None else result.weights[row, n, :length]
             hypotheses.append(
                 Hypothesis(
-                    ids,
-                    self._target_names(ids, spans),
-                    score,
-                    result.token_scores[row, n, :length],
-                    None if weights is None else by_words(weights, spans, source.spans),
-                    self.target.decode(ids),
-                    spans,
-                    tuple(self.target.tokens[i] for i in ids),
+                    ids=ids,
+                    target=self._target_names(ids, spans),
+                    score=score,
+                    token_scores=result.token_scores[row, n, :length],
+                    weights=None if weights is None else by_words(weights, spans, source.spans),
+                    text=self.target.decode(ids),
+                    spans=spans,
+                    pieces=tuple(self.target.tokens[i] for i in ids),
                 )
             )
         return tuple(hypotheses)
