@@ -102,7 +102,7 @@ def compare(
     if load is not None:
         found = map_by_load(load, first.weights, port)
     else:
-        found = match_weights(first.weights, port.leaves, port.kind, names, layout)
+        found = match_weights(first.weights, port.leaves, port.role, names, layout)
     drafts = [replace(o.case(), bound=bound, inside=inside, layouts=layout) for o in originals]
     pairs = [_Pair(draft, first, port, found, train) for train, draft in zip(steps, drafts, strict=True)]
     for pair in pairs:

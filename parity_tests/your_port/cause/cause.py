@@ -20,6 +20,10 @@ class Explains(Enum):
     GIVEN_NUMBERS = "explains the outputs on these numbers alone: not confirmed on others"
 
     @property
+    def rank(self) -> int:
+        return list(Explains).index(self)
+
+    @property
     def everything(self) -> bool:
         """Whether nothing that is compared is left to explain."""
         return self in (Explains.OUTPUTS_AND_GRADIENTS, Explains.OUTPUTS_COMPARED)
@@ -61,11 +65,10 @@ def in_words(found: Found) -> str:
 
 def weakest(explained: Sequence[Explains]) -> Explains:
     """Return what all of them explain."""
-    return max(explained, key=list(Explains).index)
+    return max(explained, key=lambda each: each.rank)
 
 
 def most_explaining(causes: Collection[Cause]) -> tuple[Cause, ...]:
     """Return those that explain most: beside them the others are no explanation."""
-    order = list(Explains)
-    best = min((order.index(cause.explains) for cause in causes), default=0)
-    return tuple(cause for cause in causes if order.index(cause.explains) == best)
+    best = min((cause.explains.rank for cause in causes), default=0)
+    return tuple(cause for cause in causes if cause.explains.rank == best)

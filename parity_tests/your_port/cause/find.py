@@ -8,57 +8,46 @@ kind that pass are named, none that fails.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from parity_tests.your_port.cause.cause import Cause, Explains, Found, most_explaining, weakest
 from parity_tests.your_port.cause.hypotheses import hypotheses, of_gradients
 from parity_tests.your_port.cause.planting import Hypothesis, Places
-from parity_tests.your_port.cause.random import depends_on_random_numbers
-from parity_tests.your_port.cause.subjects import Subject, program_of, subjects, tells_something
+from parity_tests.your_port.cause.subjects import Subject, subjects, tells_something
 from parity_tests.your_port.measure.case import Case, Variant
-from parity_tests.your_port.measure.comparison import Measurement, Runs, compare_runs, run_both
-from parity_tests.your_port.measure.numbers import fresh, make_numbers, options_in
-from parity_tests.your_port.measure.tree import flatten
+from parity_tests.your_port.measure.comparison import Measurement, compare_runs, run_both
+from parity_tests.your_port.measure.errors import relative_error
+from parity_tests.your_port.measure.numbers import fresh, make_numbers
 from parity_tests.your_port.place.pairing import kind_of
 
 if TYPE_CHECKING:
     from parity_tests.your_port.place.bisect import Search
 
 DRAWS = (1, 2)
+PRECISION = "products in less than full precision: set jax_default_matmul_precision to highest"
+RANDOM = "random numbers are drawn in JAX, as by dropout or noise that is left on"
 
 
 def find_causes(search: "Search", place: str, within: str, deadline: float) -> Found:
     """Find the mistakes that explain why a submodule's results disagree."""
     wide = _in_float64(search)
     if wide is None:
-        return Found(_in_full_precision(search))
+        with jax.default_matmul_precision("highest"):
+            agrees = not search.differs("", search.run([]))
+        return Found((Cause(PRECISION, Explains.GIVEN_NUMBERS),) if agrees else ())
     if _is_random(wide):
-        words = "random numbers are drawn in JAX, as by dropout or noise that is left on"
-        return Found((Cause(words, Explains.RANDOMNESS),))
+        return Found((Cause(RANDOM, Explains.RANDOMNESS),))
     trial = _Trial(wide, place, deadline)
     for subject in subjects(wide, place, within):
         found = trial.of(subject, hypotheses(subject))
         if found.causes or found.stopped_after is not None:
             return found
-    return Found(_in_full_precision(search), trial.tried)
-
-
-def _is_random(search: "Search") -> bool:
-    """Whether JAX's program draws random numbers that reach its results."""
-    numbers, case = search.numbers, search.case
-    with jax.enable_x64(search.dtype == "float64"):
-        options = options_in(search.variant, jnp.dtype(search.dtype))
-        arrays, static = flatten(numbers.rebuild(numbers.inputs))
-        call = lambda weights, arrays: case.jax.call(weights, static(arrays), options)  # noqa: E731
-        given = jax.device_put(({**numbers.buffers, **numbers.weights}, arrays))
-        return depends_on_random_numbers(jax.make_jaxpr(call)(*given).jaxpr)
+    return Found(tried=trial.tried)
 
 
 def find_gradient_causes(search: "Search", deadline: float) -> Found:
@@ -66,7 +55,7 @@ def find_gradient_causes(search: "Search", deadline: float) -> Found:
     wide = _in_float64(search)
     if wide is None:
         return Found()
-    program = replace(program_of(wide), agrees=lambda _: True)  # the values cannot tell
+    program = replace(next(subjects(wide)), agrees=lambda _: True)  # the values cannot tell
     found = _Trial(wide, "", deadline).of(program, of_gradients(program))
     return found._replace(causes=tuple(c for c in found.causes if c.explains is Explains.OUTPUTS_AND_GRADIENTS))
 
@@ -77,26 +66,25 @@ def _in_float64(search: "Search") -> "Search | None":
         return search
     variant = replace(search.variant, dtypes=("float64",))
     try:
-        wide = on_fresh_numbers(replace(search, dtype="float64"), variant)
+        wide = _on(variant, replace(search, dtype="float64"))
     except Exception:  # the port does not run in float64: causes are named, but not confirmed
         return search
     return wide if any(m.failed for m in compare_runs(search.case, variant, "float64", wide.runs)) else None
 
 
-def on_fresh_numbers(search: "Search", variant: Variant) -> "Search":
+def _on(variant: Variant, search: "Search") -> "Search":
     """Return the same search in other runs."""
     numbers = make_numbers(search.case, variant, search.dtype)
     runs = run_both(search.case, variant, numbers, search.dtype, record=True)
     return replace(search, variant=variant, numbers=numbers, runs=runs)
 
 
-def _in_full_precision(search: "Search") -> tuple[Cause, ...]:
-    if search.dtype == "float64" and jax.default_backend() == "cpu":
-        return ()
-    with jax.default_matmul_precision("highest"):
-        agrees = not search.differs("", search.run([]))
-    words = "products in less than full precision: set jax_default_matmul_precision to highest"
-    return (Cause(words, Explains.GIVEN_NUMBERS),) if agrees else ()
+def _is_random(search: "Search") -> bool:
+    """Whether JAX's results change with the way in which it makes random bits of a key."""
+    with jax.threefry_partitionable(not jax.config.jax_threefry_partitionable):  # type: ignore[attr-defined]
+        other = search.run([]).outputs()
+    outputs = search.runs.jax.outputs()
+    return any(x is not None and relative_error(other[name], x) > 1e-6 for name, x in outputs.items())
 
 
 @dataclass
@@ -111,7 +99,6 @@ class _Trial:
 
     def __post_init__(self) -> None:
         self.start = time.process_time()
-        self._alone: dict[str, Any] = {}
 
     def of(self, subject: Subject, groups: Iterable[Iterable[Hypothesis]]) -> Found:
         """Return the causes of the first group that explain everything, or else those that explain most."""
@@ -130,74 +117,61 @@ class _Trial:
 
     @cached_property
     def _draws(self) -> list[Variant]:
-        """The fresh draws on which PyTorch runs, and in which the difference is seen."""
-        wide = self.search.dtype == "float64"
-        return [draw for draw in map(self._draw, DRAWS) if draw is not None] if wide else []
+        """The fresh draws on which both programs run, and in which the difference is seen."""
+        given = self.search.variant
+        drawn = [fresh(given, draw) for draw in DRAWS if self.search.dtype == "float64"]
+        pairs = [(variant, replace(variant, inputs=given.inputs)) for variant in drawn]
+        return [variant for pair in pairs for variant in list(filter(self._tells, pair))[:1]]
 
-    def _draw(self, draw: int) -> Variant | None:
-        drawn = fresh(self.search.variant, draw)
-        for variant in (drawn, replace(drawn, inputs=self.search.variant.inputs)):
-            runs = self._run(self.search.case, variant)
-            if runs is not None and not _has_nan(runs) and any(m.failed for m in self._measured(runs, variant)):
-                return variant
-        return None
+    def _tells(self, variant: Variant) -> bool:
+        return any(m.failed for m in self._measured(self.search.case, variant))
 
-    def _run(self, case: Case, variant: Variant) -> Runs | None:
-        """Run both programs; None if one cannot run."""
+    def _measured(self, case: Case, variant: Variant) -> list[Measurement]:
+        """Run both programs and measure them; [] if one cannot run, or JAX's results tell nothing."""
         try:
-            return run_both(case, variant, make_numbers(case, variant, "float64"), "float64")
+            runs = run_both(case, variant, make_numbers(case, variant, "float64"), "float64")
         except Exception:  # whatever PyTorch raises for numbers or for a mistake that it does not take
-            return None
-
-    def _measured(self, runs: Runs, variant: Variant) -> list[Measurement]:
-        return compare_runs(self.search.case, variant, "float64", runs)
+            return []
+        tells = all(map(tells_something, runs.jax.outputs().values()))
+        return compare_runs(self.search.case, variant, "float64", runs) if tells else []
 
     def _confirmed(self, subject: Subject, hypothesis: Hypothesis) -> Cause | None:
         """Return what a mistake that fits explains on fresh draws; None if it does not explain them."""
-        explains, where = self._result(subject, hypothesis)
-        if explains is None:
-            return None
+        places, explains = subject.places, Explains.GIVEN_NUMBERS
+        if len(self._draws) == len(DRAWS):
+            for places in dict.fromkeys((subject.places, self._alike(subject))):
+                made = [self._explained(hypothesis, places, draw) for draw in self._draws]
+                if None not in made:
+                    explains = weakest([x for x in made if x])
+                    break
+            else:
+                if not subject.name or not all(self._fits_alone(hypothesis, subject, draw) for draw in self._draws):
+                    return None
+                places, explains = subject.places, Explains.SUBMODULE
+        where = kind_of(places[0]) if len(places) > 1 else places[0]
         here = subject.name in ("", self.place) and where == subject.places[0]
         suffix = "" if here or "{at}" in hypothesis.words else f", in {where}"
         return Cause(hypothesis.said(where) + suffix, explains)
 
-    def _result(self, subject: Subject, hypothesis: Hypothesis) -> tuple[Explains | None, str]:
-        """Return what a mistake explains, and where it has to be made."""
-        place = subject.places[0]
-        if len(self._draws) < len(DRAWS):
-            return Explains.GIVEN_NUMBERS, place
-        for places in self._scopes(subject):
-            made = [x for draw in self._draws if (x := self._explained(hypothesis, places, draw)) is not None]
-            if len(made) == len(DRAWS):
-                return weakest(made), kind_of(place) if len(places) > 1 else place
-        if subject.name and all(self._fits_alone(hypothesis, subject, draw) for draw in self._draws):
-            return Explains.SUBMODULE, place
-        return None, place
-
-    def _scopes(self, subject: Subject) -> Iterator[Places]:
-        """Yield the submodule, and with it all of its kind that part too."""
-        yield subject.places
-        if subject.name and len(subject.places) == 1:
-            search = self.search
-            alike = [name for name in search.names if kind_of(name) == kind_of(subject.name)]
-            parting = search.run([part for name in alike for part in search.inputs(name)])
-            wrong = [search.names[name][0] for name in alike if search.differs(name, parting)]
-            if len(wrong) > 1:
-                yield wrong
+    def _alike(self, subject: Subject) -> tuple[str, ...]:
+        """Return the places of the submodule, and of all of its kind that part too."""
+        if not subject.name or len(subject.places) > 1:
+            return subject.places
+        search = self.search
+        alike = [name for name in search.names if kind_of(name) == kind_of(subject.name)]
+        parting = search.run([part for name in alike for part in search.inputs(name)])
+        wrong = (search.names[name][0] for name in alike if search.differs(name, parting))
+        return tuple(dict.fromkeys((*subject.places, *wrong)))
 
     def _explained(self, hypothesis: Hypothesis, places: Places, variant: Variant) -> Explains | None:
         """Run both whole programs on a draw, PyTorch's with the mistake."""
         side = self.search.case.torch
 
         def call(module: Any, inputs: Any, options: Any) -> Any:
-            right = lambda module, inputs: side.call(module, inputs, options)  # noqa: E731
-            return hypothesis.wrong(right, places)(module, inputs)
+            return hypothesis.run(lambda *given: side.call(*given, options), places, module, inputs)
 
-        runs = self._run(replace(self.search.case, torch=replace(side, call=call)), variant)
-        if runs is None or not all(map(tells_something, runs.jax.outputs().values())):
-            return None
-        measured = self._measured(runs, variant)
-        if any(m.failed for m in measured if not m.is_gradient):
+        measured = self._measured(replace(self.search.case, torch=replace(side, call=call)), variant)
+        if not measured or any(m.failed for m in measured if not m.is_gradient):
             return None
         gradients = [m for m in measured if m.is_gradient]
         if not gradients:
@@ -206,12 +180,5 @@ class _Trial:
 
     def _fits_alone(self, hypothesis: Hypothesis, subject: Subject, variant: Variant) -> bool:
         """Whether the submodule alone gives JAX's outputs on a draw: another mistake may be elsewhere."""
-        if variant.name not in self._alone:
-            self._alone[variant.name] = on_fresh_numbers(self.search, variant)
-        same = (s for s in subjects(self._alone[variant.name], subject.name, "") if s.places == subject.places)
-        other = next(same, None)
-        return other is not None and not other.fits() and other.fits(hypothesis)
-
-
-def _has_nan(runs: Runs) -> bool:
-    return any(x is not None and x.dtype.kind == "f" and bool(np.isnan(x).any()) for x in runs.truth.tensors.values())
+        other = next(subjects(_on(variant, self.search), subject.name))
+        return other.places == subject.places and not other.fits() and other.fits(hypothesis)

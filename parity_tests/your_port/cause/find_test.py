@@ -252,7 +252,7 @@ def test_two_mistakes_that_are_the_same_here_are_both_named() -> None:
 
 @pytest.mark.parametrize(
     ("mistake", "words"),
-    [("b_hn", "b_hn is missing"), ("inverted", "the update gate is inverted")],
+    [("b_hn", "the last third of bias_hh is missing"), ("inverted", "the update gate is inverted")],
 )
 def test_mistakes_of_a_gru(mistake: str, words: str) -> None:
     def port(weights: Any, inputs: Any, options: Any) -> Any:
@@ -268,6 +268,32 @@ def test_mistakes_of_a_gru(mistake: str, words: str) -> None:
 
     (found,) = explanations(GRU_CELL, port, GRU_INPUTS)
     assert found.startswith(words)
+
+
+def test_features_rotated_in_other_pairs() -> None:
+    angles = np.arange(4)[:, None] * np.array([1.0, 0.5, 0.2, 0.1])  # [position, pair]
+
+    def build(options: Any, inputs: Any) -> Any:
+        return torch.nn.ModuleDict({name: torch.nn.Linear(6, 8, bias=False) for name in ("query", "key")})
+
+    def call(module: Any, inputs: Any) -> Any:
+        def rotated(x: Any) -> Any:
+            (a, b), sin, cos = x.chunk(2, -1), *(torch.tensor(f(angles)) for f in (np.sin, np.cos))
+            return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+        return rotated(module["query"](inputs["x"])) @ rotated(module["key"](inputs["x"])).mT
+
+    def port(weights: Any, inputs: Any, options: Any) -> Any:
+        def rotated(x: Any) -> Any:
+            a, b, sin, cos = x[..., ::2], x[..., 1::2], np.sin(angles), np.cos(angles)
+            return jnp.stack([a * cos - b * sin, a * sin + b * cos], -1).reshape(x.shape)
+
+        q, k = (rotated(inputs["x"] @ weights[f"{name}.weight"].T) for name in ("query", "key"))
+        return q @ k.swapaxes(-1, -2)
+
+    assert explanations(torch_module(build, call), port, {"x": TOKENS}) == (
+        "features are rotated in pairs of x[2i] and x[2i + 1], not in pairs of x[i] and x[i + d/2], in JAX",
+    )
 
 
 def test_padding_of_a_convolution_with_stride_2() -> None:

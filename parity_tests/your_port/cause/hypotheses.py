@@ -3,10 +3,11 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from parity_tests.your_port.cause.mistakes import ACTIVATIONS, mistake, mistakes
 from parity_tests.your_port.cause.planting import (
@@ -16,13 +17,12 @@ from parity_tests.your_port.cause.planting import (
     Mistake,
     Site,
     Weights,
+    around,
     passing,
     planted,
-    replaced,
     weighted,
 )
 from parity_tests.your_port.cause.subjects import Subject
-from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.place.pairing import kind_of
 
 CALLS = 8
@@ -35,33 +35,25 @@ def hypotheses(subject: Subject) -> Iterator[Iterator[Hypothesis]]:
     called = {site[1] for site in sites}
     kinds = [[m for m in kind if called & m.wrong.keys()] for kind in mistakes(_sizes(subject))]
     yield _inputs(subject)
-    yield from ((planted(mistake) for mistake in known) for known in kinds)
-    if subject.within:
-        yield from ((planted(mistake, (), subject.within) for mistake in known) for known in kinds)
+    yield from (map(planted, known) for known in kinds)
     yield _results(subject)
     yield _weights(subject)
-    yield from (_at_places(known, [site for site in sites if site[0] == ""]) for known in kinds)  # its own code
     yield from (_activations(subject), _exchanged(subject))
-    yield from (_at_places(known, sites) for known in kinds)
+    for known in kinds:
+        yield (planted(each, site) for each in known for site in _narrower([s for s in sites if s[1] in each.wrong]))
 
 
-def _at_places(known: Sequence[Mistake], sites: Sequence[Site]) -> Iterator[Hypothesis]:
-    for each in known:
-        here = [site for site in sites if site[1] in each.wrong]
-        yield from (planted(each, site) for site in _groups_of(here))
-
-
-def _groups_of(sites: Sequence[Site]) -> Iterator[Site]:
-    """Yield groups of places, and then each, but not all of them together; of many calls, as in a loop, not each."""
-    for level in (1, 2, 3, 4):
-        groups = Counter(site[:level] for site in sites)
-        finer = Counter(group[:-1] for group in groups)
-        most = CALLS if level == 4 else len(sites)
-        yield from (group for group in groups if len(sites) > groups[group] and 1 < finer[group[:-1]] <= most)
+def _narrower(sites: Sequence[Site]) -> Iterator[Site]:
+    """Yield all calls in a kind of submodules, those of a shape, and then each; of many, as in a loop, not each."""
+    kinds, shapes = Counter(site[0] for site in sites), Counter(site[:3] for site in sites)
+    of_function = Counter(site[:2] for site in sites)
+    yield from ((kind,) for kind in kinds if len(kinds) > 1)
+    yield from (shape for shape in shapes if kinds[shape[0]] > shapes[shape])
+    yield from (site for site in sites if shapes[site[:3]] > 1 and of_function[site[:2]] <= CALLS)
 
 
 def _sizes(subject: Subject) -> tuple[int, ...]:
-    tensors = [*subject.inputs.values(), *([] if subject.module is None else subject.module.parameters())]
+    tensors = [*subject.inputs.values(), *_state_of(subject).values()]
     return tuple(sorted({size for x in tensors for size in x.shape if size > 1}))
 
 
@@ -80,13 +72,11 @@ RESULTS: dict[str, Callable[[Any], Any]] = {
 
 def _results(subject: Subject) -> Iterator[Hypothesis]:
     """Yield what may be done to results; exchange two, such as the two states of an LSTM."""
-    flat = flatten(plain(subject.run()))[0]
-    tensors = {name: x for name, x in flat.items() if isinstance(x, torch.Tensor)}
-    for one, other in _alike(tensors):
+    for one, other in _alike(subject.results):
         swapped = _taken({one: other, other: one})
         yield passing(f"the results {one} and {other} are exchanged in JAX", results=swapped)
-    for name, x in tensors.items():
-        for words, function in RESULTS.items() if x.is_floating_point() else ():
+    for name in (name for name, x in subject.results.items() if x.is_floating_point()):
+        for words, function in RESULTS.items():
             called = words.format("the result" if name == "result" else f"the result {name}")
             yield passing(f"{called} in JAX", results=_each([name], function))
 
@@ -100,7 +90,7 @@ def _inputs(subject: Subject) -> Iterator[Hypothesis]:
         yield passing(f"{one} and {other} are exchanged in JAX", inputs=_taken({one: other, other: one}))
 
 
-def _readings(x: torch.Tensor) -> Iterator[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
+def _readings(x: Tensor) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:
     """Yield how a mask, lengths, ids, labels, or a sequence may be read."""
     if x.dtype == torch.bool or (not x.is_complex() and x.ndim and bool(((x == 0) | (x == 1)).all())):
         yield "read the other way round in JAX", lambda x: (1 - x.int()).to(x.dtype)
@@ -134,21 +124,14 @@ def _alike(tensors: Weights) -> Iterator[tuple[str, str]]:
 
 
 def _activations(subject: Subject) -> Iterator[Hypothesis]:
-    """Yield another activation for submodules without parameters that work on each entry alone."""
+    """Yield an activation in the place of submodules without parameters, such as one that is written out."""
     parts = {} if subject.module is None else dict(subject.module.named_modules())
-    for label, paths in _groups([path for path, part in parts.items() if _is_activation(part)]):
+    simple = [path for path, part in parts.items() if not [*part.children(), *part.parameters(), *part.buffers()]]
+    for label, paths in _groups(simple):
         for words, function in ACTIVATIONS.items():
             where = f", in {label}" if label else ""
-            yield replaced(f"{type(parts[paths[0]]).__name__} is {words} in JAX{where}", paths, function)
-
-
-def _is_activation(part: torch.nn.Module) -> bool:
-    x = torch.linspace(-2, 2, 7, dtype=torch.float64)
-    try:
-        by_entry = torch.allclose(part.forward(x), part.forward(x[:, None])[:, 0])
-    except Exception:  # whatever a module raises that takes something else
-        return False
-    return by_entry and not [*part.children(), *part.parameters(), *part.buffers()]
+            wrong = partial(lambda function, _, x: function(x), function)
+            yield around(f"{type(parts[paths[0]]).__name__} is {words} in JAX{where}", wrong, paths)
 
 
 # Weights
@@ -163,50 +146,86 @@ def _groups(names: Sequence[str]) -> list[tuple[str, list[str]]]:
     return together + [(name, [name]) for _, group in together if len(group) > 1 for name in group]
 
 
-def _third_cleared(third: int, x: torch.Tensor) -> torch.Tensor:
-    return torch.cat([0 * part if i == third else part for i, part in enumerate(x.chunk(3))])
+def _state_of(subject: Subject) -> dict[str, Tensor]:
+    """The parameters of the submodule by their names in it."""
+    return {} if subject.module is None else dict(subject.module.named_parameters())
 
 
-def _blocks_transposed(x: torch.Tensor) -> torch.Tensor:
-    """Of kernels that stand one above the other, such as those of gates, transpose each."""
-    return x.unflatten(0, (-1, x.shape[1])).mT.flatten(0, 1)
+def _part(place: int, count: int, change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Change one of the equal parts of a packed weight."""
+    return lambda x: torch.cat([change(part) if i == place else part for i, part in enumerate(x.chunk(count))])
 
 
 def _weights(subject: Subject) -> Iterator[Hypothesis]:
-    """Yield weights that are cleared, transposed, or taken from another layer."""
+    """Yield weights that are cleared, transposed, in another order, or taken from another layer."""
     state = _state_of(subject)
     biases = [name for name in state if "bias" in name.rpartition(".")[2]]
-    square = [name for name, x in state.items() if x.ndim == 2 and x.shape[0] == x.shape[1]]
-    rows: list[tuple[str, list[str], Callable[[torch.Tensor], torch.Tensor]]] = [
+    packed = [name for name in biases if len(state[name]) % 3 == 0]
+    ratios = {name: x.shape[0] / x.shape[1] for name, x in state.items() if x.ndim == 2}
+    stacked = [name for name, ratio in ratios.items() if ratio in (2, 3, 4)]
+    rows: list[tuple[str, list[str], Callable[[Tensor], Tensor]]] = [
         ("{at}{name} is missing in JAX", biases, lambda x: 0 * x),
-        ("{at}{name} is not transposed in JAX, or twice", square, lambda x: x.mT),
-    ]
-    for third, words in enumerate(("first", "second", "last")):
-        packed = [name for name in biases if len(state[name]) % 3 == 0]
-        clear = partial(_third_cleared, third)
-        rows.append((f"the {words} third of {{at}}{{name}} is missing in JAX", packed, clear))
-    stacked = [
-        n for n, x in state.items() if x.ndim == 2 and x.shape[0] in (2 * x.shape[1], 3 * x.shape[1], 4 * x.shape[1])
-    ]
-    rows.append(("{at}{name} is transposed gate by gate in JAX", stacked, _blocks_transposed))
+        ("{at}{name} is not transposed in JAX, or twice", [n for n in ratios if ratios[n] == 1], lambda x: x.mT),
+        ("the first third of {at}{name} is missing in JAX", packed, _part(0, 3, lambda x: 0 * x)),
+        ("the second third of {at}{name} is missing in JAX", packed, _part(1, 3, lambda x: 0 * x)),
+        ("the last third of {at}{name} is missing in JAX", packed, _part(2, 3, lambda x: 0 * x)),
+        ("{at}{name} is transposed gate by gate in JAX", stacked,
+         lambda x: x.unflatten(0, (-1, x.shape[1])).mT.flatten(0, 1)),
+    ]  # fmt: skip
     for words, names, change in rows:
         for text, group in _groups(names):
             yield weighted(words.replace("{name}", text), _each(group, change))
+    yield from (*_of_gates(state), *_of_rotation(state))
     backwards = {name: name.removesuffix("_reverse") for name in state if name.endswith("_reverse")}
     if backwards:
         words = "both directions have the same weights in JAX, those of the first"
         yield weighted(words, _taken(backwards))
-    for words, names in (("first", list(state)), ("last", list(state)[::-1])):
-        sources: dict[str, str] = {}
-        copies = {name: sources.setdefault(kind_of(name), name) for name in names}
-        copies = {n: source for n, source in copies.items() if n != source and state[n].shape == state[source].shape}
-        if copies:
-            yield weighted(f"all layers have the same weights in JAX, those of the {words} one", _taken(copies))
+    sources: dict[str, str] = {}
+    copies = {name: sources.setdefault(kind_of(name), name) for name in state}
+    copies = {n: source for n, source in copies.items() if n != source and state[n].shape == state[source].shape}
+    if copies:
+        yield weighted("all layers have the same weights in JAX, those of the first one", _taken(copies))
 
 
-def _state_of(subject: Subject) -> dict[str, torch.Tensor]:
-    """The parameters of the submodule by their names in it."""
-    return {} if subject.module is None else dict(subject.module.named_parameters())
+def _of_gates(state: Weights) -> Iterator[Hypothesis]:
+    """Yield what may be done to the gates of an LSTM or a GRU, which stand one above the other in each weight."""
+    weights = [name for name in state if "_ih" in name or "_hh" in name]
+    counts = {state[name].shape[0] // state[name].shape[1] for name in weights if "weight_hh" in name}
+    gates = {3: "rzn", 4: "ifgo"}.get(max(counts, default=0), "")
+    from_x, from_h = ([name for name in weights if f"bias_{part}" in name] for part in ("ih", "hh"))
+    if gates == "rzn":
+        yield weighted("the update gate is inverted in JAX: z for 1 − z", _each(weights, _part(1, 3, torch.neg)))
+        words = "b_hn stands outside of the reset gate in JAX: bias_hh is merged into bias_ih"
+        yield weighted(words, partial(_merged, from_x, from_h))
+    if gates == "ifgo":
+        words = "the forget gate has a bias of 1 more in JAX"
+        yield weighted(words, _each(from_x, _part(1, 4, lambda x: x + 1)))
+    for order in list(permutations(gates))[1:]:
+        words = f"gates in another order: for {', '.join(gates)} JAX takes PyTorch's {', '.join(order)}"
+        places = [gates.index(gate) for gate in order]
+        yield weighted(words, _each(weights, partial(_ordered, places)))
+
+
+def _ordered(places: Sequence[int], x: Tensor) -> Tensor:
+    parts = x.chunk(len(places))
+    return torch.cat([parts[place] for place in places])
+
+
+def _merged(from_x: Sequence[str], from_h: Sequence[str], given: Weights) -> Weights:
+    left = {h: _part(2, 3, lambda x: 0 * x)(given[h]) for h in from_h}
+    return left | {x: given[x] + given[h] - left[h] for x, h in zip(from_x, from_h, strict=True)}
+
+
+def _of_rotation(state: Weights) -> Iterator[Hypothesis]:
+    """Yield another order of the features of queries and keys: it decides which of them rotate together."""
+    pairs, halves = "x[2i] and x[2i + 1]", "x[i] and x[i + d/2]"
+    named = [name for name in state if name.split(".")[-2:][0].removeprefix("w").lstrip("_").startswith(("q", "k"))]
+    for size in (4, 8, 16, 32, 64, 128):
+        if named and all(len(state[name]) % size == 0 for name in named):
+            for in_jax, in_torch, split in ((pairs, halves, (-1, size // 2, 2)), (halves, pairs, (-1, 2, size // 2))):
+                change = partial(lambda split, x: x.unflatten(0, split).transpose(1, 2).flatten(0, 2), split)
+                words = f"features are rotated in pairs of {in_jax}, not in pairs of {in_torch}, in JAX"
+                yield weighted(words, _each(named, change))
 
 
 def _exchanged(subject: Subject) -> Iterator[Hypothesis]:
@@ -236,13 +255,13 @@ def of_gradients(subject: Subject) -> Iterator[Iterator[Hypothesis]]:
     """Yield what changes gradients alone: the row of a padding, and functions through which none flows."""
     yield iter([planted(PADDING)])
     yield _weights(subject)  # of zeros, such as given biases, the values say nothing
-    sites = subject.sites()
-    names = dict.fromkeys(site[1] for site in sites)
+    sites = dict.fromkeys(site[:2] for site in subject.sites())
+    names = dict.fromkeys(name for _, name in sites)
     stopped = {
         name: Mistake(f"no gradient flows through {name} in JAX: stop_gradient", {name: _detached}) for name in names
     }
     yield map(planted, stopped.values())
-    yield (planted(stopped[site[1]], site) for site in _groups_of(sites) if len(site) == 2)
+    yield (planted(stopped[name], (kind,)) for kind, name in sites)
 
 
 def _detached(call: Call) -> Any:

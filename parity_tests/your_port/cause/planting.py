@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from parity_tests.your_port.cause.plain import PLAIN, is_plain
+from parity_tests.your_port.cause.plain import PLAIN
 from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.place.pairing import kind_of
 
@@ -24,7 +24,7 @@ Places = Sequence[str]
 """PyTorch's paths of the submodules in which a mistake is made; "" is the whole program."""
 Site = tuple[Any, ...]
 """The kind of the submodule, the function, the shape of its argument and the number of the call; or less of it, from
-the left: several places. Paths are relative to the place."""
+the left: several calls. Paths are relative to the place."""
 Weights = Mapping[str, torch.Tensor]
 
 
@@ -45,21 +45,27 @@ class Call:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     options: dict[str, Any]
-    memory: dict[str, Any] = field(default_factory=dict)
-    """What the wrong functions of one run remember."""
+    before: "Call | None" = None
     facts: dict[str, str] = field(default_factory=dict)
     """What the words of the mistake need."""
+    result: Any = None
+    """What the mistake made of it."""
 
     @property
     def name(self) -> str:
-        """The function's name, without the `_` of one that works in place."""
-        name = self.function.__name__
-        return name if name.startswith("__") else name.rstrip("_")
+        return self.function.__name__
 
     @property
     def x(self) -> Any:
         """The first argument."""
-        return next(iter((*self.args, *self.options.values())))
+        return next(iter((*self.args, *self.options.values())), None)
+
+    @property
+    def last(self) -> "Call":
+        """The call that the same mistake changed before this one."""
+        if self.before is None:
+            raise NotHereError
+        return self.before
 
     def right(self) -> Any:
         return self.function(*self.args, **self.options)
@@ -103,10 +109,11 @@ class Planted(TorchFunctionMode):
         self, places: Places, mistake: Mistake | None = None, site: Site = (), facts: dict[str, str] | None = None
     ) -> None:
         super().__init__()
-        self.places, self.mistake, self.site, self.planted = places, mistake, site, False
+        self.places, self.site, self.planted = places, site, False
+        self.wrong = {} if mistake is None else mistake.wrong
         self.sites: dict[Site, None] = {}
-        self.memory: dict[str, Any] = {}
         self.facts = {} if facts is None else facts
+        self._last: Call | None = None
         self._frames = [""]
         """The path of each submodule that runs."""
         self._counts = Counter[tuple[str, str]]()
@@ -116,42 +123,29 @@ class Planted(TorchFunctionMode):
         name = getattr(function, "__name__", "")
         if in_place := name.endswith("_") and not name.startswith("_") and hasattr(torch.Tensor, name[:-1]):
             name, function = name[:-1], getattr(torch.Tensor, name[:-1])
-        path, inside = self._frames[-1], self._inside(self._frames[-1])
-        call = Call(function, args, kwargs or {}, self.memory, self.facts)
-        site = (kind_of(inside or ""), name, tuple(getattr(call.x, "shape", ())), self._counts[path, name])
-        self._counts[path, name] += 1
-        if inside is not None:
+        call = Call(function, args, kwargs or {}, self._last, self.facts)
+        path, wrong = self._frames[-1], None
+        inside = [path[len(place) :].lstrip(".") for place in self.places if _is_in(path, place)]
+        if inside:
+            site = (kind_of(inside[0]), name, tuple(getattr(call.x, "shape", ())), self._counts[path, name])
             self.sites[site] = None
-        result = self._result(call, site, inside is not None)
+            wrong = self.wrong.get(name) if site[: len(self.site)] == self.site else None
+        self._counts[path, name] += 1
+        result = self._result(call, wrong)
         return args[0].copy_(result) if in_place else result
 
-    def _inside(self, path: str) -> str | None:
-        """The path from the place; None if it is in no place."""
-        for place in self.places:
-            if f"{path}.".startswith(f"{place}." if place else ""):
-                return path[len(place) :].lstrip(".")
-        return None
-
-    def _result(self, call: Call, site: Site, inside: bool) -> Any:
-        wrong = None if self.mistake is None else self.mistake.wrong.get(site[1])
-        if wrong is not None and inside and self._is_here(site, wrong):
+    def _result(self, call: Call, wrong: Callable[[Call], Any] | None) -> Any:
+        if wrong is not None:
             try:
-                result = wrong(call)
-                self.planted = True
-                return result
+                call.result = wrong(call)
+                self.planted, self._last, call.before = True, call, None
+                return call.result
             except NotHereError:
                 pass
-        if not is_plain(call.name, call.args):
+        if call.name not in PLAIN or call.x.ndim < 3:  # attention without a batch stays whole
             return call.right()
         with self:
             return PLAIN[call.name](*call.args, **call.options)
-
-    def _is_here(self, site: Site, wrong: Any) -> bool:
-        """Whether a place is meant. A mistake in two functions of one submodule needs both, at the same call."""
-        wrongs = {} if self.mistake is None else self.mistake.wrong
-        companion = len(self.site) > 1 and wrong is not wrongs[self.site[1]]
-        mine, theirs = ((place[0], *place[3:]) if companion else place for place in (self.site, site))
-        return theirs[: len(mine)] == mine
 
     def _enter(self, path: str, *_: Any) -> None:
         self._frames.append(path)
@@ -170,14 +164,23 @@ class Planted(TorchFunctionMode):
                 yield
 
 
+def _is_in(path: str, place: str) -> bool:
+    return place == "" or f"{path}.".startswith(f"{place}.")
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """A mistake that can be made in some places of a program."""
 
     words: str
     """In words; {at} is the path of the place with a dot, and others in {…} are facts."""
-    wrong: Callable[[Program, Places], Program]
+    run: Callable[[Program, Places, Any, Any], Any]
+    """(program, places, module, inputs) -> the results with the mistake."""
     facts: dict[str, str] = field(default_factory=dict)
+
+    def wrong(self, program: Program, places: Places) -> Program:
+        """Make a wrong program of the right one."""
+        return partial(self.run, program, places)
 
     def said(self, place: str) -> str:
         """The mistake in words, once it was tried."""
@@ -187,22 +190,32 @@ class Hypothesis:
         return words
 
 
-def planted(mistake: Mistake, site: Site = (), within: str = "") -> Hypothesis:
-    """Make a mistake of functions in all calls, or at a site; `within` is a path from the place."""
+def planted(mistake: Mistake, site: Site = ()) -> Hypothesis:
+    """Make a mistake of functions in all calls, or at a site."""
     facts: dict[str, str] = {}
 
-    def wrong(program: Program, places: Places) -> Program:
-        def run(module: Any, inputs: Any) -> Any:
-            mode = Planted([join(place, within) for place in places], mistake, site, facts)
-            with mode.following(module):
-                results = program(module, inputs)
-            only_if(mode.planted)
-            return results
+    def run(program: Program, places: Places, module: Any, inputs: Any) -> Any:
+        mode = Planted(places, mistake, site, facts)
+        with mode.following(module):
+            results = program(module, inputs)
+        only_if(mode.planted)
+        return results
 
-        return run
+    where = f", in {site[0]}" if site and site[0] else ""
+    return Hypothesis(mistake.words + where, run, facts)
 
-    where = within or (site[0] if site else "")
-    return Hypothesis(mistake.words + (f", in {where}" if where else ""), wrong, facts)
+
+def around(words: str, wrong: Callable[..., Any], parts: Sequence[str] = ("",)) -> Hypothesis:
+    """Compute wrong(right function, *its arguments) in the place of submodules; their paths begin at the places."""
+
+    def run(program: Program, places: Places, module: Any, inputs: Any) -> Any:
+        with ExitStack() as stack:
+            for part in (module.get_submodule(join(place, path)) for place in places for path in parts):
+                part.forward = partial(wrong, part.forward)
+                stack.callback(delattr, part, "forward")
+            return program(module, inputs)
+
+    return Hypothesis(words, run)
 
 
 Change = Callable[[Weights], Weights]
@@ -212,46 +225,27 @@ Change = Callable[[Weights], Weights]
 def passing(words: str, inputs: Change | None = None, results: Change | None = None) -> Hypothesis:
     """Make a mistake in what the places are given, or in what they return."""
 
-    def changed(tree: Any, change: Change | None) -> Any:
-        if change is None:
-            return tree
-        flat, rebuild = flatten(tree)
-        new = change({name: x for name, x in flat.items() if isinstance(x, torch.Tensor)})
-        return rebuild({**flat, **new})
+    def wrong(right: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        bound = inspect.signature(right).bind(*args, **kwargs)
+        bound.arguments.update(_changed(dict(bound.arguments), inputs))
+        return _changed(right(*bound.args, **bound.kwargs), results)
 
-    def before(part: Any, args: Any, kwargs: Any) -> Any:
-        bound = inspect.signature(part.forward).bind(*args, **kwargs)
-        bound.arguments.update(changed(dict(bound.arguments), inputs))
-        return bound.args, bound.kwargs
+    def run(program: Program, places: Places, module: Any, given: Any) -> Any:
+        if places[0]:
+            return around(words, wrong).run(program, places, module, given)
+        return _changed(plain(program(module, _changed(given, inputs))), results)
 
-    def wrong(program: Program, places: Places) -> Program:
-        def run(module: Any, given: Any) -> Any:
-            if places[0] == "":
-                return changed(plain(program(module, changed(given, inputs))), results)
-            with ExitStack() as hooks:
-                for part in map(module.get_submodule, places):
-                    hooks.callback(part.register_forward_pre_hook(before, with_kwargs=True).remove)
-                    hooks.callback(part.register_forward_hook(lambda _, __, result: changed(result, results)).remove)
-                return program(module, given)
-
-        return run
-
-    return Hypothesis(words, wrong)
+    return Hypothesis(words, run)
 
 
-def replaced(words: str, parts: Sequence[str], function: Callable[..., Any]) -> Hypothesis:
-    """Compute a function in the place of some submodules."""
+def _changed(tree: Any, change: Change | None) -> Any:
+    flat, rebuild = flatten(tree)
+    return rebuild({**flat, **({} if change is None else change(tensors_in(tree)))})
 
-    def wrong(program: Program, places: Places) -> Program:
-        def run(module: Any, inputs: Any) -> Any:
-            with ExitStack() as hooks:
-                for part in (module.get_submodule(join(place, path)) for place in places for path in parts):
-                    hooks.callback(part.register_forward_hook(lambda _, args, __: function(*args)).remove)
-                return program(module, inputs)
 
-        return run
-
-    return Hypothesis(words, wrong)
+def tensors_in(tree: Any) -> dict[str, torch.Tensor]:
+    """Return the tensors of a tree by name."""
+    return {name: x for name, x in flatten(tree)[0].items() if isinstance(x, torch.Tensor)}
 
 
 class _Whole(torch.nn.Module):
@@ -259,27 +253,21 @@ class _Whole(torch.nn.Module):
 
     def __init__(self, program: Program, module: Any) -> None:
         super().__init__()
-        self.program, self.module = program, module
-
-    def forward(self, inputs: Any) -> Any:
-        return self.program(self.module, inputs)
+        self.forward, self.module = partial(program, module), module
 
 
 def weighted(words: str, change: Change) -> Hypothesis:
     """Compute with other weights, made of the right ones: a gradient still reaches these."""
 
-    def wrong(program: Program, places: Places) -> Program:
-        def run(module: Any, inputs: Any) -> Any:
-            weights = {
-                join(join("module", place), name): value
-                for place in places
-                for name, value in change(dict(module.get_submodule(place).named_parameters())).items()
-            }
-            return torch.func.functional_call(_Whole(program, module), weights, (inputs,))
+    def run(program: Program, places: Places, module: Any, inputs: Any) -> Any:
+        weights = {
+            join(join("module", place), name): value
+            for place in places
+            for name, value in change(dict(module.get_submodule(place).named_parameters())).items()
+        }
+        return torch.func.functional_call(_Whole(program, module), weights, (inputs,))
 
-        return run
-
-    return Hypothesis(words, wrong)
+    return Hypothesis(words, run)
 
 
 def join(place: str, path: str) -> str:

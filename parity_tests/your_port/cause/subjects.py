@@ -7,13 +7,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 import torch
 
-from parity_tests.your_port.cause.planting import Hypothesis, Places, Planted, Program, Site
+from parity_tests.your_port.cause.planting import Hypothesis, Planted, Program, Site, tensors_in
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.torch_side import run_torch
-from parity_tests.your_port.measure.tree import flatten, plain
+from parity_tests.your_port.measure.tree import flatten, is_mixed, plain
 from parity_tests.your_port.place.pairing import align
 from parity_tests.your_port.place.taps import torch_leaves
 
@@ -23,38 +24,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """A program or submodule of PyTorch with its inputs, and the test whether results are those of JAX."""
+    """A program of PyTorch, the places in it where mistakes are made, and the test whether results are those of JAX."""
 
     name: str
-    """JAX's of the submodule; "" is the whole program."""
-    places: Places
+    """JAX's of the submodule whose results are tested; "" is the whole program."""
+    places: tuple[str, ...]
     """PyTorch's paths: of the layers of a stack several."""
     root: torch.nn.Module | None
     program: Program
     given: Any
     """What the program is given, as a tree."""
     inputs: dict[str, torch.Tensor]
-    """The tensors that it is given, or that the submodule is given in its first call, by name."""
+    """The tensors that the first place is given in its first call, by name."""
+    results: dict[str, torch.Tensor]
+    """Those that it returns."""
     agrees: Callable[[Any], bool]
-    """Whether results are JAX's."""
-    within: str = ""
-    """The submodule of the program in which the two part, if that is known without JAX's submodules."""
+    """Whether results of the program are JAX's."""
 
     @property
     def module(self) -> torch.nn.Module | None:
         """The submodule, or the first of a stack."""
         return None if self.root is None else self.root.get_submodule(self.places[0])
 
-    def run(self, hypothesis: Hypothesis | None = None) -> Any:
-        """Compute the results, with a mistake; leave the module as it was."""
-        program = self.program if hypothesis is None else hypothesis.wrong(self.program, self.places)
+    def run(self, program: Program) -> Any:
+        """Run a program in the place of the right one; leave the module as it was."""
         with torch.no_grad(), _restoring(self.root):
-            return program(self.root, copied(self.given))
+            return program(self.root, _copied(self.given))
 
     def fits(self, hypothesis: Hypothesis | None = None) -> bool:
         """Whether the results are JAX's; a mistake with which PyTorch cannot run explains nothing."""
         try:
-            return self.agrees(self.run(hypothesis))
+            return self.agrees(self.run(hypothesis.wrong(self.program, self.places) if hypothesis else self.program))
         except Exception:  # whatever PyTorch raises for a wrong shape, a wrong option, an index out of range
             return False
 
@@ -66,51 +66,49 @@ class Subject:
             with mode.following(module):
                 return self.program(module, inputs)
 
-        self.run(Hypothesis("", lambda program, places: noted))
+        self.run(noted)
         return list(mode.sites)
 
 
-def subjects(search: "Search", place: str, within: str) -> Iterator[Subject]:
-    """Yield the submodule, those around it, and the program."""
+def subjects(search: "Search", place: str = "", within: str = "") -> Iterator[Subject]:
+    """Yield the submodule, those around it, and the program; `within` is PyTorch's path where JAX has no submodules."""
+    captured = _capture(search)
     chain = [place] if place else []
     while chain and (above := search.owner(chain[-1])):
         chain.append(above)
-    program = _capture(search)
     for name in chain:
-        subject = _submodule(search, name, program)
-        if subject is not None:
-            yield subject
-    yield replace(_program(search, program), within="" if place else within)
-
-
-def program_of(search: "Search") -> Subject:
-    """Make the subject of the whole program."""
-    return _program(search, _capture(search))
+        if search.results(name) and any(path in captured.calls for path in search.names[name]):
+            yield _submodule(search, name, captured)
+    for path in dict.fromkeys(("", "" if place else within)):
+        if path in captured.calls:
+            yield _program(search, captured, path)
 
 
 @dataclass
-class Captured:
+class _Captured:
     """PyTorch's program with its weights in place, as the case calls it."""
 
     module: Any = None
     inputs: Any = None
     options: Any = None
-    calls: dict[str, list[tuple[Any, Any, Any]]] = field(default_factory=lambda: defaultdict(list))
-    """Path of a submodule -> itself, and the arguments of each call."""
+    calls: dict[str, list[tuple[Any, ...]]] = field(default_factory=lambda: defaultdict(list))
+    """Path of a submodule -> itself, the arguments and the results of each call."""
 
 
-def _capture(search: "Search") -> Captured:
+def _capture(search: "Search") -> _Captured:
     """Run PyTorch in float64 once more, to have hold of its modules and of what they are given."""
-    side, found = search.case.torch, Captured()
+    side, found = search.case.torch, _Captured()
 
     def call(module: Any, inputs: Any, options: Any) -> Any:
-        found.module, found.inputs, found.options = module, copied(inputs), options
-        with ExitStack() as hooks:
+        found.module, found.inputs, found.options = module, _copied(inputs), options
+        with ExitStack() as stack:
             for path, part in [] if module is None else module.named_modules():
-                note = lambda part, *given, path=path: found.calls[path].append((part, *copied(given)))  # noqa: E731
-                hooks.callback(part.register_forward_pre_hook(note, with_kwargs=True).remove)
-            with _restoring(module):
-                return copied(plain(side.call(module, inputs, options)))
+                note = lambda part, *given, path=path: found.calls[path].append((part, *_copied(given)))  # noqa: E731
+                stack.callback(part.register_forward_hook(note, with_kwargs=True).remove)
+            stack.enter_context(_restoring(module))
+            results = _copied(plain(side.call(module, inputs, options)))
+        found.calls[""] = [(None, (), {}, results)]
+        return results
 
     case = replace(search.case, torch=replace(side, call=call))
     with torch.no_grad():
@@ -129,68 +127,63 @@ def _restoring(module: torch.nn.Module | None) -> Iterator[None]:
             buffer.copy_(before)
 
 
-def copied(tree: Any) -> Any:
+def _copied(tree: Any) -> Any:
     """Copy the tensors of a tree."""
-    flat, rebuild = flatten({"": tree})
-    return rebuild({name: x.detach().clone() if isinstance(x, torch.Tensor) else x for name, x in flat.items()})[""]
+    copy = lambda x: x.detach().clone() if isinstance(x, torch.Tensor) else x  # noqa: E731
+    return jax.tree.map(copy, tree, is_leaf=is_mixed)
 
 
-def _tensors(tree: Any) -> dict[str, torch.Tensor]:
-    return {name: x for name, x in flatten(tree)[0].items() if isinstance(x, torch.Tensor)}
+def _named(call: tuple[Any, ...]) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The tensors that a call is given, by name, and those that it returns."""
+    part, args, kwargs, results = call
+    return tensors_in(dict(inspect.signature(part.forward).bind(*args, **kwargs).arguments)), tensors_in(results)
 
 
-def _program(search: "Search", captured: Captured) -> Subject:
+def _program(search: "Search", captured: _Captured, place: str) -> Subject:
     def compute(module: Any, inputs: Any) -> Any:
         return search.case.torch.call(module, inputs, captured.options)
 
     def agrees(results: Any) -> bool:
-        flat = flatten(plain(results), search.case.outputs)[0]
-        outputs = {name: None if x is None else to_numpy(x) for name, x in flat.items()}
-        in_jax = search.runs.jax.outputs()
-        return outputs.keys() == in_jax.keys() and all(
-            _agree(search, name, in_jax[name], x, *(run.tensors.get(name) for run in search.runs[1:]))
-            for name, x in outputs.items()
+        flat, in_jax = flatten(plain(results), search.case.outputs)[0], search.runs.jax.outputs()
+        made = {name: None if x is None else to_numpy(x) for name, x in flat.items()}
+        return made.keys() == in_jax.keys() and all(
+            _agree(search, name, in_jax[name], x, search.runs.torch.tensors.get(name)) for name, x in made.items()
         )
 
-    return Subject("", ("",), captured.module, compute, captured.inputs, _tensors(captured.inputs), agrees)
+    call = captured.calls[place][0]
+    inputs, results = _named(call) if place else (tensors_in(captured.inputs), tensors_in(call[-1]))
+    return Subject("", (place,), captured.module, compute, captured.inputs, inputs, results, agrees)
 
 
-def _agree(search: "Search", name: str, in_jax: Any, made: Any, in_torch: Any, truth: Any) -> bool:
-    """Whether JAX's tensor agrees with one made by mistake; PyTorch's rounding error is the same."""
-    rounded = made
-    if made is not None and in_torch is not None and in_torch is not truth and made.shape == np.shape(truth):
-        with np.errstate(over="ignore"):  # of the lowest number of float64, which a mask may be
-            rounded = (made + (in_torch.astype(np.float64) - truth)).astype(in_torch.dtype)
+def _submodule(search: "Search", name: str, captured: _Captured) -> Subject:
+    """Make the subject of a submodule of both sides; a stack of layers is one subject."""
+    calls = [call for path in search.names[name] for call in captured.calls.get(path, [])]
+    alone = search.run(search.inputs(name))
+
+    def compute(_: Any, given: Any) -> list[Any]:
+        return [part(*args, **kwargs) for (part, *_), (args, kwargs) in zip(calls, given, strict=True)]
+
+    def agrees(results: Any) -> bool:
+        made = list(zip(*([to_numpy(x) for _, x in torch_leaves(torch, result)] for result in results), strict=True))
+        for part in search.results(name):
+            in_jax, in_torch = alone.trace.tensors.get(part, []), search.wanted[part][0]
+            forms = (align(list(results), in_jax) for results in made)
+            pairs = (list(zip(in_jax, form, in_torch, strict=False)) for form in forms if form)
+            if not any(pair and all(_agree(search, part, *arrays) for arrays in pair) for pair in pairs):
+                return False
+        return True
+
+    given = [(args, kwargs) for _, args, kwargs, _ in calls]
+    return Subject(name, tuple(search.names[name]), captured.module, compute, given, *_named(calls[0]), agrees)
+
+
+def _agree(search: "Search", name: str, in_jax: Any, made: Any, in_torch: Any) -> bool:
+    """Whether JAX's tensor agrees with one made by mistake, in the dtype of PyTorch's."""
+    with np.errstate(over="ignore"):  # of the lowest number of float64, which a mask may be
+        rounded = made if made is None or in_torch is None else made.astype(in_torch.dtype)
     return tells_something(made) and not search.judge.measure(name, in_jax, rounded, made).failed
 
 
 def tells_something(x: np.ndarray | None) -> bool:
     """Whether a tensor has a finite number: where all are NaN, many mistakes have the same result."""
     return x is None or x.size == 0 or bool(np.isfinite(x.astype(np.float64)).any())
-
-
-def _submodule(search: "Search", name: str, captured: Captured) -> Subject | None:
-    """Make the subject of a submodule of both sides; a stack of layers is one subject."""
-    calls = [call for path in search.names[name] for call in captured.calls.get(path, [])]
-    wanted = search.results(name)
-    if not calls or not wanted:
-        return None
-    alone = search.run(search.inputs(name))
-    parts = [part for part, _, _ in calls]
-    first = inspect.signature(parts[0].forward).bind(*calls[0][1], **calls[0][2]).arguments
-
-    def compute(_: Any, given: Any) -> list[Any]:
-        return [part(*args, **kwargs) for part, (args, kwargs) in zip(parts, given, strict=True)]
-
-    def agrees(results: Any) -> bool:
-        made = list(zip(*([to_numpy(x) for _, x in torch_leaves(torch, result)] for result in results), strict=True))
-        for part in wanted:
-            in_jax, (in_torch, truth) = alone.trace.tensors.get(part, []), search.wanted[part]
-            forms = (align(list(results), in_jax) for results in made)
-            pairs = (list(zip(in_jax, form, in_torch, truth, strict=False)) for form in forms if form)
-            if not any(pair and all(_agree(search, part, *arrays) for arrays in pair) for pair in pairs):
-                return False
-        return True
-
-    given = [(args, kwargs) for _, args, kwargs in calls]
-    return Subject(name, tuple(search.names[name]), captured.module, compute, given, _tensors(dict(first)), agrees)

@@ -76,6 +76,14 @@ def test_dropout_is_named_where_random_numbers_change_the_results() -> None:
     )
 
 
+def test_random_numbers_that_reach_no_result_are_no_cause() -> None:
+    def port(w: Any, x: Any) -> Any:
+        kept = jax.random.bernoulli(jax.random.key(0), 0.5, x.shape)
+        return jnp.where(kept, x, x) @ w["weight"].T
+
+    assert cause(linear(6, 5), port, X) == f"bias is missing in JAX {BOTH}"
+
+
 def test_an_answer_that_is_copied_is_no_mistake_of_the_table() -> None:
     module = linear(6, 5).double()
     answer = jnp.asarray(module(torch.tensor(X)).detach().numpy())

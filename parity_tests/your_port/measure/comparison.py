@@ -32,7 +32,7 @@ from parity_tests.your_port.measure.errors import (
     relative_error,
     unit_roundoff,
 )
-from parity_tests.your_port.measure.jax_side import Transform, narrow_inside, run_jax
+from parity_tests.your_port.measure.jax_side import Transform, narrow_inside, run_jax, without_jit
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers, name_of_draw
 from parity_tests.your_port.place.taps import Trace, recording
 
@@ -104,13 +104,15 @@ def run_both(
     transform: Transform = jax.jit,
     record: bool = False,
 ) -> Runs:
-    """Run both sides on the same numbers; `jax_numbers` gives JAX others, `record` adds the intermediate tensors."""
+    """Run both sides on the same numbers; `jax_numbers` gives JAX others.
+
+    To `record` adds PyTorch's intermediate tensors, and runs JAX operation by operation, as where its own are recorded.
+    """
     narrow = "float32" if dtype == "float64" else dtype
     torch_run, truth = (run_torch_side(case, variant, numbers, dtype, side, record) for side in (narrow, "float64"))
-    with recording() if record else nullcontext(Trace()) as trace:
-        given = numbers if jax_numbers is None else jax_numbers
-        jax_run = run_jax(case, variant, given, dtype, given.directions(truth), transform)
-    return Runs(replace(jax_run, trace=trace), torch_run, truth)
+    given = numbers if jax_numbers is None else jax_numbers
+    way = without_jit if record else transform
+    return Runs(run_jax(case, variant, given, dtype, given.directions(truth), way), torch_run, truth)
 
 
 def run_torch_side(case: Case, variant: Variant, numbers: Numbers, of: str, dtype: str, record: bool = False) -> Run:

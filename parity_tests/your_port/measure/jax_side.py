@@ -13,7 +13,6 @@ from parity_tests.your_port.measure.case import Case, JaxSide, Variant
 from parity_tests.your_port.measure.numbers import Numbers, Run, options_in
 from parity_tests.your_port.measure.programs import computed_dtypes
 from parity_tests.your_port.measure.tree import flatten, plain
-from parity_tests.your_port.place.taps import begin_backward
 
 
 def jax_function(call: Callable[[Any, Any], Any]) -> JaxSide:
@@ -134,7 +133,6 @@ def _differentiate(case: Case, options: Any, rebuild: Callable[..., Any]) -> Cal
         fits = all(name in ends and ends[name].shape == x.shape for name, x in directions.items())
         if not fits:  # the comparison of outputs will report it
             return outputs, {}
-        begin_backward()
         gradients = pull_back({name: x.astype(ends[name].dtype) for name, x in directions.items()})
         return outputs, {**gradients[0], **gradients[1]}
 

@@ -8,14 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.measure.arrays import to_numpy
-from parity_tests.your_port.measure.case import (
-    RUN_DTYPE,
-    Case,
-    Variant,
-    make_weights,
-    name_of_draw,
-    random_for,
-)
+from parity_tests.your_port.measure.case import RUN_DTYPE, Case, Variant, make_weights, name_of_draw, random_for
 from parity_tests.your_port.measure.errors import is_floating
 from parity_tests.your_port.measure.tree import flatten
 from parity_tests.your_port.place.taps import Trace
@@ -141,53 +134,23 @@ def fresh(variant: Variant, draw: int) -> Variant:
 def _redrawn(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draw an array of the same kind: a mask, whole numbers such as ids and lengths, or real numbers.
 
-    Real numbers of one sign stay in their range, others have the same mean and deviation; zeros, NaN and infinities
-    stay in their places.
+    The rows of a mask are shuffled, so that none is hidden as a whole; a square one stays, such as a triangle. Real
+    numbers of one sign stay in their range, others have the same mean and deviation. Zeros, NaN and infinities stay in
+    their places, and so do positions and the numbers of ignored labels.
     """
     values, kinds = x.astype(np.float64), np.unique(x).astype(np.float64)
     kept = ~np.isfinite(values) | (values == 0)
     if len(kinds) < 2 or kept.all():
         return x
     if len(kinds) == 2 and kinds[-1] in (0, 1) and (kinds[0] == 0 or kinds[0] < -1000):
-        return np.where(_redrawn_mask(values == kinds[-1], rng), kinds[-1], kinds[0]).astype(x.dtype)
+        return x if x.shape[-2:] == x.shape[-1:] * 2 else rng.permuted(x, axis=-1)
+    least, most = values[~kept].min(), values[~kept].max()
     if np.array_equal(values, np.round(values)):
-        drawn = _redrawn_integers(values, rng)
-        kept = values < 0  # labels that are ignored
-    elif values[~kept].min() < 0 < values[~kept].max():
+        drawn = rng.integers(min(1, int(max(0, values.min()))), int(most), x.shape, endpoint=True).astype(np.float64)
+        drawn.flat[np.argmax(values)] = most  # which may be a length of time
+        kept = (values < 0) | (np.diff(values) == 1).all()
+    elif least < 0 < most:
         drawn = rng.normal(values[~kept].mean(), values[~kept].std(), x.shape)
     else:
-        drawn = rng.uniform(values[~kept].min(), values[~kept].max(), x.shape)
+        drawn = rng.uniform(least, most, x.shape)
     return np.where(kept, values, drawn).astype(x.dtype)
-
-
-def _redrawn_integers(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw from 0 or 1 to the largest, which stays in its place: it may be a length of time. Positions stay."""
-    steps = np.diff(x)
-    if (steps == 1).all():
-        return x
-    drawn = rng.integers(min(1, int(max(0, x.min()))), int(x.max()), x.shape, endpoint=True).astype(np.float64)
-    drawn.flat[np.argmax(x)] = x.max()
-    if x.ndim == 1 and ((steps >= 0).all() or (steps <= 0).all()):  # lengths to be packed, or offsets from 0
-        drawn = np.sort(drawn)[:: 1 if steps.sum() > 0 else -1]
-        drawn[0] = x[0]
-    return drawn
-
-
-def _redrawn_mask(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draw a mask that hides no whole row if none was hidden, whichever of its values hides.
-
-    A triangle stays; where the ends of rows are hidden, other ends are; elsewhere the entries of a row are shuffled.
-    """
-    if x.ndim > 1 and x.shape[-2] == x.shape[-1]:
-        triangle = np.tri(x.shape[-1], dtype=bool)
-        if any((x == part).all() for part in (triangle, ~triangle, triangle.T, ~triangle.T)):
-            return x
-    rows = x.reshape(-1, x.shape[-1]) if x.ndim else x.reshape(1, 1)
-    length, first = rows.shape[1], rows[0, 0]
-    counts = (rows == first).sum(1)
-    for order in (1, -1):  # padding stands on the right, or on the left
-        if ((rows[:, ::order] == first) == (np.arange(length) < counts[:, None])).all() and length > 1:
-            most = length if (counts == length).any() else length - 1
-            drawn = rng.integers(min(1, counts.min()), most, len(rows), endpoint=True)
-            return np.where(np.arange(length) < drawn[:, None], first, ~first)[:, ::order].reshape(x.shape)
-    return rng.permuted(rows, axis=1).reshape(x.shape)

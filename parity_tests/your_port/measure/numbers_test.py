@@ -51,31 +51,17 @@ def test_ids_and_lengths_stay_in_their_range() -> None:
     drawn = np.stack([redraw(lengths, draw) for draw in range(1, 20)])
     assert set(drawn.ravel()) == {1, 2, 3, 4, 5}
     assert (drawn.max(1) == 5).all()
-    packed = redraw(np.array([9, 8, 8, 2, 1, 1, 1]))
-    assert (np.diff(packed) <= 0).all()
-    assert packed[0] == 9
-    assert (redraw(np.array([0, 2, 5, 5, 9]))[:1] == 0).all()
     labels = np.array([[3, -100, 4], [-100, 7, 0]])
     assert ((redraw(labels) < 0) == (labels < 0)).all()
     assert (redraw(np.tile(np.arange(7), (3, 1))) == np.arange(7)).all()
 
 
 @pytest.mark.parametrize("dtype", [bool, np.int64, np.float32])
-@pytest.mark.parametrize("flipped", [False, True])
-@pytest.mark.parametrize("left", [False, True])
-def test_padding_stays_padding_and_hides_no_whole_row(dtype: type, flipped: bool, left: bool) -> None:
-    mask = (LENGTHS if not flipped else 1 - LENGTHS)[:, :: -1 if left else 1].astype(dtype)
+def test_masks_are_shuffled_and_hide_no_whole_row_and_square_ones_stay(dtype: type) -> None:
+    mask = LENGTHS.astype(dtype)
     drawn = np.stack([redraw(mask, draw) for draw in range(1, 20)])
-    assert (drawn != drawn[0]).any()
-    assert ((drawn.sum(-1) > 0) & (drawn.sum(-1) < 4)).all()
-    assert (np.abs(np.diff(drawn.astype(int), axis=-1)).sum(-1) == 1).all()
-    assert (drawn[..., 0] == mask[0, 0]).all()
-
-
-def test_other_masks_are_shuffled_and_triangles_stay() -> None:
-    mixed = RNG.random((5, 8)) < 0.5
-    assert (redraw(mixed).sum(1) == mixed.sum(1)).all()
-    assert (redraw(mixed) != mixed).any()
+    assert (drawn != mask).any()
+    assert (drawn.sum(-1) == mask.sum(-1)).all()
     causal = np.tril(np.ones((4, 4), bool))
     for mask in (causal, ~causal, np.broadcast_to(causal, (2, 1, 4, 4)), np.where(causal, 0.0, -np.inf)):
         assert (redraw(mask) == mask).all()

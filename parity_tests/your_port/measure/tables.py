@@ -17,9 +17,8 @@ class Row(NamedTuple):
     variants: int
     tensors: int
     forward: float
-    """The largest error of an output."""
+    """The largest error of an output; `gradients` is that of a gradient."""
     gradients: float
-    """The largest error of a gradient."""
     torch: float
     """PyTorch's own largest error; in float64 that of its run in float32."""
     ulps: float

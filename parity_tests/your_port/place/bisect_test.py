@@ -20,7 +20,7 @@ from parity_tests.your_port.cause import find
 from parity_tests.your_port.cause.cause import Found
 from parity_tests.your_port.measure.jax_side import forget_programs
 from parity_tests.your_port.place.pairing import align
-from parity_tests.your_port.place.taps import begin_backward, recording, tapped
+from parity_tests.your_port.place.taps import recording, tapped
 
 X = np.random.default_rng(0).normal(size=(3, 4))
 
@@ -65,8 +65,7 @@ def test_the_backward_pass_differs_where_a_gradient_is_stopped() -> None:
 
     found = find_divergence(case_of(port))
     assert found is not None
-    assert (found.phase, found.tensor) == ("backward", "gradient of first")
-    assert found.agreed[-1] == "gradient of third"
+    assert (found.phase, found.tensor, found.agreed) == ("backward", "gradient of x", ("result",))
     assert [cause.words for cause in found.causes] == ["no gradient flows through exp in JAX: stop_gradient"]
 
 
@@ -194,13 +193,11 @@ def nnx_mixers(weights: Any, inputs: Any, options: Any) -> Any:
 def test_what_inherits_an_error_is_cleared_and_what_parts_inside_is_found_and_named() -> None:
     """Its record of the norm must be the norm's, which the activation changes in place afterwards."""
     side = torch_module(lambda options, inputs: Mixers())
-    original = NnxMixer.__call__
     paths = {
         f"blocks.{i}{inner[0]}": f"layers.{i}{inner[1]}" for i in range(2) for inner in (("", ""), (".proj", ".out"))
     }
     jax_side = JaxSide(nnx_mixers, paths=paths)
     found = find_divergence(Case("mixers", (Variant("random", {"x": X}),), side, jax_side))
-    assert NnxMixer.__call__ is original
     assert found is not None
     assert (found.module, found.in_jax, found.alike) == ("layers.0", "blocks.0", ("layers.1",))
     assert (found.tensor, found.agreed) == ("input of layers.0.out", ("layers.0.norm",))
@@ -249,24 +246,14 @@ def test_equinox_submodules_are_recorded_row_by_row_and_under_vmap() -> None:
         lambda f: jax.vmap(jax.checkpoint(f)),
     ],
 )
-def test_a_tap_records_values_and_gradients_inside_of_transformations(transform: Any) -> None:
-    def backward(x: Any) -> Any:
-        _, pull_back = jax.vjp(transform(lambda x: tap("x", jnp.sin(x)) * 2), x)
-        begin_backward()
-        return pull_back(jnp.ones_like(x))
-
+def test_a_tap_records_values_inside_of_transformations(transform: Any) -> None:
+    x = jnp.asarray(X, "float32")
+    port = transform(lambda x: tap("x", jnp.sin(x)) * 2)
     with recording() as trace:
-        backward(jnp.asarray(X, "float32"))
-    for found, expected in ((trace.tensors["x"], np.sin(X)), (trace.gradients["x"], np.full(X.shape, 2.0))):
-        np.testing.assert_allclose(np.stack(found).reshape(X.shape), expected, rtol=1e-6)
-
-
-def test_a_forward_pass_may_follow_a_backward_pass() -> None:
-    weight = torch.ones(3, requires_grad=True)
-    with recording() as trace:
-        for _ in range(2):
-            tap("x", weight * 2).sum().backward()
-    assert len(trace.tensors["x"]) == len(trace.gradients["x"]) == 2
+        port(x)
+    np.testing.assert_allclose(np.stack(trace.tensors["x"]).reshape(X.shape), np.sin(X), rtol=1e-6)
+    with recording():
+        np.testing.assert_allclose(jax.grad(lambda x: port(x).sum())(x), 2 * np.cos(X), rtol=1e-6)
 
 
 def test_a_case_without_float64_is_searched_in_its_widest_dtype() -> None:
@@ -393,7 +380,7 @@ def in_block_7(bug: str) -> tuple[str, ...]:
         (LinenTower, in_block_7("gelu"), "h.7.mlp", "input of h.7.mlp.proj", 0),
         (LinenTower, in_block_7("unknown"), "h.7", "h.7", 0),
         (LinenTower, ("unknown",) * 12, "h.0", "h.0", 11),
-        (LinenWrittenOut, in_block_7("unknown"), "h.7", "input of h.8.ln", 0),
+        (LinenWrittenOut, in_block_7("unknown"), "", "input of h.8.ln", 0),
         (LinenScanned, ("gelu",) * 12, "h.0.mlp", "input of h.0.mlp.proj", 11),
     ],
 )

@@ -201,7 +201,7 @@ def stacked(layers: Any, x: Any) -> Any:
     return jax.lax.scan(lambda x, layer: (jax.vmap(eqx.combine(layer, static))(x), None), x, arrays)[0]
 
 
-def test_copies_of_equinox_modules_are_known_by_their_weights() -> None:
+def test_copies_of_equinox_modules_keep_their_paths_and_the_model_is_left_as_it_was() -> None:
     make = partial(eqx.nn.Linear, 4, 4)
     keys = jax.random.split(jax.random.key(0), 4)
     inner = [EqxInner(make(key=keys[i]), make(key=keys[i + 1])) for i in (0, 2)]
@@ -210,6 +210,7 @@ def test_copies_of_equinox_modules_are_known_by_their_weights() -> None:
         with recording() as trace, tapped(EqxOuter(inner, run)) as model:
             model(jnp.asarray(X))
         assert set(trace.parents) == {f"layers.{i}.{name}".rstrip(".") for i in (0, 1) for name in names}
+        assert {type(layer) for layer in model.layers} == {EqxInner}
     both = eqx.filter_vmap(lambda key: EqxInner(make(key=key), make(key=key)))(keys[:2])
     with recording() as trace, tapped({"layers": both}) as model:
         stacked(model["layers"], jnp.asarray(X))

@@ -4,14 +4,14 @@ JAX's program is run operation by operation, and all its intermediate values are
 result is none of them is where the two part.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.measure.comparison import Judge
+from parity_tests.your_port.measure.errors import is_floating
 from parity_tests.your_port.place.pairing import bring
 from parity_tests.your_port.place.taps import Trace
 
@@ -44,32 +44,26 @@ def find_missing(in_torch: Trace, truth: Trace, values: Sequence[np.ndarray], ju
 
 def compute_values(function: Callable[..., Any], *args: Any) -> list[np.ndarray]:
     """Run a function operation by operation; return all floating values that it computes."""
+    found: list[np.ndarray] = []
+
+    def run(program: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+        values = dict(zip((*program.constvars, *program.invars), (*constants, *args), strict=True))
+
+        def read(variable: Any) -> Any:
+            return variable.val if hasattr(variable, "val") else values[variable]
+
+        for operation in program.eqns:
+            given = [read(variable) for variable in operation.invars]
+            inner = next((operation.params[key] for key in _INLINE if key in operation.params), None)
+            if inner is not None and operation.primitive.name != "scan":
+                computed = run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given)
+            else:
+                computed = operation.primitive.bind(*given, **operation.params)
+                computed = computed if operation.primitive.multiple_results else [computed]
+            values.update(zip(operation.outvars, computed, strict=True))
+            found.extend(np.asarray(x) for x in computed if is_floating(x))
+        return [read(variable) for variable in program.outvars]
+
     closed = jax.make_jaxpr(function)(*args)
-    return list(_run(closed.jaxpr, closed.consts, jax.tree.leaves(args), []))
-
-
-def _run(program: Any, constants: Sequence[Any], args: Sequence[Any], results: list[Any]) -> Iterator[np.ndarray]:
-    """Yield the values of a program; leave what it returns in `results`."""
-    values = dict(zip((*program.constvars, *program.invars), (*constants, *args), strict=True))
-
-    def read(variable: Any) -> Any:
-        return variable.val if hasattr(variable, "val") else values[variable]
-
-    for operation in program.eqns:
-        given = [read(variable) for variable in operation.invars]
-        inner = next((operation.params[key] for key in _INLINE if key in operation.params), None)
-        if (
-            inner is not None
-            and len(getattr(inner, "jaxpr", inner).invars) == len(given)
-            and operation.primitive.name != "scan"
-        ):
-            computed: list[Any] = []
-            yield from _run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given, computed)
-        else:
-            computed = operation.primitive.bind(*given, **operation.params)
-            computed = list(computed) if operation.primitive.multiple_results else [computed]
-        values.update(zip(operation.outvars, computed, strict=True))
-        for value in computed:
-            if jnp.issubdtype(jnp.result_type(value), jnp.floating):
-                yield np.asarray(value)
-    results.extend(map(read, program.outvars))
+    run(closed.jaxpr, closed.consts, jax.tree.leaves(args))
+    return found

@@ -19,7 +19,9 @@ from flax.traverse_util import flatten_dict
 
 from parity_tests.your_port.measure.jax_side import Applied
 from parity_tests.your_port.place.taps import tapped
+from parity_tests.your_port.weights.layouts import Role
 from parity_tests.your_port.weights.original import Arguments
+from parity_tests.your_port.weights.positions import is_floating
 from parity_tests.your_port.weights.weight_map import Leaf
 
 Arrays = Mapping[str, Any]
@@ -37,6 +39,8 @@ class Port:
     """A JAX program with named weights."""
 
     kind: str
+    role: Role
+    """How it stores the weights of its layers."""
     model: Any
     leaves: dict[str, Leaf]
     """Its weights by their JAX names, in order of definition."""
@@ -75,6 +79,22 @@ def _is_pretrained(model: Any) -> bool:
     return isinstance(getattr(model, "module", None), nn.Module) and hasattr(model, "params")
 
 
+# How weights are stored
+
+
+def flax_role(path: str, role: str) -> str:
+    """Say how Flax stores a weight: only what is called a kernel has a layout of its own."""
+    leaf = path.rpartition(".")[2]
+    if leaf == "embedding":
+        return "straight"
+    return "unknown" if role in ("linear", "convolution") and "kernel" not in leaf else role
+
+
+def equinox_role(path: str, role: str) -> str:
+    """Say how Equinox stores a weight: as PyTorch does."""
+    return role if role == "transposed convolution" else "straight"
+
+
 # Trees of arrays
 
 
@@ -97,11 +117,6 @@ def _filled(tree: Any, weights: Arrays, dtype: Any, name: Callable[[Any], str] =
         return x.astype(dtype) if is_floating(x) and not isinstance(x, jax.ShapeDtypeStruct) else x
 
     return jax.tree_util.tree_map_with_path(fill, tree)
-
-
-def is_floating(x: Any) -> bool:
-    """Whether it is an array of floating numbers; a random key is none."""
-    return hasattr(x, "dtype") and bool(jnp.issubdtype(x.dtype, jnp.floating))
 
 
 # Flax NNX
@@ -131,7 +146,7 @@ def _nnx(model: nnx.Module, call: Call) -> Port:
     def read(loaded: Any) -> dict[str, Any]:
         return _named(nnx.state(loaded) if isinstance(loaded, nnx.Module) else loaded, name)
 
-    return Port("nnx", model, leaves, run, read)
+    return Port("nnx", flax_role, model, leaves, run, read)
 
 
 # Flax Linen
@@ -169,7 +184,7 @@ def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments) -
         after = {**_named(filled, name), **_named(bound.updated, name)}
         return results, {path: after[path] for path in buffers}
 
-    return Port("linen", model, leaves, run, lambda loaded: _named(_collections(loaded), name))
+    return Port("linen", flax_role, model, leaves, run, lambda loaded: _named(_collections(loaded), name))
 
 
 def _collections(variables: Any) -> Any:
@@ -218,7 +233,7 @@ def _equinox(model: Any, call: Call) -> Port:
             return results, {}
         return results[0], {f"1.{path}": x for path, x in _named(results[1]).items()}
 
-    return Port("equinox", model, leaves, run, _named)
+    return Port("equinox", equinox_role, model, leaves, run, _named)
 
 
 def _returns_state(results: Any, model: Any) -> bool:
@@ -241,7 +256,8 @@ def _function(function: Any, call: Call, variables: Any, torch_leaves: dict[str,
         tree = dict(weights) if variables is None else _filled(variables, weights, dtype)
         return _call(call, function, function, ((tree, *args) if leaves else args, kwargs), train), {}
 
-    return Port("identity" if variables is None else "function", function, leaves, run, _named)
+    role: Role = flax_role if variables is not None else lambda path, role: "straight"
+    return Port("function", role, function, leaves, run, _named)
 
 
 def _call(call: Call, module: Any, original: Any, arguments: Arguments, train: bool) -> Any:

@@ -1,10 +1,10 @@
-"""The ways in which JAX stores a tensor of PyTorch: transposed, channels last, reshaped."""
+"""The ways in which JAX stores a tensor of PyTorch: a table. Another way is another row."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 CHANNELS_LAST = ("NWC", "NHWC", "NDHWC")
 Shape = tuple[int, ...]
@@ -32,24 +32,79 @@ class Layout:
         """Put axes that were moved back."""
         return x if self.axes is None else x.transpose(tuple(self.axes.index(axis) for axis in range(x.ndim)))
 
-    def fits(self, torch: Shape, jax: Shape) -> bool:
-        """Whether it makes an array of JAX's shape of one of PyTorch's."""
+    def between(self, torch: Shape, jax: Shape) -> "Layout | None":
+        """Return it, reshaped if need be, if it makes an array of JAX's shape of one of PyTorch's.
+
+        Axes are split or joined only if the first or the last one stays, or if one side has no other.
+        """
         axes = tuple(range(len(torch))) if self.axes is None else self.axes
         if sorted(axes) != list(range(len(torch))):
-            return False
+            return None
         moved = tuple(torch[axis] for axis in axes)
-        return moved == jax if self.shape is None else self.shape == jax and _divides(moved, jax)
+        if moved == jax:
+            return self
+        if len(moved) == len(jax) or math.prod(moved) != math.prod(jax):
+            return None
+        splits = min(len(moved), len(jax)) < 2 or moved[0] == jax[0] or moved[-1] == jax[-1]
+        return replace(self, words=f"{self.words}, reshaped", shape=jax) if splits else None
 
 
-def _divides(one: Shape, other: Shape) -> bool:
-    """Whether one shape splits or joins axes of the other; a first or last axis stays if there are several."""
-    if math.prod(one) != math.prod(other) or len(one) == len(other):
-        return False
-    squeezed = [tuple(size for size in shape if size != 1) for shape in (one, other)]
-    return len(one) == 1 or squeezed[0] == squeezed[1] or one[0] == other[0] or one[-1] == other[-1]
+class Row(NamedTuple):
+    """A way of storing weights, and the layers whose weights are stored in it."""
+
+    words: str
+    axes: str
+    """PyTorch's axes in JAX's order. s stands for those of space, from the third on, S for the same reversed."""
+    roles: tuple[str, ...]
+
+    def layout(self, rank: int) -> Layout | None:
+        """Return the layout of a weight with so many axes, or None."""
+        if not self.axes:
+            return Layout(self.words)
+        if rank < 2 or (rank > 2) == self.axes.isdigit():
+            return None
+        space = range(2, rank)
+        axes = tuple(axis for text in self.axes for axis in (space if text in "sS" else [int(text)]))
+        return Layout(self.words, axes, tuple(axes.index(axis) for axis in space) if "S" in self.axes else ())
 
 
-AS_IT_IS, TRANSPOSED = Layout(), Layout("transposed", (1, 0))
+ROWS = (
+    Row("as it is", "", ("straight", "unknown")),
+    Row("transposed", "10", ("linear", "unknown")),
+    Row("channels last, flipped", "S01", ("transposed convolution",)),
+    Row("channels last", "s10", ("linear", "convolution", "transposed convolution", "unknown")),
+    Row("in and out exchanged, flipped", "10S", ("transposed convolution",)),
+)
+"""The ways of storing weights, for each role the likely ones first.
+
+The roles: linear (PyTorch [out, in], JAX [in, out]), convolution, transposed convolution, straight (the same on both
+sides), unknown. A role decides where shapes leave more than one way.
+"""
+Role = Callable[[str, str], str]
+"""(JAX name, role of the weight in PyTorch) -> its role: how a framework stores the weights of its own layers."""
+
+
+def find_layouts(torch: Shape, jax: Shape, role: str | None, wish: Any = None) -> tuple[Layout, ...]:
+    """Find the layouts that make a JAX weight of this shape of PyTorch's; the likely ones first.
+
+    Args:
+        torch: the shape in PyTorch.
+        jax: the shape in JAX.
+        role: one of those of `ROWS`; None for all rows.
+        wish: what the user says: as it is, transposed, or the order of PyTorch's axes. NHWC and the like tell nothing
+            of a weight, whose role does.
+    """
+    if wish is not None and wish not in CHANNELS_LAST:
+        tried = [[_wished(wish, len(torch))]]
+    else:
+        tried = [
+            [layout for row in ROWS if wanted in (None, *row.roles) and (layout := row.layout(len(torch))) is not None]
+            for wanted in (role, "unknown")
+        ]
+    for layouts in tried:
+        if found := tuple(fitting for layout in layouts if (fitting := layout.between(torch, jax)) is not None):
+            return found
+    return ()
 
 
 def tensor_layout(name: str, rank: int, wish: str | Sequence[int] | None) -> Layout:
@@ -58,58 +113,21 @@ def tensor_layout(name: str, rank: int, wish: str | Sequence[int] | None) -> Lay
     Raises:
         ValueError: the user names another number of axes.
     """
-    if wish is None or wish == "as it is":
-        return AS_IT_IS
     if wish in CHANNELS_LAST:
-        return Layout("channels last", (0, *range(2, rank), 1)) if rank > 2 else AS_IT_IS
-    (layout,) = _wished(wish, rank, [])
-    if sorted(layout.axes or ()) != list(range(rank)):
+        return Layout("channels last", (0, *range(2, rank), 1)) if rank > 2 else Layout()
+    layout = _wished("as it is" if wish is None else wish, rank)
+    if layout.axes is not None and sorted(layout.axes) != list(range(rank)):
         raise ValueError(f"layout must name {rank} axes for {name}; got {wish!r}")
     return layout
 
 
-def find_layouts(torch: Shape, jax: Shape, *, role: str, wish: str | Sequence[int] | None) -> tuple[Layout, ...]:
-    """Find the layouts that make a JAX weight of this shape of PyTorch's; the likely ones first.
-
-    Args:
-        torch: the shape in PyTorch.
-        jax: the shape in JAX.
-        role: linear (PyTorch [out, in], JAX [in, out]), convolution, transposed convolution, straight (the same on
-            both sides) or unknown. It decides where the shapes leave more than one.
-        wish: what the user says: as it is, transposed, NHWC or the like, or the order of PyTorch's axes.
-    """
-    rank, space = len(torch), tuple(range(2, len(torch)))
-    kernel = Layout("channels last", (*space, 1, 0)) if rank > 2 else TRANSPOSED
-    ways = {
-        "straight": [AS_IT_IS],
-        "linear": [kernel],
-        "convolution": [kernel],
-        "transposed convolution": [
-            Layout("channels last, flipped", (*space, 0, 1), tuple(range(rank - 2))),
-            Layout("channels last", (*space, 1, 0)),
-            Layout("in and out exchanged, flipped", (1, 0, *space), space),
-        ],
-        "unknown": [AS_IT_IS, *([kernel] if rank > 1 else [])],
-    }
-    if wish is not None:
-        return tuple(layout for layout in _wished(wish, rank, ways.get(role, [kernel])) if layout.fits(torch, jax))
-    for candidates in (ways[role], ways["unknown"]):
-        reshaped = [Layout(f"{way.words}, reshaped", way.axes, way.flipped, jax) for way in candidates]
-        found = [layout for layout in (*candidates, *reshaped) if layout.fits(torch, jax)]
-        if found:
-            return tuple(found)
-    return ()
-
-
-def _wished(wish: str | Sequence[int], rank: int, kernels: list[Layout]) -> list[Layout]:
+def _wished(wish: str | Sequence[int], rank: int) -> Layout:
     if not isinstance(wish, str):
-        return [Layout(f"axes {list(wish)}", tuple(wish))]
-    if wish in CHANNELS_LAST:
-        return kernels if rank > 2 else [AS_IT_IS, TRANSPOSED]
+        return Layout(f"axes {list(wish)}", tuple(wish))
     if wish not in ("as it is", "transposed"):
         choices = f"as it is, transposed, {', '.join(CHANNELS_LAST)}, or a tuple of axes"
         raise ValueError(f"layout must be one of {choices}; got {wish!r}")
-    return [AS_IT_IS if wish == "as it is" else Layout("transposed", tuple(range(rank))[::-1])]
+    return Layout() if wish == "as it is" else Layout("transposed", tuple(range(rank))[::-1])
 
 
 def wanted_layout(layouts: Layouts, *names: str) -> Any:

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.weights.adapters import Port, is_floating
+from parity_tests.your_port.weights.adapters import Port
 from parity_tests.your_port.weights.layouts import Shape, find_layouts
 from parity_tests.your_port.weights.original import Weight
-from parity_tests.your_port.weights.positions import Affine, Arrays, read_places
+from parity_tests.your_port.weights.positions import Affine, Arrays, is_floating, read_places
 from parity_tests.your_port.weights.weight_map import Entry, Joined, Piece, WeightMap, count_uses
 
 Load = Callable[[Arrays], Any]
@@ -44,27 +44,25 @@ def map_by_load(load: Load, weights: Sequence[Weight], port: Port) -> WeightMap:
     shapes = {w.name: w.shape for w in weights}
     _check({path: x.shape for path, x in port.read(call_load(load, weights)).items() if is_floating(x)}, port)
     places = read_places(lambda arrays: port.read(load(arrays)), shapes, {w.name: w.first for w in weights})
-    computed = [path for path, made in places.items() if made.again is not None]
-    if computed:
+    if computed := [path for path, made in places.items() if made.again is not None]:
         _check_traceable(load, weights, computed)
     entries = {path: _entry(places[path], shapes) for path in port.leaves}
     order = list(shapes)
-    first = {path: min(map(order.index, entry.source.names), default=len(order)) for path, entry in entries.items()}
-    entries = dict(sorted(entries.items(), key=lambda item: first[item[0]]))
+    entries = dict(sorted(entries.items(), key=lambda e: min(map(order.index, e[1].source.names), default=len(order))))
     uses = count_uses(weights, entries)
+    if computed:  # nobody sees which numbers are used there
+        uses = {name: count for name, count in uses.items() if count.any()}
     return WeightMap(port.leaves, entries, uses, remarks=tuple(_remarks(entries, uses, port)))
 
 
 def _check(loaded: Mapping[str, Shape], port: Port) -> None:
-    wrong = [
-        *(f"no {path} {list(leaf.shape)}" for path, leaf in port.leaves.items() if path not in loaded),
-        *(f"{path} {list(shape)}, which it has not" for path, shape in loaded.items() if path not in port.leaves),
-        *(
-            f"{path} {list(loaded[path])} for {list(leaf.shape)}"
-            for path, leaf in port.leaves.items()
-            if loaded.get(path, leaf.shape) != leaf.shape
-        ),
-    ]
+    wrong, wanted = [], {path: leaf.shape for path, leaf in port.leaves.items()}
+    for path in {**wanted, **loaded}:
+        if path not in loaded:
+            wrong.append(f"no {path} {list(wanted[path])}")
+        elif loaded[path] != wanted.get(path):
+            has = f" for {list(wanted[path])}" if path in wanted else ", which it has not"
+            wrong.append(f"{path} {list(loaded[path])}{has}")
     if wrong:
         raise ValueError(f"load returns other weights than the JAX module has: {'; '.join(wrong)}")
 
@@ -87,10 +85,9 @@ def _entry(made: Affine, shapes: Mapping[str, Shape]) -> Entry:
     for name in made.names if made.is_moved and len(made.names) == 1 else ():
         places = made.terms[name].places
         positions = np.arange(int(np.prod(shapes[name]))).reshape(shapes[name])
-        for role in ("unknown", "convolution", "transposed convolution"):
-            for layout in find_layouts(shapes[name], places.shape, role=role, wish=None):
-                if np.array_equal(layout.apply(positions), places):
-                    return Entry(Joined(((Piece(name),),)), (layout,))
+        for layout in find_layouts(shapes[name], places.shape, role=None):
+            if np.array_equal(layout.apply(positions), places):
+                return Entry(Joined(((Piece(name),),)), (layout,))
     return Entry(made)
 
 

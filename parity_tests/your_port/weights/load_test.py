@@ -173,6 +173,7 @@ def test_a_converter_that_computes_is_run_by_jax_itself() -> None:
 
     report = compare_wide(Scale(), port, X, load=lambda state: {"scale": jnp.exp(state["log_scale"])})
     assert report.agrees, report
+    assert not report.map.left_in_torch
     with pytest.raises(ValueError, match=r"load computes scale in another way than by moving.*jax\.numpy"):
         compare_wide(Scale(), port, X, load=lambda state: {"scale": np.exp(np.asarray(state["log_scale"]))})
 

@@ -1,9 +1,9 @@
 """Find which weight of PyTorch belongs to which of JAX, by name, shape and layout.
 
-Names are compared word by word (`layers_0.attn.query` and `layers.0.self_attn.q_proj`), with the words that the two
-frameworks use for the same thing; the order of definition decides between equals. What the user says about names and
-layouts comes first. A JAX weight may be a part of one of PyTorch's (the gates of a GRU, the query of a packed
-projection), several of them stacked (layers under a scan), or the sum of a recurrent layer's two biases.
+One score says how well two weights fit: how alike their names are, word by word, whether their modules hold as many
+numbers, and their order. The weights are then assigned so that the sum of the scores is largest. What the user says
+about names and layouts comes first. A JAX weight may be a part of one of PyTorch's (the gates of a GRU, the query of a
+packed projection), several of them stacked (layers under a scan), or the sum of a recurrent layer's two biases.
 """
 
 import math
@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from parity_tests.your_port.weights.layouts import Layout, Layouts, Shape, find_layouts, wanted_layout
+from parity_tests.your_port.weights.layouts import Layout, Layouts, Role, Shape, find_layouts, wanted_layout
 from parity_tests.your_port.weights.original import Weight
 from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, WeightMap, count_uses
-from parity_tests.your_port.weights.words import modules_of, ranked_words, role_of, similarity, without_role, words_of
+from parity_tests.your_port.weights.words import likeness, modules_of, renumbered, role_of
 
 Names = Mapping[str, str | Sequence[str] | None]
 
@@ -26,76 +26,85 @@ Names = Mapping[str, str | Sequence[str] | None]
 def match_weights(
     weights: Sequence[Weight],
     leaves: Mapping[str, Leaf],
-    kind: str,
+    role: Role,
     names: Names | None = None,
     layouts: Layouts | None = None,
 ) -> WeightMap:
     """Match every weight of the JAX side with one of PyTorch's.
 
+    Args:
+        role: how the framework stores the weights of its layers.
+
     Raises:
         ValueError: weights of the JAX side are left over; the message lists what is left on both sides.
     """
     names, layouts = names or {}, layouts or {}
-    wishes = {path: _wish(path, names) if names else _Wish(path) for path in leaves}
     for name in names:
         if not any(_pattern(name).search(path) for path in leaves):
             raise ValueError(
                 f"names: {name!r} is no part of a JAX name. JAX's name stands on the left, PyTorch's on the right; JAX "
                 f"has {', '.join(leaves)}"
             )
-    whole = list(_whole(weights))
-    sources = [*whole, *_parts(whole), *_stacks(whole), *(_asked_for(whole, wishes) if names else ())]
-    paths = [path for path, wish in wishes.items() if not wish.keeps]
-    words = ranked_words(wish.path for wish in wishes.values())
+    wishes = {path: _wish(path, names) for path in leaves}
+    labels = _labels(leaves, [wish.path for wish in wishes.values()])
+    sources = list(_sources(weights))
+    formulas = dict.fromkeys(formula for wish in wishes.values() for formula in wish.formulas)
+    candidates: list[tuple[_Source, tuple[str, ...] | None]] = [(source, None) for source in sources]
+    candidates += [(made, formula) for formula in formulas for made in _asked_for(formula, sources[: len(weights)])]
     fits: dict[tuple[str, int], tuple[Layout, ...]] = {}
-    likeness: dict[tuple[str, int], float] = {}
-    scores: dict[tuple[str, int], float] = {}
-    for row, path in enumerate(paths):
-        for column, source in enumerate(sources):
-            found = _fit(path, leaves[path], source, wishes[path], kind, layouts)
-            if found:
-                pair, position = (path, column), row / max(1, len(paths) - 1)
-                fits[pair], likeness[pair] = found, _likeness(words[wishes[path].path], source)
-                scores[pair] = likeness[pair] + _score(path, leaves[path], source, position)
-    rivals = Counter(path for path, _ in fits)
-    chosen = _assign(scores, paths, len(sources))
-    chosen = _assign(_together(scores, chosen, rivals, sources), paths, len(sources))
+    for path, leaf in leaves.items():
+        for column, (source, formula) in enumerate(candidates):
+            if wishes[path].allows(leaf, source, formula) and (found := _fit(path, leaf, source, role, layouts)):
+                fits[path, column] = found
+    scores = {(path, n): _score(labels[path], candidates[n][0], leaves[path].is_buffer) for path, n in fits}
+    chosen = _assign(scores, list(leaves), len(candidates))
+    rivals, order = Counter(path for path, _ in fits), [w.name for w in weights]
     entries = {}
-    for path, column in sorted(chosen.items(), key=lambda item: (sources[item[1]].position, item[1])):
-        guess = "shape and order alone" if rivals[path] > 1 and likeness[path, column] < 0.3 else ""
-        entries[path] = Entry(sources[column].made, fits[path, column], guessed=guess)
-    if any(len(entry.layouts) > 1 for entry in entries.values()):
-        entries = _like_siblings(entries, {path: sources[column].role for path, column in chosen.items()})
-    said = {path for path, wish in wishes.items() if wish.targets or wish.origins}
+    for path, column in sorted(chosen.items(), key=lambda item: (order.index(candidates[item[1]][0].name), item[1])):
+        source = candidates[column][0]
+        is_alike = rivals[path] == 1 or likeness(labels[path].words, source.label.words) >= 0.3
+        entries[path] = Entry(source.made, fits[path, column], guessed="" if is_alike else "shape and order alone")
+    entries = _like_siblings(entries)
     sums = _with_sums(entries, count_uses(weights, entries))
-    entries |= {path: replace(entries[path], source=source) for path, source in sums.items() if path not in said}
-    better = {path: source.texts if len(source.parts) > 1 else source.texts[0] for path, source in sums.items()}
-    better = {path: texts for path, texts in better.items() if path in said}
-    kept = tuple(
-        path for path, leaf in leaves.items() if path not in entries and (leaf.is_buffer or wishes[path].keeps)
-    )
-    found_map = WeightMap(leaves, entries, count_uses(weights, entries), kept, f"names={better}" if better else "")
-    left = {path: leaf.shape for path, leaf in leaves.items() if path not in entries and path not in kept}
-    if left:
-        convolutions = any(source.role == "convolution" for source in sources)
-        raise ValueError(_complain(left, found_map, convolutions))
+    hints = {path: made.texts for path, made in sums.items() if wishes[path].is_said}
+    entries |= {path: replace(entries[path], source=made) for path, made in sums.items() if path not in hints}
+    kept = tuple(p for p, leaf in leaves.items() if p not in entries and (leaf.is_buffer or wishes[p].keeps))
+    found_map = WeightMap(leaves, entries, count_uses(weights, entries), kept, hints)
+    if left := {path: leaf.shape for path, leaf in leaves.items() if path not in entries and path not in kept}:
+        raise ValueError(_complain(left, found_map, any(w.role == "convolution" for w in weights)))
     return found_map
 
 
-Scores = Mapping[tuple[str, int], float]
-"""(JAX name, number of the source) -> how well they fit; those that cannot belong together are not there."""
+# What is known of a weight, on either side
 
 
-def _assign(scores: Scores, leaves: Sequence[str], sources: int) -> dict[str, int]:
-    """Give each leaf a source of its own, so that the sum of the scores is largest."""
-    matrix, rows = np.full((len(leaves), sources), -1e6), {path: row for row, path in enumerate(leaves)}
-    for (path, column), score in scores.items():
-        matrix[rows[path], column] = score
-    pairs = zip(*linear_sum_assignment(matrix, maximize=True), strict=True)
-    return {leaves[row]: int(column) for row, column in pairs if (leaves[row], column) in scores}
+@dataclass(frozen=True)
+class _Label:
+    """What the name and the place of a weight say."""
+
+    words: str
+    """Its name, with siblings numbered as Linen would."""
+    role: str
+    sizes: tuple[int, ...]
+    """How many numbers each module holds that it is in, without biases, which one side may have or sum otherwise."""
+    order: float
+    """Its rank among the weights that hold as many numbers, from 0 to 1."""
 
 
-# What PyTorch has
+def _labels(weights: Mapping[str, Leaf | Weight], spelled: Sequence[str]) -> dict[str, _Label]:
+    """Describe weights by name; `spelled` are their names as they are to be compared."""
+    held: Counter[str] = Counter()
+    alike = defaultdict[tuple[int, bool], list[str]](list)
+    for name, w in weights.items():
+        size = math.prod(w.shape)
+        alike[size, w.is_buffer].append(name)
+        if not w.is_buffer and role_of(name) != "bias":
+            held.update(dict.fromkeys(modules_of(name), size))
+    order = {name: rank / max(1, len(names) - 1) for names in alike.values() for rank, name in enumerate(names)}
+    return {
+        name: _Label(words, role_of(name), tuple(held[module] for module in modules_of(name)), order[name])
+        for name, words in zip(weights, renumbered(spelled), strict=True)
+    }
 
 
 @dataclass(frozen=True)
@@ -105,65 +114,93 @@ class _Source:
     made: Joined
     shape: Shape
     """Of all together; of each one where they are stacked."""
-    words: tuple[tuple[str, ...], ...]
-    """The words of its name, and those of the classes of its modules."""
-    position: float
-    """Between 0 and 1, in the order of definition."""
-    role: str
-    is_buffer: bool
-    origin: tuple[str, ...] = ()
-    """What the user wrote to ask for it."""
+    label: _Label
+    weight: Weight
+    """The first one."""
 
     @property
     def name(self) -> str:
-        return self.made.pieces[0].name
+        return self.weight.name
 
 
-PARTS: tuple[tuple[str, int, tuple[str, ...]], ...] = (
+def _score(leaf: _Label, source: _Source, is_buffer: bool) -> float:
+    """Say how well the two fit."""
+    label, pieces = source.label, source.made.pieces
+    roles = {leaf.role, label.role}
+    role = 0.0 if "" in roles else 0.5 if len(roles) == 1 else -0.5
+    same_modules = sum(size in label.sizes for size in leaf.sizes) / max(1, len(leaf.sizes))
+    is_whole = len(pieces) == pieces[0].count == 1
+    other = 0.02 * (not is_whole) + 1.0 * (source.weight.is_buffer and not is_buffer)
+    return likeness(leaf.words, label.words) + role + 1.0 * same_modules - 0.2 * abs(leaf.order - label.order) - other
+
+
+def _assign(scores: Mapping[tuple[str, int], float], leaves: Sequence[str], sources: int) -> dict[str, int]:
+    """Give each leaf a source of its own, so that the sum of the scores is largest."""
+    matrix, rows = np.full((len(leaves), sources), -1e6), {path: row for row, path in enumerate(leaves)}
+    for (path, column), score in scores.items():
+        matrix[rows[path], column] = score
+    pairs = zip(*linear_sum_assignment(matrix, maximize=True), strict=True)
+    return {leaves[row]: int(column) for row, column in pairs if (leaves[row], column) in scores}
+
+
+def _fit(path: str, leaf: Leaf, source: _Source, role: Role, layouts: Layouts) -> tuple[Layout, ...]:
+    """Find the layouts that make the leaf of the source; none if the two cannot belong together."""
+    stack = (len(source.made.parts),) if source.made.stacked else ()
+    if leaf.shape[: len(stack)] != stack or math.prod(leaf.shape) != math.prod((*stack, *source.shape)):
+        return ()
+    wish = wanted_layout(layouts, path, source.name, path.rpartition(".")[0], source.name.rpartition(".")[0])
+    return find_layouts(source.shape, leaf.shape[len(stack) :], role(path, source.weight.role), wish)
+
+
+def _like_siblings(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Let square kernels first go the way of the kernels beside them that are not square."""
+    ways = Counter((path.rpartition(".")[2], e.layouts[0].words) for path, e in entries.items() if len(e.layouts) == 1)
+    return {
+        path: replace(e, layouts=tuple(sorted(e.layouts, key=lambda x: -ways[path.rpartition(".")[2], x.words])))
+        for path, e in entries.items()
+    }
+
+
+# What PyTorch has
+
+
+PARTS = (
     ("in_proj_", 3, ("query", "key", "value")),
     ("_ih", 3, ("ir", "iz", "in")),
     ("_hh", 3, ("hr", "hz", "hn")),
     ("_ih", 4, ("ii", "if", "ig", "io")),
     ("_hh", 4, ("hi", "hf", "hg", "ho")),
 )
-"""Weights that PyTorch packs: a part of the name, how many there are, and the words for each."""
+"""Weights that PyTorch packs: a part of the name, how many there are, and the word for each."""
 
 
-def _whole(weights: Sequence[Weight]) -> Iterator[_Source]:
-    ranked = ranked_words(weight.name for weight in weights)
-    for number, w in enumerate(weights):
-        words, position = (sum(ranked[w.name], ()), w.class_words), number / max(1, len(weights) - 1)
-        yield _Source(Joined(((Piece(w.first),),)), w.shape, words, position, w.role, w.is_buffer)
-
-
-def _parts(whole: Sequence[_Source]) -> Iterator[_Source]:
-    """Yield the parts of the weights that are packed."""
+def _sources(weights: Sequence[Weight]) -> Iterator[_Source]:
+    """Yield the weights, the parts of those that are packed, and stacks of those whose names differ in one number."""
+    labels = _labels({w.name: w for w in weights}, [w.name for w in weights])
+    whole = [_Source(Joined(((Piece(w.first),),)), w.shape, labels[w.name], w) for w in weights]
+    yield from whole
+    numbers = {w.name: math.prod(w.shape) for w in weights}
     for source in whole:
-        for text, count, labels in PARTS:
+        path, _, leaf = source.label.words.rpartition(".")
+        for text, count, names in PARTS:
             if text in source.name and source.shape[0] % count == 0:
                 shape = (source.shape[0] // count, *source.shape[1:])
-                path, _, leaf = source.name.rpartition(".")
-                for index, label in enumerate(labels):
-                    layer = re.findall(r"\d+", leaf)
-                    words = (*words_of(path), *layer, label, "bias" if "bias" in leaf else "weight")
-                    made = Joined(((Piece(source.name, index, count),),))
-                    yield replace(source, made=made, shape=shape, words=(words, words))
-
-
-def _stacks(whole: Sequence[_Source]) -> Iterator[_Source]:
-    """Stack the weights whose names differ in one number."""
-    groups: dict[tuple[str, int], dict[int, _Source]] = {}
+                layer = "".join(re.findall(r"\d+", leaf))
+                held = numbers.get(source.name.replace("bias", "weight"), 0) // count  # in JAX, a part is a module
+                for index, name in enumerate(names):
+                    words, sizes = f"{path}.{layer}.{name}.{source.label.role}", (*source.label.sizes, held)
+                    label = replace(source.label, words=words, sizes=sizes)
+                    yield replace(source, made=Joined(((Piece(source.name, index, count),),)), shape=shape, label=label)
+    groups = defaultdict[str, dict[int, _Source]](dict)
     for source in whole:
-        parts = source.name.split(".")
-        for place, part in enumerate(parts):
-            if part.isdigit():
-                key = ".".join([*parts[:place], "*", *parts[place + 1 :]])
-                groups.setdefault((key, place), {})[int(part)] = source
-    for (key, _), layers in groups.items():
-        ordered = [layers[index] for index in sorted(layers)]
-        if len(ordered) > 1 and len({source.shape for source in ordered}) == 1 and not ordered[0].is_buffer:
+        for found in re.finditer(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)", source.name):
+            starred = f"{source.name[: found.start()]}*{source.name[found.end() :]}"
+            groups[starred][int(found[0])] = source
+    for starred, layers in groups.items():
+        first, *others = ordered = [layers[index] for index in sorted(layers)]
+        if others and {source.shape for source in others} == {first.shape} and not first.weight.is_buffer:
             made = Joined(tuple(part for source in ordered for part in source.made.parts), stacked=True)
-            yield replace(ordered[0], made=made, words=(words_of(key), words_of(key)))
+            yield replace(first, made=made, label=replace(first.label, words=starred))
 
 
 def _with_sums(entries: Mapping[str, Entry], uses: Mapping[str, np.ndarray]) -> dict[str, Joined]:
@@ -203,9 +240,21 @@ class _Wish:
     """With the user's words in the place of JAX's."""
     targets: tuple[str, ...] = ()
     """Parts that the name in PyTorch must have."""
-    origins: tuple[tuple[str, ...], ...] = ()
-    """Parts or several of PyTorch's weights, as the user wrote them."""
+    formulas: tuple[tuple[str, ...], ...] = ()
+    """Parts, sums or several of PyTorch's weights, as the user wrote them."""
     keeps: bool = False
+
+    @property
+    def is_said(self) -> bool:
+        """Whether the user names PyTorch's weight."""
+        return bool(self.targets or self.formulas)
+
+    def allows(self, leaf: Leaf, source: _Source, formula: tuple[str, ...] | None) -> bool:
+        """Whether the weight may be made of this source, which was made for a formula of the user's, or for none."""
+        if self.keeps or (leaf.is_buffer and not source.weight.is_buffer and not self.is_said):
+            return False
+        is_asked = formula in self.formulas if self.formulas else formula is None
+        return is_asked and all(_pattern(target).search(source.name) for target in self.targets)
 
 
 def _pattern(name: str) -> re.Pattern[str]:
@@ -228,127 +277,34 @@ def _wish(path: str, names: Names) -> _Wish:
         words = re.sub(r"\[.*?\]| *\+.*|\.?\{.*?\}", "", texts[0])
         wish = replace(wish, path=_pattern(found.group()).sub(words, wish.path, count=1))
         if len(texts) > 1 or "[" in texts[0] or "+" in texts[0]:
-            wish = replace(wish, origins=(*wish.origins, tuple(texts)))
-        else:
+            wish = replace(wish, formulas=(*wish.formulas, tuple(texts)))
+        elif words:
             wish = replace(wish, targets=(*wish.targets, words))
     return wish
 
 
-def _asked_for(sources: Sequence[_Source], wishes: Mapping[str, _Wish]) -> Iterator[_Source]:
+def _asked_for(formula: tuple[str, ...], whole: Sequence[_Source]) -> Iterator[_Source]:
     """Make what the user asks for: `c_attn[0/3]` is the first third, several are concatenated, a + is a sum."""
-    whole = {source.name: source for source in sources}
-    for origin in dict.fromkeys(origin for wish in wishes.values() for origin in wish.origins):
-        texts = [[term.strip() for term in text.split("+")] for text in origin]
-        pattern = _pattern(_bare(texts[0][0]))
-        for name in (name for name in whole if pattern.search(name)):
-            parts = [[_piece(term, pattern.sub(_bare(term), name, count=1), whole) for term in part] for part in texts]
-            pieces = [tuple(piece for piece in part if piece is not None) for part in parts]
-            if [len(part) for part in pieces] == [len(part) for part in texts]:
-                shapes = [
-                    piece.of({piece.name: np.broadcast_to(0, whole[piece.name].shape)}).shape for piece, *_ in pieces
-                ]
-                shape = (sum(shape[0] for shape in shapes), *shapes[0][1:]) if len(shapes) > 1 else shapes[0]
-                yield replace(whole[name], made=Joined(tuple(pieces)), shape=shape, origin=origin)
+    terms = [[_TERM.findall(term)[0] for term in text.split("+")] for text in formula]
+    by_name, pattern = {source.name: source for source in whole}, _pattern(terms[0][0][0])
+    for name, source in by_name.items():
+        if not pattern.search(name):
+            continue
+        others = [[(pattern.sub(text, name, count=1), *cut) for text, *cut in part] for part in terms]
+        if all(other in by_name for part in others for other, *_ in part):
+            made = Joined(tuple(tuple(_piece(by_name[n], *cut) for n, *cut in part) for part in others))
+            zeros = {piece.name: np.broadcast_to(0, by_name[piece.name].shape) for piece in made.pieces}
+            yield replace(source, made=made, shape=made.fill(zeros, Layout()).shape)
 
 
-def _bare(text: str) -> str:
-    return re.sub(r"\[.*?\]", "", text)
+_TERM = re.compile(r"^\s*(.*?)(?:\[(\d+)/(\d+)\])?\s*$")
 
 
-def _piece(text: str, name: str, whole: Mapping[str, _Source]) -> Piece | None:
-    if name not in whole:
-        return None
-    found = re.search(r"\[(\d+)/(\d+)\]", text)
-    if found is None:
-        return Piece(name)
-    index, count, shape = int(found[1]), int(found[2]), whole[name].shape
-    axis = 0 if shape[0] % count == 0 and (len(shape) == 1 or shape[0] >= shape[-1]) else len(shape) - 1
-    return Piece(name, index, count, axis) if shape[axis] % count == 0 else None
-
-
-# How well they fit
-
-
-def _fit(path: str, leaf: Leaf, source: _Source, wish: _Wish, kind: str, layouts: Layouts) -> tuple[Layout, ...]:
-    """Find the layouts that make the leaf of the source; none if the two cannot belong together."""
-    if leaf.is_buffer and not source.is_buffer and not wish.targets + wish.origins:
-        return ()
-    if (source.origin or wish.origins) and source.origin not in wish.origins:
-        return ()
-    if any(not _pattern(target).search(source.name) for target in wish.targets if target):
-        return ()
-    shape = leaf.shape
-    if source.made.stacked:
-        if not shape or shape[0] != len(source.made.parts):
-            return ()
-        shape = shape[1:]
-    elif math.prod(shape) != math.prod(source.shape):
-        return ()
-    wanted = wanted_layout(layouts, path, source.name, path.rpartition(".")[0], source.name.rpartition(".")[0])
-    role = _role_in(path, source, kind)
-    found = find_layouts(source.shape, shape, role=role, wish=wanted)
-    return found[:1] if role in ("linear", "convolution", "straight") else found
-
-
-def _role_in(path: str, source: _Source, kind: str) -> str:
-    leaf = path.rpartition(".")[2]
-    if kind == "identity" or leaf == "embedding" or (kind == "equinox" and source.role != "transposed convolution"):
-        return "straight"
-    if source.role in ("linear", "convolution") and "kernel" not in leaf:
-        return "unknown"
-    return source.role
-
-
-def _like_siblings(entries: dict[str, Entry], roles: Mapping[str, str]) -> dict[str, Entry]:
-    """Let square kernels first go the way of the kernels beside them that are not square."""
-    ways: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    kinds = {path: (path.rpartition(".")[2], roles[path]) for path in entries}
-    for path, entry in entries.items():
-        if len(entry.layouts) == 1:
-            ways[kinds[path]][entry.layouts[0].words] += 1
-    return {
-        path: replace(entry, layouts=tuple(sorted(entry.layouts, key=lambda x: -ways[kinds[path]][x.words])))
-        for path, entry in entries.items()
-    }
-
-
-def _score(path: str, leaf: Leaf, source: _Source, position: float) -> float:
-    """All but the names: the role, a piece or a whole, a parameter or a buffer, and the order of definition."""
-    roles = {role_of(words_of(path)), role_of(source.words[0])}
-    role = 0.0 if None in roles else 0.5 if len(roles) == 1 else -0.5
-    pieces = source.made.pieces
-    virtual = 0.02 * (len(pieces) > 1 or pieces[0].count > 1)
-    buffer = 1.0 * (source.is_buffer and not leaf.is_buffer)
-    return role - virtual - buffer - 0.05 * abs(position - source.position)
-
-
-def _likeness(ranked: tuple[tuple[str, ...], ...], source: _Source) -> float:
-    words = without_role(sum(ranked, ()))
-    by_name, by_class = (similarity(words, without_role(way)) for way in source.words)
-    return max(by_name, 0.9 * by_class)
-
-
-def _together(
-    scores: Scores, chosen: Mapping[str, int], rivals: Mapping[str, int], sources: Sequence[_Source]
-) -> Scores:
-    """Raise the scores where the weights of a JAX module come from one module of PyTorch: a bias follows its kernel."""
-    votes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for path, column in chosen.items():
-        for jax in modules_of(path):
-            for torch_module in modules_of(sources[column].name):
-                votes[jax][torch_module] += 1 / rivals[path]
-    held = Counter(jax for path in chosen for jax in modules_of(path))
-    winners = {}
-    for jax, counts in votes.items():
-        if held[jax] > 1:  # else it would vote for itself
-            most = max(counts.values())
-            winners[jax] = max((name for name in counts if counts[name] > most / 2), key=len)
-
-    raised = {}
-    for (path, column), score in scores.items():
-        modules, source = modules_of(path), modules_of(sources[column].name)
-        raised[path, column] = score + 0.5 * sum(winners.get(jax) in source for jax in modules) / max(1, len(modules))
-    return raised
+def _piece(source: _Source, index: str, count: str) -> Piece:
+    """Cut along the first axis, or along the last one if that is longer, as in a kernel of GPT-2's own."""
+    shape, parts = source.shape, int(count or 1)
+    is_first = shape[0] % parts == 0 and (len(shape) == 1 or shape[0] >= shape[-1])
+    return Piece(source.name, int(index or 0), parts, 0 if is_first else len(shape) - 1)
 
 
 def _complain(left: Mapping[str, Shape], found: WeightMap, convolutions: bool) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from parity_tests.your_port.weights.adapters import flax_role
 from parity_tests.your_port.weights.match import match_weights
 from parity_tests.your_port.weights.torch_program import describe_weights
 from parity_tests.your_port.weights.weight_map import Leaf, WeightMap, match_paths
@@ -13,10 +14,9 @@ from parity_tests.your_port.weights.weight_map import Leaf, WeightMap, match_pat
 Shape = tuple[int, ...]
 
 
-def lines(module: torch.nn.Module, shapes: dict[str, Shape], kind: str = "nnx", **options: Any) -> dict[str, str]:
-    found = match_weights(
-        describe_weights(module), {path: Leaf(shape) for path, shape in shapes.items()}, kind, **options
-    )
+def lines(module: torch.nn.Module, shapes: dict[str, Shape], **options: Any) -> dict[str, str]:
+    leaves = {path: Leaf(shape) for path, shape in shapes.items()}
+    found = match_weights(describe_weights(module), leaves, flax_role, **options)
     return {jax: f"{torch}: {how}" for jax, _, torch, how in found.lines()}
 
 
@@ -84,7 +84,7 @@ def test_parts_sums_and_several_in_one() -> None:
 
 def test_layers_under_a_scan_are_stacked_and_filled() -> None:
     module = torch.nn.Sequential(*(torch.nn.Linear(4, 3) for _ in range(12)))
-    found = match_weights(describe_weights(module), {"layers.kernel": Leaf((12, 4, 3))}, "linen")
+    found = match_weights(describe_weights(module), {"layers.kernel": Leaf((12, 4, 3))}, flax_role)
     weights = {name: x.detach().numpy() for name, x in module.named_parameters()}
     placed = found.place(weights)["layers.kernel"]
     np.testing.assert_array_equal(placed[10], weights["10.weight"].T)
@@ -111,6 +111,12 @@ def test_layouts_of_layers(module: torch.nn.Module, jax: Shape, how: str) -> Non
     assert lines(module, {"kernel": jax})["kernel"] == f"weight: {how}"
 
 
+def test_channels_last_everywhere_leave_a_square_kernel_transposed() -> None:
+    assert lines(torch.nn.Linear(4, 4, bias=False), {"kernel": (4, 4)}, layouts={"*": "NHWC"}) == {
+        "kernel": "weight: transposed"
+    }
+
+
 def test_a_bias_follows_its_kernel() -> None:
     """Dense_0 is the outer one of `Dense(6)(Dense(6)(x))`, and only its kernel shows that."""
     module = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 6))
@@ -129,10 +135,37 @@ def test_layers_counted_from_one_and_blocks_counted_through() -> None:
     shapes: dict[str, Shape] = {
         f"Block_{b}.Conv_{i}.kernel": (3, b + 1 if i == 0 else 4, 4) for b in (0, 1) for i in (0, 1, 2)
     }
-    found = lines(module, shapes, "linen")
+    found = lines(module, shapes)
     for b in (0, 1):
         for i in (0, 1, 2):
             assert found[f"Block_{b}.Conv_{i}.kernel"] == f"layer{b + 1}.0.conv{i + 1}.weight: channels last"
+
+
+def test_blocks_that_differ_in_size_alone_are_told_apart() -> None:
+    """PyTorch's layer2.0 is Bottleneck_3 in Linen, which its modules show and not its name."""
+
+    def block(inputs: int, width: int, first: bool) -> torch.nn.ModuleDict:
+        sizes = ((inputs, width, 1), (width, width, 3), (width, 4 * width, 1))
+        layers: dict[str, torch.nn.Module] = {
+            f"conv{i + 1}": torch.nn.Conv1d(*size, bias=False) for i, size in enumerate(sizes)
+        }
+        if first:
+            layers["downsample"] = torch.nn.Sequential(torch.nn.Conv1d(inputs, 4 * width, 1, bias=False))
+        return torch.nn.ModuleDict(layers)
+
+    layers, names, inputs = torch.nn.ModuleDict(), {}, 4
+    for stage, (width, depth) in enumerate(((4, 3), (8, 4), (16, 6)), 1):
+        layers[f"layer{stage}"] = torch.nn.Sequential()
+        for number in range(depth):
+            layers[f"layer{stage}"].append(block(inputs, width, number == 0))
+            inputs = 4 * width
+            kernels = [*("conv1", "conv2", "conv3"), *(["downsample.0"] if number == 0 else [])]
+            before = len({name.partition(".")[0] for name in names})
+            names |= {f"Bottleneck_{before}.Conv_{k}": f"layer{stage}.{number}.{n}" for k, n in enumerate(kernels)}
+    state = layers.state_dict()
+    shapes = {path: tuple(reversed(state[f"{name}.weight"].shape)) for path, name in names.items()}
+    found = lines(layers, {f"{path}.kernel": shape for path, shape in shapes.items()})
+    assert {path.removesuffix(".kernel"): text.partition(".weight")[0] for path, text in found.items()} == names
 
 
 def test_an_open_layout_is_tried() -> None:
@@ -144,7 +177,7 @@ def test_an_open_layout_is_tried() -> None:
     def only_turned(weight_map: WeightMap) -> float:
         return float("transposed" not in str(weight_map))
 
-    alone = match_weights(describe_weights(Hand((4, 4))), {"w": Leaf((4, 4))}, "nnx")
+    alone = match_weights(describe_weights(Hand((4, 4))), {"w": Leaf((4, 4))}, flax_role)
     assert "transposed; agrees when tried" in str(alone.choose(only_turned))
     assert "as it is; guessed: none of 2 ways agrees" in str(alone.choose(lambda _: 1.0))
 
@@ -152,7 +185,7 @@ def test_an_open_layout_is_tried() -> None:
         return 0.1 + abs(str(weight_map).count("transposed") - 11)
 
     leaves = {f"{i}.w{i}": Leaf((4, 4)) for i in range(13)}
-    many = match_weights(describe_weights(Hand(*[(4, 4)] * 13)), leaves, "nnx").choose(mostly_turned)
+    many = match_weights(describe_weights(Hand(*[(4, 4)] * 13)), leaves, flax_role).choose(mostly_turned)
     assert str(many).count("transposed; guessed: none of 4096 ways agrees; 4096 were not tried") == 11
 
 
@@ -164,7 +197,7 @@ def test_submodules_with_the_same_weights_are_found() -> None:
         for leaf in ("kernel", "bias")
     }
     weights = describe_weights(Model())
-    found = match_paths(weights, match_weights(weights, shapes, "linen"))
+    found = match_paths(weights, match_weights(weights, shapes, flax_role))
     assert found["h_1.mlp"] == "transformer.h.1.mlp"
     assert found["h_0.mlp.Dense_1"] == "transformer.h.0.mlp.2"
     assert "h_0" not in found  # PyTorch's has more weights

@@ -23,10 +23,8 @@ class Weight:
     shape: Shape
     first: str
     """Its name; of the second name of a tied weight the first one."""
-    class_words: tuple[str, ...]
-    """The words of the classes that hold it, as Linen would number them."""
     role: str
-    """What decides its layout in JAX (see `layouts.find_layouts`)."""
+    """What decides its layout in JAX (see `layouts.ROWS`)."""
     is_buffer: bool
 
 

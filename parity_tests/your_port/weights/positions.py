@@ -44,10 +44,15 @@ class Affine:
         return list(self.terms)
 
     @property
+    def counts(self) -> Any:
+        """Of how many numbers each entry is made."""
+        return sum((term.scales != 0).astype(int) for term in self.terms.values())
+
+    @property
     def is_moved(self) -> bool:
         """Whether each entry is one of PyTorch's numbers, unchanged."""
-        one = bool(np.all(sum(term.scales for term in self.terms.values()) == 1))
-        return one and self.again is None and not self.own.any() and " + " not in str(self)
+        is_whole = all(np.isin(term.scales, (0, 1)).all() for term in self.terms.values())
+        return self.again is None and is_whole and bool(np.all(self.counts == 1)) and not self.own.any()
 
     def fill(self, weights: Mapping[str, Any]) -> Any:
         """Make the array of PyTorch's weights, by operations of NumPy or JAX."""
@@ -65,8 +70,7 @@ class Affine:
             np.add.at(uses[name].reshape(-1), term.places[term.scales != 0], 1)
 
     def __str__(self) -> str:
-        several = sum((term.scales != 0).astype(int) for term in self.terms.values())
-        return (" + " if np.any(several > 1) else ", ").join(self.terms) or "—"
+        return (" + " if np.any(self.counts > 1) else ", ").join(self.terms) or "—"
 
     @property
     def words(self) -> str:
@@ -88,80 +92,96 @@ def read_places(
         shapes: of PyTorch's weights.
         first: the name of each weight; of the second name of a tied one, its first.
     """
-    starts, size = {}, 0
-    for name in (name for name in shapes if first[name] == name):
-        starts[name], size = size, size + int(np.prod(shapes[name]))
+    slices, size = _slices(shapes, first)
 
     def send(numbers: np.ndarray) -> dict[str, Any]:
-        ends = {name: starts[first[name]] + int(np.prod(shape)) for name, shape in shapes.items()}
-        given = {n: numbers[starts[first[n]] : ends[n]].reshape(shape).copy() for n, shape in shapes.items()}
-        return {path: x for path, x in load(given).items() if _is_floating(x)}
+        given = {name: numbers[slices[name]].reshape(shape).copy() for name, shape in shapes.items()}
+        return {path: x for path, x in load(given).items() if is_floating(x)}
+
+    def read(numbers: np.ndarray) -> np.ndarray:
+        loaded = send(numbers)
+        return np.concatenate([np.zeros(0), *(np.asarray(loaded[path]).astype(np.float64).ravel() for path in own)])
 
     own = send(np.zeros(size))
-    form = {path: np.shape(x) for path, x in own.items()}
-    u = np.concatenate([np.full(np.size(x), float(jnp.finfo(x.dtype).eps)) for x in own.values()] or [np.zeros(0)])
+    roundoff = np.concatenate(
+        [np.zeros(0), *(np.full(np.size(x), float(jnp.finfo(x.dtype).eps)) for x in own.values())]
+    )
+    found, is_known = _find_terms(read, roundoff, {name: slices[name] for name in shapes if first[name] == name}, size)
+    results, begin = {}, 0
+    for path, x in own.items():
+        here, shape = slice(begin, begin := begin + int(np.prod(x.shape))), x.shape
+        terms: dict[str, Term] = {}
+        for name, entries, places, scales in found:
+            inside = (entries >= here.start) & (entries < here.stop)
+            if inside.any():
+                term = terms.setdefault(name, Term(np.zeros(shape, np.int64), np.zeros(shape)))
+                term.places.flat[entries[inside] - here.start] = places[inside]
+                term.scales.flat[entries[inside] - here.start] = scales[inside]
+        again = None if is_known[here].all() else lambda weights, path=path: load(dict(weights))[path]
+        results[path] = Affine(np.asarray(x).astype(np.float64), terms, again)
+    return results
 
-    def flat(loaded: Mapping[str, Any]) -> np.ndarray:
-        arrays = [np.asarray(loaded[path]).astype(np.float64).ravel() for path in form]
-        return np.concatenate(arrays or [np.zeros(0)])
 
-    def close(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.abs(x - y) <= 8 * u * np.maximum(np.abs(x), np.abs(y))
+_Found = list[tuple[str, np.ndarray, np.ndarray, np.ndarray]]
+"""A weight, the entries that it gives something to, its numbers that these get, and the factors."""
 
-    rng, zero = np.random.default_rng(0), flat(own)
-    noise = [rng.integers(1, _BASE, size).astype(np.float64) for _ in range(2)]
+
+def _find_terms(
+    read: Callable[[np.ndarray], np.ndarray], roundoff: np.ndarray, slices: Mapping[str, slice], size: int
+) -> tuple[_Found, np.ndarray]:
+    """Find of which numbers a function (all numbers -> all entries) makes its entries, and which are sums of these.
+
+    One number of PyTorch's in an entry is read from its position, digit by digit. Where there are several, each half
+    of the weights is sent alone, and so on.
+    """
+    zero, rng = read(np.zeros(size)), np.random.default_rng(0)
+    noise = [2.0 * rng.integers(-_BASE // 2, _BASE // 2, size) + 1 for _ in range(3)]
     digits = [np.arange(size) // _BASE**power % _BASE for power in range(1 + int(np.log(max(size, 2)) / np.log(_BASE)))]
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    """Entries of all results, the positions of the numbers that they are made of, and the factors."""
+    found: _Found = []
 
     def search(names: Sequence[str], entries: np.ndarray) -> None:
-        """Find what these weights give to these entries; where it is more than one number, ask for half of them."""
-        given = np.zeros(size)
+        is_sent = np.zeros(size)
         for name in names:
-            given[starts[name] : starts[name] + int(np.prod(shapes[name]))] = 1
-        scales, *rest = (flat(send(x * given)) - zero for x in (np.ones(size), *digits, *noise))
-        scales = np.where(scales == 0, np.nan, scales)
-        read = sum(np.rint(x / scales) * _BASE**power for power, x in enumerate(rest[:-2]))
-        places = np.where((read >= 0) & (read < size), read, 0).astype(np.int64)
-        one, none = entries.copy(), entries.copy()
-        for x, sent in zip(rest[-2:], noise, strict=True):
-            one &= close(x, scales * (sent * given)[places])
-            none &= x == 0
-        found.append((np.flatnonzero(one), places[one], scales[one]))
-        several = entries & ~one & ~none
+            is_sent[slices[name]] = 1
+        scales, *rest = (read(x * is_sent) - zero for x in (np.ones(size), *digits, *noise[:2]))
+        position = sum(np.rint(x / scales) * _BASE**power for power, x in enumerate(rest[:-2]))
+        places = np.where((position >= 0) & (position < size), position, 0).astype(np.int64)
+        is_one, is_none = entries & (scales != 0), entries.copy()
+        for x, sent in zip(rest[-2:], noise, strict=False):
+            is_one &= _close(x, scales * (sent * is_sent)[places], roundoff)
+            is_none &= x == 0
+        for name in names:
+            mine = is_one & (places >= slices[name].start) & (places < slices[name].stop)
+            found.append((name, np.flatnonzero(mine), places[mine] - slices[name].start, scales[mine]))
+        several = entries & ~is_one & ~is_none
         if several.any() and len(names) > 1:
             search(names[: len(names) // 2], several)
             search(names[len(names) // 2 :], several)
 
     with np.errstate(all="ignore"):
-        sent = [flat(send(x)) for x in (*noise, noise[0] + noise[1])]
-        is_sum = np.isfinite(zero) & (np.abs(sent[0] + sent[1] - zero - sent[2]) <= 8 * u * np.abs(sent).sum(0))
-        search(list(starts), is_sum)
-    made = zero.copy()
-    for entries, places, scales in found:
-        np.add.at(made, entries, scales * noise[0][places])
-    is_known = is_sum & (np.abs(made - sent[0]) <= 16 * u * (np.abs(made) + np.abs(zero)))
-
-    results, begin = {}, 0
-    for path, shape in form.items():
-        end = begin + int(np.prod(shape))
-        terms: dict[str, Term] = {}
-        for entries, places, scales in found:
-            inside = (entries >= begin) & (entries < end)
-            owners = np.searchsorted(list(starts.values()), places[inside], side="right") - 1
-            for number in np.unique(owners):
-                name = list(starts)[number]
-                term = terms.setdefault(name, Term(np.zeros(shape, np.int64), np.zeros(shape)))
-                at = entries[inside][owners == number] - begin
-                term.places.flat[at] = places[inside][owners == number] - starts[name]
-                term.scales.flat[at] = scales[inside][owners == number]
-        again = None if is_known[begin:end].all() else lambda weights, path=path: load(dict(weights))[path]
-        results[path] = Affine(zero[begin:end].reshape(shape), terms, again)
-        begin = end
-    return results
+        search(list(slices), np.isfinite(zero))
+        made, wanted = zero.copy(), read(noise[2])
+        for name, entries, places, scales in found:
+            np.add.at(made, entries, scales * noise[2][slices[name]][places])
+        return found, _close(made, wanted, 2 * roundoff, zero)
 
 
-def _is_floating(x: Any) -> bool:
+def _close(x: np.ndarray, y: np.ndarray, roundoff: np.ndarray, zero: Any = 0.0) -> np.ndarray:
+    return np.abs(x - y) <= 8 * roundoff * (np.maximum(np.abs(x), np.abs(y)) + np.abs(zero))
+
+
+def _slices(shapes: Mapping[str, tuple[int, ...]], first: Mapping[str, str]) -> tuple[dict[str, slice], int]:
+    """Put all numbers into a row; a weight's second name stands for the numbers of the first."""
+    slices: dict[str, slice] = {}
+    size = 0
+    for name in sorted(shapes, key=lambda name: first[name] != name):
+        end = size + int(np.prod(shapes[name]))
+        slices[name] = slices[first[name]] if first[name] != name else slice(size, size := end)
+    return slices, size
+
+
+def is_floating(x: Any) -> bool:
+    """Whether it is an array of floating numbers; a random key is none."""
     return hasattr(x, "dtype") and bool(jnp.issubdtype(x.dtype, jnp.floating))
 
 
@@ -173,11 +193,7 @@ class Layout:
         self.shapes = {name: x.shape for name, x in weights.items() if x.dtype.kind == "f"}
         first = {name: same.get(name, name) for name in self.shapes}
         self.names = tuple(name for name in self.shapes if same.get(name, "") == name)
-        self.first: dict[str, int] = {}
-        self.size = 0
-        for name, shape in self.shapes.items():
-            self.first[name] = self.first.get(first[name], self.size)
-            self.size += int(np.prod(shape)) if self.first[name] == self.size else 0
+        self.slices, self.size = _slices(self.shapes, first)
 
         def leaves(arrays: Arrays) -> dict[str, Any]:
             with jax.enable_x64(True):
@@ -187,14 +203,11 @@ class Layout:
         found = read_places(leaves, self.shapes, first)
         moved = {path: made for path, made in found.items() if made.is_moved}
         self.places = {
-            path: sum((term.places + self.first[name]) * (term.scales != 0) for name, term in made.terms.items())
+            path: sum((term.places + self.slices[n].start) * (term.scales != 0) for n, term in made.terms.items())
             for path, made in moved.items()
         }
         self.others = tuple(path for path in found if path not in moved)
         """The parameters of JAX that are not PyTorch's weights, moved."""
-
-    def _slice(self, name: str) -> slice:
-        return slice(self.first[name], self.first[name] + int(np.prod(self.shapes[name])))
 
     def to_torch(self, leaves: Mapping[str, np.ndarray], added: bool = False) -> Arrays:
         """Give leaves by path PyTorch's names and layouts.
@@ -205,12 +218,12 @@ class Layout:
         numbers = np.concatenate([leaf.ravel() for leaf in leaves.values()])
         total, count = np.bincount(places, numbers, self.size), np.bincount(places, minlength=self.size)
         flat = (total if added else total / np.maximum(count, 1)).astype(numbers.dtype)
-        whole = (name for name in self.names if count[self._slice(name)].all())
-        return {name: flat[self._slice(name)].reshape(self.shapes[name]) for name in whole}
+        whole = (name for name in self.names if count[self.slices[name]].all())
+        return {name: flat[self.slices[name]].reshape(self.shapes[name]) for name in whole}
 
     def to_jax(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
         """Give arrays by PyTorch's names the form of JAX's leaves; a leaf of which a number is missing is left out."""
         flat, known = np.zeros(self.size), np.zeros(self.size, bool)
         for name, x in arrays.items():
-            flat[self._slice(name)], known[self._slice(name)] = x.ravel(), True
+            flat[self.slices[name]], known[self.slices[name]] = x.ravel(), True
         return {path: flat[place] for path, place in self.places.items() if known[place].all()}

@@ -16,7 +16,6 @@ from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
 from parity_tests.your_port.measure.torch_side import default_dtype, run_torch, to_tensor
 from parity_tests.your_port.measure.tree import plain
 from parity_tests.your_port.weights.original import Inputs, Original, Weight
-from parity_tests.your_port.weights.words import words_of
 
 
 def read_program(
@@ -139,24 +138,9 @@ def describe_weights(module: torch.nn.Module) -> tuple[Weight, ...]:
     first = {id(x): name for name, x in module.named_parameters()}
     described = []
     for name, tensor in {**parameters, **state}.items():
-        path, _, leaf = name.rpartition(".")
-        words, role = (*_class_words(module, path), *words_of(leaf)), _role(module.get_submodule(path))
-        own = first.get(id(parameters.get(name)), name)
-        described.append(Weight(name, tuple(tensor.shape), own, words, role, name not in parameters))
+        role, own = _role(module.get_submodule(name.rpartition(".")[0])), first.get(id(parameters.get(name)), name)
+        described.append(Weight(name, tuple(tensor.shape), own, role, name not in parameters))
     return tuple(described)
-
-
-def _class_words(module: torch.nn.Module, path: str) -> tuple[str, ...]:
-    """Name a submodule as Linen does: `blocks.2.fc1` is Block 2, Dense 0 among the Linears of its parent."""
-    words: list[str] = []
-    parent = module
-    for component in path.split(".") if path else ():
-        child = parent.get_submodule(component)
-        peers = [other for other in parent.children() if type(other) is type(child)]
-        if not isinstance(child, torch.nn.ModuleList | torch.nn.Sequential | torch.nn.ModuleDict):
-            words += [*words_of(type(child).__name__), str(next(i for i, peer in enumerate(peers) if peer is child))]
-        parent = child
-    return tuple(words)
 
 
 def _role(module: torch.nn.Module) -> str:

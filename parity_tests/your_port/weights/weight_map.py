@@ -70,9 +70,7 @@ class Joined:
 
     def fill(self, weights: Mapping[str, Any], layout: Layout) -> Any:
         """Make JAX's array of PyTorch's weights, by operations of either library."""
-        arrays = []
-        for first, *others in self.parts:
-            arrays.append(sum((piece.of(weights) for piece in others), start=first.of(weights)))
+        arrays = [sum((piece.of(weights) for piece in others), first.of(weights)) for first, *others in self.parts]
         library = np if isinstance(arrays[0], np.ndarray) else jnp
         if self.stacked:
             return library.stack([layout.apply(array) for array in arrays])
@@ -105,9 +103,13 @@ class Entry:
 
     def fill(self, weights: Mapping[str, Any]) -> Any:
         """Make JAX's array of PyTorch's weights."""
-        return (
-            self.source.fill(weights, self.layouts[0]) if isinstance(self.source, Joined) else self.source.fill(weights)
-        )
+        return self.source.fill(weights, *self.layouts[:1])
+
+    @property
+    def words(self) -> str:
+        """How JAX's array is made of PyTorch's weights."""
+        how = self.layouts[0].words if isinstance(self.source, Joined) else self.source.words
+        return f"{how}; {self.remark}" if self.remark else how
 
 
 @dataclass(frozen=True)
@@ -121,10 +123,16 @@ class WeightMap:
     """How often each number of PyTorch's weights and running statistics stands in JAX, by PyTorch name."""
     kept: tuple[str, ...] = ()
     """JAX's variables that keep their own values."""
-    hint: str = ""
-    """What to write into `names=`, if a bias that is left over in PyTorch is to be added to another one."""
+    sums: Mapping[str, list[str]] = field(default_factory=dict)
+    """JAX's biases to which one that is left over in PyTorch may have to be added, and what they are then made of."""
     remarks: tuple[str, ...] = ()
     """What the user's `load` does beyond putting each weight into one place."""
+
+    @property
+    def hint(self) -> str:
+        """What to write into `names=`, if a bias that is left over in PyTorch is to be added to another one."""
+        texts = {path: parts if len(parts) > 1 else parts[0] for path, parts in self.sums.items()}
+        return f"names={texts}" if texts else ""
 
     @property
     def left_in_torch(self) -> dict[str, np.ndarray]:
@@ -206,13 +214,7 @@ class WeightMap:
     def lines(self) -> Iterator[tuple[str, str, str, str]]:
         """Yield JAX's name, its shape, PyTorch's name, and how the one is made of the other."""
         for path, entry in self.entries.items():
-            how = entry.layouts[0].words if isinstance(entry.source, Joined) else entry.source.words
-            yield (
-                path,
-                str(list(self.leaves[path].shape)),
-                str(entry.source),
-                "; ".join(filter(None, (how, entry.remark))),
-            )
+            yield path, str(list(self.leaves[path].shape)), str(entry.source), entry.words
         for path in self.kept:
             yield path, str(list(self.leaves[path].shape)), "—", "keeps its own value"
         for text, unused in self.left_in_torch.items():
@@ -234,17 +236,13 @@ def count_uses(weights: Sequence[Weight], entries: Mapping[str, Entry]) -> dict[
 
 
 def _unused(name: str, uses: np.ndarray) -> str:
-    """Name the numbers that are used nowhere: the weight, equal parts of it, or how many they are."""
-    if not (uses == 0).any():
-        return ""
-    for count in (1, 2, 3, 4):
-        for axis in range(max(1, uses.ndim)):
+    """Name the numbers that are used nowhere: the weight, equal parts of it, or how many they are; "" for none."""
+    for count, axis in product((1, 2, 3, 4), range(max(1, uses.ndim))):
+        if count == 1 or (uses.ndim and uses.shape[axis] % count == 0):
             pieces = [Piece(name, index, count, axis) for index in range(count)]
-            if count > 1 and (uses.ndim == 0 or uses.shape[axis] % count):
-                continue
-            parts = [piece.of({name: uses == 0}) for piece in pieces]
-            if all(part.all() or not part.any() for part in parts):
-                return ", ".join(str(piece) for piece, part in zip(pieces, parts, strict=True) if part.all())
+            unused = [piece.of({name: uses == 0}) for piece in pieces]
+            if all(part.all() == part.any() for part in unused):
+                return ", ".join(str(piece) for piece, part in zip(pieces, unused, strict=True) if part.any())
     return f"{(uses == 0).sum()} of {uses.size} numbers of {name}"
 
 

@@ -1,39 +1,48 @@
-"""How alike two names are, word by word: the words that the two frameworks use for the same thing count as the same."""
+"""How alike two names are: the words that the two frameworks use for the same thing count as one."""
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from difflib import SequenceMatcher
 from functools import cache
 
-ALIKE = [
-    set(line.split())
-    for line in """attn attention att
-        fc dense linear proj projection lin
-        ln norm layernorm
-        embed embedding emb embeddings wte
-        pos wpe position positional positions
-        q query queries
-        k key keys
-        v value values
-        o out output
-        h block blocks layer layers
-        conv convolution
-        bn batch
-        mlp ffn feedforward
-        i ih x input inputs
-        h hh hidden recurrent state
-        hn n
-        mu mean
-        var variance sigma
-        self multi""".splitlines()
-]
-"""Words for the same thing."""
-ROLES = {
-    "bias": {"bias", "b", "beta", "biases", "offset"},
-    "mean": {"mean"},
-    "var": {"var", "variance"},
-    "weight": {"weight", "kernel", "scale", "embedding", "w", "gamma", "g", "weights"},
-}
+ALIKE = """
+    attn attention att
+    fc dense linear proj projection lin
+    ln norm layernorm
+    embed embedding emb embeddings wte
+    pos wpe position positional positions
+    q query queries
+    k key keys
+    v value values
+    o out output
+    h block blocks layer layers
+    conv convolution
+    bn batch
+    mlp ffn feedforward
+    i ih x input inputs
+    hh hidden recurrent state
+    n hn
+    mean mu
+    var variance sigma
+    self multi
+"""
+"""Words for the same thing, one thing a line."""
+ROLES = """
+    bias b beta biases offset
+    mean
+    var variance
+    weight kernel scale embedding w gamma g weights
+"""
+"""Words for what a weight is in its module."""
+
+
+def _meanings(table: str) -> dict[str, str]:
+    return {word: line.split()[0] for line in table.strip().splitlines() for word in line.split()}
+
+
+_MEANING, _ROLE = _meanings(ALIKE), _meanings(ROLES)
+_NUMBER = re.compile(r"_?(\d+)(?=\.|$)")
 
 
 @cache
@@ -49,57 +58,30 @@ def modules_of(path: str) -> tuple[str, ...]:
     return tuple(".".join(parts[:depth]) for depth in range(1, len(parts)))
 
 
-def ranked_words(paths: Iterable[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """Split paths into the words of each component, and number siblings anew: conv1 and conv2 as Conv_0 and Conv_1."""
-    split, numbers = {}, defaultdict[tuple[str, str], set[int]](set)
+def renumbered(paths: Iterable[str]) -> list[str]:
+    """Number siblings anew: conv1 and conv3 beside each other become conv_0 and conv_1, as Linen would call them."""
+    paths, numbers = list(paths), defaultdict[str, set[int]](set)
     for path in paths:
-        components = path.split(".")
-        found = [re.fullmatch(r"(.*?)_?(\d*)", component) for component in components]
-        parts = [(".".join(components[:depth]), m[1], m[2]) for depth, m in enumerate(found) if m is not None]
-        split[path] = parts
-        for parent, stem, number in parts:
-            if number:
-                numbers[parent, stem].add(int(number))
+        for found in _NUMBER.finditer(path):
+            numbers[path[: found.start()]].add(int(found[1]))
 
-    found_words = {}
-    for path, parts in split.items():
-        ranks = [[str(sorted(numbers[parent, stem]).index(int(n)))] if n else [] for parent, stem, n in parts]
-        found_words[path] = tuple((*words_of(stem), *rank) for (_, stem, _), rank in zip(parts, ranks, strict=True))
-    return found_words
+    def anew(found: re.Match[str]) -> str:
+        return f"_{sorted(numbers[found.string[: found.start()]]).index(int(found[1]))}"
+
+    return [_NUMBER.sub(anew, path) for path in paths]
 
 
-def without_role(words: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(word for word in words if word not in ("weight", "kernel", "bias")) or words
-
-
-def role_of(words: tuple[str, ...]) -> str | None:
-    for word in reversed(words):
-        for role, alike in ROLES.items():
-            if word in alike:
-                return role
-    return None
+def role_of(path: str) -> str:
+    """Say what a weight is in its module: weight, bias, mean, var, or nothing that is known."""
+    return next((_ROLE[word] for word in reversed(words_of(path)) if word in _ROLE), "")
 
 
 @cache
-def similarity(one: tuple[str, ...], other: tuple[str, ...]) -> float:
-    """The longest common sequence of words, as a share of both lengths."""
-    best = [0.0] * (len(other) + 1)
-    for word in one:
-        row = [0.0]
-        for column, candidate in enumerate(other):
-            row.append(max(row[-1], best[column + 1], best[column] + _alike(word, candidate)))
-        best = row
-    return 2 * best[-1] / max(1, len(one) + len(other))
+def likeness(one: str, other: str) -> float:
+    """The share of words that two paths have in common, in the same order."""
+    return SequenceMatcher(None, _meanings_of(one), _meanings_of(other), autojunk=False).ratio()
 
 
-@cache
-def _alike(one: str, other: str) -> float:
-    if one == other:
-        return 1.0
-    if one.isdigit() or other.isdigit():
-        return 0.0
-    if any(one in words and other in words for words in ALIKE):
-        return 0.9
-    if any(one in words and other in words for words in ROLES.values()):
-        return 0.9
-    return 0.6 if one.startswith(other) or other.startswith(one) else 0.0
+def _meanings_of(path: str) -> list[str]:
+    named = [word for word in words_of(path) if word not in ("weight", "kernel", "bias")] or words_of(path)
+    return [_MEANING.get(word, word) for word in named]
