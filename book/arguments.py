@@ -1,7 +1,8 @@
-"""The book's names of arguments: the library's errors are said with them."""
+"""The book's arguments: their names in errors, the forms of the editions, integers, and checks of shapes."""
 
 import re
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,3 +39,33 @@ def read_arguments(name: str, forms: tuple[str, ...], args: tuple[Any, ...], kwa
     usage = " or ".join(f"{name}({', '.join(form.replace('/', '').split())})" for form in forms)
     got = ", ".join([*map(repr, args), *(f"{key}={value!r}" for key, value in kwargs.items())])
     raise TypeError(f"{name} takes {usage}; got {name}({got})")
+
+
+def as_floating(convert: Callable[[Any], Any], **arrays: Any) -> list[Any]:
+    """Return the arrays with integers converted, and a note: toy examples count with `arange`."""
+    names = [name for name, x in arrays.items() if "int" in str(getattr(x, "dtype", ""))]
+    if names:
+        warnings.warn(f"{', '.join(names)}: integers are taken as float32", stacklevel=3)
+    return [convert(x) if name in names else x for name, x in arrays.items()]
+
+
+def check_shape(a: Any, shape: Sequence[int]) -> None:
+    """Raise AssertionError unless an array has the shape."""
+    assert tuple(a.shape) == tuple(shape), f"tensor's shape {tuple(a.shape)} != expected shape {tuple(shape)}"
+
+
+def check_len(a: Any, n: int) -> None:
+    """Raise AssertionError unless a list has n elements."""
+    assert len(a) == n, f"list's length {len(a)} != expected length {n}"
+
+
+MLP_FORMS = ("units / dropout", "ipt_dim units dropout", "key_size query_size units dropout")
+"""The arguments of `MLPAttention` in MXNet, in the PyTorch port of 2020, and later."""
+
+
+def read_mlp_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `MLPAttention` as those of `AdditiveAttention`."""
+    given = read_arguments("MLPAttention", MLP_FORMS, args, kwargs)
+    if "ipt_dim" in given:
+        given["key_size"] = given["query_size"] = given.pop("ipt_dim")
+    return {"num_hiddens": given.pop("units"), **given}

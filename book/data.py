@@ -121,13 +121,10 @@ def read_data_nmt(path: str | Path | None = None) -> str:
     if path is None or is_name(str(path)):
         try:
             path = fetch(str(path or "d2l:eng-fra")).train.paths[0]
-        except (CorpusError, ModuleNotFoundError) as error:
+        except CorpusError as error:
             reason = str(error).removesuffix(", or name its folder with --mirror")
-            if isinstance(error, ModuleNotFoundError):
-                reason = f"a download needs {error.name}: pip install 'jax-attn[train]'"
             raise CorpusError(
-                f"{reason}. Or give another corpus: path='fra.txt' for a file of yours, path='embedded' for the corpus "
-                "that comes with this project"
+                f"{reason}. Or give path='fra.txt', a file of yours, or path='embedded', which comes with this project"
             ) from error
     lines = chain.from_iterable(read_usable_lines(Path(path), Counter()))
     return "".join(f"{line}\n" for line in lines if line is not None)
@@ -378,3 +375,18 @@ def require_positive(**numbers: int | None) -> None:
     for name, number in numbers.items():
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1; got {number}")
+
+
+class Epochs:
+    """The settings and the losses of a `Trainer` of 1.0."""
+
+    def __init__(self, max_epochs: int, num_gpus: int = 0, gradient_clip_val: float = 0) -> None:
+        self.max_epochs, self.num_gpus, self.gradient_clip_val = max_epochs, num_gpus, gradient_clip_val
+        self.losses: list[tuple[float, float]] = []
+
+    def end_epoch(self, values: Sequence[Any], validation: Sequence[Any]) -> None:
+        """Keep the losses (training, validation) of an epoch, and print every tenth."""
+        self.losses.append((float(np.mean(values)), float(np.mean(validation))))
+        epoch = len(self.losses)
+        if epoch % 10 == 0 or epoch == self.max_epochs:
+            print("epoch {:3d}, loss {:.3f}, validation {:.3f}".format(epoch, *self.losses[-1]))

@@ -164,5 +164,5 @@ def test_bad_input(path, monkeypatch, tmp_path):
         raise CorpusError("it cannot be downloaded, or name its folder with --mirror")
 
     monkeypatch.setattr(download, "_download", no_network)
-    with pytest.raises(CorpusError, match=r"it cannot be downloaded\. Or give another corpus: .*path='embedded'"):
+    with pytest.raises(CorpusError, match=r"it cannot be downloaded\. Or give path='fra.txt', .*path='embedded'"):
         read_data_nmt()

@@ -13,7 +13,6 @@ parameters, and then it is called as in PyTorch. The same lines run over `book.t
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -26,9 +25,10 @@ from flax.training import train_state
 from jax import Array
 
 import jax_attn
-from book.arguments import book_names, read_arguments
+from book.arguments import as_floating, book_names, check_len, check_shape, read_arguments, read_mlp_arguments
 from book.data import (
     Batches,
+    Epochs,
     MTFraEng,
     Vocab,
     bleu,
@@ -50,51 +50,14 @@ from jax_attn.functional.checks import as_array
 from jax_attn.optim import clip_by_global_norm
 
 __all__ = [
-    "GRU",
-    "AdditiveAttention",
-    "AttentionDecoder",
-    "Batches",
-    "Decoder",
-    "DotProductAttention",
-    "Embeddings",
-    "Encoder",
-    "EncoderDecoder",
-    "MLPAttention",
-    "MTFraEng",
-    "MaskedSoftmaxCELoss",
-    "MultiHeadAttention",
-    "PositionalEncoding",
-    "Seq2Seq",
-    "Seq2SeqAttentionDecoder",
-    "Seq2SeqEncoder",
-    "Trainer",
-    "Vocab",
-    "attention",
-    "bleu",
-    "build_array_nmt",
-    "check_len",
-    "check_shape",
-    "get_key",
-    "grad_clipping",
-    "initialize",
-    "load_array",
-    "load_data_nmt",
-    "masked_softmax",
-    "plot",
-    "predict_s2s_ch9",
-    "predict_seq2seq",
-    "preprocess_nmt",
-    "read_data_nmt",
-    "sequence_mask",
-    "show_heatmaps",
-    "show_list_len_pair_hist",
-    "tokenize_nmt",
-    "train_s2s_ch9",
-    "train_seq2seq",
-    "translate",
-    "truncate_pad",
-    "try_gpu",
-]
+    "GRU", "AdditiveAttention", "AttentionDecoder", "Batches", "Decoder", "DotProductAttention", "Embeddings",
+    "Encoder", "EncoderDecoder", "MLPAttention", "MTFraEng", "MaskedSoftmaxCELoss", "MultiHeadAttention",
+    "PositionalEncoding", "Seq2Seq", "Seq2SeqAttentionDecoder", "Seq2SeqEncoder", "Trainer", "Vocab", "attention",
+    "bleu", "build_array_nmt", "check_len", "check_shape", "get_key", "grad_clipping", "initialize", "load_array",
+    "load_data_nmt", "masked_softmax", "plot", "predict_s2s_ch9", "predict_seq2seq", "preprocess_nmt",
+    "read_data_nmt", "sequence_mask", "show_heatmaps", "show_list_len_pair_hist", "tokenize_nmt", "train_s2s_ch9",
+    "train_seq2seq", "translate", "truncate_pad", "try_gpu",
+]  # fmt: skip
 
 # The book's short names of array functions.
 arange, concat, float32, int32, int64, matmul, ones, zeros = (
@@ -124,16 +87,6 @@ def try_gpu(i: int = 0) -> Any:
         return jax.devices("cpu")[0]
 
 
-def check_shape(a: Any, shape: Sequence[int]) -> None:
-    """Raise AssertionError unless an array has the shape."""
-    assert tuple(a.shape) == tuple(shape), f"tensor's shape {tuple(a.shape)} != expected shape {tuple(shape)}"
-
-
-def check_len(a: Any, n: int) -> None:
-    """Raise AssertionError unless a list has n elements."""
-    assert len(a) == n, f"list's length {len(a)} != expected length {n}"
-
-
 def initialize(module: nn.Module, *inputs: Any, seed: int = 0, **options: Any) -> Any:
     """Return a module that is bound to new parameters, and so can be called: `initialize(encoder, X)`.
 
@@ -151,6 +104,7 @@ def masked_softmax(X: Array, valid_lens: Array | None = None, **options: Any) ->
 
     It stands for `jax_attn.masked_softmax`, which has the options. X stays as it is.
     """
+    (X,) = as_floating(jnp.float32, X=X)
     with book_names(scores="X"):
         return jax_attn.masked_softmax(X, valid_lens, **options)
 
@@ -174,66 +128,61 @@ def attention(
     It stands for `jax_attn.attention`. Its option `empty_row="uniform"` gives 0.25 for each of four keys where the
     mask is all zeros, as the book's large negative number does; by default such a query gets zeros.
     """
-    return jax_attn.attention(
-        query, key, value, None if mask is None else as_array("mask", mask) != 0, dropout, **options
-    )
+    query, key, value = as_floating(jnp.float32, query=query, key=key, value=value)
+    mask = None if mask is None else as_array("mask", mask) != 0
+    return jax_attn.attention(query, key, value, mask, dropout, **options)
 
 
-class DotProductAttention(jax_attn.DotProductAttention):
+class Module(nn.Module):
+    """A Linen module that says what to write in the place of methods which it does not have."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("eval", "train"):
+            raise AttributeError(f"leave .{name}() out: a Flax module has no mode, and training=True turns dropout on")
+        if name == "initialize":
+            raise AttributeError("write module = d2l.initialize(module, X), with the inputs X, for module.initialize()")
+        return super().__getattr__(name)
+
+
+class Scored(Module):
+    """The book's call of an attention."""
+
+    def __call__(
+        self, queries: Array, keys: Array, values: Array, valid_lens: Array | None = None, training: bool = False
+    ) -> Any:
+        """Return the output `[B, Q, V]` and the weights `[B, Q, K]`; `training=True` turns dropout on."""
+        inputs = as_floating(jnp.float32, queries=queries, keys=keys, values=values)
+        return super().__call__(*inputs, valid_lens, deterministic=not training)  # type: ignore[misc]  # of the attention
+
+
+class DotProductAttention(Scored, jax_attn.DotProductAttention):  # type: ignore[misc]  # the book's call
     """Scaled dot-product attention: `DotProductAttention(dropout=0.5)` (all editions)."""
 
-    def __call__(  # type: ignore[override]  # the book's call
-        self, queries: Array, keys: Array, values: Array, valid_lens: Array | None = None, training: bool = False
-    ) -> Any:
-        """Return the output `[B, Q, V]` and the weights `[B, Q, K]`; `training=True` turns dropout on."""
-        return super().__call__(queries, keys, values, valid_lens, deterministic=not training)
 
-
-class Additive(jax_attn.AdditiveAttention):
+class Additive(Scored, jax_attn.AdditiveAttention):  # type: ignore[misc]  # the book's call
     """What `AdditiveAttention` makes."""
 
-    query_size: int | None = field(default=None, kw_only=True)
-    key_size: int | None = field(default=None, kw_only=True)
 
-    def __call__(  # type: ignore[override]  # the book's call
-        self, queries: Array, keys: Array, values: Array, valid_lens: Array | None = None, training: bool = False
-    ) -> Any:
-        """Return the output `[B, Q, V]` and the weights `[B, Q, K]`; `training=True` turns dropout on."""
-        _require_size("queries", queries, "query_size", self.query_size)
-        _require_size("keys", keys, "key_size", self.key_size)
-        return super().__call__(queries, keys, values, valid_lens, deterministic=not training)
+class MultiHead(Scored, jax_attn.MultiHeadAttention):  # type: ignore[misc]  # the book's call
+    """What `MultiHeadAttention` makes; the weights are `[B, num_heads, Q, K]`."""
 
 
 def AdditiveAttention(*args: Any, **kwargs: Any) -> Additive:  # noqa: N802 (a class in the book)
     """Make additive attention: `(num_hiddens, dropout)` (1.0) or `(key_size, query_size, num_hiddens, dropout)` (0.17).
 
-    It stands for `jax_attn.AdditiveAttention`. Sizes that are given are checked.
+    It stands for `jax_attn.AdditiveAttention`. Flax takes the sizes from the inputs.
     """
     forms = ("num_hiddens / dropout", "key_size query_size num_hiddens dropout")
-    return Additive(**read_arguments("AdditiveAttention", forms, args, kwargs))
+    return Additive(**_without_sizes(read_arguments("AdditiveAttention", forms, args, kwargs)))
+
+
+def _without_sizes(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in ("query_size", "key_size", "value_size")}
 
 
 def MLPAttention(*args: Any, **kwargs: Any) -> Additive:  # noqa: N802 (a class in the book)
-    """Make additive attention: `(units, dropout)` or `(key_size, query_size, units, dropout)` (2020)."""
-    given = read_arguments("MLPAttention", ("units / dropout", "key_size query_size units dropout"), args, kwargs)
-    return Additive(given.pop("units"), **given)
-
-
-class MultiHead(jax_attn.MultiHeadAttention):
-    """What `MultiHeadAttention` makes."""
-
-    query_size: int | None = field(default=None, kw_only=True)
-    key_size: int | None = field(default=None, kw_only=True)
-    value_size: int | None = field(default=None, kw_only=True)
-
-    def __call__(  # type: ignore[override]  # the book's call
-        self, queries: Array, keys: Array, values: Array, valid_lens: Array | None = None, training: bool = False
-    ) -> Any:
-        """Return the output `[B, Q, num_hiddens]` and the weights `[B, num_heads, Q, K]`."""
-        _require_size("queries", queries, "query_size", self.query_size)
-        _require_size("keys", keys, "key_size", self.key_size)
-        _require_size("values", values, "value_size", self.value_size)
-        return super().__call__(queries, keys, values, valid_lens, deterministic=not training)
+    """Make additive attention: `(units, dropout)`, `(ipt_dim, units, dropout)` or with four arguments (2020)."""
+    return Additive(**_without_sizes(read_mlp_arguments(args, kwargs)))
 
 
 def MultiHeadAttention(*args: Any, **kwargs: Any) -> MultiHead:  # noqa: N802 (a class in the book)
@@ -244,15 +193,10 @@ def MultiHeadAttention(*args: Any, **kwargs: Any) -> MultiHead:  # noqa: N802 (a
     """
     new = "num_hiddens num_heads dropout / bias"
     given = read_arguments("MultiHeadAttention", (new, f"key_size query_size value_size {new}"), args, kwargs)
-    return MultiHead(use_bias=given.pop("bias", False), **given)
+    return MultiHead(use_bias=given.pop("bias", False), **_without_sizes(given))
 
 
-def _require_size(name: str, array: Array, size_name: str, size: int | None) -> None:
-    if size is not None and jnp.shape(array)[-1:] != (size,):
-        raise ValueError(f"{name} must have {size_name} = {size} features; got {list(jnp.shape(array))}")
-
-
-class PositionalEncoding(nn.Module):
+class PositionalEncoding(Module):
     """Add sinusoidal positions: `PositionalEncoding(num_hiddens, dropout, max_len=1000)` (all editions).
 
     It stands for `jax_attn.PositionalEncoding`. The table `[1, max_len, num_hiddens]` is `P`; as in the book's JAX tab
@@ -279,14 +223,14 @@ class PositionalEncoding(nn.Module):
 # The encoder-decoder architecture
 
 
-class Encoder(nn.Module):
+class Encoder(Module):
     """The interface of an encoder: `encoder(X, *args, training=False)` (all editions)."""
 
     def __call__(self, X: Array, *args: Any, training: bool = False) -> Any:
         raise NotImplementedError
 
 
-class Decoder(nn.Module):
+class Decoder(Module):
     """The interface of a decoder: `init_state(enc_outputs, *args)`, `decoder(X, state, training=False)`."""
 
     def init_state(self, enc_outputs: Any, *args: Any) -> Any:
@@ -304,7 +248,7 @@ class AttentionDecoder(Decoder):
     """
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(Module):
     """An encoder and a decoder as one: `net(enc_X, dec_X, enc_valid_lens)` returns the output and the state.
 
     It takes this file's classes, and your own of the same interface. (1.0 returns the output alone: see `Seq2Seq`.)
@@ -338,7 +282,7 @@ class EncoderDecoder(nn.Module):
         return jnp.concatenate(outputs[1:], 1), (attention_weights, [])
 
 
-class GRU(nn.Module):
+class GRU(Module):
     """The recurrent network of the chapters' own classes: `d2l.GRU(num_hiddens, num_layers, dropout)` (1.0).
 
     It stands for `jax_attn.GRU`, with time as the first axis.
@@ -358,7 +302,7 @@ class GRU(nn.Module):
         return jnp.swapaxes(outputs, 0, 1), state
 
 
-class Seq2SeqEncoder(jax_attn.Seq2SeqEncoder):
+class Seq2SeqEncoder(Module, jax_attn.Seq2SeqEncoder):
     """The recurrent encoder: `Seq2SeqEncoder(vocab_size, embed_size, num_hiddens, num_layers, dropout=0)`.
 
     It stands for `jax_attn.Seq2SeqEncoder`, which has the options; `cell="lstm"` is the edition of 2020. Returned are
@@ -374,7 +318,7 @@ class Seq2SeqEncoder(jax_attn.Seq2SeqEncoder):
         return jnp.swapaxes(outputs, 0, 1), state
 
 
-class Seq2SeqAttentionDecoder(jax_attn.Seq2SeqAttentionDecoder):
+class Seq2SeqAttentionDecoder(Module, jax_attn.Seq2SeqAttentionDecoder):
     """The decoder with attention, with the arguments of `Seq2SeqEncoder`.
 
     It stands for `jax_attn.Seq2SeqAttentionDecoder`, which has the options; `cell="lstm"` is the edition of 2020. The
@@ -580,11 +524,7 @@ def predict_s2s_ch9(
     return predict_seq2seq(model, src_sentence, src_vocab, tgt_vocab, num_steps, device)[0]
 
 
-def translate(
-    model: nn.Module, src_sentence: str, src_vocab: Vocab, tgt_vocab: Vocab, max_len: int, device: Any = None
-) -> str:
-    """Translate a sentence greedily (the PyTorch port of 2020, there also `translate_ch7`)."""
-    return predict_s2s_ch9(model, src_sentence, src_vocab, tgt_vocab, max_len, device)
+translate = predict_s2s_ch9  # in the PyTorch port of 2020, there also `translate_ch7`
 
 
 # 1.0: a model that knows its loss, and a trainer
@@ -620,16 +560,12 @@ class TrainState(train_state.TrainState):
     dropout_rng: Any
 
 
-class Trainer:
+class Trainer(Epochs):
     """The training of 1.0: `trainer = Trainer(max_epochs=30, gradient_clip_val=1)`, `trainer.fit(model, data)`.
 
     Afterwards `trainer.state.params` are the parameters, and `trainer.losses` the losses (training, validation) of each
     epoch. JAX chooses the device; `num_gpus` is accepted as in the book.
     """
-
-    def __init__(self, max_epochs: int, num_gpus: int = 0, gradient_clip_val: float = 0) -> None:
-        self.max_epochs, self.num_gpus, self.gradient_clip_val = max_epochs, num_gpus, gradient_clip_val
-        self.losses: list[tuple[float, float]] = []
 
     def fit(self, model: Any, data: Any, key: Array | None = None) -> None:
         """Train from new parameters, drawn from `key`."""
@@ -654,12 +590,10 @@ class Trainer:
             return evaluated.loss(state.params, batch[:-1], batch[-1], state.replace(apply_fn=evaluated.apply))[0]
 
         self.losses = []
-        for epoch in range(1, self.max_epochs + 1):
+        for _ in range(self.max_epochs):
             values = []
             for batch in data.train_dataloader():
                 self.state, value = step(self.state, batch)
                 values.append(value)
             validation = [evaluate(self.state, batch) for batch in data.val_dataloader()]
-            self.losses.append((float(np.mean(values)), float(np.mean(validation))))
-            if epoch % 10 == 0 or epoch == self.max_epochs:
-                print("epoch {:3d}, loss {:.3f}, validation {:.3f}".format(epoch, *self.losses[-1]))
+            self.end_epoch(values, validation)

@@ -5,6 +5,9 @@ Modules are called as in the book's PyTorch tab: they return the output alone, a
 the same lines run over `book.jax`.
 """
 
+import torch_ref  # first, since it says what to install where there is no PyTorch
+
+# isort: split
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -14,14 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-import torch_ref
 from book import data
-from book.arguments import book_names, read_arguments
+from book.arguments import as_floating, book_names, check_len, check_shape, read_arguments, read_mlp_arguments
 from book.data import (
     Batches,
+    Epochs,
     Vocab,
     bleu,
     encode_source,
+    load_array,
     preprocess_nmt,
     read_data_nmt,
     require_batches,
@@ -36,51 +40,14 @@ from torch_ref.models.rnn_encoder import EncoderOutput
 from torch_ref.recipe import clip_gradients
 
 __all__ = [
-    "GRU",
-    "AdditiveAttention",
-    "AttentionDecoder",
-    "Batches",
-    "Decoder",
-    "DotProductAttention",
-    "Embeddings",
-    "Encoder",
-    "EncoderDecoder",
-    "MLPAttention",
-    "MTFraEng",
-    "MaskedSoftmaxCELoss",
-    "MultiHeadAttention",
-    "PositionalEncoding",
-    "Seq2Seq",
-    "Seq2SeqAttentionDecoder",
-    "Seq2SeqEncoder",
-    "Trainer",
-    "Vocab",
-    "attention",
-    "bleu",
-    "build_array_nmt",
-    "check_len",
-    "check_shape",
-    "grad_clipping",
-    "init_seq2seq",
-    "initialize",
-    "load_array",
-    "load_data_nmt",
-    "masked_softmax",
-    "plot",
-    "predict_s2s_ch9",
-    "predict_seq2seq",
-    "preprocess_nmt",
-    "read_data_nmt",
-    "sequence_mask",
-    "show_heatmaps",
-    "show_list_len_pair_hist",
-    "tokenize_nmt",
-    "train_s2s_ch9",
-    "train_seq2seq",
-    "translate",
-    "truncate_pad",
-    "try_gpu",
-]
+    "GRU", "AdditiveAttention", "AttentionDecoder", "Batches", "Decoder", "DotProductAttention", "Embeddings",
+    "Encoder", "EncoderDecoder", "MLPAttention", "MTFraEng", "MaskedSoftmaxCELoss", "MultiHeadAttention",
+    "PositionalEncoding", "Seq2Seq", "Seq2SeqAttentionDecoder", "Seq2SeqEncoder", "Trainer", "Vocab", "attention",
+    "bleu", "build_array_nmt", "check_len", "check_shape", "grad_clipping", "init_seq2seq", "initialize",
+    "load_array", "load_data_nmt", "masked_softmax", "plot", "predict_s2s_ch9", "predict_seq2seq", "preprocess_nmt",
+    "read_data_nmt", "sequence_mask", "show_heatmaps", "show_list_len_pair_hist", "tokenize_nmt", "train_s2s_ch9",
+    "train_seq2seq", "translate", "truncate_pad", "try_gpu",
+]  # fmt: skip
 
 # The book's short names of tensor functions.
 arange, concat, float32, int32, int64, matmul, ones, zeros = (
@@ -110,16 +77,6 @@ def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
 def try_gpu(i: int = 0) -> torch.device:
     """Return GPU i, or the CPU where there is none."""
     return torch.device(f"cuda:{i}" if torch.cuda.device_count() > i else "cpu")
-
-
-def check_shape(a: Any, shape: Sequence[int]) -> None:
-    """Raise AssertionError unless a tensor has the shape."""
-    assert tuple(a.shape) == tuple(shape), f"tensor's shape {tuple(a.shape)} != expected shape {tuple(shape)}"
-
-
-def check_len(a: Any, n: int) -> None:
-    """Raise AssertionError unless a list has n elements."""
-    assert len(a) == n, f"list's length {len(a)} != expected length {n}"
 
 
 def initialize(module: nn.Module, *inputs: Any, seed: int | None = None, **options: Any) -> nn.Module:
@@ -153,11 +110,6 @@ def _tensor(array: np.ndarray) -> Tensor:
     return torch.from_numpy(array).long()
 
 
-def load_array(data_arrays: Sequence[Tensor], batch_size: int, is_train: bool = True) -> Batches:
-    """Return an iterator over batches of tensors that belong together; `is_train=False` keeps their order."""
-    return data.load_array(data_arrays, batch_size, is_train)
-
-
 def load_data_nmt(*args: Any, **options: Any) -> tuple[Any, ...]:
     """Return batches of tensors and vocabularies, see `book.data.load_data_nmt`."""
     found = data.load_data_nmt(*args, **options)
@@ -179,14 +131,9 @@ class MTFraEng(data.MTFraEng):
 
 def masked_softmax(X: Tensor, valid_lens: Tensor | None = None, **options: Any) -> Tensor:
     """Compute the softmax of `[*batch, Q, K]` over the first `valid_lens` keys; see `torch_ref.masked_softmax`."""
-    _require_floating("X", X)
+    (X,) = as_floating(Tensor.float, X=X)
     with book_names(scores="X"):
         return torch_ref.masked_softmax(X, valid_lens, **options)
-
-
-def _require_floating(name: str, x: Tensor) -> None:
-    if not x.is_floating_point() or x.ndim < 2:
-        raise ValueError(f"{name} must be floating [*batch, Q, K]; got {x.dtype} {list(x.shape)}")
 
 
 def sequence_mask(X: Tensor, valid_len: Tensor, value: float = 0) -> Tensor:
@@ -207,6 +154,7 @@ def attention(
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """Compute scaled dot-product attention; the mask may be of numbers, where 0 forbids. See `torch_ref.attention`."""
+    query, key, value = as_floating(Tensor.float, query=query, key=key, value=value)
     return torch_ref.attention(query, key, value, None if mask is None else mask != 0, dropout, **options)
 
 
@@ -216,13 +164,10 @@ class _Kept(nn.Module):
     attention_weights: Tensor
 
     def forward(self, queries: Tensor, keys: Tensor, values: Tensor, valid_lens: Tensor | None = None) -> Tensor:
+        queries, keys, values = as_floating(Tensor.float, queries=queries, keys=keys, values=values)
         for name, x in (("W_q", queries), ("W_k", keys), ("W_v", values)):
-            layer = getattr(self, name, None)
-            if isinstance(layer, nn.LazyLinear):
+            if isinstance(layer := getattr(self, name, None), nn.LazyLinear):
                 layer(x)  # gives it its size
-            if layer is not None and layer.in_features != x.shape[-1]:
-                argument = {"W_q": "queries", "W_k": "keys", "W_v": "values"}[name]
-                raise ValueError(f"{argument} must have {layer.in_features} features; got {list(x.shape)}")
         output, self.attention_weights = super().forward(queries, keys, values, valid_lens)
         return output
 
@@ -254,11 +199,10 @@ class AdditiveAttention(_Kept, torch_ref.AdditiveAttention):  # type: ignore[mis
 
 
 class MLPAttention(AdditiveAttention):
-    """Additive attention: `(units, dropout)` or `(key_size, query_size, units, dropout)` (2020)."""
+    """Additive attention: `(units, dropout)`, `(ipt_dim, units, dropout)` or with four arguments (2020)."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        given = read_arguments("MLPAttention", ("units / dropout", "key_size query_size units dropout"), args, kwargs)
-        self._build({"num_hiddens": given.pop("units"), **given})
+        self._build(read_mlp_arguments(args, kwargs))
 
 
 class MultiHeadAttention(_Kept, torch_ref.MultiHeadAttention):  # type: ignore[misc]  # the book's call
@@ -367,15 +311,13 @@ class GRU(nn.GRU):
 class Seq2SeqEncoder(torch_ref.Seq2SeqEncoder):
     """The recurrent encoder: `Seq2SeqEncoder(vocab_size, embed_size, num_hiddens, num_layers, dropout=0)`.
 
-    It stands for `torch_ref.Seq2SeqEncoder`, which has the options; `cell="lstm"` is the edition of 2020. Returned are
-    the outputs with time first, `[num_steps, B, num_hiddens]`, and the state of all layers, `[num_layers, B,
-    num_hiddens]` (of an LSTM a pair). With lengths the state is the one at each sentence's end.
+    It stands for `torch_ref.Seq2SeqEncoder`, which has the options. Outputs and state are those of
+    `book.jax.Seq2SeqEncoder`.
     """
 
     def forward(  # type: ignore[override]  # the book's call
         self, X: Tensor, enc_valid_lens: Tensor | None = None, *args: Any
     ) -> Any:
-        _require_ids("X", X, self.embedding.num_embeddings)
         if enc_valid_lens is not None and enc_valid_lens.shape != X.shape[:1]:
             raise ValueError(f"enc_valid_lens must be {list(X.shape[:1])}; got {list(enc_valid_lens.shape)}")
         outputs, state = super().forward(X, enc_valid_lens)
@@ -385,10 +327,8 @@ class Seq2SeqEncoder(torch_ref.Seq2SeqEncoder):
 class Seq2SeqAttentionDecoder(torch_ref.Seq2SeqAttentionDecoder):
     """The decoder with attention, with the arguments of `Seq2SeqEncoder`.
 
-    It stands for `torch_ref.Seq2SeqAttentionDecoder`, which has the options; `cell="lstm"` is the edition of 2020. The
-    state has three parts: the encoder's outputs `[B, num_steps, num_hiddens]`, the hidden state `[num_layers, B,
-    num_hiddens]` (of an LSTM a pair), and the source's lengths or None. `attention_weights` has one entry `[B, 1, K]`
-    for each step.
+    It stands for `torch_ref.Seq2SeqAttentionDecoder`, which has the options. The state is that of
+    `book.jax.Seq2SeqAttentionDecoder`. `attention_weights` has one entry `[B, 1, K]` for each step.
     """
 
     attention_weights: list[Tensor]
@@ -400,7 +340,6 @@ class Seq2SeqAttentionDecoder(torch_ref.Seq2SeqAttentionDecoder):
 
     def forward(self, X: Tensor, state: Any) -> Any:  # type: ignore[override]  # the book's call
         """Return the logits `[B, num_steps, vocab_size]` and the new state."""
-        _require_ids("X", X, self.embedding.num_embeddings)
         enc_outputs, hidden_state, enc_valid_lens = state
         memory = self.prepare(EncoderOutput(enc_outputs, hidden_state), enc_valid_lens)
         logits, end, weights = self.steps(X, self.initial_state(memory), memory)
@@ -409,14 +348,6 @@ class Seq2SeqAttentionDecoder(torch_ref.Seq2SeqAttentionDecoder):
         if isinstance(hidden_state, Tensor):
             return logits, [enc_outputs, torch.stack(end.rnn), enc_valid_lens]
         return logits, [enc_outputs, tuple(map(torch.stack, zip(*end.rnn, strict=True))), enc_valid_lens]
-
-
-def _require_ids(name: str, X: Tensor, vocab_size: int) -> None:
-    if X.ndim != 2:
-        raise ValueError(f"{name} must be [B, num_steps]; got {list(X.shape)}")
-    if X.numel() and (X.min() < 0 or X.max() >= vocab_size):
-        wrong = X.min() if X.min() < 0 else X.max()
-        raise ValueError(f"{name} must be in [0, {vocab_size}); got {wrong}")
 
 
 # Training
@@ -433,11 +364,7 @@ def init_seq2seq(module: nn.Module) -> None:
 
 
 class MaskedSoftmaxCELoss(nn.Module):
-    """The cross entropy of each sentence: `loss(pred, label, valid_len)` (2020, 0.17).
-
-    It stands for `masked_cross_entropy(…, reduction="sentences")`: the mean over all positions, those past the length
-    counted as 0.
-    """
+    """The cross entropy of each sentence, as `book.jax.MaskedSoftmaxCELoss`: `loss(pred, label, valid_len)`."""
 
     def forward(self, pred: Tensor, label: Tensor, valid_len: Tensor) -> Tensor:
         """Return `[B]` for logits `[B, T, N]`, labels `[B, T]` and lengths `[B]`."""
@@ -458,23 +385,13 @@ def train_seq2seq(
 ) -> nn.Module:
     """Train from new weights, in place, and return the net (0.17): `net = d2l.train_seq2seq(net, …)`.
 
-    Adam minimises the sum of `MaskedSoftmaxCELoss`, with gradients clipped to norm 1. Printed is the book's measure:
-    the sum of the sentences' losses, divided by the number of label tokens.
-
-    Args:
-        net: an `EncoderDecoder`, or another module of the same call.
-        data_iter: batches from `load_data_nmt`.
-        device: from `try_gpu`; by default the CPU.
-        seed: what weights and dropout are drawn from. Embeddings stay as they were made, as in the book.
+    The loss and the arguments are those of `book.jax.train_seq2seq`. Embeddings stay as they were made, as in the book.
     """
     return _train(net, data_iter, lr, num_epochs, tgt_vocab["<bos>"], device, seed)
 
 
 def train_s2s_ch9(net: nn.Module, data_iter: Any, lr: float, num_epochs: int, *args: Any, **options: Any) -> nn.Module:
-    """Train as `train_seq2seq` does: `(model, data_iter, lr, num_epochs, device)` (2020), or with `tgt_vocab, device`.
-
-    Without `tgt_vocab` the targets begin with `<bos>`: load the data with `edition="2020"`.
-    """
+    """Train as `train_seq2seq`: `(model, data_iter, lr, num_epochs, device)` (2020), or with `tgt_vocab, device`."""
     if args and isinstance(args[0], Vocab):
         return train_seq2seq(net, data_iter, lr, num_epochs, *args, **options)
     return _train(net, data_iter, lr, num_epochs, None, (*args, None)[0], options.get("seed", 0))
@@ -535,16 +452,7 @@ def predict_seq2seq(
     device: Any = None,
     save_attention_weights: bool = False,
 ) -> tuple[str, list[Any]]:
-    """Translate a sentence greedily (0.17): `predict_seq2seq(net, "go .", src_vocab, tgt_vocab, num_steps, device)`.
-
-    Args:
-        net: from `train_seq2seq`.
-        src_sentence: words and punctuation marks, separated by spaces. An unknown one is read as `<unk>`.
-        num_steps: the longest translation, and the length to which the source is padded or cut.
-
-    Returns:
-        The translation, and for each token one entry whose `[0][0][0]` are its weights `[num_steps]`, if asked for.
-    """
+    """Translate a sentence greedily (0.17), as `book.jax.predict_seq2seq` does."""
     net.eval()
     device = torch.device("cpu") if device is None else device
     X, valid_len = (_tensor(x).to(device) for x in encode_source(src_sentence, src_vocab, num_steps))
@@ -570,11 +478,7 @@ def predict_s2s_ch9(
     return predict_seq2seq(model, src_sentence, src_vocab, tgt_vocab, num_steps, device)[0]
 
 
-def translate(
-    model: nn.Module, src_sentence: str, src_vocab: Vocab, tgt_vocab: Vocab, max_len: int, device: Any = None
-) -> str:
-    """Translate a sentence greedily (the PyTorch port of 2020, there also `translate_ch7`)."""
-    return predict_s2s_ch9(model, src_sentence, src_vocab, tgt_vocab, max_len, device)
+translate = predict_s2s_ch9  # in the PyTorch port of 2020, there also `translate_ch7`
 
 
 # 1.0: a model that knows its loss, and a trainer
@@ -601,25 +505,21 @@ class Seq2Seq(EncoderDecoder):
         return torch.optim.Adam(self.parameters(), lr=self.lr)
 
 
-class Trainer:
+class Trainer(Epochs):
     """The training of 1.0: `trainer = Trainer(max_epochs=30, gradient_clip_val=1)`, `trainer.fit(model, data)`.
 
     Afterwards `trainer.losses` has the losses (training, validation) of each epoch.
     """
 
-    def __init__(self, max_epochs: int, num_gpus: int = 0, gradient_clip_val: float = 0) -> None:
-        self.max_epochs, self.gradient_clip_val = max_epochs, gradient_clip_val
-        self.device = try_gpu() if num_gpus else torch.device("cpu")
-        self.losses: list[tuple[float, float]] = []
-
     def fit(self, model: Any, data: Any) -> None:
         """Train the model in place."""
+        self.device = try_gpu() if self.num_gpus else torch.device("cpu")
         if _lacks_sizes(model):
             initialize(model, *next(iter(data.val_dataloader()))[:-1])
         model.to(self.device)
         optimizer = model.configure_optimizers()
         self.losses = []
-        for epoch in range(1, self.max_epochs + 1):
+        for _ in range(self.max_epochs):
             values = []
             model.train()
             for batch in data.train_dataloader():
@@ -633,9 +533,7 @@ class Trainer:
             model.eval()
             with torch.no_grad():
                 validation = [self._loss(model, batch).item() for batch in data.val_dataloader()]
-            self.losses.append((float(np.mean(values)), float(np.mean(validation))))
-            if epoch % 10 == 0 or epoch == self.max_epochs:
-                print("epoch {:3d}, loss {:.3f}, validation {:.3f}".format(epoch, *self.losses[-1]))
+            self.end_epoch(values, validation)
 
     def _loss(self, model: Any, batch: Sequence[Tensor]) -> Tensor:
         *X, Y = (x.to(self.device) for x in batch)

@@ -18,7 +18,8 @@ extensions = [
     "sphinx_copybutton",
     "mathml",
     "docstrings",
-    "colab",
+    "notebooks",
+    "links",
 ]
 html_theme = "furo"
 html_title = f"jax-attn {release}"
@@ -35,12 +36,13 @@ myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence"]
 myst_heading_anchors = 4
 myst_update_mathjax = False
 nb_execution_mode = "force"
-nb_execution_raise_on_error = True
-nb_execution_timeout = 300
+nb_execution_show_tb = True  # a cell that fails is a warning with the cell, and so an error of the build
+nb_execution_timeout = -1  # none: on a busy machine a cell may take minutes
 nb_merge_streams = True
 
 default_role = "py:obj"  # single backticks in docstrings: code, and a link where the name is in the reference
 autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # Flax's and PyTorch's
 autodoc_class_signature = "mixed"
 napoleon_numpy_docstring = False
 napoleon_use_rtype = False

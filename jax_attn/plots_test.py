@@ -1,7 +1,9 @@
+import re
 import struct
 import subprocess
 import sys
 from itertools import combinations
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -142,6 +144,13 @@ def test_characters_that_no_font_has_give_a_warning_and_stay_text_in_an_svg(tmp_
     assert len(warned) == 1
     save(figure, tmp_path / "a.svg")
     assert f"x{character}y" in (tmp_path / "a.svg").read_text(encoding="utf-8")
+
+
+def test_characters_that_an_svg_must_not_hold_are_replaced(tmp_path):
+    words = ["a\uffff", "b\ufffe", "c\x00", "d\x1b[1m", "e\ud800"]
+    save(show_alignments([(words, ["f"], np.ones((1, 5)))]), tmp_path / "a.svg")
+    text = "".join(ElementTree.parse(tmp_path / "a.svg").getroot().itertext())  # no well-formed XML is an error
+    assert {f"{letter}\ufffd" for letter in "abcde"} <= set(re.findall(r"[a-e]\ufffd", text))
 
 
 def test_another_font_draws_the_characters_that_the_first_does_not_have(tmp_path):

@@ -12,9 +12,12 @@ would otherwise give a wrong result without an error.
 import sys
 from importlib.util import find_spec
 
-if find_spec("torch") is None and sys.argv[0] == "-m":  # Python is about to run one of the programs
+if find_spec("torch") is None:
     command = f"{sys.executable} -m pip install 'jax-attn[torch]'"
-    sys.exit(f"error: torch_ref needs PyTorch; run: {command} (in a clone: -e '.[torch]')")
+    message = f"torch_ref needs torch; run: {command} (in a clone: -e '.[torch]')"
+    if sys.argv[0] == "-m":  # Python is about to run one of the programs
+        sys.exit(f"error: {message}")
+    raise ModuleNotFoundError(message, name="torch")
 
 from torch_ref import functional, models, modules, search
 from torch_ref.functional import *  # noqa: F403 (limited by __all__)

@@ -56,6 +56,12 @@ def _without_default(metavar: str) -> Any:
     return arg(metavar=metavar, help_behavior_hint="")
 
 
+def _default_by_pairs(default: str) -> str:
+    return "(default: by the number of pairs)" if default == "None" else f"(default: {default})"
+
+
+BY_PAIRS = arg(metavar="N", help_behavior_hint=_default_by_pairs)
+"""Show an option that `train.presets.fit_to_pairs` chooses where it is None."""
 N = _without_default("N")
 
 Seed = Annotated[int, Range(0, 2**32 - 1)]
@@ -78,7 +84,7 @@ class CorpusConfig:
     tokenizer: Tokenizer = "words"
     """unigram and bpe: subwords with case, by sentencepiece. words: lower case, cut at punctuation and after an
     apostrophe. book: lower case, cut only before , . and !"""
-    vocab_size: Annotated[int, Range(5, 1_000_000)] = 8000
+    vocab_size: Annotated[int | None, Range(5, 1_000_000), BY_PAIRS] = None
     """With tokenizer unigram or bpe: subwords of a vocabulary."""
     joint: bool = True
     """With tokenizer unigram or bpe: learn one vocabulary for both languages."""
@@ -275,7 +281,7 @@ class Config:
     Without a preset or --config its settings are the defaults too."""
     out: Annotated[Path | None, _without_default("FOLDER")] = None
     """The run folder, which must not exist yet; the default is the next free one in runs/."""
-    epochs: Annotated[int, Range(1, 1_000_000)] = 5
+    epochs: Annotated[int | None, Range(1, 1_000_000), BY_PAIRS] = 5
     """Passes over the training pairs."""
     max_steps: Annotated[int | None, Range(1, 1_000_000_000), N] = None
     """Stop after this many training steps, if that is before the last epoch."""
@@ -288,6 +294,12 @@ class Config:
     search: SearchConfig = field(default_factory=SearchConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
     devices: Annotated[DevicesConfig, OmitArgPrefixes] = field(default_factory=DevicesConfig)
+
+    @property
+    def num_epochs(self) -> int:
+        """The epochs, which `train.presets.fit_to_pairs` has chosen if the configuration did not."""
+        assert self.epochs is not None
+        return self.epochs
 
 
 def check(config: Config) -> None:

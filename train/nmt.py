@@ -22,6 +22,7 @@ from train.command_line.train_options import Command, parse
 from train.config import Config, ConfigError, DevicesConfig, setting_name
 from train.data import dataset
 from train.data.corpus import CorpusError
+from train.presets import fit_to_pairs
 from train.runs.files import DamageError, sha256
 from train.runs.run_folder import WEIGHTS, RunFolder
 from train.training.interfaces import DivergenceError, Learner, Report
@@ -32,12 +33,12 @@ from train.translating.check_search import check_search
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train one model, and return the exit status; an error is one line on stderr."""
     started = time.perf_counter()
-    with plain_output():
+    with plain_output(), StopRequest() as stop:
         devices = DevicesConfig()
         try:
             command = parse(sys.argv[1:] if arguments is None else list(arguments))
             devices = command.config.devices
-            status = run(command, started)
+            status = run(command, stop, started)
         except (ConfigError, CorpusError, DamageError) as error:
             show_error(error)
             status = 2
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = 1
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
-            status = 130
+            status = 128 + (stop.signal or signal.SIGINT)
         except RuntimeError as error:  # of JAX, if another process is gone
             if not devices.is_distributed:
                 raise
@@ -67,7 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return status
 
 
-def run(command: Command, started: float) -> int:
+def run(command: Command, stop: StopRequest, started: float) -> int:
     """Train, test, and write the run folder; return the exit status."""
     config, folder, vocabularies, weights = command.config, None, None, None
     if command.resume is not None:
@@ -81,6 +82,7 @@ def run(command: Command, started: float) -> int:
             vocabularies = RunFolder(config.init).load_vocabularies(config)
         RunFolder.require_free(config.out or Path("runs") / f".{command.preset}")
     data = dataset.load(config, vocabularies)
+    config = fit_to_pairs(config, len(data.train))
     sizes = len(data.target), data.max_source_len, data.max_target_len
     check_search(config.search, config.model, *sizes, partial(setting_name, "search"))
     if folder is not None:
@@ -95,35 +97,41 @@ def run(command: Command, started: float) -> int:
         learner.begin_with(weights)
     leads = processes.is_lead()
     console.CONSOLE.quiet = not leads
+    stop.at_once = False  # from here until the training ends
     if folder is None and leads:
         folder = RunFolder.create(config.out, command.preset)
     folder = RunFolder(Path(processes.from_lead(folder and str(folder.path))), writes=leads)
     console.show_start(config, data, folder, learner)
     with (
         folder.lock(),
-        StopRequest() as stop,
         console.Progress(learner.num_steps, num_reports(config, learner)) as progress,
     ):
         if leads and command.resume is not None:
             folder.save_config(command.preset, config, data.facts())
         elif leads:
             folder.save_inputs(command.preset, config, (data.source, data.target), data.facts())
-        recorder = RunRecorder(folder, progress, lambda: stop.signal is not None, resume=command.resume is not None)
+        resume = command.resume is not None and (config.init is not None or processes.from_lead(folder.has_begun()))
+        recorder = RunRecorder(folder, progress, lambda: stop.signal is not None, resume=resume)
         try:
             ended = learner.fit(recorder)
         except DivergenceError as error:
             raise DivergenceError(f"{error}; lower --training.learning-rate, or raise --training.warmup") from error
         finally:
             recorder.close()
-    if not ended:
-        if leads:
-            print(f"stopped; go on with: python -m train.nmt --resume {folder.path}", file=sys.stderr)
-        return 130 if stop.signal == signal.SIGINT else 0
-    if not recorder.reports:
-        raise ConfigError(f"{folder.path} has taken more steps than that, and no validation; raise --max-steps")
-    processes.from_lead("all files are written")
-    finish(learner, command, data, folder, recorder.reports, started)
-    return 0
+    if ended and (stop.signal is None or config.devices.is_distributed):
+        if not recorder.reports:
+            raise ConfigError(f"{folder.path} has taken more steps than that, and no validation; raise --max-steps")
+        processes.from_lead("all files are written")
+        try:
+            stop.at_once = not config.devices.is_distributed  # the other processes would wait for this one
+            finish(learner, command._replace(config=config), data, folder, recorder.reports, started)
+            return 0
+        except KeyboardInterrupt:  # the training has its last checkpoint, and only the test is missing
+            if config.framework == "torch":
+                raise
+    if leads:
+        print(f"stopped; go on with: python -m train.nmt --resume {folder.path}", file=sys.stderr)
+    return 130 if stop.signal == signal.SIGINT else 0
 
 
 def finish(
@@ -159,7 +167,7 @@ def finish(
 def num_reports(config: Config, learner: Learner) -> int:
     """Return how often the training reports, if it does not stop early."""
     every = config.training.valid_every
-    return config.epochs if every is None else -(-learner.num_steps // every)
+    return config.num_epochs if every is None else -(-learner.num_steps // every)
 
 
 def make_learner(config: Config, data: dataset.Data) -> Learner:

@@ -1,7 +1,9 @@
 """Whole runs of a small model, and the errors of runs that cannot be."""
 
 import contextlib
+import errno
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -210,6 +212,48 @@ def test_a_run_that_is_asked_to_stop_goes_on_later_with_its_vocabularies(tmp_pat
     assert (tmp_path / "run" / "summary.json").exists()
 
 
+def test_a_run_that_is_stopped_in_its_final_test_can_be_resumed(tmp_path, monkeypatch, capsys):
+    def interrupt(*_):
+        signal.raise_signal(signal.SIGTERM)
+        pytest.fail("the final test goes on")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("train.translating.evaluation.evaluate", interrupt)
+        assert nmt.main([*SMALL, "--out", str(tmp_path / "run")]) == 0
+    assert f"stopped; go on with: python -m train.nmt --resume {tmp_path / 'run'}" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert nmt.main(["--resume", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_run_that_ends_before_its_first_checkpoint_leaves_no_folder_or_one_that_can_be_resumed(
+    tmp_path, monkeypatch, capsys
+):
+    options = [*SMALL, "--out", str(tmp_path / "run")]
+    with monkeypatch.context() as patch:
+        patch.setattr(dataset, "load", lambda *_: signal.raise_signal(signal.SIGTERM))
+        assert nmt.main(options) == 128 + signal.SIGTERM
+    assert "interrupted" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr("train.training.loop.JaxLearner._take_steps", lambda *_: 1 / 0)
+        assert nmt.main(options) == 1
+    capsys.readouterr()
+    assert nmt.main(["--resume", str(tmp_path / "run"), "--epochs", "1"]) == 0
+
+
+@pytest.mark.parametrize(("number", "reason"), [(errno.ENOSPC, "No space left on device"), (errno.EIO, "Input/out")])
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, capsys, number, reason):
+    def fail(*_):
+        raise OSError(number, os.strerror(number), "config.json")
+
+    monkeypatch.setattr(RunFolder, "save_inputs", fail)
+    assert nmt.main([*SMALL, "--out", str(tmp_path / "run")]) == 1
+    *_, said = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"error: config.json cannot be written: {reason}")
+    assert said.endswith("; --resume goes on from the last checkpoint, if there is one")
+
+
 OTHER_MODELS = (
     "none --model.cell lstm --model.no-input-feeding --model.query previous --model.no-bridge "
     "--search.beam-size 3 --training.optimizer momentum --training.nesterov --training.weight-decay 1e-4",
@@ -274,7 +318,7 @@ def test_the_default_run_translates_and_aligns(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["bok"], "there is no preset 'bok'; there are: demo, book"),
+        (["bok"], "there is no preset 'bok'; there are: own, demo, book"),
         (["--data", "nowhere.txt"], "there is no file nowhere.txt"),
         (["--epochs", "0"], "epochs must be in [1, 1000000]; got 0"),
         (["--model.dropout", "1.5"], "model.dropout must be in [0, 1); got 1.5"),

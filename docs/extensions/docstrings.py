@@ -68,7 +68,7 @@ def _fields(cls: type) -> str:
     """Return the signature of a dataclass, the types of its fields as they are written."""
     types: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        if dataclasses.is_dataclass(base) and base.__module__.startswith(cls.__module__.split(".")[0]):
+        if dataclasses.is_dataclass(base) and not base.__module__.startswith("flax."):
             (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
             assert isinstance(tree, ast.ClassDef)
             for item in tree.body:

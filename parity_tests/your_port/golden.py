@@ -125,6 +125,7 @@ def load_golden(path: str | Path) -> Golden:
     """
     try:
         with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+            _require_stored(file.zip)
             arrays = {name: file[name] for name in file.files}
         header = json.loads(str(arrays["header"]))
         known = header["format"] == FORMAT
@@ -137,3 +138,10 @@ def load_golden(path: str | Path) -> Golden:
         written = f"{header['format']}, by {header.get('versions')}; this package reads format {FORMAT}"
         raise GoldenError(f"{path} has format {written}. Use the same version of this package, or {REMEDY}")
     return golden
+
+
+def _require_stored(archive: zipfile.ZipFile) -> None:
+    """Raise ValueError for compressed entries: `write_golden` makes none, and a small file could fill the memory."""
+    for entry in archive.infolist():
+        if entry.file_size > entry.compress_size:
+            raise ValueError(f"{entry.filename} is compressed: {entry.compress_size:,} bytes of {entry.file_size:,}")

@@ -125,6 +125,9 @@ def test_a_file_that_cannot_be_trusted_is_an_error(golden: Path, tmp_path: Path)
     np.savez(bad, header=np.array({"a": object()}, dtype=object))
     with pytest.raises(GoldenError, match="no golden file"):
         load_golden(bad)
+    np.savez_compressed(bad, header=np.zeros(10_000_000))
+    with pytest.raises(GoldenError, match=r"header\.npy is compressed: [\d,]+ bytes of 80,000,128"):
+        load_golden(bad)
     with pytest.raises(FileNotFoundError):
         load_golden(tmp_path / "none.npz")
 

@@ -34,7 +34,7 @@ Presets, with their time on two cores and what to expect:
 Examples:
   python -m train.nmt
   python -m train.nmt book --data fra.txt
-  python -m train.nmt --data pairs.txt --epochs 20              your own sentence pairs
+  python -m train.nmt --data pairs.txt                          your own sentence pairs
   python -m train.nmt --data corpora/train --languages de en    two files, one sentence a line
   python -m train.nmt --model.attention none                    a model without attention
   python -m train.nmt --mesh data=4                             on four devices; several machines: docs/devices.md
@@ -45,10 +45,10 @@ Options, with their values in the preset {preset}:
   --out FOLDER                     the run folder, a new one (default: the next free one in runs/)
   --config FILE                    settings of a JSON, YAML or TOML file, such as config.json of a run
   --init RUN                       begin with the parameters, vocabularies and settings of a run (fine-tuning)
-  --epochs {c.epochs:<23} passes over the training pairs
+  --epochs {epochs:<23} passes over the training pairs
   --seed {c.seed:<25} seed of the parameters, the order of examples and dropout
   --corpus.tokenizer {c.corpus.tokenizer:<13} words, book, or subwords: unigram, bpe
-  --corpus.vocab-size {c.corpus.vocab_size:<12} subwords
+  --corpus.vocab-size {vocab_size:<12} subwords
   --model.attention {c.model.attention:<14} the scoring function:
 {attentions}
   --model.cell {c.model.cell:<19} the recurrent cell: gru, lstm
@@ -120,6 +120,8 @@ def parse(arguments: list[str]) -> Command:
     for name in (*config.data, *config.valid, *config.test):
         if name in PRESETS:
             _refuse(preset, config, [name], options)
+    if preset == "own" and not config.data:
+        raise ConfigError("the preset own needs --data FILE, your sentence pairs")
     if rest:
         from train.training import optimizer  # imports JAX
 
@@ -136,7 +138,8 @@ def parse(arguments: list[str]) -> Command:
 
 def _split_preset(arguments: list[str]) -> tuple[str, list[str]]:
     if not arguments or arguments[0].startswith("-"):
-        return "demo", arguments
+        has_data = any(argument.split("=")[0] == "--data" for argument in arguments)
+        return "own" if has_data else "demo", arguments
     if arguments[0] not in PRESETS:
         raise ConfigError(f"there is no preset {arguments[0]!r}; there are: {', '.join(PRESETS)}")
     return arguments[0], arguments[1:]
@@ -181,10 +184,10 @@ def _print_help(preset: str) -> NoReturn:
     attentions = fill(", ".join(get_args(AttentionName)), 110, initial_indent=INDENT, subsequent_indent=INDENT)
     optimizers = ", ".join(get_args(OptimizerName))
     presets = "\n".join(f"  {name:<9} {about}" for name, about in ABOUT.items())
-    print(
-        HELP.format(preset=preset, presets=presets, c=PRESETS[preset], attentions=attentions, optimizers=optimizers),
-        end="",
-    )
+    config = PRESETS[preset]
+    by_pairs = {"epochs": config.epochs or "by pairs", "vocab_size": config.corpus.vocab_size or "by pairs"}
+    texts = {"presets": presets, "attentions": attentions, "optimizers": optimizers}
+    print(HELP.format(preset=preset, c=config, **by_pairs, **texts), end="")
     raise SystemExit(0)
 
 

@@ -10,11 +10,31 @@ from jax_attn.modules.attention import ATTENTIONS
 from torch_ref.modules import attention as torch_attention
 from train.command_line.train_options import parse
 from train.config import AttentionName, ConfigError
-from train.presets import BOOK, DEMO
+from train.presets import BOOK, DEMO, OWN, fit_to_pairs, vocab_size_for
 
 
 def test_without_arguments_the_demo_runs():
     assert parse([]) == ("demo", DEMO, None)
+
+
+@pytest.mark.parametrize("arguments", ["--data a.txt", "--data=a.txt", "--seed 3 --data a.de a.en"])
+def test_ones_own_data_without_a_preset_are_cut_into_subwords(arguments):
+    preset, config, _ = parse(arguments.split())
+    assert preset == "own"
+    assert replace(config, data=(), seed=0) == OWN
+    assert config.corpus.tokenizer == "unigram"
+    with pytest.raises(ConfigError, match="own needs --data FILE"):
+        parse(["own"])
+    assert parse(["demo", "--data", "a.txt"]).config == replace(DEMO, data=("a.txt",))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "epochs", "vocab_size"), [(100, 20, 500), (5_000, 20, 1000), (29_000, 20, 5800), (10**6, 5, 8000)]
+)
+def test_epochs_and_vocabulary_of_ones_own_data_follow_the_number_of_pairs(pairs, epochs, vocab_size):
+    assert (fit_to_pairs(OWN, pairs).epochs, vocab_size_for(pairs)) == (epochs, vocab_size)
+    chosen = parse(["--data", "a.txt", "--epochs", "3"]).config
+    assert fit_to_pairs(chosen, pairs) == chosen
 
 
 def test_options_change_the_preset():
@@ -61,12 +81,12 @@ def test_a_presets_name_may_be_a_value():
     assert parse(["--search.examples", "go .", "book"])[1].search.examples == ("go .", "book")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["book", "-h"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["book", "-h"], ["own", "-h"]])
 def test_help_shows_every_day_options_with_their_values(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         parse(arguments)
     text = capsys.readouterr().out
-    config = BOOK if "book" in arguments else DEMO
+    config = {"book": BOOK, "own": OWN}.get(arguments[0], DEMO)
     assert ended.value.code == 0
     assert len(text.splitlines()) < 55
     for line in text.splitlines():
@@ -75,7 +95,7 @@ def test_help_shows_every_day_options_with_their_values(arguments, capsys):
             setting = config
             for name in option.removeprefix("--").replace("-", "_").split("."):
                 setting = getattr(setting, name)
-            assert value == str(setting) or (value in ("FILE", "FOLDER", "RUN") and not setting)
+            assert value == str(setting) or (value in ("FILE", "FOLDER", "RUN", "by") and not setting)
 
 
 def test_all_help_shows_the_settings_of_every_optimiser(capsys):

@@ -16,6 +16,7 @@ from train.config import ConfigError, CorpusConfig
 from train.data.corpus import Pairs
 from train.data.tokens import clean
 from train.data.vocabulary import EOS, SPECIAL, UNKNOWN, Vocabulary, until_eos
+from train.presets import vocab_size_for
 
 SPACE = "\u2581"
 """Stands for a space in a piece: a piece that begins with it begins a word."""
@@ -163,18 +164,19 @@ def train_pieces(config: CorpusConfig, pairs: Pairs) -> tuple[Vocabulary, Vocabu
 def _learn(pairs: Pairs, sides: Sequence[str], config: CorpusConfig) -> bytes:
     """Learn pieces with every character, or without the rarest ones where there are too many."""
     step = max(1, -(-len(pairs) * len(sides) // MAX_SENTENCES))
+    size = config.vocab_size or vocab_size_for(len(pairs))
     for coverage in (1.0, 0.9995):
         try:
             texts = (getattr(pair, side) for pair in islice(pairs, 0, None, step) for side in sides)
-            return _train(texts, config, coverage)
+            return _train(texts, config, size, coverage)
         except RuntimeError as error:
             message = str(error)
             if "smaller than required_chars" not in message:
                 break
-    raise ConfigError(_reason(message, config.vocab_size))
+    raise ConfigError(_reason(message, size))
 
 
-def _train(texts: Iterator[str], config: CorpusConfig, coverage: float) -> bytes:
+def _train(texts: Iterator[str], config: CorpusConfig, size: int, coverage: float) -> bytes:
     """Learn pieces of cleaned texts. There is no other normalisation, so that `decode` gives the text again."""
     model = io.BytesIO()
     special: dict[str, Any] = {f"{name[1:-1]}_piece": name for name in SPECIAL}
@@ -183,7 +185,8 @@ def _train(texts: Iterator[str], config: CorpusConfig, coverage: float) -> bytes
         sentence_iterator=filter(None, map(clean, texts)),
         model_writer=model,
         model_type=config.tokenizer,
-        vocab_size=config.vocab_size,
+        vocab_size=size,
+        hard_vocab_limit=config.vocab_size is not None,  # else fewer, if the text has no more pieces
         character_coverage=coverage,
         normalization_rule_name="identity",
         **special,

@@ -104,6 +104,14 @@ def test_cuts_are_drawn_with_the_probabilities_of_the_model(sampled):
     assert all(abs(found[cut] / 20_000 - p) < 0.02 for cut, p in expected.items())
 
 
+def test_a_size_that_nobody_asked_for_is_as_large_as_the_text_allows():
+    few = PAIRS[:20]
+    pieces, _ = build_vocabularies(CorpusConfig(tokenizer="unigram"), few)
+    assert 30 < len(pieces) < 500
+    text = few[0].source
+    assert pieces.decode(pieces.encode(text)) == " ".join(text.split())
+
+
 def test_a_size_that_does_not_fit_the_corpus_is_an_error_with_the_one_that_would():
     with pytest.raises(ConfigError, match=r"corpus.vocab-size must be at most \d+, since .* got 9000") as error:
         build(vocab_size=9000)

@@ -162,6 +162,10 @@ class RunFolder:
         check_files(self.path, ("config.json", *FILES[tokenizer]))
         return load_vocabularies(self.path, tokenizer, sampling)
 
+    def has_begun(self) -> bool:
+        """Return whether the training has left anything to go on from; else it begins anew."""
+        return bool(self._metrics(1)) or any(self.path.glob("checkpoint/step-*"))
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other trainings out of the folder; ConfigError if there is one already."""

@@ -131,7 +131,7 @@ class JaxLearner:
     @property
     def num_steps(self) -> int:
         """The steps of the whole training."""
-        steps = self.steps_per_epoch * self.config.epochs
+        steps = self.steps_per_epoch * self.config.num_epochs
         return min(steps, self.config.max_steps or steps)
 
     @property
@@ -147,7 +147,7 @@ class JaxLearner:
     def fit(self, recorder: Recorder) -> bool:
         self._restore(recorder)
         saved = self._clock = time.perf_counter()
-        epochs = self.data.epochs(self._position.epoch, self.config.epochs)
+        epochs = self.data.epochs(self._position.epoch, self.config.num_epochs)
         while not self._is_done():
             for group, batches in self._rest_of_epoch(next(epochs)):
                 self._take_steps(group, batches, recorder)
@@ -198,7 +198,7 @@ class JaxLearner:
 
     def _is_done(self) -> bool:
         position, patience = self._position, self.config.training.patience
-        is_at_end = position.epoch >= self.config.epochs or position.step >= (self.config.max_steps or math.inf)
+        is_at_end = position.epoch >= self.config.num_epochs or position.step >= (self.config.max_steps or math.inf)
         return is_at_end or (patience is not None and position.since_best >= patience)
 
     def _rest_of_epoch(self, pairs: PairIds) -> Iterator[tuple[Group, Examples]]:

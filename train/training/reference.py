@@ -36,7 +36,7 @@ class TorchLearner:
 
     @property
     def num_steps(self) -> int:
-        return self.steps_per_epoch * self.config.epochs
+        return self.steps_per_epoch * self.config.num_epochs
 
     def batches(self) -> str:
         return f"batches of {self.config.training.batch_size} pairs, all of one width"
@@ -55,7 +55,7 @@ class TorchLearner:
 
         if recorder.restore(None) is not None:
             raise ConfigError("a run with framework torch cannot go on; start a new one")
-        recipe.train(self.model, self._batches, self.recipe, self.config.epochs, convert)
+        recipe.train(self.model, self._batches, self.recipe, self.config.num_epochs, convert)
         recorder.keep(self.weights())
         return True
 

@@ -14,6 +14,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class StopRequest:
     """Within its `with` block, Ctrl-C, SIGTERM and SIGHUP set `signal`; a second one ends the process.
 
+    While `at_once` is True they also raise KeyboardInterrupt: nothing is under way that has to be saved.
+
     A signal that the process was started to ignore (`nohup`) is left alone. Two signals within a second are one: a
     terminal that is closed, for example, sends several.
 
@@ -23,12 +25,13 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.at_once = True
 
     def __enter__(self) -> "StopRequest":
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         heeded = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
-        self._previous = {number: signal.signal(number, lambda *_: None) for number in heeded}
+        self._previous = {number: signal.signal(number, self._heed) for number in heeded}
         self._fd = signal.set_wakeup_fd(self._writer.fileno())
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
@@ -42,6 +45,10 @@ class StopRequest:
         self._thread.join()
         self._reader.close()
 
+    def _heed(self, *_: object) -> None:
+        if self.at_once:
+            raise KeyboardInterrupt
+
     def _watch(self) -> None:
         first = 0.0
         while numbers := self._reader.recv(1):
@@ -51,5 +58,7 @@ class StopRequest:
                     os._exit(128 + number)
                 continue
             self.signal, first = number, now
+            if self.at_once:
+                continue
             with suppress(OSError):  # the terminal is closed
                 print("\nstopping after the steps under way; once more ends at once", file=sys.stderr, flush=True)
