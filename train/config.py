@@ -5,26 +5,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple
 
 from typing_extensions import Doc
 from tyro.conf import Fixed, OmitArgPrefixes, Suppress, arg
 
 from jax_attn.search_options import BeamSize, LengthPenalty, Range, SearchOptions
+from train.model_config import ModelConfig, RecurrentConfig
+from train.setting import ConfigError, Count, N, Seed, Size, setting_name, without_default, wrong_numbers
 
-# These are the names of the registries, which cannot be read without importing JAX. A wrong option should be answered
-# at once. A test holds them equal.
-AttentionName = Literal[
-    "additive", "dot", "scaled_dot", "bilinear", "scaled_bilinear", "cosine", "gaussian", "multi_head", "sum", "none"
-]
 Tokenizer = Literal["book", "words", "unigram", "bpe"]
 SUBWORDS = ("unigram", "bpe")
 """The tokenizers of sentencepiece."""
 OptimizerName = Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad"]
-
-
-class ConfigError(ValueError):
-    """A setting that cannot be used; the message says which, what it must be, and what it is."""
 
 
 class MeshShape(NamedTuple):
@@ -51,22 +44,12 @@ def parse_mesh(text: str) -> MeshShape:
     return MeshShape(int(found[1]), int(found[2] or 1))
 
 
-def _without_default(metavar: str) -> Any:
-    """Show an option whose default its description explains."""
-    return arg(metavar=metavar, help_behavior_hint="")
-
-
 def _default_by_pairs(default: str) -> str:
     return "(default: by the number of pairs)" if default == "None" else f"(default: {default})"
 
 
 BY_PAIRS = arg(metavar="N", help_behavior_hint=_default_by_pairs)
 """Show an option that `train.presets.fit_to_pairs` chooses where it is None."""
-N = _without_default("N")
-
-Seed = Annotated[int, Range(0, 2**32 - 1)]
-Count = Annotated[int, Range(0, 10_000_000)]
-Size = Annotated[int, Range(1, 65_536)]  # with larger ones, memory ends before an error could say why
 
 
 @dataclass(frozen=True)
@@ -96,60 +79,6 @@ class CorpusConfig:
     """Leave out training pairs with more tokens than this on a side."""
     steps: Annotated[int | None, Range(3, 65_536), N] = None
     """Pad every sentence to this many tokens, <bos> and <eos> included; the default fits the longest pair."""
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The recurrent encoder and decoder with attention."""
-
-    attention: AttentionName = "additive"
-    """The scoring function. sum: additive without its tanh. none: each step reads the encoder's final state instead."""
-    cell: Literal["gru", "lstm"] = "gru"
-    """The recurrent cell of encoder and decoder."""
-    num_hiddens: Size = 96
-    """Hidden units of the decoder."""
-    encoder_hiddens: Annotated[int | None, Range(1, 65_536), N] = None
-    """Hidden units of each direction of the encoder. By default the directions share num_hiddens.
-    If they do not add up to num_hiddens, bridge must be set."""
-    embed_size: Size = 64
-    """Features of a word's embedding."""
-    dropout: float = 0.0
-    """Dropout between layers and on the attention weights."""
-    dropout_words: float = 0.0
-    """Dropout of whole tokens of source and target: their embeddings become zero."""
-    dropout_embedding: float = 0.0
-    """Dropout of the embeddings' entries."""
-    dropout_output: float = 0.0
-    """Dropout of the features that the output layer reads."""
-    variational: bool = False
-    """Use one dropout mask for all steps of a sentence. Those of words and attention weights change each step."""
-    num_layers: Annotated[int, Range(1, 64)] = 1
-    """Layers of the encoder, and of the decoder."""
-    num_heads: Size = 4
-    """Heads of the attention multi_head."""
-    bidirectional: bool = True
-    """Read each source sentence in both directions."""
-    query: Literal["previous", "new", "between"] = "new"
-    """The decoder's state that is the query. previous: before the step (Bahdanau, the book).
-    new: after it (Luong). between: a token takes two steps, and it is between them (the conditional GRU of Nematus)."""
-    input_feeding: bool = True
-    """Feed a step's context and state, projected together, to the next step; needs query new or between."""
-    bridge: bool = True
-    """Put a dense layer between the encoder's final state and the decoder's first."""
-    tie_embeddings: Literal["none", "output", "all"] = "none"
-    """output: use the target embedding as the output layer too. all: use it as the source embedding as well, which
-    needs one vocabulary for both languages."""
-    stop_at_length: bool = True
-    """Stop the encoder at the end of each sentence. The book runs it through the padding."""
-    decoder_bias: bool = True
-    """Give the decoder's cell biases."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """The type of number that the model computes in. Parameters and optimiser stay in float32."""
-
-    @property
-    def attends(self) -> bool:
-        """Whether the model gives attention weights."""
-        return self.attention != "none"
 
 
 @dataclass(frozen=True)
@@ -216,7 +145,7 @@ class SearchConfig(SearchOptions):
     seed: Annotated[Seed, Doc("Seed of sampling: the same seed draws the same translations.")] = 0
     batch_size: Size = 100
     """Sentences translated at a time; it changes no translation."""
-    examples: Annotated[tuple[str, ...], _without_default("[SENTENCE ...]")] = ()
+    examples: Annotated[tuple[str, ...], without_default("[SENTENCE ...]")] = ()
     """Sentences to translate at the end; the default is the first 8 of the test set."""
 
     @property
@@ -229,14 +158,14 @@ class SearchConfig(SearchOptions):
 class DevicesConfig:
     """The devices and processes that train together. They are no settings of a run, which can go on with others."""
 
-    mesh: Annotated[str | None, _without_default("data=N")] = None
+    mesh: Annotated[str | None, without_default("data=N")] = None
     """data=4: four devices share each batch. data=4,model=2: eight, and each two of them share the parameters.
     A CPU is divided into as many devices. The default is as many as divide the batch into 8 rows or more."""
     distributed: bool = False
     """Train in the processes that SLURM, Kubernetes or Open MPI has started. Elsewhere use coordinator and process."""
-    coordinator: Annotated[str | None, _without_default("HOST:PORT")] = None
+    coordinator: Annotated[str | None, without_default("HOST:PORT")] = None
     """HOST:PORT where process 0 listens, the same for all processes; needs process."""
-    process: Annotated[str | None, _without_default("I/N")] = None
+    process: Annotated[str | None, without_default("I/N")] = None
     """I/N: this is process I of N, counted from 0."""
     timeout: Annotated[int, Range(1, 86_400)] = 120
     """Seconds that the processes wait for one another at the start.
@@ -264,22 +193,22 @@ class DevicesConfig:
 class Config:
     """All settings of `python -m train.nmt`."""
 
-    data: Annotated[tuple[str, ...], _without_default("FILE [FILE]")] = ()
+    data: Annotated[tuple[str, ...], without_default("FILE [FILE]")] = ()
     """A file with source<TAB>target on each line; two files with one sentence on each line; a stem with languages;
     or multi30k:de-en, tatoeba:eng-fra or d2l:eng-fra, which is downloaded once.
     The default is the embedded English-French corpus."""
-    valid: Annotated[tuple[str, ...], _without_default("FILE [FILE]")] = ()
+    valid: Annotated[tuple[str, ...], without_default("FILE [FILE]")] = ()
     """Pairs for validation, given as for data; by default they are held out of data."""
-    test: Annotated[tuple[str, ...], _without_default("FILE [FILE]")] = ()
+    test: Annotated[tuple[str, ...], without_default("FILE [FILE]")] = ()
     """Pairs for the test, given as for data; by default they are held out of data."""
-    languages: Annotated[tuple[str, ...], _without_default("SOURCE TARGET")] = ()
+    languages: Annotated[tuple[str, ...], without_default("SOURCE TARGET")] = ()
     """The endings of the two files: data corpora/train with languages de en reads corpora/train.de and .en, or .gz."""
-    mirror: Annotated[str | None, _without_default("DIR")] = None
+    mirror: Annotated[str | None, without_default("DIR")] = None
     """A folder or an address with the files of multi30k, tatoeba or d2l, instead of the public address."""
-    init: Annotated[Path | None, _without_default("RUN")] = None
+    init: Annotated[Path | None, without_default("RUN")] = None
     """Begin with the parameters and vocabularies of this run folder.
     Without a preset or --config its settings are the defaults too."""
-    out: Annotated[Path | None, _without_default("FOLDER")] = None
+    out: Annotated[Path | None, without_default("FOLDER")] = None
     """The run folder, which must not exist yet; the default is the next free one in runs/."""
     epochs: Annotated[int | None, Range(1, 1_000_000), BY_PAIRS] = 5
     """Passes over the training pairs."""
@@ -289,7 +218,7 @@ class Config:
     """Seed of the initial parameters, the order of examples and dropout."""
     framework: Literal["jax", "torch"] = "jax"
     """torch: train the plain PyTorch reference on the same batches; it knows the recipe of the preset book alone."""
-    model: ModelConfig = field(default_factory=ModelConfig)
+    model: ModelConfig = field(default_factory=RecurrentConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
@@ -308,7 +237,7 @@ def check(config: Config) -> None:
     for section in ("corpus", "model", "training"):
         wrong += wrong_numbers(getattr(config, section), partial(setting_name, section))
     wrong += wrong_search(config.search, partial(setting_name, "search"))
-    wrong += _wrong_model(config.model)
+    wrong += config.model.wrong()
     if config.training.loss == "sentences" and num_widths(config) > 1:
         wrong.append(f"training.num-widths must be 1 with loss sentences; got {config.training.num_widths}")
     if config.training.batch_size % max(config.training.num_parts, 1):
@@ -327,26 +256,6 @@ def check(config: Config) -> None:
     wrong += _without_validation(config) + _wrong_devices(config)
     if wrong:
         raise ConfigError("; ".join(wrong))
-
-
-def _wrong_model(model: ModelConfig) -> list[str]:
-    """List what is wrong with the model, beside its `Range`s."""
-    wrong = []
-    for name in ("dropout", "dropout_words", "dropout_embedding", "dropout_output"):
-        if not 0 <= (rate := getattr(model, name)) < 1:
-            wrong.append(f"{setting_name('model', name)} must be in [0, 1); got {rate}")
-    in_all = (model.encoder_hiddens or 0) * (2 if model.bidirectional else 1)
-    if in_all not in (0, model.num_hiddens) and not model.bridge:
-        wrong.append(
-            f"model.encoder-hiddens must be model.num-hiddens in all directions together, or model.bridge be set; got "
-            f"{in_all} and {model.num_hiddens}"
-        )
-    if model.attention == "multi_head" and model.num_hiddens % max(model.num_heads, 1):
-        wrong.append(
-            f"model.num-hiddens must be a multiple of model.num-heads; got {model.num_hiddens} for "
-            f"{model.num_heads} heads"
-        )
-    return wrong
 
 
 def _wrong_devices(config: Config) -> list[str]:
@@ -393,21 +302,6 @@ def _without_validation(config: Config) -> list[str]:
         for name, (value, is_asked) in needed.items()
         if is_asked
     ]
-
-
-def setting_name(section: str, name: str) -> str:
-    """Return a setting's name as messages give it: training.batch-size."""
-    return f"{section}.{name.replace('_', '-')}"
-
-
-def wrong_numbers(settings: Any, option_name: Callable[[str], str]) -> list[str]:
-    """List the fields that are out of their `Range`; `option_name` turns a field's name into that of the message."""
-    wrong = []
-    for name, hint in get_type_hints(type(settings), include_extras=True).items():
-        for limits in getattr(hint, "__metadata__", ()):
-            if isinstance(limits, Range) and (value := getattr(settings, name)) is not None:
-                wrong.append(limits.error(option_name(name), value))
-    return list(filter(None, wrong))
 
 
 def num_widths(config: Config) -> int:

@@ -10,9 +10,11 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 
-from train.config import Config, ConfigError
-from train.presets import PRESETS
+from train.config import Config
+from train.model_config import FAMILIES, ModelConfig
+from train.presets import PRESETS, in_family
 from train.runs.files import without_repetition
+from train.setting import ConfigError
 
 NO_SETTINGS = ("format", "preset", "max_source_len", "max_target_len", "data_sha256")
 """What config.json of a run folder holds beside the settings."""
@@ -30,7 +32,10 @@ def read_config(path: Path) -> tuple[str, Config]:
         raise ConfigError(f"{path}: there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
     values = {key: value for key, value in values.items() if key not in (*NO_SETTINGS, "out")}  # each run has its own
     try:
-        return preset, read_settings(Config, _merge(dataclasses.asdict(PRESETS[preset]), values))
+        default = PRESETS[preset]
+        if isinstance(values.get("model"), dict):
+            default = in_family(default, values["model"].get("family", default.model.family))
+        return preset, read_settings(Config, _merge(dataclasses.asdict(default), values))
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -100,6 +105,11 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         return _read(next(argument for argument in arguments if argument is not type(None)), value, name)
     if origin is Literal and value in arguments:
         return value
+    if hint is ModelConfig and isinstance(value, dict):
+        family = value.get("family", "recurrent")  # of runs that were written when there was no other
+        if family not in FAMILIES:
+            raise ValueError(f"{name}.family must be {' or '.join(FAMILIES)}; got {family!r}")
+        hint = FAMILIES[family]
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
         return read_settings(hint, value, f"{name}.")
     if origin is tuple and isinstance(value, str):

@@ -4,8 +4,8 @@ import json
 import pytest
 
 from train.command_line.train_options import parse
-from train.config import ConfigError
 from train.presets import PRESETS
+from train.setting import ConfigError
 
 CHANGED = (
     "--data x --epochs 7 --model.no-bridge --training.optimizer adamw --training.betas 0.5 0.75 --search.examples a b"

@@ -24,11 +24,11 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from train.command_line.terminal import answer
 from train.command_line.translate_options import Search, option_name
-from train.config import ConfigError
 from train.data.corpus import CorpusError, Pair
 from train.data.download import is_name
 from train.data.load_corpus import find_corpus, load_corpus, read_whole
 from train.data.vocabulary import UNKNOWN
+from train.setting import ConfigError
 
 if TYPE_CHECKING:
     from train.runs.run_folder import SavedRun

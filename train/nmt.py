@@ -19,12 +19,13 @@ import numpy as np
 
 from train.command_line.terminal import CLOSED_PIPE, leave_output, plain_output, show_error
 from train.command_line.train_options import Command, parse
-from train.config import Config, ConfigError, DevicesConfig, setting_name
+from train.config import Config, DevicesConfig
 from train.data import dataset
 from train.data.corpus import CorpusError
 from train.presets import fit_to_pairs
 from train.runs.files import DamageError, sha256
 from train.runs.run_folder import WEIGHTS, RunFolder
+from train.setting import ConfigError, setting_name
 from train.training.interfaces import DivergenceError, Learner, Report
 from train.training.signals import StopRequest
 from train.translating.check_search import check_search
@@ -192,7 +193,7 @@ def start_devices(config: Config, data: dataset.Data) -> None:
 
     devices, shape = config.devices, config.devices.shape()
     _, count = devices.place() or (0, 1)
-    start_jax(config.model.num_hiddens, None if shape is None else shape.size // count)
+    start_jax(config.model.width, None if shape is None else shape.size // count)
     if devices.is_distributed:
         processes.join(devices)
         settings = {"the version of JAX": version("jax"), "the sentence pairs": data.digest()}

@@ -18,13 +18,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from train import nmt
-from train.config import ConfigError
 from train.conftest import OPTIONS
 from train.data import dataset
 from train.data.corpus import Alignment
 from train.data.tokens import detokenize
 from train.runs.files import DamageError, check
 from train.runs.run_folder import RunFolder, read_manifest
+from train.setting import ConfigError
 from train.training.interfaces import DivergenceError
 from train.translate import Translator
 from train.translating.metrics import alignment_error_rate, score_texts

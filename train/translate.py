@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from train.command_line.terminal import answer, printable
 from train.command_line.translate_options import Options, Output, Picture, option_name, parse
-from train.config import ConfigError, parse_mesh
+from train.config import parse_mesh
 from train.data.embedded import TOPICS
 from train.data.vocabularies import FILES
 from train.runs.files import read_json, sha256
 from train.runs.run_folder import WEIGHTS
+from train.setting import ConfigError
 from train.translating.lines import InputError, Tally, batched, read_every_line
 
 if TYPE_CHECKING:

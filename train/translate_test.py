@@ -19,10 +19,11 @@ from safetensors.numpy import load_file, save_file
 from jax_attn import sample_search
 from train import translate
 from train.command_line.terminal import printable
-from train.config import ConfigError, SearchConfig
+from train.config import SearchConfig
 from train.data.embedded import grammar
 from train.runs.files import sha256, write_json
 from train.runs.run_folder import read_manifest
+from train.setting import ConfigError
 from train.translate import Translator
 from train.translating import lines
 from train.translating.alignments import replace_unknown

@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from train.config import ConfigError
 from train.data.corpus import CorpusError
+from train.setting import ConfigError
 from train.translating.lines import InputError
 
 CLOSED_PIPE = 141

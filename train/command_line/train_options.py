@@ -9,9 +9,11 @@ from typing import Annotated, Any, NamedTuple, NoReturn, get_args
 import tyro
 from tyro.conf import arg
 
-from train.config import AttentionName, Config, ConfigError, OptimizerName, check, setting_name
+from train.config import Config, OptimizerName, check
 from train.config_file import read_config
-from train.presets import ABOUT, PRESETS
+from train.model_config import FAMILIES, AttentionName
+from train.presets import ABOUT, PRESETS, in_family
+from train.setting import ConfigError, setting_name
 
 PROGRAM = "python -m train.nmt"
 
@@ -49,13 +51,8 @@ Options, with their values in the preset {preset}:
   --seed {c.seed:<25} seed of the parameters, the order of examples and dropout
   --corpus.tokenizer {c.corpus.tokenizer:<13} words, book, or subwords: unigram, bpe
   --corpus.vocab-size {vocab_size:<12} subwords
-  --model.attention {c.model.attention:<14} the scoring function:
-{attentions}
-  --model.cell {c.model.cell:<19} the recurrent cell: gru, lstm
-  --model.num-hiddens {c.model.num_hiddens:<12} hidden units
-  --model.embed-size {c.model.embed_size:<13} features of a word's embedding
-  --model.dropout {c.model.dropout:<16} dropout between layers and on the attention weights
-  --training.batch-size {c.training.batch_size:<10} sentence pairs of a step
+  --model.family {c.model.family:<17} recurrent or transformer
+{of_family}  --training.batch-size {c.training.batch_size:<10} sentence pairs of a step
   --training.learning-rate {c.training.learning_rate:<7} the learning rate, at its highest
   --training.schedule {c.training.schedule:<12} its course: constant, cosine, inverse_sqrt, plateau
   --training.optimizer {c.training.optimizer:<11} {optimizers}
@@ -64,6 +61,26 @@ Options, with their values in the preset {preset}:
 
 All options: python -m train.nmt {preset} --help-all
 """
+
+OF_FAMILY = {
+    "recurrent": """\
+  --model.attention {c.model.attention:<14} the scoring function:
+{attentions}
+  --model.cell {c.model.cell:<19} the recurrent cell: gru, lstm
+  --model.num-hiddens {c.model.num_hiddens:<12} hidden units
+  --model.embed-size {c.model.embed_size:<13} features of a word's embedding
+  --model.dropout {c.model.dropout:<16} dropout between layers and on the attention weights
+""",
+    "transformer": """\
+  --model.num-layers {c.model.num_layers:<13} layers of encoder and decoder
+  --model.embed-size {c.model.embed_size:<13} features of an embedding and of a layer's result
+  --model.num-hiddens {c.model.num_hiddens:<12} features within the feed-forward networks
+  --model.num-heads {c.model.num_heads:<14} heads of every attention
+  --model.norm {c.model.norm:<19} normalise after each sublayer (post) or before (pre)
+  --model.dropout {c.model.dropout:<16} dropout of the embeddings and of each sublayer's result
+""",
+}
+"""The lines of the help that differ by the family of the model."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +92,9 @@ class Options:
     resume: Annotated[Path | None, arg(metavar="RUN", help_behavior_hint="")] = None
     """Go on with a run that was stopped or killed. It keeps its settings."""
     settings: Annotated[Config, arg(name="")] = field(default_factory=Config)
+
+
+HELPS = frozenset(("-h", "--help", "--help-all"))
 
 
 class Command(NamedTuple):
@@ -98,12 +118,11 @@ def parse(arguments: list[str]) -> Command:
             raise ConfigError(f"the argument {argument!r} holds bytes that are not UTF-8")
     preset, options = _split_preset(arguments)
     has_preset = len(options) < len(arguments)
-    if "--help" in options or "-h" in options:
-        _print_help(preset)
-    if "--help-all" in options:
-        _print_all_options(preset)
     default = PRESETS[preset]
-    given, rest = _read(preset, default, options)
+    given, rest = _read(preset, default, [option for option in options if option not in HELPS])
+    if asked := HELPS.intersection(options):
+        in_asked = in_family(default, given.settings.model.family)
+        _print_all_options(preset, in_asked) if "--help-all" in asked else _print_help(preset, in_asked)
     file, resume, init = given.config, given.resume, given.settings.init
     if resume is not None:
         changed = {option.split("=")[0].replace("_", "-") for option in options if option.startswith("-")}
@@ -115,6 +134,10 @@ def parse(arguments: list[str]) -> Command:
         file = init / "config.json"
     if file is not None:  # its settings are the defaults of the options
         preset, default = read_config(file)
+        given, rest = _read(preset, default, options)
+    family = given.settings.model.family
+    if family != default.model.family:
+        default = in_family(default, family)
         given, rest = _read(preset, default, options)
     config = given.settings
     for name in (*config.data, *config.valid, *config.test):
@@ -162,6 +185,9 @@ def _refuse(preset: str, config: Config, unknown: list[str], options: list[str])
     name = first.removeprefix("--training.").split("=")[0].replace("-", "_").removeprefix("no_")
     if any(name in setting_names(optimizer) for optimizer in OPTIMIZERS):
         require_setting(config.training.optimizer, name)
+    for family, settings in FAMILIES.items():
+        if first.startswith("--model.") and name.removeprefix("__model.") in settings.__dataclass_fields__:
+            raise ConfigError(f"{first} needs --model.family {family}; the model's family is {config.model.family}")
     if meant := _similar(name):
         raise ConfigError(f"there is no option {first}; did you mean {' or '.join(meant)}?")
     tyro.cli(Config, prog=f"{PROGRAM} {preset}", args=unknown, default=PRESETS[preset])  # a message, and SystemExit
@@ -180,20 +206,20 @@ def _similar(name: str) -> list[str]:
     return found
 
 
-def _print_help(preset: str) -> NoReturn:
+def _print_help(preset: str, config: Config) -> NoReturn:
     attentions = fill(", ".join(get_args(AttentionName)), 110, initial_indent=INDENT, subsequent_indent=INDENT)
     optimizers = ", ".join(get_args(OptimizerName))
-    presets = "\n".join(f"  {name:<9} {about}" for name, about in ABOUT.items())
-    config = PRESETS[preset]
+    presets = "\n".join(f"  {name:<20} {about}" for name, about in ABOUT.items())
     by_pairs = {"epochs": config.epochs or "by pairs", "vocab_size": config.corpus.vocab_size or "by pairs"}
-    texts = {"presets": presets, "attentions": attentions, "optimizers": optimizers}
+    of_family = OF_FAMILY[config.model.family].format(c=config, attentions=attentions)
+    texts = {"presets": presets, "of_family": of_family, "optimizers": optimizers}
     print(HELP.format(preset=preset, c=config, **by_pairs, **texts), end="")
     raise SystemExit(0)
 
 
-def _print_all_options(preset: str) -> NoReturn:
+def _print_all_options(preset: str, config: Config) -> NoReturn:
     with suppress(SystemExit):
-        _read(preset, PRESETS[preset], ["--help"])
+        _read(preset, config, ["--help"])
 
     from train.training.optimizer import OPTIMIZERS
 

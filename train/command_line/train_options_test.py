@@ -9,8 +9,9 @@ import pytest
 from jax_attn.modules.attention import ATTENTIONS
 from torch_ref.modules import attention as torch_attention
 from train.command_line.train_options import parse
-from train.config import AttentionName, ConfigError
+from train.model_config import AttentionName
 from train.presets import BOOK, DEMO, OWN, fit_to_pairs, vocab_size_for
+from train.setting import ConfigError
 
 
 def test_without_arguments_the_demo_runs():

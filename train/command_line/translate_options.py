@@ -10,8 +10,9 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
 from jax_attn.search_options import Range
-from train.config import ConfigError, SearchConfig, parse_mesh, wrong_numbers
+from train.config import SearchConfig, parse_mesh
 from train.runs.run_folder import WEIGHTS
+from train.setting import ConfigError, wrong_numbers
 
 
 def changes_of_search(*names: str) -> Any:

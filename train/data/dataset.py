@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from train.config import Config, ConfigError
+from train.config import Config
 from train.data.corpus import Corpus, CorpusError, Pair
 from train.data.load_corpus import load_corpus
 from train.data.prefetch import prefetch
 from train.data.sentences import PairIds, SentenceWriter
 from train.data.vocabularies import build_vocabularies
 from train.data.vocabulary import Vocabulary
+from train.setting import ConfigError
 
 BATCH = 4096
 """Pairs that are turned into ids at a time."""

@@ -4,9 +4,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from train.config import Config, ConfigError, CorpusConfig
+from train.config import Config, CorpusConfig
 from train.data import dataset, sentences
 from train.data.corpus import CorpusError
+from train.setting import ConfigError
 
 
 @pytest.fixture

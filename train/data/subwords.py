@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
-from train.config import ConfigError, CorpusConfig
+from train.config import CorpusConfig
 from train.data.corpus import Pairs
 from train.data.tokens import clean
 from train.data.vocabulary import EOS, SPECIAL, UNKNOWN, Vocabulary, until_eos
 from train.presets import vocab_size_for
+from train.setting import ConfigError
 
 SPACE = "\u2581"
 """Stands for a space in a piece: a piece that begins with it begins a word."""

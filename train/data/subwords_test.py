@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train.config import ConfigError, CorpusConfig
+from train.config import CorpusConfig
 from train.data import subwords
 from train.data.corpus import Pair
 from train.data.embedded import grammar
 from train.data.subwords import PieceVocabulary
 from train.data.vocabularies import build_vocabularies, load_vocabularies, save_vocabularies
 from train.data.vocabulary import EOS, SPECIAL, UNKNOWN
+from train.setting import ConfigError
 
 PAIRS = [
     Pair(" ".join(pair.source).capitalize(), " ".join(pair.target).capitalize())

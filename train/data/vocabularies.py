@@ -4,11 +4,12 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from train.config import SUBWORDS, ConfigError, CorpusConfig, Tokenizer
+from train.config import SUBWORDS, CorpusConfig, Tokenizer
 from train.data.corpus import Pairs
 from train.data.tokens import tokenize
 from train.data.vocabulary import Vocabulary
 from train.data.words import WordVocabulary
+from train.setting import ConfigError
 
 FILES = {
     "book": ("source.json", "target.json"),

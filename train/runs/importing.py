@@ -12,10 +12,12 @@ import numpy as np
 from jax_attn.checkpoints import load, read_safetensors
 from jax_attn.models import EncoderDecoder
 from jax_attn.weights import from_torch, to_torch
-from train.config import Config, ConfigError, CorpusConfig, ModelConfig
+from train.config import Config, CorpusConfig
 from train.data.vocabulary import SPECIAL
 from train.data.words import WordVocabulary
+from train.model_config import RecurrentConfig
 from train.runs.run_folder import RunFolder
+from train.setting import ConfigError
 from train.training.model import build_model
 
 
@@ -62,17 +64,17 @@ def import_checkpoint(
     return folder
 
 
-def _settings(module: EncoderDecoder) -> ModelConfig:
+def _settings(module: EncoderDecoder) -> RecurrentConfig:
     """Return the settings of the model, as far as there are such settings."""
     encoder: Any = module.encoder
     decoder: Any = module.decoder
-    same = {field.name for field in fields(ModelConfig)} & {field.name for field in fields(decoder)}
+    same = {field.name for field in fields(RecurrentConfig)} & {field.name for field in fields(decoder)}
     settings = {name: getattr(decoder, name) for name in same - {"attention", "dtype"}}
     settings |= {"bidirectional": encoder.bidirectional, "stop_at_length": encoder.stop_at_length}
     attention = "additive" if getattr(decoder.attention, "use_tanh", True) else "sum"
     settings |= {"attention": attention, "decoder_bias": decoder.use_bias, "encoder_hiddens": encoder.num_hiddens}
     settings["tie_embeddings"] = "output" if decoder.tie_embeddings else "none"
-    return ModelConfig(**settings)
+    return RecurrentConfig(**settings)
 
 
 def _require_same(ours: EncoderDecoder, theirs: EncoderDecoder, weights: dict[str, np.ndarray]) -> None:

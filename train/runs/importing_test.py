@@ -8,9 +8,9 @@ import pytest
 from jax_attn import greedy_search
 from jax_attn.checkpoints import load, write_safetensors
 from jax_attn.checkpoints.d2l import GENERATIONS, Sizes, layout
-from train.config import ConfigError
 from train.runs.importing import import_checkpoint
 from train.runs.run_folder import RunFolder
+from train.setting import ConfigError
 from train.translating.translator import Translator
 
 SOURCE = ("!", ".", "<bos>", "<eos>", "<pad>", "<unk>", "go", "home", "now", "run", "you")  # as release 1.0 sorts them

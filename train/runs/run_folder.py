@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from train.config import Config, ConfigError, ModelConfig, wrong_numbers
+from train.config import Config
 from train.config_file import NO_SETTINGS, read_settings
 from train.data.dataset import Data, Vocabularies
 from train.data.vocabularies import FILES, load_vocabularies, save_vocabularies
 from train.data.vocabulary import Vocabulary
+from train.model_config import ModelConfig
 from train.runs.files import DamageError, check, read_json, sha256, write_json, write_whole
+from train.setting import ConfigError, wrong_numbers
 
 FORMAT = 1
 """The version of the folder's layout: a change that a reader has to know of raises it."""

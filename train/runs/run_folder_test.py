@@ -6,8 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
-from train.config import Config, ConfigError
+from train.config import Config
 from train.runs.run_folder import RunFolder
+from train.setting import ConfigError
 
 FILES = ("config.json", "model.safetensors", "source.json", "target.json", "test.jsonl", "summary.json")
 

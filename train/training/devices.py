@@ -15,7 +15,8 @@ from jax.experimental import multihost_utils
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from train.config import ConfigError, MeshShape
+from train.config import MeshShape
+from train.setting import ConfigError
 
 DATA, MODEL = "data", "model"
 """The mesh's axes: along `data` devices share each batch, along `model` they share the parameters."""
@@ -43,12 +44,12 @@ XLA_FLAGS = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true,xl
 kernels of a microsecond or two, and takes an eighth less time."""
 
 
-def start_jax(num_hiddens: int = LARGE, num_devices: int | None = None) -> None:
+def start_jax(width: int = LARGE, num_devices: int | None = None) -> None:
     """Configure JAX for a program, before its first computation: compiler, devices, and the compilation cache.
 
     `XLA_FLAGS` of the environment come last, so that they win.
 
-    For a small model each CPU core becomes a device. XLA runs the small kernels of a recurrent step one after the
+    For a small model each CPU core becomes a device. XLA runs the small kernels of a step one after the
     other, and few of them keep two cores busy. With a device for each core, every core runs all kernels on its rows of
     the batch. A GPU is not affected.
 
@@ -60,7 +61,7 @@ def start_jax(num_hiddens: int = LARGE, num_devices: int | None = None) -> None:
     given = os.environ.get("XLA_FLAGS", "")
     if XLA_FLAGS not in given:
         os.environ["XLA_FLAGS"] = f"{XLA_FLAGS} {given}".strip()
-    if num_devices is None and num_hiddens < LARGE:
+    if num_devices is None and width < LARGE:
         num_devices = usable_cores()
     if num_devices is not None:
         with suppress(RuntimeError):  # JAX has its devices already

@@ -11,7 +11,9 @@ import optax
 import pytest
 from jax.sharding import AbstractMesh
 
-from train.config import ConfigError, MeshShape, ModelConfig
+from train.config import MeshShape
+from train.model_config import RecurrentConfig
+from train.setting import ConfigError
 from train.training.devices import DATA, MODEL, make_mesh, own_rows, placement
 from train.training.model import build_model
 
@@ -20,10 +22,11 @@ import dataclasses, json, sys
 import jax
 jax.config.update("jax_num_cpu_devices", int(sys.argv[1]))
 from train.data import dataset
-from train.config import Config, CorpusConfig, DevicesConfig, ModelConfig
+from train.config import Config, CorpusConfig, DevicesConfig
+from train.model_config import RecurrentConfig
 from train.training.loop import JaxLearner
 
-model = ModelConfig("dot", embed_size=8, num_hiddens=8, dropout=0.2, bidirectional=False)
+model = RecurrentConfig(attention="dot", embed_size=8, num_hiddens=8, dropout=0.2, bidirectional=False)
 config = Config(epochs=3, corpus=CorpusConfig(train=150, valid=20, test=20), model=model)
 if len(sys.argv) > 2:
     config = dataclasses.replace(config, devices=DevicesConfig(mesh=sys.argv[2]))
@@ -52,13 +55,14 @@ STEP = """
 import re
 import jax, numpy as np, optax
 jax.config.update("jax_num_cpu_devices", 4)
-from train.config import MeshShape, ModelConfig
+from train.config import MeshShape
+from train.model_config import RecurrentConfig
 from train.data.batches import Examples
 from train.training.devices import make_mesh
 from train.training.model import build_model
 from train.training.step import make_init, make_train_steps
 
-settings = ModelConfig("additive", embed_size=8, num_hiddens=8, num_layers=1, dropout=0.2, bidirectional=False)
+settings = RecurrentConfig(attention="additive", embed_size=8, num_hiddens=8, dropout=0.2, bidirectional=False)
 model, optimizer = build_model(settings, 50, 60), optax.adam(1e-3)
 ids, lens = np.ones((3, 16, 7), np.int32), np.full((3, 16), 7, np.int32)
 batches = Examples(ids, lens, ids, lens)
@@ -201,7 +205,7 @@ def test_a_mesh_that_cannot_be_is_an_error(four_of_two, shape, message):
 
 @pytest.mark.parametrize("settings", [{}, {"attention": "multi_head", "query": "between", "tie_embeddings": "all"}])
 def test_every_matrix_and_its_moments_are_divided_among_the_devices_of_a_group(settings):
-    model = build_model(ModelConfig(**settings), 403, 403)  # an odd vocabulary
+    model = build_model(RecurrentConfig(**settings), 403, 403)  # an odd vocabulary
     token = np.zeros((1, 1), np.int32)
     params = jax.eval_shape(model.init, jax.random.key(0), token, token)
     state = {"params": params, "moments": optax.adam(1.0).init(jax.tree.map(lambda x: np.zeros(x.shape), params))}

@@ -15,7 +15,8 @@ import pytest
 
 TRAINING = """
 import json, sys
-from train.config import Config, CorpusConfig, DevicesConfig, ModelConfig, parse_mesh
+from train.config import Config, CorpusConfig, DevicesConfig, parse_mesh
+from train.model_config import RecurrentConfig
 
 meshes, dtype, steps, coordinator, process = json.loads(sys.argv[1])
 import jax
@@ -41,7 +42,8 @@ class Recorder:
     def restore(self, like): return None
     progress = save = lambda *_: None
 
-model = ModelConfig("dot", embed_size=8, num_hiddens=8, dropout=0.2, dropout_embedding=0.1, bidirectional=False)
+rates = {"dropout": 0.2, "dropout_embedding": 0.1}
+model = RecurrentConfig(attention="dot", embed_size=8, num_hiddens=8, bidirectional=False, **rates)
 config = Config(epochs=99, max_steps=steps, corpus=CorpusConfig(train=300, valid=20, test=20), model=model)
 data, results = dataset.load(config), []
 for mesh in meshes:

@@ -1,15 +1,15 @@
 """Begin a training with what another run has learnt."""
 
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 
-from train.config import Config, ConfigError, setting_name
+from train.config import Config
 from train.runs.run_folder import RunFolder
+from train.setting import ConfigError, setting_name
 
-MAY_DIFFER = {"dropout", "dropout_words", "dropout_embedding", "dropout_output", "variational", "dtype"}
-"""Settings of a model that its parameters do not depend on."""
+MAY_DIFFER = {"variational", "dtype", "alignment_layer", "alignment_head"}
+"""Settings of a model that its parameters do not depend on, beside the rates of dropout."""
 
 OF_VOCABULARIES = ("tokenizer", "vocab_size", "joint", "min_freq")
 """Settings of a corpus that its vocabularies depend on."""
@@ -25,14 +25,14 @@ def load_weights(run: Path, config: Config) -> dict[str, np.ndarray]:
     saved = RunFolder(run).load()
     theirs = saved.config
     fixed = {
-        "model": [field.name for field in fields(config.model) if field.name not in MAY_DIFFER],
+        "model": [name for name in vars(config.model) if not (name in MAY_DIFFER or name.startswith("dropout"))],
         "corpus": OF_VOCABULARIES,
     }
     differing = [
         f"--{setting_name(section, name)} {old}, not {new}"
         for section, names in fixed.items()
         for name in names
-        if (old := getattr(getattr(theirs, section), name)) != (new := getattr(getattr(config, section), name))
+        if (old := getattr(getattr(theirs, section), name, None)) != (new := getattr(getattr(config, section), name))
     ]
     if differing:
         raise ConfigError(f"a training with --init {run} must have its {'; '.join(differing)}")

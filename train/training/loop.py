@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jax_attn.weights import from_torch, to_torch
-from train.config import Config, ConfigError, num_widths
+from train.config import Config, num_widths
 from train.data.batches import (
     PADDING_ROW,
     Bucket,
@@ -30,6 +30,7 @@ from train.data.batches import (
 from train.data.dataset import Data
 from train.data.prefetch import prefetch
 from train.data.sentences import PairIds
+from train.setting import ConfigError
 from train.training import machine
 from train.training.devices import DATA, MODEL, copy, distribute, gather, make_mesh, own_rows, placement, shard_batches
 from train.training.interfaces import DivergenceError, Recorder, Report

@@ -7,15 +7,16 @@ import jax
 import numpy as np
 import pytest
 
-from train.config import Config, CorpusConfig, ModelConfig, TrainingConfig
+from train.config import Config, CorpusConfig, TrainingConfig
 from train.data import dataset
+from train.model_config import RecurrentConfig
 from train.training.interfaces import DivergenceError, Report
 from train.training.loop import STEPS_PER_CALL, JaxLearner, Position
 
 CONFIG = Config(
     epochs=3,
     corpus=CorpusConfig(train=200, valid=16, test=16),
-    model=ModelConfig("dot", embed_size=8, num_hiddens=8, dropout=0.2, bidirectional=False),
+    model=RecurrentConfig(attention="dot", embed_size=8, num_hiddens=8, dropout=0.2, bidirectional=False),
     training=TrainingConfig(
         batch_size=8,
         valid_every=20,

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from jax_attn.weights import to_torch
-from train.config import Config, ConfigError, ModelConfig, TrainingConfig, check
+from train.config import Config, TrainingConfig, check
 from train.data.batches import Examples
+from train.model_config import RecurrentConfig
+from train.setting import ConfigError
 from train.training.model import build_model
 from train.training.optimizer import make_optimizer
 from train.training.step import make_init, make_train_steps
@@ -19,7 +21,7 @@ DROPOUTS = {"dropout": 0.1, "dropout_words": 0.1, "dropout_embedding": 0.1, "dro
 @pytest.mark.parametrize("query", ["new", "between"])
 def test_a_model_with_everything_learns_in_bfloat16(query):
     sizes = {"num_hiddens": 16, "embed_size": 8, "bidirectional": False}
-    config = ModelConfig(**sizes, **DROPOUTS, query=query, tie_embeddings="all", variational=True, dtype="bfloat16")
+    config = RecurrentConfig(**sizes, **DROPOUTS, query=query, tie_embeddings="all", variational=True, dtype="bfloat16")
     model = build_model(config, 9, 9)
     optimizer = make_optimizer(TrainingConfig(learning_rate=0.03, schedule="constant"), 60)
     tokens, full = np.random.default_rng(0).integers(4, 9, (1, 4, 5)).astype(np.int32), np.full((1, 4), 5, np.int32)
@@ -31,7 +33,7 @@ def test_a_model_with_everything_learns_in_bfloat16(query):
 
 
 def test_the_encoder_may_have_a_size_of_its_own_behind_a_bridge():
-    config = ModelConfig(embed_size=4, num_hiddens=6, encoder_hiddens=5)
+    config = RecurrentConfig(embed_size=4, num_hiddens=6, encoder_hiddens=5)
     token = np.zeros((1, 1), np.int32)
     weights = to_torch(jax.jit(build_model(config, 9, 9).init)(jax.random.key(0), token, token))
     assert weights["encoder.rnn.weight_hh_l0_reverse"].shape == (15, 5)
@@ -43,4 +45,4 @@ def test_the_encoder_may_have_a_size_of_its_own_behind_a_bridge():
 @pytest.mark.parametrize("name", DROPOUTS)
 def test_a_rate_of_one_is_refused(name):
     with pytest.raises(ConfigError, match=rf"model.{name.replace('_', '-')} must be in \[0, 1\); got 1.0"):
-        check(Config(model=ModelConfig(**{name: 1.0})))
+        check(Config(model=RecurrentConfig(**{name: 1.0})))

@@ -10,7 +10,8 @@ import tyro
 from optax import GradientTransformation
 
 from jax_attn.optim import OPTIMIZERS, Optimizer, clip_by_global_norm
-from train.config import ConfigError, TrainingConfig, setting_name
+from train.config import TrainingConfig
+from train.setting import ConfigError, setting_name
 
 
 def make_optimizer(config: TrainingConfig, num_steps: int) -> GradientTransformation:

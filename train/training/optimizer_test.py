@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from jax_attn.optim import OPTIMIZERS
-from train.config import ConfigError, OptimizerName, TrainingConfig
+from train.config import OptimizerName, TrainingConfig
+from train.setting import ConfigError
 from train.training.optimizer import chosen_optimizer, make_optimizer, setting_names
 
 START = np.random.default_rng(0).normal(size=(3, 4))

@@ -18,7 +18,8 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from train.config import ConfigError, DevicesConfig
+from train.config import DevicesConfig
+from train.setting import ConfigError
 
 NOTICE_SECONDS = 5
 """A process that has waited this long for the others says so."""

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from jax_attn.checkpoints import read_safetensors
-from train.config import ConfigError
 from train.runs.checkpoint import Checkpoints
 from train.runs.run_folder import WEIGHTS, RunFolder
+from train.setting import ConfigError
 from train.training.console import Progress
 from train.training.interfaces import Report
 from train.training.processes import from_lead

@@ -8,10 +8,11 @@ import numpy as np
 import torch
 
 from torch_ref import recipe
-from train.config import Config, ConfigError, setting_name
+from train.config import Config
 from train.data.batches import PADDING_ROW, Examples, make_buckets, plan, take
 from train.data.dataset import Data
 from train.presets import BOOK
+from train.setting import ConfigError, setting_name
 from train.training.interfaces import Recorder, Report
 
 FREE = {
@@ -71,7 +72,8 @@ class TorchLearner:
 
 def _recipe(config: Config) -> recipe.Recipe:
     """Convert the configuration into a recipe; ConfigError for a setting that the recipe does not have."""
-    model, training = config.model, config.training
+    model: Any = config.model
+    training = config.training
     fixed: dict[str, tuple[Any, Any]] = {
         "max-steps": (config.max_steps, None),
         "corpus.valid": (config.corpus.valid, 0),
@@ -82,8 +84,8 @@ def _recipe(config: Config) -> recipe.Recipe:
     }
     for section, names in FREE.items():
         ours, book = getattr(config, section), getattr(BOOK, section)
-        for name in (field.name for field in fields(ours) if field.name not in names):
-            fixed[setting_name(section, name)] = getattr(ours, name), getattr(book, name)
+        for name in (field.name for field in fields(book) if field.name not in names):
+            fixed[setting_name(section, name)] = getattr(ours, name, None), getattr(book, name)
     wrong = [f"{name} must be {needed}; got {value}" for name, (value, needed) in fixed.items() if value != needed]
     if wrong:
         raise ConfigError("framework torch runs the book's recipe (the preset book): " + "; ".join(wrong))

@@ -2,12 +2,14 @@ import jax
 import numpy as np
 import optax
 
-from train.config import ModelConfig
 from train.data.batches import Examples
+from train.model_config import RecurrentConfig
 from train.training.model import build_model
 from train.training.step import make_init, make_train_steps
 
-MODEL = build_model(ModelConfig("dot", embed_size=4, num_hiddens=8, dropout=0.3, bidirectional=False), 20, 20)
+MODEL = build_model(
+    RecurrentConfig(attention="dot", embed_size=4, num_hiddens=8, dropout=0.3, bidirectional=False), 20, 20
+)
 
 
 RANDOM = np.random.default_rng(0)

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
-from train.config import ConfigError, ModelConfig, SearchConfig, wrong_search
+from train.config import SearchConfig, wrong_search
+from train.model_config import ModelConfig
+from train.setting import ConfigError
 from train.training import machine
 
 
@@ -34,6 +36,9 @@ def check_search(
             f"{option_name('min_len')} must be at most {max_target_len}, the longest target in the training, "
             f"unless {option_name('max_len')} is given; got {search.min_len}"
         )
+    longest = max(max_source_len + 1, search.max_len or max_target_len)
+    if model.longest is not None and longest > model.longest:
+        wrong.append(f"the model has learnt {model.longest} positions, and {longest} tokens may be needed")
     if not wrong:
         needed, available = search_bytes(search, model, vocab_size, max_source_len, max_target_len), machine.memory()
         if available is not None and needed > available:
@@ -53,6 +58,6 @@ def search_bytes(
     rows = search.batch_size * (search.num_samples if search.sample else search.beam_size)
     steps = search.max_len or max_target_len
     scores = vocab_size * (5 if search.sample else 3)  # logits, log p, noise and a sorted copy
-    states = 4 * model.num_layers * model.num_hiddens
+    states = model.state_size(steps)
     history = steps * (2 * (max_source_len + 1) + 6)  # kept once by step and once by sentence
     return 4 * rows * (scores + states + history)

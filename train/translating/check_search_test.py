@@ -1,6 +1,8 @@
 import pytest
 
-from train.config import ConfigError, ModelConfig, SearchConfig
+from train.config import SearchConfig
+from train.model_config import RecurrentConfig
+from train.setting import ConfigError
 from train.translating.check_search import check_search, search_bytes
 
 
@@ -15,12 +17,12 @@ from train.translating.check_search import check_search, search_bytes
     ],
 )
 def test_a_search_that_cannot_be_done_is_refused(search, message):
-    check_search(SearchConfig(min_len=20), ModelConfig(attention="none"), 100, 30, 20)
+    check_search(SearchConfig(min_len=20), RecurrentConfig(attention="none"), 100, 30, 20)
     with pytest.raises(ConfigError, match=message):
-        check_search(search, ModelConfig(attention="none"), 100, 30, 20)
+        check_search(search, RecurrentConfig(attention="none"), 100, 30, 20)
 
 
 def test_ten_thousand_samples_of_a_hundred_sentences_are_counted_in_gigabytes():
     search = SearchConfig(sample=True, num_samples=10_000)
-    assert 5e9 < search_bytes(search, ModelConfig(), 500, 13, 14) < 40e9
-    assert search_bytes(SearchConfig(beam_size=5), ModelConfig(), 8000, 60, 60) < 1e9
+    assert 5e9 < search_bytes(search, RecurrentConfig(), 500, 13, 14) < 40e9
+    assert search_bytes(SearchConfig(beam_size=5), RecurrentConfig(), 8000, 60, 60) < 1e9

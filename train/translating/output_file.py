@@ -9,8 +9,8 @@ from glob import escape
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from train.config import ConfigError
 from train.runs.files import DamageError, read_json, write_json
+from train.setting import ConfigError
 from train.translating.lines import Tally
 
 CHUNK = 2**20

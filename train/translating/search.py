@@ -42,14 +42,14 @@ Follow = Callable[[np.ndarray, np.ndarray, np.ndarray], Followed]
 
 
 def begin(
-    models: Sequence[EncoderDecoder], params: Sequence[Any], sources: jax.Array, source_lens: jax.Array
+    models: Sequence[EncoderDecoder], params: Sequence[Any], sources: jax.Array, source_lens: jax.Array, max_len: int
 ) -> tuple[Step, State, Memory]:
     """Encode the sources. Return what a search needs: the step, the state before the first token, and the memory."""
     steps: list[Any] = [partial(model.apply, p, method="step") for model, p in zip(models, params, strict=True)]
     memories, states = [], []
     for model, p in zip(models, params, strict=True):
         memories.append(model.apply(p, sources, source_lens, method="encode"))
-        states.append(model.apply(p, memories[-1], method="initial_state"))
+        states.append(model.apply(p, memories[-1], max_len, method="initial_state"))
     if len(models) == 1:
         return steps[0], states[0], memories[0]
     return ensemble(steps), tuple(states), tuple(memories)
@@ -67,14 +67,15 @@ def make_search(
     """
 
     def search(params: Sequence[Any], sources: jax.Array, source_lens: jax.Array, numbers: jax.Array) -> SearchResult:
-        step, state, memory = begin(models, params, sources, source_lens)
+        longest = config.max_len or max_len
+        step, state, memory = begin(models, params, sources, source_lens, longest)
         function = getattr(searches, config.function)
         settings = config.of(function)
         if function is searches.sample_search:
             settings["key"] = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(config.seed), numbers)
         if function is searches.beam_search:
             settings["source_lens"] = source_lens
-        settings |= {"bos": BOS, "eos": EOS, "max_len": config.max_len or max_len, "batch_size": sources.shape[0]}
+        settings |= {"bos": BOS, "eos": EOS, "max_len": longest, "batch_size": sources.shape[0]}
         result: SearchResult = function(step, state, memory, **settings)
         return result
 
@@ -94,7 +95,7 @@ def make_follow(models: tuple[EncoderDecoder, ...], k: int) -> Callable[..., Fol
 
     @jax.jit
     def follow(params: Sequence[Any], sources: jax.Array, source_lens: jax.Array, targets: jax.Array) -> Followed:
-        step, state, memory = begin(models, params, sources, source_lens)
+        step, state, memory = begin(models, params, sources, source_lens, targets.shape[1])
 
         def advance(carry: Any, target: jax.Array) -> Any:
             tokens, state = carry

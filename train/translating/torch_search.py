@@ -7,26 +7,23 @@ import numpy as np
 import torch
 
 from jax_attn.search import SearchResult
+from torch_ref import models
 from torch_ref import search as searches
-from torch_ref.models.rnn_decoder import Seq2SeqAttentionDecoder
-from torch_ref.models.rnn_encoder import Seq2SeqEncoder
-from torch_ref.models.seq2seq import EncoderDecoder
-from train.config import ConfigError, SearchConfig
+from train.config import SearchConfig
 from train.data.vocabulary import BOS, EOS
 from train.runs.run_folder import SavedRun
-from train.training.model import decoder_settings, encoder_settings, model_settings
+from train.setting import ConfigError
+from train.training.model import parts
 from train.translating.search import Followed
 
 
-def load_model(run: SavedRun) -> EncoderDecoder:
+def load_model(run: SavedRun) -> models.EncoderDecoder:
     """Return a run's model with its parameters.
 
     Raises:
         ConfigError: the parameters do not fit the model.
     """
-    encoder = Seq2SeqEncoder(len(run.source), **encoder_settings(run.model))
-    decoder = Seq2SeqAttentionDecoder(len(run.target), **decoder_settings(run.model))
-    model = EncoderDecoder(encoder, decoder, **model_settings(run.model))
+    model = parts(run.model).build(models, run.model, len(run.source), len(run.target))
     try:
         model.load_state_dict({name: torch.from_numpy(array) for name, array in run.weights.items()})
     except RuntimeError as error:

@@ -16,10 +16,11 @@ from jaxtyping import Float
 
 from jax_attn.models import EncoderDecoder
 from jax_attn.weights import from_torch
-from train.config import ConfigError, SearchConfig
+from train.config import SearchConfig
 from train.data.batches import pad
 from train.data.vocabulary import EOS, UNKNOWN, Vocabulary
 from train.runs.run_folder import RunFolder, SavedRun
+from train.setting import ConfigError
 from train.training.model import build_model
 from train.translating.check_search import check_search
 from train.translating.search import Follow, Search, make_follow, make_search

@@ -1,0 +1,214 @@
+"""The settings of a model: one record for each family, and what all of them answer."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from jax_attn.search_options import Range
+from train.setting import N, Size, setting_name
+
+Family = Literal["recurrent", "transformer"]
+
+# These are the names of the registries, which cannot be read without importing JAX. A wrong option should be answered
+# at once. A test holds them equal.
+AttentionName = Literal[
+    "additive", "dot", "scaled_dot", "bilinear", "scaled_bilinear", "cosine", "gaussian", "multi_head", "sum", "none"
+]
+
+
+class ModelConfig:
+    """The base class of the families' records."""
+
+    family: Family
+    tie_embeddings: str
+    dtype: str
+
+    @property
+    def attends(self) -> bool:
+        """Whether the model gives attention weights."""
+        return True
+
+    @property
+    def width(self) -> int:
+        """The number of features that the products of a step have: with few, a CPU's cores are better kept apart."""
+        raise NotImplementedError
+
+    @property
+    def longest(self) -> int | None:
+        """The most tokens that the model can read; None is any number."""
+        return None
+
+    def wrong(self) -> list[str]:
+        """List the settings that contradict each other."""
+        raise NotImplementedError
+
+    def state_size(self, max_len: int) -> int:
+        """Return how many numbers of state a hypothesis needs at a time."""
+        raise NotImplementedError
+
+
+def wrong_rates(model: Any, *names: str) -> list[str]:
+    """List the rates of dropout that are none."""
+    rates = {name: getattr(model, name) for name in names}
+    return [
+        f"{setting_name('model', name)} must be in [0, 1); got {rate}"
+        for name, rate in rates.items()
+        if not 0 <= rate < 1
+    ]
+
+
+@dataclass(frozen=True)
+class RecurrentConfig(ModelConfig):
+    """The recurrent encoder and decoder with attention."""
+
+    family: Family = "recurrent"
+    """recurrent: an attention RNN. transformer: the Transformer, whose settings are others: --model.family transformer
+    --help-all."""
+    attention: AttentionName = "additive"
+    """The scoring function. sum: additive without its tanh. none: each step reads the encoder's final state instead."""
+    cell: Literal["gru", "lstm"] = "gru"
+    """The recurrent cell of encoder and decoder."""
+    num_hiddens: Size = 96
+    """Hidden units of the decoder."""
+    encoder_hiddens: Annotated[int | None, Range(1, 65_536), N] = None
+    """Hidden units of each direction of the encoder. By default the directions share num_hiddens.
+    If they do not add up to num_hiddens, bridge must be set."""
+    embed_size: Size = 64
+    """Features of a word's embedding."""
+    dropout: float = 0.0
+    """Dropout between layers and on the attention weights."""
+    dropout_words: float = 0.0
+    """Dropout of whole tokens of source and target: their embeddings become zero."""
+    dropout_embedding: float = 0.0
+    """Dropout of the embeddings' entries."""
+    dropout_output: float = 0.0
+    """Dropout of the features that the output layer reads."""
+    variational: bool = False
+    """Use one dropout mask for all steps of a sentence. Those of words and attention weights change each step."""
+    num_layers: Annotated[int, Range(1, 64)] = 1
+    """Layers of the encoder, and of the decoder."""
+    num_heads: Size = 4
+    """Heads of the attention multi_head."""
+    bidirectional: bool = True
+    """Read each source sentence in both directions."""
+    query: Literal["previous", "new", "between"] = "new"
+    """The decoder's state that is the query. previous: before the step (Bahdanau, the book).
+    new: after it (Luong). between: a token takes two steps, and it is between them (the conditional GRU of Nematus)."""
+    input_feeding: bool = True
+    """Feed a step's context and state, projected together, to the next step; needs query new or between."""
+    bridge: bool = True
+    """Put a dense layer between the encoder's final state and the decoder's first."""
+    tie_embeddings: Literal["none", "output", "all"] = "none"
+    """output: use the target embedding as the output layer too. all: use it as the source embedding as well, which
+    needs one vocabulary for both languages."""
+    stop_at_length: bool = True
+    """Stop the encoder at the end of each sentence. The book runs it through the padding."""
+    decoder_bias: bool = True
+    """Give the decoder's cell biases."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """The type of number that the model computes in. Parameters and optimiser stay in float32."""
+
+    @property
+    def attends(self) -> bool:
+        return self.attention != "none"
+
+    @property
+    def width(self) -> int:
+        return self.num_hiddens
+
+    def wrong(self) -> list[str]:
+        wrong = wrong_rates(self, "dropout", "dropout_words", "dropout_embedding", "dropout_output")
+        in_all = (self.encoder_hiddens or 0) * (2 if self.bidirectional else 1)
+        if in_all not in (0, self.num_hiddens) and not self.bridge:
+            wrong.append(
+                f"model.encoder-hiddens must be model.num-hiddens in all directions together, or model.bridge be set; "
+                f"got {in_all} and {self.num_hiddens}"
+            )
+        if self.attention == "multi_head" and self.num_hiddens % max(self.num_heads, 1):
+            wrong.append(
+                f"model.num-hiddens must be a multiple of model.num-heads; got {self.num_hiddens} for "
+                f"{self.num_heads} heads"
+            )
+        return wrong
+
+    def state_size(self, max_len: int) -> int:
+        return 4 * self.num_layers * self.num_hiddens  # h and c, before and after a step
+
+
+@dataclass(frozen=True)
+class TransformerConfig(ModelConfig):
+    """The Transformer."""
+
+    family: Family = "transformer"
+    """recurrent: an attention RNN, whose settings are others: --model.family recurrent --help-all.
+    transformer: the Transformer."""
+    embed_size: Size = 64
+    """Features of an embedding and of every layer's result."""
+    num_hiddens: Size = 128
+    """Features within the feed-forward networks."""
+    num_layers: Annotated[int, Range(1, 64)] = 2
+    """Layers of the decoder, and of the encoder unless encoder_layers is given."""
+    encoder_layers: Annotated[int | None, Range(1, 64), N] = None
+    """Layers of the encoder; the default is num_layers."""
+    num_heads: Size = 4
+    """Heads of every attention; they must divide embed_size."""
+    dropout: float = 0.0
+    """Dropout of the embeddings and of each sublayer's result."""
+    dropout_attention: float = 0.0
+    """Dropout of the attention weights."""
+    dropout_hidden: float = 0.0
+    """Dropout of the features within the feed-forward networks."""
+    activation: Literal["relu", "gelu", "silu"] = "relu"
+    """The activation of the feed-forward networks."""
+    norm: Literal["post", "pre"] = "post"
+    """Normalise after each sublayer's sum (post, the paper), or before each sublayer (pre)."""
+    positions: Literal["interleaved", "halves", "learnt"] = "interleaved"
+    """Sines and cosines in turn (the book), sines in the first half (Marian), or learnt vectors."""
+    max_positions: Size = 512
+    """How many positions are learnt."""
+    scale_embedding: bool = True
+    """Multiply the embeddings by the root of embed_size."""
+    use_bias: bool = True
+    """Give the dense layers biases."""
+    tie_embeddings: Literal["none", "output", "all"] = "none"
+    """output: use the target embedding as the output layer too. all: use it as the source embedding as well, which
+    needs one vocabulary for both languages."""
+    output_bias: bool = True
+    """Give the output layer a bias."""
+    alignment_layer: int = -1
+    """The decoder's layer whose attention to the source is shown, counted from 0; -1 is the last."""
+    alignment_head: Annotated[int | None, N] = None
+    """The head that is shown; the default is the mean of all."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """The type of number that the model computes in. Parameters and optimiser stay in float32."""
+
+    @property
+    def width(self) -> int:
+        return self.embed_size
+
+    @property
+    def longest(self) -> int | None:
+        return self.max_positions if self.positions == "learnt" else None
+
+    def wrong(self) -> list[str]:
+        wrong = wrong_rates(self, "dropout", "dropout_attention", "dropout_hidden")
+        if self.embed_size % max(self.num_heads, 1):
+            wrong.append(
+                f"model.embed-size must be a multiple of model.num-heads; got {self.embed_size} for "
+                f"{self.num_heads} heads"
+            )
+        if not -self.num_layers <= self.alignment_layer < self.num_layers:
+            wrong.append(
+                f"model.alignment-layer must be one of {self.num_layers} layers, counted from 0; "
+                f"got {self.alignment_layer}"
+            )
+        if self.alignment_head is not None and not 0 <= self.alignment_head < self.num_heads:
+            wrong.append(
+                f"model.alignment-head must be one of {self.num_heads} heads, counted from 0; got {self.alignment_head}"
+            )
+        return wrong
+
+    def state_size(self, max_len: int) -> int:
+        return 2 * self.num_layers * self.embed_size * max_len
+
+
+FAMILIES: dict[str, type[ModelConfig]] = {"recurrent": RecurrentConfig, "transformer": TransformerConfig}
