@@ -1,24 +1,23 @@
 """Measure how fast jax_attn is: `python -m benchmarks`, with options such as `--quick --only w1 additive`.
 
 Ours is compared with torch_ref (the reference), with the fastest plain PyTorch (tuned, compiled, SDPA), and with what
-JAX offers (naive jnp, jax.nn, Flax). Each implementation runs in a process of its own. Their outputs are compared, then
-they are timed in turn. Only ratios of one run on an otherwise idle machine mean something.
+JAX offers (naive jnp, jax.nn). Each implementation runs in a process of its own. Their outputs are compared, then they
+are timed in turn. Only ratios of one run on an otherwise idle machine mean something.
 
-The exit status is 1 if a ratio fell (--check), two implementations disagree or one fails; 2 if an option is wrong.
+The exit status is 1 if two implementations disagree or one fails; 2 if an option is wrong.
 """
 
 import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import tyro
 from rich.console import Console
 
 from benchmarks.measure import measure_all
 from benchmarks.records import Workload
-from benchmarks.report import RATIOS, describe_changes, make_json, make_tables
+from benchmarks.report import RATIOS, make_json, make_tables
 from benchmarks.workloads import WORKLOADS
 
 CONSOLE = Console(highlight=False)
@@ -31,20 +30,19 @@ class Options:
     only: tuple[str, ...] = ()
     """Words from the names of workloads or ratios; default: everything."""
     quick: bool = False
-    """Take fewer rounds, and measure memory only if a ratio needs it."""
+    """Take fewer rounds."""
     json: Path | None = None
     """Write the results to this new file."""
-    check: Path | None = None
-    """Compare with the results in this file, which --json has written, and report which ratio fell by more than the
-    noise."""
 
 
 def main() -> int:
     """Measure, print the tables, and return the exit status."""
     options = tyro.cli(Options, prog="python -m benchmarks", description=__doc__)
     try:
-        chosen, earlier = select_workloads(options.only), read_earlier(options)
-    except (OSError, ValueError) as error:
+        chosen = select_workloads(options.only)
+        if options.json is not None and (options.json.exists() or not options.json.absolute().parent.is_dir()):
+            raise ValueError(f"--json {options.json}: the file exists already, or its folder does not exist")
+    except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     with CONSOLE.status("starting") as status:
@@ -53,13 +51,9 @@ def main() -> int:
         CONSOLE.print(table)
     for failure in run.failures:
         CONSOLE.print(f"FAILED: {failure}", markup=False, style="red")
-    results = make_json(run)
     if options.json is not None:
-        options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    changes = describe_changes(results, earlier) if earlier else {}
-    for line, fell in changes.items():
-        CONSOLE.print(line, markup=False, style="red" if fell else None)
-    return int(any(changes.values()) or bool(run.failures))
+        options.json.write_text(json.dumps(make_json(run), indent=2) + "\n", encoding="utf-8")
+    return int(bool(run.failures))
 
 
 def select_workloads(only: tuple[str, ...]) -> list[Workload]:
@@ -77,23 +71,6 @@ def select_workloads(only: tuple[str, ...]) -> list[Workload]:
         return not only or any(word in name for word in only for name in names)
 
     return list(filter(is_chosen, WORKLOADS.values()))
-
-
-def read_earlier(options: Options) -> dict[str, Any]:
-    """Read the results to compare with, {} without --check, and see before measuring that --json can be written.
-
-    Raises:
-        OSError: the file to compare with cannot be read.
-        ValueError: it holds no results; or the file to write exists already, or its folder does not exist.
-    """
-    if options.json is not None and (options.json.exists() or not options.json.absolute().parent.is_dir()):
-        raise ValueError(f"--json {options.json}: the file exists already, or its folder does not exist")
-    if options.check is None:
-        return {}
-    earlier: dict[str, Any] = json.loads(options.check.read_text(encoding="utf-8"))
-    if not {"ratios", "spreads", "machine"} <= earlier.keys():
-        raise ValueError(f"--check {options.check}: not a file that --json has written")
-    return earlier
 
 
 if __name__ == "__main__":

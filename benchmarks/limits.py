@@ -1,7 +1,8 @@
 """What a workload needs at least, and the programs that tell how fast JAX and PyTorch are at it.
 
 A workload needs products of matrices, tanh, exp, and bytes read and written. The time of each is measured in the same
-run, in both frameworks, at the shapes that occur in the workload, and the faster one counts. The limit is their sum.
+run, in both frameworks, at the shapes that occur in the workload, and the faster one counts; a product is measured
+with its right matrix in either layout. The limit is the sum.
 Nothing else is counted, so 100 % is out of reach for a whole model. Code that avoids tanh by arithmetic can exceed it.
 """
 
@@ -123,8 +124,8 @@ def repeats(operation: Operation) -> int:
     return math.ceil({"product": 1e9, "copy": 2**28}.get(operation.name, 2**23) / operation.amount)
 
 
-def jax_program(operation: Operation) -> Program:
-    """Repeat an operation in one program."""
+def jax_program(operation: Operation, is_transposed: bool = False) -> Program:
+    """Repeat an operation in one program; of a product, the form (Wᵀ xᵀ)ᵀ if `is_transposed`."""
     shape, steps = operation.shape, jnp.arange(repeats(operation)) * 1e-3
 
     def repeat(once: Callable[..., Any], first: Any, given: Any = None) -> Program:
@@ -133,21 +134,25 @@ def jax_program(operation: Operation) -> Program:
 
     def product(carry: tuple[Any, Any], _: Any, other: Any) -> tuple[Any, Any]:
         rows = carry[0].at[0, 0].add(carry[1][0, 0] * 1e-9)  # each product needs the one before
-        return rows, rows @ other
+        return rows, other @ rows.T if is_transposed else rows @ other
 
     if operation.name == "product":
-        return repeat(product, (jnp.full(shape[:2], 1 / shape[1]), jnp.zeros(shape[::2])), jnp.ones(shape[1:]))
+        order = slice(None, None, -1 if is_transposed else 1)
+        first = jnp.full(shape[:2], 1 / shape[1]), jnp.zeros(shape[::2][order])
+        return repeat(product, first, jnp.ones(shape[1:][order]))
     if operation.name == "copy":
         return repeat(lambda x, *_: x + 1, jnp.zeros(shape))
     function = getattr(jnp, operation.name)
     return repeat(lambda total, i, x: total + function(x + i).sum(), jnp.zeros(()), jnp.linspace(-2, 2, shape[0]))
 
 
-def torch_program(operation: Operation) -> Program:
-    """Repeat an operation, with its result in memory that exists already."""
+def torch_program(operation: Operation, is_transposed: bool = False) -> Program:
+    """Repeat an operation, with its result in memory that exists already; of a product, with W as Wᵀ in memory, which
+    is how PyTorch keeps its weights, if `is_transposed`."""
     shape = operation.shape
     if operation.name == "product":
-        once = partial(torch.mm, torch.ones(shape[:2]), torch.ones(shape[1:]), out=torch.ones(shape[::2]))
+        other = torch.ones(shape[:0:-1]).T if is_transposed else torch.ones(shape[1:])
+        once = partial(torch.mm, torch.ones(shape[:2]), other, out=torch.ones(shape[::2]))
     elif operation.name == "copy":
         once = partial(torch.ones(shape).copy_, torch.ones(shape))
     else:

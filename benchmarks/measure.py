@@ -9,11 +9,8 @@ distance between the quartiles.
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -36,8 +33,8 @@ class DisagreementError(AssertionError):
 
 def require_agreement(
     name: str, outputs: Outputs, expected: Outputs, bound: float = 1e-5, differing_ids: float = 0.0
-) -> float:
-    """Return the largest error of a tensor of floats, max|a − b| / max|b|.
+) -> None:
+    """Compare tensors of floats by max|a − b| / max|b|.
 
     The share `differing_ids` of the rows of ids (along the last axis) may differ. The floats of these examples, along
     the same first axis, are not compared then.
@@ -48,7 +45,6 @@ def require_agreement(
     if set(outputs) != set(expected):
         raise DisagreementError(f"{name}: the outputs are {sorted(outputs)}, expected {sorted(expected)}")
     same: Any = slice(None)
-    worst = 0.0
     for tensor, right in sorted(expected.items(), key=lambda item: item[1].dtype.kind == "f"):  # ids first
         found = outputs[tensor]
         if found.shape != right.shape:
@@ -64,27 +60,20 @@ def require_agreement(
         error = float(np.abs(found.astype(np.float64) - right).max(initial=0)) / scale
         if not error <= bound:
             raise DisagreementError(f"{name}: the error of {tensor} is {error:.2g}; the bound is {bound:g}")
-        worst = max(worst, error)
-    return worst
 
 
-def compare(workload: Workload, outputs: Mapping[str, Outputs]) -> dict[str, float]:
-    """Return the errors of the implementations that ran, against the first one that is not ours."""
+def compare(workload: Workload, outputs: Mapping[str, Outputs]) -> None:
+    """Compare the implementations that ran with the first one that is not ours."""
     ran = [each for each in workload.implementations if each.name in outputs and each.name != WITHOUT]
     expected = outputs[min(ran, key=lambda each: each.name == OURS).name]
-    errors = {}
     for each in ran:
         examples = {name: x[: each.num_examples] for name, x in expected.items()}
         name, bounds = f"{workload.name}: {each.name}", (workload.bound, workload.differing_ids)
-        errors[each.name] = require_agreement(name, outputs[each.name], examples, *bounds)
-    return errors
+        require_agreement(name, outputs[each.name], examples, *bounds)
 
 
 def take_turns(
-    runs: Mapping[str, Callable[[int], list[float]]],
-    rounds: int,
-    turn_seconds: float = TURN_SECONDS,
-    report: Callable[[int], None] = lambda done: None,
+    runs: Mapping[str, Callable[[int], list[float]]], rounds: int, turn_seconds: float = TURN_SECONDS
 ) -> dict[str, list[float]]:
     """Return the seconds of a call for each implementation and round; `runs[name](k)` times k calls."""
     names = list(runs)
@@ -96,42 +85,39 @@ def take_turns(
             if calls[name] > 1:
                 runs[name](1)  # fills the caches again
             seconds[name].append(statistics.median(runs[name](calls[name])))
-        report(done + 1)
     return seconds
 
 
-def measure(workload: Workload, device: str, compiler: str | None, report: Report) -> Entries:
-    """Measure the implementations of one workload, without compiled PyTorch if there is no C++ compiler.
+def measure(workload: Workload, rounds: int, has_compiler: bool, report: Report) -> Entries:
+    """Measure all implementations of a workload; without a C++ compiler, those that need none.
 
     Raises:
         WorkerError: an implementation failed.
         DisagreementError: the implementations do not compute the same.
     """
-    running = [each for each in workload.implementations if compiler or each.name != COMPILED]
-    first, outputs, runs, entries = {}, {}, {}, {}
+    running = [each for each in workload.implementations if has_compiler or each.name != COMPILED]
+    outputs, runs, peaks = {}, {}, {}
     with ExitStack() as stack:
         for each in running:
             report(f"{workload.name}: {each.name} starts")
             worker = stack.enter_context(Worker(f"{workload.name}: {each.name}", each.environment))
-            prepared = worker.ask(process.prepare, device, workloads.build, workload.name, each.name)
-            first[each.name], outputs[each.name] = prepared
+            outputs[each.name] = worker.ask(process.prepare, workloads.build, workload.name, each.name)
             runs[each.name] = partial(worker.ask, process.run)
-        errors, rounds = compare(workload, outputs), workload.rounds
-        progress = f"{workload.name}: round {{}} of {rounds}".format
-        seconds = take_turns(runs, rounds, report=lambda done: report(progress(done)))
-    for each in running:
-        name, peak = each.name, None
-        if workload.has_memory:
-            report(f"{workload.name}: memory of {name}")
-            with Worker(f"{workload.name}: {name}", {**each.environment, **RETURN_MEMORY}) as worker:
-                peak = worker.ask(process.measure_memory, device, workloads.build, workload.name, name)
-        compiling = max(0.0, first[name] - statistics.median(seconds[name]))
-        entries[name] = Entry(tuple(s / each.units for s in seconds[name]), compiling, peak, errors.get(name, 0.0))
-    return entries
+        compare(workload, outputs)
+        report(f"{workload.name}: {rounds} rounds")
+        seconds = take_turns(runs, rounds)
+    if any(ratio.memory for ratio in workload.ratios):
+        for each in running:
+            report(f"{workload.name}: memory of {each.name}")
+            with Worker(f"{workload.name}: {each.name}", {**each.environment, **RETURN_MEMORY}) as worker:
+                peaks[each.name] = worker.ask(process.measure_memory, workloads.build, workload.name, each.name)
+    return {
+        each.name: Entry(tuple(s / each.units for s in seconds[each.name]), peaks.get(each.name)) for each in running
+    }
 
 
-def measure_speeds(operations: Iterable[Operation], device: str, report: Report) -> Speeds:
-    """Measure the seconds of operations in JAX and in PyTorch."""
+def measure_speeds(operations: Iterable[Operation], report: Report) -> Speeds:
+    """Measure the seconds of operations in JAX and in PyTorch: of a product, in the faster of two layouts."""
     speeds: dict[Operation, dict[str, float]] = {}
     builds = {"JAX": limits.jax_program, "PyTorch": limits.torch_program}
     with ExitStack() as stack:
@@ -139,43 +125,28 @@ def measure_speeds(operations: Iterable[Operation], device: str, report: Report)
         runs = {name: partial(worker.ask, process.run) for name, worker in workers.items()}
         for operation in operations:
             report(f"speed of {operation}")
-            for name, worker in workers.items():
-                worker.ask(process.prepare, device, builds[name], operation)
-            taken = take_turns(runs, rounds=3, turn_seconds=0.1)
-            speeds[operation] = {
-                name: statistics.median(seconds) / limits.repeats(operation) for name, seconds in taken.items()
-            }
+            speeds[operation] = dict.fromkeys(builds, float("inf"))
+            for is_transposed in (False, True) if operation.name == "product" else (False,):
+                for name, worker in workers.items():
+                    worker.ask(process.prepare, builds[name], operation, is_transposed)
+                for name, seconds in take_turns(runs, rounds=3, turn_seconds=0.1).items():
+                    taken = statistics.median(seconds) / limits.repeats(operation)
+                    speeds[operation][name] = min(speeds[operation][name], taken)
     return speeds
 
 
 def measure_all(chosen: Sequence[Workload], quick: bool, report: Report) -> Run:
     """Measure these workloads, and the speeds of their limits. A failure is noted, and the others are measured."""
-    report("looking at the machine")
-    run, compiler = Run(find_device()), find_compiler()
+    run, names = Run(), (os.environ.get("CXX"), "g++", "clang++")
+    has_compiler = any(name and shutil.which(name) for name in names)  # which torch.compile needs
     for workload in chosen:
-        if quick:
-            has_memory = any(ratio.memory for ratio in workload.ratios)
-            workload = replace(workload, rounds=max(3, workload.rounds // 2), has_memory=has_memory)
+        rounds = max(3, workload.rounds // 2) if quick else workload.rounds
         try:
-            run.results[workload.name] = measure(workload, run.device, compiler, report)
+            run.results[workload.name] = measure(workload, rounds, has_compiler, report)
         except (WorkerError, DisagreementError) as error:
             run.failures.append(str(error))
-    needs = limits.add(*(workload.needs for workload in chosen if workload.name in run.results))
     try:
-        run.speeds = measure_speeds(needs, run.device, report) if needs else {}
+        run.speeds = measure_speeds(limits.add(*(w.needs for w in chosen if w.name in run.results)), report)
     except WorkerError as error:
         run.failures.append(str(error))
     return run
-
-
-def find_device() -> str:
-    """Return "cuda" if both JAX and PyTorch see a GPU, else "cpu"; asked in another process."""
-    question = "import jax, torch; print(jax.default_backend() == 'gpu' and torch.cuda.is_available())"
-    answer = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True)
-    return "cuda" if answer.stdout.strip() == "True" else "cpu"
-
-
-def find_compiler() -> str | None:
-    """Return the C++ compiler that torch.compile uses."""
-    names = (os.environ.get("CXX"), "g++", "clang++")
-    return next((path for name in names if name and (path := shutil.which(name))), None)

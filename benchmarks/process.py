@@ -5,7 +5,7 @@ A process blocks between two requests, so that none of its threads competes with
 Peak memory is measured in a fresh process whose allocator returns every array of 64 KiB or more to the kernel at once:
 a call cannot reuse what an earlier one has freed. After a first call, Linux's high-water mark of the process (`VmHWM`)
 is reset by writing "5" to /proc/self/clear_refs, and one more call runs. What the process held before is subtracted, so
-the result counts, but no parameters, inputs or compiled code. On a GPU, and elsewhere, nothing is measured.
+the result counts, but no parameters, inputs or compiled code. Elsewhere nothing is measured.
 """
 
 import gc
@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import torch
 
 from benchmarks.records import Outputs, Program
 
@@ -36,14 +35,14 @@ class WorkerError(RuntimeError):
 
 
 class Worker:
-    """A process that starts with these environment variables."""
+    """A process that starts with these environment variables. It computes on the CPU."""
 
     def __init__(self, name: str, environment: Mapping[str, str] | None = None) -> None:
         self.name = name
         self._log = tempfile.NamedTemporaryFile(prefix="speed-")  # noqa: SIM115 (closed at the exit)
         self._pool = ProcessPoolExecutor(1, get_context("spawn"), initializer=_write_to, initargs=(self._log.name,))
         before = dict(os.environ)
-        os.environ.update({"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **(environment or {})})
+        os.environ.update({"JAX_PLATFORMS": "cpu", **(environment or {})})
         try:
             self.ask(os.getpid)  # starts the process
         finally:
@@ -76,26 +75,13 @@ _programs: list[Program] = []
 """The program that was prepared last."""
 
 
-def prepare(device: str, build: Build, *arguments: Any) -> tuple[float, Outputs]:
-    """Build a program on "cpu" or "cuda", compute its outputs, and run it. Return the outputs' seconds, and those."""
-    _programs[:] = [build_on(device, build, *arguments)]
-    start = time.perf_counter()
-    outputs = dict(_programs[0].outputs())
-    seconds = time.perf_counter() - start
-    run(1)
-    return seconds, outputs
-
-
-def build_on(device: str, build: Build, *arguments: Any) -> Program:
-    """Build a program that computes in full float32, without JAX's cache of compiled programs."""
+def prepare(build: Build, *arguments: Any) -> Outputs:
+    """Build a program, without JAX's cache of compiled programs. Compute its outputs, and run it."""
     jax.config.update("jax_enable_compilation_cache", False)
-    if device == "cpu":
-        jax.config.update("jax_platforms", "cpu")
-    else:
-        jax.config.update("jax_default_matmul_precision", "float32")
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    with torch.device(device):
-        return build(*arguments)
+    _programs[:] = [build(*arguments)]
+    outputs = dict(_programs[0].outputs())
+    run(1)
+    return outputs
 
 
 def run(times: int) -> list[float]:
@@ -104,18 +90,14 @@ def run(times: int) -> list[float]:
     for _ in range(times):
         start = time.perf_counter()
         result = _programs[0].run()
-        if torch.cuda.is_initialized():
-            torch.cuda.synchronize()
         seconds.append(result if isinstance(result, float) else time.perf_counter() - start)
     return seconds
 
 
-def measure_memory(device: str, build: Build, *arguments: Any) -> int | None:
+def measure_memory(build: Build, *arguments: Any) -> int | None:
     """Return the bytes that one call needs at its peak; None if they cannot be measured."""
-    program = build_on(device, build, *arguments)
-    program.run()
-    on_host = device == "cpu" and sys.platform == "linux"
-    return max(_linux_peak(program.run) for _ in range(2)) if on_host else None
+    prepare(build, *arguments)
+    return max(_linux_peak(_programs[0].run) for _ in range(2)) if sys.platform == "linux" else None
 
 
 def _write_to(log: str) -> None:

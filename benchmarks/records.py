@@ -80,11 +80,8 @@ class Entry:
 
     seconds: tuple[float, ...]
     """The seconds of a unit, for each round."""
-    compile_seconds: float = 0.0
-    """How much longer the first call took than the others."""
     peak_bytes: int | None = None
-    error: float = 0.0
-    """The largest difference from the expected outputs, by tensor."""
+    """The most memory that a call holds, if a ratio asks for it."""
 
     @property
     def spread(self) -> Spread:
@@ -147,15 +144,12 @@ class Workload:
     differing_ids: float = 0.0
     """Share of rows of ids that may differ."""
     rounds: int = 5
-    has_memory: bool = True
-    """Whether its peak memory means something."""
 
 
 @dataclass
 class Run:
     """Everything that was measured in one run."""
 
-    device: str
     results: dict[str, Entries] = field(default_factory=dict)
     """Workload -> implementation -> measurements."""
     speeds: Speeds = field(default_factory=dict)

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from benchmarks.limits import add, jax_program, search_needs, torch_program, tra
 from benchmarks.measure import DisagreementError, require_agreement, take_turns
 from benchmarks.measure import measure as measure_workload
 from benchmarks.process import Worker, WorkerError
-from benchmarks.records import Entry, Operation, Ratio, Spread
-from benchmarks.report import RATIOS, describe_changes
+from benchmarks.records import Entry, Operation, Spread
+from benchmarks.report import RATIOS
 from benchmarks.workloads import WORKLOADS, torch_model
 
 KEYS = {
@@ -47,7 +48,7 @@ class FakeMachine:
         for name in (implementation.name for implementation in workload.implementations):
             seconds = len(name) * self.factors.get((workload.name, name), 1.0)
             if (workload.name, name) != ("masked_softmax", "compiled"):
-                entries[name] = Entry((seconds, 2 * seconds, seconds), 0.1, len(name) << 20)
+                entries[name] = Entry((seconds, 2 * seconds, seconds), len(name) << 20)
         return entries
 
     def measure_speeds(self, operations, *rest):
@@ -59,7 +60,6 @@ def machine(monkeypatch):
     fake = FakeMachine()
     monkeypatch.setattr(measure, "measure", fake.measure)
     monkeypatch.setattr(measure, "measure_speeds", fake.measure_speeds)
-    monkeypatch.setattr(measure, "find_device", lambda: "cpu")
     return fake
 
 
@@ -80,18 +80,20 @@ def test_the_json_and_the_report_have_everything(monkeypatch, tmp_path, capsys):
     assert run(monkeypatch, "--json", tmp_path / "all.json") == 0
     written = json.loads((tmp_path / "all.json").read_text())
     assert set(written["ratios"]) == KEYS
-    assert written["ratios"]["w1_train_vs_reference"] == 9 / 4  # in each round: the second is twice as slow
-    assert written["spreads"]["w1_train_vs_reference"] == 0
-    assert written["ratios"]["w1_train_vs_tuned"] == 5 / 4  # "compiled" is slower
-    assert written["ratios"]["additive_forward_memory"] == 9 / 4
-    assert (written["met"]["w1_start_seconds"], written["met"]["w2_start_seconds"]) == (True, False)
+    # in each round: the second is twice as slow
+    assert written["ratios"]["w1_train_vs_reference"] == {"median": 9 / 4, "spread": 0, "goal": 5}
+    assert written["ratios"]["w1_train_vs_tuned"]["median"] == 5 / 4  # "compiled" is slower
+    assert written["ratios"]["additive_forward_memory"]["median"] == 9 / 4
     assert set(written["workloads"]) == set(WORKLOADS)
     assert written["seconds of operations"]["product 64x512x2048"] == {"JAX": 1, "PyTorch": 2}
-    softmax = written["workloads"]["masked_softmax"]["implementations"]
+    softmax = written["workloads"]["masked_softmax"]
     least = sum(WORKLOADS["masked_softmax"].needs.values())  # JAX needs a second for each
     assert softmax["ours"]["share_of_limit"] == pytest.approx(least / 4)
-    assert written["workloads"]["w1_train"]["implementations"]["without attention"]["share_of_limit"] is None
+    assert written["workloads"]["w1_train"]["without attention"]["share_of_limit"] is None
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    verdicts = {line.split()[0]: line.split()[-1] for line in lines if line.endswith(("met", "missed"))}
+    assert set(verdicts) == KEYS
+    assert (verdicts["w1_start_seconds"], verdicts["w2_start_seconds"]) == ("met", "missed")
     for name in WORKLOADS:
         assert any(line.startswith(f"{name} (") for line in lines), name
     assert "left out of masked_softmax: compiled (no C++ compiler)" in lines
@@ -118,24 +120,9 @@ def test_wrong_options_say_what_is_wrong(monkeypatch, tmp_path, capsys):
     for words, message in (
         (("--only", "masked_softmax", "w7"), "no workload and no ratio contains w7. The workloads are w1_train"),
         (("--json", other), "the file exists already"),
-        (("--check", tmp_path / "none.json"), "No such file"),
-        (("--check", other), "not a file that --json has written"),
     ):
         assert run(monkeypatch, *words) == 2
         assert message in capsys.readouterr().err
-
-
-def test_a_regression_fails_the_check(monkeypatch, machine, tmp_path, capsys):
-    file = tmp_path / "earlier.json"
-    assert run(monkeypatch, "--only", "softmax", "--json", file) == 0
-    assert run(monkeypatch, "--only", "softmax", "--check", file) == 0
-    machine.factors["masked_softmax", "ours"] = 2.0
-    capsys.readouterr()
-    assert run(monkeypatch, "--only", "softmax", "additive_forward", "--check", file) == 1
-    lines = capsys.readouterr().out.splitlines()
-    (fell,) = (line for line in lines if "FELL" in line)
-    assert fell.startswith("masked_softmax: 2.25 earlier, 1.12 now (-50%, noise 10%)")
-    assert "warning: additive_forward was not measured earlier" in lines
 
 
 @pytest.mark.parametrize("error", [DisagreementError("ours: the error of output is 1"), WorkerError("w: ours failed")])
@@ -155,37 +142,7 @@ def test_speeds_that_cannot_be_measured_fail_the_run_and_the_ratios_are_printed(
     assert run(monkeypatch, "--only", "softmax") == 1
     printed = capsys.readouterr().out
     assert "FAILED: speed of JAX failed" in printed
-    assert "2.25×" in printed
-
-
-@pytest.mark.parametrize(
-    ("high", "low", "fallen"),
-    [
-        ((10.0, 0.0), (1.2, 0.0), []),
-        ((8.5, 0.0), (1.2, 0.0), ["high"]),
-        ((20.0, 0.0), (1.4, 0.0), ["low"]),  # more overhead is worse
-        ((10.0, 0.0), (0.6, 0.0), []),
-        ((8.5, 2.0), None, []),  # within the noise
-        ((7.5, 2.0), None, ["high"]),
-        ((float("nan"), 0.0), None, ["high"]),
-    ],
-)
-def test_a_ratio_falls_by_more_than_the_noise(monkeypatch, high, low, fallen):
-    monkeypatch.setitem(RATIOS, "high", Ratio("high", ("reference",), 1))
-    monkeypatch.setitem(RATIOS, "low", Ratio("low", ("ours",), 1, below="without attention"))
-
-    def results(cores, **ratios):
-        values, spreads = ({name: part[i] for name, part in ratios.items() if part} for i in (0, 1))
-        return {
-            "ratios": values,
-            "spreads": spreads,
-            "machine": {"cpu": "a", "cores": cores, "device": "cpu", "gpu": None},
-        }
-
-    earlier, now = results(2, high=(10.0, 0.1), low=(1.2, 0.01)), results(64, high=high, low=low)
-    warning, *lines = describe_changes(now, earlier).items()
-    assert [line.partition(":")[0] for line, fell in lines if fell] == fallen
-    assert "a, 2 cores, no GPU; this is a, 64 cores" in warning[0]
+    assert "1.25×" in printed
 
 
 def test_implementations_take_turns_and_the_first_of_many_short_calls_does_not_count():
@@ -226,14 +183,16 @@ def test_a_difference_is_an_error(found, words):
     with pytest.raises(DisagreementError, match=words):
         require_agreement("w", found, EXPECTED)
     near = {"output": EXPECTED["output"] + np.float32(4e-6)}
-    assert require_agreement("w", near, EXPECTED) == pytest.approx(1e-6, rel=0.1)
+    require_agreement("w", near, EXPECTED)
+    with pytest.raises(DisagreementError, match="the error of output is 1e-06"):
+        require_agreement("w", near, EXPECTED, bound=9e-7)
 
 
 def test_where_ids_may_differ_their_scores_may_too():
     expected = {"scores": np.ones(40, np.float32), "ids": np.zeros((40, 3), np.int64)}
     found = {name: x.copy() for name, x in expected.items()}
     found["ids"][7, 1], found["scores"][7] = 5, 9.0
-    assert require_agreement("w", found, expected, differing_ids=0.03) == 0
+    require_agreement("w", found, expected, differing_ids=0.03)
     with pytest.raises(DisagreementError, match="differs in 1 of 40 rows"):
         require_agreement("w", found, expected)
     found["scores"][8] = 1.1
@@ -311,21 +270,27 @@ def test_the_faster_framework_counts_in_each_operation_alone():
 
 
 @pytest.mark.parametrize(
-    "operation",
-    [Operation("product", (3, 4, 5)), Operation("tanh", (8,)), Operation("exp", (8,)), Operation("copy", (8,))],
-    ids=lambda operation: operation.name,
+    ("operation", "is_transposed"),
+    [
+        (Operation("product", (3, 4, 5)), False),
+        (Operation("product", (3, 4, 5)), True),
+        (Operation("tanh", (8,)), False),
+        (Operation("exp", (8,)), False),
+        (Operation("copy", (8,)), False),
+    ],
+    ids=str,
 )
-def test_the_programs_of_operations_repeat_them(monkeypatch, operation):
+def test_the_programs_of_operations_repeat_them(monkeypatch, operation, is_transposed):
     monkeypatch.setattr(limits, "repeats", lambda operation: 3)
-    found = jax_program(operation).run()
+    found = jax_program(operation, is_transposed).run()
     if operation.name == "product":
-        assert found[1] == pytest.approx(np.ones((3, 5)), abs=1e-6)
+        assert found[1] == pytest.approx(np.ones((5, 3) if is_transposed else (3, 5)), abs=1e-6)
     elif operation.name == "copy":
         assert (np.asarray(found) == 3).all()
     else:
         x, function = np.linspace(-2, 2, 8), getattr(np, operation.name)
         assert float(found) == pytest.approx(sum(function(x + i * 1e-3).sum() for i in range(3)), rel=1e-5, abs=1e-5)
-    torch_program(operation).run()
+    torch_program(operation, is_transposed).run()
 
 
 MB = 2**20
@@ -359,17 +324,17 @@ def test_the_peak_is_that_of_the_call():
 
 @pytest.mark.slow
 def test_a_workload_is_measured_in_processes_of_its_own():
-    reports = []
-    entries = measure_workload(WORKLOADS["masked_softmax"], "cpu", None, reports.append)
+    workload = WORKLOADS["masked_softmax"]
+    workload = replace(workload, ratios=(replace(workload.ratios[0], memory=True),))
+    entries = measure_workload(workload, 3, False, lambda doing: None)
     assert set(entries) == {"ours", "reference", "tuned", "naive jnp"}
-    assert all(len(entry.seconds) == 11 for entry in entries.values())
-    assert "masked_softmax: round 11 of 11" in reports
+    assert all(len(entry.seconds) == 3 for entry in entries.values())
     assert all(entry.peak_bytes > 7 << 20 for entry in entries.values())
 
 
 @pytest.mark.slow
 def test_the_speed_of_an_operation_is_measured_in_both_frameworks():
     product = Operation("product", (256, 256, 256))
-    ((operation, seconds),) = MEASURE_SPEEDS([product], "cpu", lambda doing: None).items()
+    ((operation, seconds),) = MEASURE_SPEEDS([product], lambda doing: None).items()
     assert operation == product
     assert {name: s > 1e-6 for name, s in seconds.items()} == {"JAX": True, "PyTorch": True}

@@ -61,7 +61,7 @@ class Tuned:
             packed = pack_padded_sequence(embedded, source_lens.cpu(), batch_first=True, enforce_sorted=False)
             packed, final = library.forward(rnn, packed)
             outputs, _ = pad_packed_sequence(packed, batch_first=True, total_length=time)
-            padding = (torch.arange(time, device=sources.device) >= source_lens[:, None])[:, None]
+            padding = (torch.arange(time) >= source_lens[:, None])[:, None]
         parts = final if isinstance(final, tuple) else (final,)
         directions = 2 if rnn.bidirectional else 1
         parts = tuple(part.unflatten(0, (-1, directions)).transpose(1, 2).flatten(2) for part in parts)
@@ -136,11 +136,11 @@ class Tuned:
         """
         memory, state = self.start(sources, source_lens)
         weights, batch = self.layer_weights(), len(sources)
-        first = torch.arange(batch, device=sources.device)[:, None] * beam_size  # the row of the first hypothesis
+        first = torch.arange(batch)[:, None] * beam_size  # the row of the first hypothesis
         state = _reorder(state, (first // beam_size).repeat(1, beam_size).flatten())
         tokens = sources.new_full((batch * beam_size,), bos)
         ids = sources.new_empty(batch, beam_size, steps)
-        sums = torch.full((batch, beam_size), -torch.inf, device=sources.device)
+        sums = torch.full((batch, beam_size), -torch.inf)
         sums[:, 0] = 0  # all hypotheses are equal before the first step: only one may continue
         for t in range(steps):
             output, state = self.step(self.project(tokens), memory, state, weights)

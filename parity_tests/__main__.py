@@ -3,8 +3,7 @@
     python -m parity_tests                          every case, in float64 and float32
     python -m parity_tests --case LSTM --dtype float64
     python -m parity_tests --faults                 also plant every fault, and check that each is noticed
-    python -m parity_tests --html parity.html       the same as a page
-    python -m parity_tests --json parity.json       the same rows for a program
+    python -m parity_tests --json parity.json       the same as rows for a program
 
 The exit status is 1 if anything disagrees or a planted fault goes unnoticed, and 2 if nothing could be compared.
 """
@@ -22,9 +21,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from parity_tests.this_library.cases import CASES
-from parity_tests.this_library.faults import FAULTS, Fault
-from parity_tests.this_library.report.page import as_page
-from parity_tests.this_library.report.tables import (
+from parity_tests.this_library.faults import FAULTS, Fault, plant_table
+from parity_tests.this_library.report import (
     FaultRow,
     Results,
     as_fault_table,
@@ -55,8 +53,6 @@ class Options:
     """Also plant the faults of the compared cases."""
     json: Path | None = None
     """A file to write the rows to; it must not exist."""
-    html: Path | None = None
-    """A file to write the page to; it must not exist."""
 
 
 def main() -> int:
@@ -66,15 +62,12 @@ def main() -> int:
     names = [name for name in all_names if not options.case or any(part in name for part in options.case)]
     if not names:
         return complain(f"no case has a name like {options.case}; there are: {', '.join(all_names)}")
-    for path in (options.json, options.html):
-        if path is not None and (path.exists() or not path.absolute().parent.is_dir()):
-            return complain(f"{path} exists already, or its folder does not")
+    if (path := options.json) is not None and (path.exists() or not path.absolute().parent.is_dir()):
+        return complain(f"{path} exists already, or its folder does not")
     results = run_all(list_tasks(options, names))
     print_report(results)
-    if options.json is not None:
-        options.json.write_text(json.dumps(as_json(results), indent=2) + "\n", encoding="utf-8")
-    if options.html is not None:
-        options.html.write_text(as_page(results), encoding="utf-8")
+    if path is not None:
+        path.write_text(json.dumps(as_json(results), indent=2) + "\n", encoding="utf-8")
     return int(results.failed > 0 or not all(fault.caught for fault in results.faults))
 
 
@@ -84,9 +77,6 @@ Task = tuple[str, Callable[[Results], None]]
 
 def list_tasks(options: Options, names: list[str]) -> list[Task]:
     """List what is to be compared."""
-    if options.faults and not any(fault.case in names for fault in FAULTS):
-        print(f"no fault is planted in {', '.join(names)}; there are faults in:")
-        print(", ".join(sorted({fault.case for fault in FAULTS})))
     tasks: list[Task] = [
         (f"{case.name}, {dtype}", partial(compare, case, dtype))
         for case in CASES
@@ -97,6 +87,7 @@ def list_tasks(options: Options, names: list[str]) -> list[Task]:
         tasks += [(f"training: {training.name}", partial(train, training)) for training in TRAININGS]
     if options.faults:
         tasks += [(f"fault: {fault.name}", partial(plant, fault)) for fault in FAULTS if fault.case in names]
+        tasks += [(f"faults in PyTorch: {case.name}", partial(plant_all, case)) for case in CASES if case.name in names]
     return tasks
 
 
@@ -114,7 +105,14 @@ def train(training: Training, results: Results) -> None:
 
 def plant(fault: Fault, results: Results) -> None:
     """Plant a fault, and see whether it is noticed."""
-    results.faults.append(FaultRow(fault.name, fault.side, fault.case, fault.is_caught()))
+    results.faults.append(FaultRow(fault.name, "JAX", fault.case, fault.is_caught()))
+
+
+def plant_all(case: Case, results: Results) -> None:
+    """Plant the mistakes of the harness's table in the case's PyTorch side."""
+    for mistake, caught in plant_table(case):
+        results.faults.append(FaultRow(mistake.words, "PyTorch", case.name, caught))
+    forget_programs()
 
 
 def run_all(tasks: list[Task]) -> Results:

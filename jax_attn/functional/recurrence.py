@@ -124,6 +124,7 @@ def unroll(
     valid_lens: Int[Array, "*batch"] | None = None,
     *,
     reverse: bool = False,
+    project: Callable[[Array], Array] = lambda inputs: inputs,
 ) -> tuple[Carry, Any]:
     """Run a step over time, each sequence up to its own length.
 
@@ -137,6 +138,8 @@ def unroll(
         inputs: `[*batch, T, D]`.
         valid_lens: `[*batch]`, or None to run through all T.
         reverse: run from the last position to the first; each output stays at its position.
+        project: applied to the inputs of all times at once, `[T, *batch, D]` to `[T, *batch, D']`, before the loop. The
+            step then takes `[*batch, D']`.
 
     Returns:
         The final carry and the outputs `[*batch, T, H]`.
@@ -158,7 +161,8 @@ def unroll(
         carry = jax.tree.map(lambda new, old: jnp.where(_align(valid, new), new, old), new_carry, carry)
         return carry, jnp.where(_align(valid, output), output, 0)
 
-    carry, outputs = scan(advance, carry, (jnp.moveaxis(inputs, -2, 0), valid), reverse=reverse)
+    projected = project(jnp.moveaxis(inputs, -2, 0))  # time first, since the projection makes more features
+    carry, outputs = scan(advance, carry, (projected, valid), reverse=reverse)
     return carry, jnp.moveaxis(outputs, 0, inputs.ndim - 2)
 
 

@@ -54,6 +54,20 @@ def test_a_step_without_a_bias_is_one_with_zeros(step, carry, gates):
     jax.tree.map(np.testing.assert_array_equal, *results)
 
 
+def test_inputs_are_projected_before_the_loop_once_padding_is_zero():
+    inputs = jnp.array([[1.0, 2.0], [3.0, np.nan]])[..., None]
+    seen = []
+
+    def project(x):
+        seen.append(x.shape)
+        return 2 * x + 1
+
+    carry, outputs = unroll(running_sum, jnp.zeros((2, 1)), inputs, jnp.array([2, 1]), project=project)
+    assert seen == [(2, 2, 1)]  # time first
+    np.testing.assert_array_equal(outputs[..., 0], [[3, 8], [7, 0]])
+    np.testing.assert_array_equal(carry[:, 0], [8, 7])
+
+
 def running_sum(carry, x):
     return carry + x, carry + x
 

@@ -1,5 +1,6 @@
 """LSTM and GRU of several layers and one or two directions, with PyTorch's parameters."""
 
+import math
 from dataclasses import field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -15,7 +16,6 @@ from jaxtyping import Bool, Float, Int
 from jax_attn.functional.checks import require_bool, require_float, require_rank, require_rate, require_shape
 from jax_attn.functional.dropout import drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
-from jax_attn.functional.masks import sequence_mask
 from jax_attn.functional.recurrence import gru_step, lstm_cell, lstm_step, unroll
 
 RecurrentState = Any
@@ -32,7 +32,9 @@ class CellWeights(NamedTuple):
 
     def project(self, inputs: Float[Array, "*batch feature"]) -> Float[Array, "*batch gates"]:
         """Return x W_ih + b_ih, the part of the gates that does not depend on the recurrence."""
-        projected = inputs @ self.kernel_ih
+        # One axis of rows: with two, XLA would copy the transposed gradient of the gates for that of W_ih.
+        rows = inputs.reshape(math.prod(inputs.shape[:-1]), inputs.shape[-1])
+        projected = (rows @ self.kernel_ih).reshape(*inputs.shape[:-1], self.kernel_ih.shape[-1])
         return projected if self.bias_ih is None else projected + self.bias_ih
 
 
@@ -154,8 +156,6 @@ class Recurrent(nn.Module, kw_only=True):
         dtype = jnp.result_type(inputs, weights[0][0].kernel_ih)
         carries = self._initial_carries(initial_state, inputs.shape[:-2], dtype)
         x, final = inputs, []
-        if valid_lens is not None:
-            x = sequence_mask(x, valid_lens)  # before the projection: padding must not reach its gradient
         for layer, cells in enumerate(weights):
             if layer > 0:
                 x = self._drop_between(x, layer, deterministic, keep_masks)
@@ -164,9 +164,10 @@ class Recurrent(nn.Module, kw_only=True):
                 carry, output = unroll(
                     partial(self.advance, cell),
                     carries[layer * self.num_directions + direction],
-                    cell.project(x),
+                    x,
                     valid_lens,
                     reverse=direction == 1,
+                    project=cell.project,
                 )
                 final.append(carry)
                 outputs.append(output)

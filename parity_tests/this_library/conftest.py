@@ -9,7 +9,7 @@ from hypothesis import settings
 from parity_tests.your_port.measure.jax_side import forget_programs
 
 settings.register_profile("quick", max_examples=8, derandomize=True, deadline=None, database=None)
-settings.register_profile("many", max_examples=550, deadline=None, database=None, print_blob=True)
+settings.register_profile("many", max_examples=580, deadline=None, database=None, print_blob=True)
 settings.load_profile("quick")
 
 

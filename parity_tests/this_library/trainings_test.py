@@ -10,8 +10,7 @@ import pytest
 
 from jax_attn import optim
 from parity_tests.this_library.faults import TRAINING_FAULTS, Fault
-from parity_tests.this_library.report.drift_plot import draw_drift
-from parity_tests.this_library.report.tables import summarize_training
+from parity_tests.this_library.report import summarize_training
 from parity_tests.this_library.trainings import (
     BOOK,
     COMPARISONS,
@@ -62,7 +61,7 @@ def test_both_frameworks_train_alike(which):
         assert comparison.worst.error == max(errors.max() for errors in comparison.errors.values()) > 0
     for quantity in ("parameters", "worst parameter"):
         assert all((errors > 0).mean() > 0.9 for errors in apart.curves[quantity].values())
-    assert draw_drift([summarize_training(apart)]).axes
+    assert summarize_training(apart).error < summarize_training(apart).bound
 
 
 @pytest.mark.slow

@@ -4,64 +4,41 @@ The wrong program stands in JAX's place: a function of PyTorch's weights that ca
 the table is examined without a port that somebody wrote for it, and so are the rows that look alike.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 
 from parity_tests.your_port.cause.mistakes import mistakes
-from parity_tests.your_port.cause.planting import Hypothesis, Mistake, NotHereError, Planted, planted
-from parity_tests.your_port.compare import compare
+from parity_tests.your_port.cause.planting import Hypothesis, NotHereError, Planted, planted
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.tree import flatten, plain
-from parity_tests.your_port.report import Report
-from parity_tests.zoo.port import Port
+from parity_tests.zoo.port import Bug, Port, Result
 
 SIZES = (2, 4, 8)
 """Of axes, for the rows about scales."""
 
 
-class Found(NamedTuple):
-    """What the comparison says of a mistake of the table."""
-
-    mistake: Mistake
-    port: Port
-    report: Report
-
-    @property
-    def is_named(self) -> bool:
-        """Whether the report names the mistake, alone or as one of several that explain the same."""
-        causes = () if self.report.divergence is None else self.report.divergence.causes
-        words = self.mistake.words.partition("{")[0]
-        return any(words in cause.words for cause in causes)
-
-    def __str__(self) -> str:
-        causes = () if self.report.divergence is None else self.report.divergence.causes
-        said = "; ".join(cause.words for cause in causes[:3]) or "no cause"
-        return f"{'named' if self.is_named else 'NOT named'}: {self.mistake.words}, in {self.port.name} [{said}]"
-
-
-def plant_all(ports: Sequence[Port], every: int = 1) -> Iterator[Found]:
+def plant_all(ports: Sequence[Port], every: int = 1) -> Iterator[Result]:
     """Plant each mistake of functions, or one in `every`, in the first port in which it changes anything."""
     called = {port.name: {site[1] for site in _sites(port)} for port in ports}
     for mistake in [mistake for kind in mistakes(SIZES) for mistake in kind][::every]:
+        bug = Bug(mistake.words, None, re.escape(mistake.words.partition("{")[0]), "#")
         for port in (port for port in ports if called[port.name] & mistake.wrong.keys()):
-            report = _report(port, mistake)
-            if report is not None and not report.agrees:
-                yield Found(mistake, port, report)
+            try:
+                wrong = in_place_of_jax(port, planted(mistake))
+            except (NotHereError, RuntimeError, ValueError, IndexError, TypeError):  # PyTorch does not run with it
+                continue
+            options = {name: option for name, option in port.options.items() if name == "torch_call"}
+            result = Result(replace(port, jax={bug.name: wrong}.__getitem__, options=options), bug).run()
+            if result.caught or result.error:
+                yield result
                 break
-
-
-def _report(port: Port, mistake: Mistake) -> Report | None:
-    """Compare the right program with the wrong one; None if the mistake cannot be made there."""
-    try:
-        wrong = in_place_of_jax(port, planted(mistake))
-    except (NotHereError, RuntimeError, ValueError, IndexError, TypeError):  # PyTorch does not run with it
-        return None
-    options = {"torch_call": port.options["torch_call"]} if "torch_call" in port.options else {}
-    return compare(port.torch(), wrong, port.inputs, dtypes=("float64",), **options)
 
 
 def _sites(port: Port) -> Any:
@@ -84,56 +61,46 @@ def _tensor(x: Any) -> torch.Tensor:
 
 def in_place_of_jax(port: Port, hypothesis: Hypothesis) -> Callable[..., Any]:
     """Make a JAX function (weights by PyTorch's names, *inputs) that runs PyTorch with a mistake on the host."""
-    wrong = hypothesis.wrong(_right(port), [""])
+    wrong, like = hypothesis.wrong(_right(port), [""]), [_tensor(x) for x in port.inputs]
 
-    def run(weights: Any, inputs: Any) -> tuple[Any, Any, Any]:
+    def run(weights: Any, inputs: Any) -> tuple[dict[str, torch.Tensor], Any, dict[Any, torch.Tensor]]:
+        """Return the results by name, how to put them together, and what has a gradient by its name or place."""
         module = port.torch().eval().double()
         module.load_state_dict(module.state_dict() | {name: torch.tensor(np.asarray(x)) for name, x in weights.items()})
-        tensors = [_tensor(x) for x in inputs]
+        given = [torch.tensor(np.asarray(x, np.float64), requires_grad=True) for x in inputs]
+        results = wrong(module, [x.to(right.dtype) for x, right in zip(given, like, strict=True)])
         moved = {name: x for name, x in module.named_parameters() if name in weights}
-        moved |= {place: x.requires_grad_() for place, x in enumerate(tensors) if x.is_floating_point()}
-        return *flatten(plain(wrong(module, tensors))), moved
+        return *flatten(plain(results)), {**moved, **dict(enumerate(given))}
 
     drawn, rebuild, _ = run({}, port.inputs)
     if not all(bool(x.isfinite().all()) for x in drawn.values()):
         raise NotHereError  # everybody sees that
-    like = [jax.ShapeDtypeStruct(tuple(x.shape), np.float64) for x in drawn.values()]
+    shapes = [jax.ShapeDtypeStruct(tuple(x.shape), np.float64) for x in drawn.values()]
 
-    def outputs(weights: Any, inputs: Any) -> list[np.ndarray]:
-        return [np.asarray(to_numpy(x), np.float64) for x in run(weights, inputs)[0].values()]
+    def outputs(*given: Any) -> list[np.ndarray]:
+        return [np.asarray(to_numpy(x), np.float64) for x in run(*given)[0].values()]
 
     def gradients(weights: Any, inputs: Any, directions: Any) -> Any:
         results, _, moved = run(weights, inputs)
         pairs = [(x, torch.tensor(np.asarray(d))) for x, d in zip(results.values(), directions, strict=True)]
         ends, into = zip(*[(x, d) for x, d in pairs if x.requires_grad], strict=True)
-        found = torch.autograd.grad(ends, [*moved.values()], into, materialize_grads=True)
-        by_name = dict(zip(moved, map(to_numpy, found), strict=True))
-        return {name: by_name.get(name, np.zeros(np.shape(x))) for name, x in weights.items()}, [
-            by_name[place] for place in range(len(inputs)) if place in by_name
-        ]
+        gradients = torch.autograd.grad(ends, [*moved.values()], into, materialize_grads=True)
+        found: dict[Any, Any] = {name: np.zeros(np.shape(x)) for name, x in weights.items()}  # of running statistics
+        found |= zip(moved, map(to_numpy, gradients), strict=True)
+        return {name: found[name] for name in weights}, [found[place] for place in range(len(inputs))]
 
     @jax.custom_vjp
     def function(weights: Any, inputs: Any) -> Any:
-        return jax.pure_callback(outputs, like, weights, inputs)
-
-    def is_moved(x: Any) -> bool:
-        return bool(jax.numpy.issubdtype(x.dtype, jax.numpy.floating))
+        return jax.pure_callback(outputs, shapes, weights, inputs)
 
     def backward(given: Any, directions: Any) -> Any:
-        weights, inputs = given
-        floating = [x for x in inputs if is_moved(x)]
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), (weights, floating))
-        by_weight, by_input = jax.pure_callback(gradients, shapes, weights, inputs, directions)
-        moved = iter(by_input)
-        none = jax.dtypes.float0
-        return by_weight, [
-            next(moved) if jax.numpy.issubdtype(x.dtype, jax.numpy.floating) else np.zeros(x.shape, none)
-            for x in inputs
-        ]
+        return jax.pure_callback(gradients, jax.tree.map(jax.typeof, given), *given, directions)
 
-    function.defvjp(lambda weights, inputs: (function(weights, inputs), (weights, inputs)), backward)
+    function.defvjp(lambda *given: (function(*given), given), backward)
 
     def call(weights: Any, *inputs: Any) -> Any:
-        return rebuild(dict(zip(drawn, function(dict(weights), list(inputs)), strict=True)))
+        """All numbers are floating on their way, so that JAX asks for the gradient of each."""
+        results = function(dict(weights), [jnp.asarray(x, jnp.float64) for x in inputs])
+        return rebuild(dict(zip(drawn, results, strict=True)))
 
     return call

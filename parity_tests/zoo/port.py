@@ -1,11 +1,16 @@
-"""The records of the zoo: a port, and the mistakes that are planted in it."""
+"""The records of the zoo: a port, the mistakes that are planted in it, and what the comparison says of each."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+import jax
+import torch
+
+from parity_tests.your_port.cause.cause import in_words
+from parity_tests.your_port.compare import compare
 from parity_tests.your_port.report import Report
 
 PROGRAM = ""
@@ -28,30 +33,12 @@ class Bug:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of `compare`, where the weights are put into the wrong place."""
 
-    def is_located(self, report: Report) -> bool:
-        """Whether the report names the place."""
-        found = report.divergence
-        if found is None or self.where is None:
-            return False
-        if self.where.startswith("@"):
-            return fnmatchcase(found.tensor, self.where[1:])
-        return found.phase == "forward" and fnmatchcase(found.module, self.where)
-
-    def is_explained(self, report: Report) -> bool | None:
-        """Whether the report names the cause, and none beside it that is not confirmed; None if it names none."""
-        named = () if report.divergence is None else report.divergence.causes
-        right = [re.search(self.cause, cause.words, re.IGNORECASE) is not None for cause in named]
-        supposed = any(not cause.confirmed and not fits for cause, fits in zip(named, right, strict=True))
-        return any(right) and not supposed if named else None
-
 
 @dataclass(frozen=True)
 class Port:
     """A PyTorch module and its port: right, or with one of the mistakes."""
 
     name: str
-    kind: str
-    """NNX, Linen, Equinox or function."""
     torch: Callable[[], Any]
     jax: Callable[[str], Any]
     """(name of a bug, or "" for none) -> the JAX module."""
@@ -60,7 +47,93 @@ class Port:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of `compare`."""
 
+    def runs(self, name: str = "") -> Iterator["Result"]:
+        """Yield the right port, and each bug: those with this in their name, which begins with the port's."""
+        for bug in (None, *self.bugs):
+            if name.lower() in f"{self.name}: {bug.name if bug else ''}".lower():
+                yield Result(self, bug)
+
+
+@dataclass
+class Result:
+    """A port, right or with a bug, and what the comparison says about it once it has run."""
+
+    port: Port
+    bug: Bug | None
+    report: Report | None = None
+    error: str = ""
+    """What was raised: then the port was not compared, and nothing was caught."""
+
+    def run(self, dtypes: Sequence[str] = ("float64",)) -> "Result":
+        """Compare."""
+        port, bug = self.port, self.bug
+        torch.manual_seed(0)
+        try:
+            wrong = port.jax(bug.name if bug else "")
+            options: dict[str, Any] = {**port.options, **(bug.options if bug else {})}
+            self.report = compare(port.torch(), wrong, port.inputs, dtypes=dtypes, name=port.name, **options)
+        except Exception as problem:  # one that fails is a result, too
+            self.error = f"{type(problem).__name__}: {problem}"
+        return self
+
     @property
-    def lines(self) -> int:
-        """The lines of user code: import, inputs, call, and each option and each name on a line of its own."""
-        return 3 + sum(len(x) if isinstance(x, Mapping) else 1 for x in self.options.values())
+    def caught(self) -> bool:
+        """Whether the comparison speaks against the port. One that a right port stops is a false alarm."""
+        return self.bug is None if self.report is None else not self.report.agrees
+
+    @property
+    def located(self) -> bool | None:
+        """Whether the report names the place; None if there is none to name."""
+        if self.bug is None or self.bug.where is None:
+            return None
+        found = self.report.divergence if self.report else None
+        if found is None:
+            return False
+        if self.bug.where.startswith("@"):
+            return fnmatchcase(found.tensor, self.bug.where[1:])
+        return found.phase == "forward" and fnmatchcase(found.module, self.bug.where)
+
+    @property
+    def explained(self) -> bool | None:
+        """Whether the report names the cause, and none beside it that is not confirmed; None if it names none."""
+        found = self.report.divergence if self.report and self.bug else None
+        if found is None or self.bug is None or not found.causes:
+            return None
+        right = [re.search(self.bug.cause, cause.words, re.IGNORECASE) is not None for cause in found.causes]
+        supposed = any(not cause.confirmed and not fits for cause, fits in zip(found.causes, right, strict=True))
+        return any(right) and not supposed
+
+    def __str__(self) -> str:
+        """One line: the verdict on the verdict."""
+        found = self.report.divergence if self.report else None
+        said = self.error.partition("\n")[0]
+        if found is not None:
+            said = f"{found.tensor} inside of {found.module or 'the program'}; {in_words(found.found)}"
+        if self.bug is None:
+            words = "false alarm" if self.caught else "agrees"
+        else:
+            where = {True: ", located", False: ", NOT located", None: ""}[self.located]
+            why = {True: "explained", False: "WRONG cause", None: "no cause"}[self.explained]
+            words = f"caught{where}, {why}" if self.caught else "MISSED"
+        name = f"{self.port.name}: {self.bug.name if self.bug else 'the right port'}"
+        return f"{name}: {words}" + (f" [{said}]" if said else "")
+
+
+def summary(results: Sequence[Result]) -> str:
+    """Count what is found in all ports together."""
+    bugs = [result for result in results if result.bug is not None]
+    located = [result.located for result in bugs if result.located is not None]
+    explained = [result.explained for result in bugs]
+    alarms = [result.caught for result in results if result.bug is None]
+    return (
+        f"{len(alarms)} right ports, {sum(alarms)} false alarms; {len(bugs)} bugs, {sum(x.caught for x in bugs)} "
+        f"caught, {sum(located)} of {len(located)} located, "
+        f"{explained.count(True)} causes right, {explained.count(False)} wrong"
+    )
+
+
+def run_all(ports: Iterable[Port], name: str = "", dtypes: Sequence[str] = ("float64",)) -> Iterator[Result]:
+    """Compare them one after the other; what was compiled for a port is forgotten after it."""
+    for port in ports:
+        yield from (result.run(dtypes) for result in port.runs(name))
+        jax.clear_caches()

@@ -185,8 +185,9 @@ def _refuse(preset: str, config: Config, unknown: list[str], options: list[str])
     name = first.removeprefix("--training.").split("=")[0].replace("-", "_").removeprefix("no_")
     if any(name in setting_names(optimizer) for optimizer in OPTIMIZERS):
         require_setting(config.training.optimizer, name)
+    of_model = first.removeprefix("--model.").removeprefix("no-").split("=")[0].replace("-", "_")
     for family, settings in FAMILIES.items():
-        if first.startswith("--model.") and name.removeprefix("__model.") in settings.__dataclass_fields__:
+        if first.startswith("--model.") and hasattr(settings, of_model):
             raise ConfigError(f"{first} needs --model.family {family}; the model's family is {config.model.family}")
     if meant := _similar(name):
         raise ConfigError(f"there is no option {first}; did you mean {' or '.join(meant)}?")

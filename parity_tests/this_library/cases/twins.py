@@ -1,6 +1,7 @@
-"""Functions and modules of others, which compute the same as ours once the arguments are translated.
+"""PyTorch's own functions and modules, which compute the same as ours once the arguments are translated.
 
-Ours against PyTorch's own (nn.LSTM and nn.GRU are what torch_ref's LSTM and GRU are made of):
+They were written by others, so that a mistake which torch_ref and jax_attn shared would be seen. (nn.LSTM and nn.GRU
+are what torch_ref's LSTM and GRU are made of.)
 
     F.scaled_dot_product_attention      `attn_mask` has our polarity (True = may attend); an empty row gives 0, as ours
     nn.MultiheadAttention               both its masks have the other polarity (True = hidden), the rows of
@@ -9,28 +10,19 @@ Ours against PyTorch's own (nn.LSTM and nn.GRU are what torch_ref's LSTM and GRU
     F.cross_entropy                     the label −100 is what `mask` hides; "mean" is over the others, our "tokens";
                                         `label_smoothing` is ours
 
-Functions of JAX and Optax against torch_ref, with which ours are compared too:
-
-    jax.nn.dot_product_attention        `[B, T, heads, D]`; True = may attend; an empty row is empty_row="uniform"
-    optax                               has neither lengths nor mask: what does not count is removed afterwards
-
-`twin_differences` lists where they differ. Their inputs are finite: only our modules allow NaN where nothing attends.
+`twin_differences_test` shows where they differ. Inputs are finite: only our modules allow NaN where nothing attends.
 """
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from itertools import product
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import torch
 from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 
 import jax_attn
-import torch_ref
 from parity_tests.this_library.cases.functional import ints
 from parity_tests.this_library.cases.modules import size
 from parity_tests.this_library.sides import linen_module
@@ -40,24 +32,24 @@ from parity_tests.your_port.measure.torch_side import torch_function, torch_modu
 
 WIDE, ONCE = ("float64", "float32"), ("float64",)
 
-# F.scaled_dot_product_attention and jax.nn.dot_product_attention
+# F.scaled_dot_product_attention
 
 
-def dot_product_variants(seed: str, dtypes: tuple[str, ...]) -> Iterator[Variant]:
-    """Draw queries, keys and values `[B, heads, T, D]`. Only the first of the dtypes gets every kind of mask."""
-    rng = random_for(seed)
+def dot_product_variants() -> Iterator[Variant]:
+    """Draw queries, keys and values `[B, heads, T, D]`."""
+    rng = random_for("F.scaled_dot_product_attention")
     inputs: dict[str, Any] = {name: rng.normal(size=(3, 2, 5, 4)) for name in ("queries", "keys", "values")}
     inputs |= {"valid_lens": None, "mask": None}
     mask = rng.random((3, 2, 5, 5)) < 0.6
     mask[0, :, 1] = False
-    plain, lens, once = {"causal": False, "scaled": True}, ints(2, 0, 5), dtypes[:1]
-    yield Variant("nothing masked", inputs, plain, dtypes=once)
-    yield Variant("lengths, an empty row", {**inputs, "valid_lens": lens}, plain, dtypes=dtypes)
-    yield Variant("mask and lengths", {**inputs, "mask": mask, "valid_lens": lens}, plain, dtypes=once)
+    plain, lens = {"causal": False, "scaled": True}, ints(2, 0, 5)
+    yield Variant("nothing masked", inputs, plain, dtypes=ONCE)
+    yield Variant("lengths, an empty row", {**inputs, "valid_lens": lens}, plain)
+    yield Variant("mask and lengths", {**inputs, "mask": mask, "valid_lens": lens}, plain, dtypes=ONCE)
     for words, length in (("more queries", 7), ("more keys", 3)):
         queries = rng.normal(size=(3, 2, length, 4))
-        yield Variant(f"causal, {words}", {**inputs, "queries": queries}, {**plain, "causal": True}, dtypes=once)
-    yield Variant("not scaled", inputs, {**plain, "scaled": False}, dtypes=once)
+        yield Variant(f"causal, {words}", {**inputs, "queries": queries}, {**plain, "causal": True}, dtypes=ONCE)
+    yield Variant("not scaled", inputs, {**plain, "scaled": False}, dtypes=ONCE)
 
 
 def torch_dot_product(inputs: Any, options: Any) -> Any:
@@ -70,31 +62,13 @@ def torch_dot_product(inputs: Any, options: Any) -> Any:
     return F.scaled_dot_product_attention(*arrays, is_causal=options["causal"], scale=scale)
 
 
-def jax_nn_dot_product(inputs: Any, options: Any) -> Any:
-    lens, scale = inputs["valid_lens"], None if options["scaled"] else 1.0
-    lens = None if lens is None else lens.astype(jnp.int32)
-    masks = {"mask": inputs["mask"], "is_causal": options["causal"], "key_value_seq_lengths": lens}
-    arrays = (inputs[name].swapaxes(1, 2) for name in ("queries", "keys", "values"))
-    return jax.nn.dot_product_attention(*arrays, **masks, scale=scale).swapaxes(1, 2)
-
-
-def our_dot_product(library: Any, module: Any, inputs: Any, options: Any) -> Any:
-    """Call the dot-product attention of either library."""
+def our_dot_product(inputs: Any, options: Any) -> Any:
     queries, keys, lens, mask = (inputs[name] for name in ("queries", "keys", "valid_lens", "mask"))
     if options["causal"]:
-        mask = library.causal_mask(queries.shape[-2], keys.shape[-2])
+        mask = jax_attn.causal_mask(queries.shape[-2], keys.shape[-2])
     lens = None if lens is None else lens[:, None][:, np.zeros(queries.shape[1], int)]  # one for each head
-    return module(queries, keys, inputs["values"], lens, mask)[0]
-
-
-def in_jax_attn(inputs: Any, options: Any) -> Any:
     module = jax_attn.DotProductAttention(scaled=options["scaled"])
-    return our_dot_product(jax_attn, partial(module.apply, {}, return_weights=False), inputs, options)
-
-
-def in_torch_ref(inputs: Any, options: Any) -> Any:
-    module = torch_ref.DotProductAttention(scaled=options["scaled"], empty_row="uniform")
-    return our_dot_product(torch_ref, module, inputs, options)
+    return module.apply({}, queries, keys, inputs["values"], lens, mask, return_weights=False)[0]
 
 
 # nn.MultiheadAttention
@@ -145,7 +119,7 @@ def split_projections(weights: Mapping[str, Any]) -> dict[str, Any]:
     return ours | {f"W_{x}.weight": weights[f"{x}_proj_weight"] for x in "qkv" if f"{x}_proj_weight" in weights}
 
 
-# F.cross_entropy and Optax
+# F.cross_entropy
 
 
 def loss_variants() -> Iterator[Variant]:
@@ -171,37 +145,18 @@ def torch_cross_entropy(inputs: Any, options: Any) -> Any:
     return loss.reshape(labels.shape) if how == "none" else loss.reshape(labels.shape).mean(-1)
 
 
-def optax_cross_entropy(inputs: Any, options: Any) -> Any:
-    logits, counts, smoothing = inputs["logits"], inputs["labels"] != -100, options["label_smoothing"]
-    labels = jnp.where(counts, inputs["labels"], 0)
-    if smoothing:
-        targets = optax.smooth_labels(jax.nn.one_hot(labels, logits.shape[-1], dtype=logits.dtype), smoothing)
-        losses = optax.softmax_cross_entropy(logits, targets)
-    else:
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-    losses = jnp.where(counts, losses, 0)
-    means = {"tokens": lambda: losses.sum() / counts.sum(), "sentences": lambda: losses.mean(-1)}
-    return means.get(options["reduction"], lambda: losses)()
-
-
-def our_cross_entropy(library: Any, inputs: Any, options: Any) -> Any:
-    """Call the cross entropy of either library, with −100 as what the mask hides."""
+def our_cross_entropy(inputs: Any, options: Any) -> Any:
+    """Take −100 as what the mask hides."""
     labels = inputs["labels"]
-    return library.masked_cross_entropy(inputs["logits"], labels, mask=labels != -100, **options)
+    return jax_attn.masked_cross_entropy(inputs["logits"], labels, mask=labels != -100, **options)
 
 
 TWIN_CASES = (
     Case(
         "DotProductAttention (F.scaled_dot_product_attention)",
-        tuple(dot_product_variants("F.scaled_dot_product_attention", DTYPES)),
+        tuple(dot_product_variants()),
         torch_function(torch_dot_product),
-        jax_function(in_jax_attn),
-    ),
-    Case(
-        "DotProductAttention (jax.nn.dot_product_attention)",
-        tuple(dot_product_variants("jax.nn.dot_product_attention", ("float32", "bfloat16"))),
-        torch_function(in_torch_ref),
-        jax_function(jax_nn_dot_product),
+        jax_function(our_dot_product),
     ),
     Case(
         "MultiHeadAttention (nn.MultiheadAttention)",
@@ -214,12 +169,6 @@ TWIN_CASES = (
         "masked_cross_entropy (F.cross_entropy)",
         tuple(loss_variants()),
         torch_function(torch_cross_entropy),
-        jax_function(partial(our_cross_entropy, jax_attn)),
-    ),
-    Case(
-        "masked_cross_entropy (optax)",
-        tuple(loss_variants()),
-        torch_function(partial(our_cross_entropy, torch_ref)),
-        jax_function(optax_cross_entropy),
+        jax_function(our_cross_entropy),
     ),
 )

@@ -6,7 +6,6 @@ is, in every dtype. Beside each property stands a fault that it must notice.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Any
 
 import jax
@@ -17,10 +16,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from parity_tests.this_library.faults.by_hand import unshifted
+from parity_tests.this_library.faults.by_hand import one_more, unshifted
 from parity_tests.this_library.faults.fault import Fault, Make, instead, unchanged
 from parity_tests.this_library.faults.fault import given as argument
-from parity_tests.this_library.faults.table import lengths_off_by
 from parity_tests.this_library.properties.subjects import (
     LONG,
     SHORT,
@@ -35,7 +33,6 @@ from parity_tests.this_library.properties.subjects import (
     program_of,
 )
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
-from parity_tests.your_port.measure.jax_side import without_jit
 
 TOLERANCE = 1e-11
 SMALLEST = 1e-2
@@ -193,11 +190,6 @@ def is_set(subject: Subject) -> bool:
     return ("mask" in subject.inputs or not subject.hides) and "sentences" not in subject.name
 
 
-def is_proper(subject: Subject) -> bool:
-    """Whether it masks, and gives an empty row zeros."""
-    return subject.hides and not subject.uniform
-
-
 def has_rows(subject: Subject) -> bool:
     return all("B" in letters for letters in subject.results.values())
 
@@ -217,19 +209,11 @@ def by_position(scores: Any) -> Any:
     return scores + np.arange(scores.shape[-1])
 
 
-CALLS = count(1)
-
-
-def plus_calls(x: Any) -> Any:
-    """Multiply by the number of calls so far: what is compiled keeps the first one."""
-    return x * next(CALLS)
-
-
 # The properties
 
 
 @holds_for(
-    lambda s: is_set(s) and "uniform" not in s.name,
+    is_set,
     planted("attend", lambda attend: lambda *a, **k: attend(*a, **{**k, "mask": None})),
 )
 def masking_is_deleting(draw: Draw, subject: Subject, dtype: str) -> None:
@@ -255,8 +239,8 @@ def masking_is_deleting(draw: Draw, subject: Subject, dtype: str) -> None:
 
 
 @holds_for(
-    lambda s: is_proper(s) and "sentences" not in s.name,
-    planted("attend", lengths_off_by(1), "functional.masks:length_mask"),
+    lambda s: s.hides and "sentences" not in s.name,
+    planted("attend", one_more, "functional.masks:length_mask"),
     slow=SLOW,
 )
 def padding_changes_nothing(draw: Draw, subject: Subject, dtype: str) -> None:
@@ -301,13 +285,6 @@ def batch_is_its_rows(draw: Draw, subject: Subject, dtype: str) -> None:
     assert_close(sample.run(), joined)
 
 
-@holds_for(lambda s: True, planted("attend", argument(scores=plus_calls)), slow=HEAVY)
-def jit_is_no_jit(draw: Draw, subject: Subject, dtype: str) -> None:
-    """The compiled program computes what the operations compute one by one."""
-    sample = draw_sample(draw, subject, dtype)
-    assert_close(sample.run(), sample.run(without_jit))
-
-
 @holds_for(
     lambda s: has_rows(s) and s.name not in MODELS,
     planted("attend", argument(scores=lambda scores: scores - scores.mean(0))),
@@ -346,7 +323,7 @@ def what_is_masked_stays_out(draw: Draw, subject: Subject, dtype: str) -> None:
 
 
 @holds_for(
-    lambda s: is_proper(s) and s.name != "EncoderDecoder, loss",
+    lambda s: s.hides and s.name != "EncoderDecoder, loss",
     planted("attend", argument(empty_row="uniform")),
     slow=MODELS,
 )
@@ -370,18 +347,9 @@ def empty_rows_are_empty(draw: Draw, subject: Subject, dtype: str) -> None:
             assert np.array_equal(row, np.broadcast_to(expected, row.shape)), f"{name} of an empty row"
 
 
-@holds_for(lambda s: s.uniform, planted("attend, uniform", argument(empty_row="zero")))
-def uniform_rows_are_uniform(draw: Draw, subject: Subject, dtype: str) -> None:
-    """With `empty_row="uniform"` an empty row weighs all keys alike, and none of its scores has a gradient."""
-    found = draw_sample(draw, subject, dtype, lens=np.zeros(BATCH, int)).run()
-    assert_close(found, {"weights": np.full((BATCH, SIZES["Q"], LONG), 1 / LONG)})
-    for name in {f"gradient of {name}" for name in ("scores", "queries", "keys")} & found.keys():
-        assert not found[name].any(), name
-
-
 @holds_for(
     is_loss,
-    planted("masked_cross_entropy, tokens", lengths_off_by(1), "functional.losses:length_mask"),
+    planted("masked_cross_entropy, tokens", one_more, "functional.losses:length_mask"),
     dtypes=DTYPES[:2],
 )
 def nothing_that_counts_moves_nothing(draw: Draw, subject: Subject, dtype: str) -> None:
@@ -441,10 +409,9 @@ def rows() -> Iterator[Any]:
 
 
 def check_cases(chosen: Property, subject: str, dtype: str, **options: Any) -> None:
-    """Check a property on as many cases as the profile says; without a jit on fewer, since one takes a second."""
-    cases = settings.default.max_examples // (50 if chosen.check is jit_is_no_jit else 1)
+    """Check a property on as many cases as the profile says."""
 
-    @settings(max_examples=max(cases, 4), suppress_health_check=[HealthCheck.too_slow], **options)
+    @settings(suppress_health_check=[HealthCheck.too_slow], **options)
     @given(data=st.data())
     def check(data: st.DataObject) -> None:
         chosen.check(data.draw, SUBJECTS[subject], dtype)

@@ -51,8 +51,6 @@ class Subject:
     """Of letters that are not in SIZES, or differ."""
     masked: float = 0.0
     """The value of a result at positions that do not count."""
-    uniform: bool = False
-    """Whether an empty row weighs all values alike."""
 
     @cached_property
     def weight_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -137,8 +135,6 @@ class Sample:
             return None
         if "Q" in letters:  # scores
             return ~counts
-        if self.subject.uniform and name in ("values", "value"):
-            counts = counts | ~counts.any(-1, keepdims=True)
         unseen = ~(counts.any(1) if counts.ndim == 3 else counts)  # [B, positions]
         return np.broadcast_to(unseen.reshape(unseen.shape + (1,) * (len(letters) - 2)), self.inputs[name].shape)
 
@@ -195,14 +191,11 @@ def _functions() -> list[Subject]:
     weights, context = {"weights": "BQK"}, {"context": "BQV", "weights": "BQK"}
     masks = {"valid_lens": "B", "mask": "BQK"}
     scores, attend = {"scores": "BQK", **masks}, {"scores": "BQK", "values": "BKV", **masks}
-    uniform: dict[str, Any] = {"title": ", uniform", "options": {"empty_row": "uniform"}, "uniform": True}
     pair, pairs = {"queries": "BQD", "keys": "BKD"}, {"scores": "BQK"}
     return [
         _function("masked_softmax", scores, weights),
         _function("masked_log_softmax", scores, weights, masked=-np.inf),
-        _function("masked_softmax", scores, weights, **uniform),
         _function("attend", attend, context),
-        _function("attend", attend, context, **uniform),
         _function("attention", {"query": "BQD", "key": "BKD", "value": "BKV", **masks}, context),
         *(_function(name, pair, pairs) for name in ("dot_score", "scaled_dot_score", "gaussian_score")),
         _function("additive_score", {**pair, "w_v": "D"}, pairs),
@@ -211,14 +204,13 @@ def _functions() -> list[Subject]:
 
 
 def _attention(name: str, key: str = "D", **options: Any) -> Subject:
-    uniform, heads = options.get("empty_row") == "uniform", name == "MultiHeadAttention"
+    heads = name == "MultiHeadAttention"
     return Subject(
-        name + ", uniform" * uniform,
+        name,
         {"queries": "BQD", "keys": f"BK{key}", "values": "BKV", "valid_lens": "B", "mask": "BQK"},
         {"context": "BQH" if heads else "BQV", "weights": "BhQK" if heads else "BQK"},
         lambda module, inputs: module(**inputs),
         module=getattr(jax_attn, name)(**options),
-        uniform=uniform,
     )
 
 
@@ -229,7 +221,6 @@ def _attentions() -> list[Subject]:
         _attention("BilinearAttention", "E"),
         _attention("AdditiveAttention", "E", num_hiddens=5),
         _attention("MultiHeadAttention", "E", num_hiddens=4, num_heads=SIZES["h"]),
-        _attention("AdditiveAttention", "E", num_hiddens=5, empty_row="uniform"),
     ]
 
 

@@ -1,0 +1,66 @@
+"""Plant the mistakes of the harness's own table in torch_ref: a case's inputs must be such that each is noticed."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from parity_tests.your_port.cause.mistakes import mistakes
+from parity_tests.your_port.cause.planting import Mistake, NotHereError, Planted, Program, planted
+from parity_tests.your_port.measure.case import Case
+from parity_tests.your_port.measure.comparison import Runs, compare_runs, run_both, run_torch_side
+from parity_tests.your_port.measure.errors import relative_error
+from parity_tests.your_port.measure.jax_side import without_jit
+from parity_tests.your_port.measure.numbers import Run, make_numbers
+
+SIZES = (2, 4)
+"""Of axes, for the rows about scales."""
+ROUNDING = 1e-9
+"""What differs by less is the same mathematics: a mistake may be none in some places."""
+
+
+def plant_table(case: Case) -> Iterator[tuple[Mistake, bool]]:
+    """Yield each mistake that changes a number of the case in float64, and whether the comparison notices it."""
+    variants = [variant for variant in case.variants if "float64" in variant.dtypes and not variant.slow]
+    drawn = [(variant, make_numbers(case, variant, "float64")) for variant in variants]
+    right = [run_both(case, *each, "float64", transform=without_jit) for each in drawn]
+    noted = Planted([""])
+
+    def note(program: Program, module: Any, inputs: Any) -> Any:
+        with noted:
+            return program(module, inputs)
+
+    for each in drawn:
+        run_torch_side(_calling(case, note), *each, "float64", "float64")
+    called = {site[1] for site in noted.sites}
+    for mistake in (mistake for kind in mistakes(SIZES) for mistake in kind if called & mistake.wrong.keys()):
+        hypothesis = planted(mistake)
+        wrong = _calling(case, lambda program, *given, made=hypothesis: made.wrong(program, [""])(*given))
+        changed = noticed = False
+        for each, runs in zip(drawn, right, strict=True):
+            try:
+                truth = run_torch_side(wrong, *each, "float64", "float64")
+                narrow = run_torch_side(wrong, *each, "float64", "float32") if _differs(truth, runs.truth) else None
+            except (NotHereError, RuntimeError, ValueError, IndexError, TypeError):  # it cannot be made there
+                continue
+            if narrow is not None:
+                changed = True
+                measured = compare_runs(case, each[0], "float64", Runs(runs.jax, narrow, truth))
+                noticed = any(measurement.failed for measurement in measured)
+            if noticed:
+                break
+        if changed:
+            yield mistake, noticed
+
+
+def _calling(case: Case, call: Callable[..., Any]) -> Case:
+    """Put call(program, module, inputs) in the place of the case's PyTorch program (module, inputs)."""
+
+    def run(module: Any, inputs: Any, options: Any) -> Any:
+        return call(lambda module, inputs: case.torch.call(module, inputs, options), module, inputs)
+
+    return replace(case, torch=replace(case.torch, call=run))
+
+
+def _differs(wrong: Run, right: Run) -> bool:
+    pairs = ((x, right.tensors.get(name)) for name, x in wrong.tensors.items())
+    return any(x is None or y is None or relative_error(x, y) > ROUNDING for x, y in pairs if x is not y)
