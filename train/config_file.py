@@ -130,4 +130,4 @@ def _read(hint: Any, value: Any, name: str) -> Any:
 def _describe(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(map(str, get_args(hint)))
-    return "settings" if dataclasses.is_dataclass(hint) else getattr(hint, "__name__", str(hint))
+    return "settings" if hint is ModelConfig or dataclasses.is_dataclass(hint) else getattr(hint, "__name__", str(hint))

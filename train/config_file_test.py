@@ -4,12 +4,11 @@ import json
 import pytest
 
 from train.command_line.train_options import parse
-from train.presets import PRESETS
+from train.model_config import RecurrentConfig, TransformerConfig
+from train.presets import DEMO_TRANSFORMER, PRESETS
 from train.setting import ConfigError
 
-CHANGED = (
-    "--data x --epochs 7 --model.no-bridge --training.optimizer adamw --training.betas 0.5 0.75 --search.examples a b"
-)
+CHANGED = "--data x --epochs 7 --model.num-layers 4 --training.optimizer adamw --training.betas 0.5 0.75 --search.examples a b"
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -18,8 +17,8 @@ def test_the_configuration_of_a_run_gives_the_run_again_and_options_change_it(tm
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"format": 1, "preset": preset} | dataclasses.asdict(config), default=str))
     assert parse(["--config", str(path)]) == (preset, config, None)
-    changed = parse(["--config", str(path), "--epochs", "9", "--model.bridge"]).config
-    assert changed == dataclasses.replace(config, epochs=9, model=dataclasses.replace(config.model, bridge=True))
+    changed = parse(["--config", str(path), "--epochs", "9", "--model.num-layers", "5"]).config
+    assert changed == dataclasses.replace(config, epochs=9, model=dataclasses.replace(config.model, num_layers=5))
 
 
 @pytest.mark.parametrize(
@@ -53,6 +52,7 @@ def test_yaml_and_toml_mean_the_same(tmp_path, name, text):
         ("a.json", '{"preset": "x"}', "there is no preset 'x'"),
         ("a.json", '{"model": {"flux": 1}}', r"there is no setting model\.flux"),
         ("a.json", '{"model": 3}', "model must be settings; got 3"),
+        ("a.json", '{"model": {"family": "rnn"}}', "model.family must be recurrent or transformer; got 'rnn'"),
         ("a.json", '{"epochs": 0}', r"epochs must be in \[1, 1000000\]; got 0"),
     ],
 )
@@ -60,3 +60,14 @@ def test_a_file_that_cannot_be_used_is_an_error(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=message):
         parse(["--config", str(tmp_path / name)])
+
+
+def test_a_file_without_a_family_is_of_a_recurrent_model_and_another_family_has_its_own_defaults(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('{"model": {"num_hiddens": 8}}')
+    assert parse(["--config", str(path)]).config.model == RecurrentConfig(num_hiddens=8)
+    path.write_text('{"model": {"family": "transformer", "num_hiddens": 8}}')
+    config = parse(["--config", str(path)]).config
+    assert config.model == TransformerConfig(num_hiddens=8)
+    assert config.training == DEMO_TRANSFORMER.training
+    assert config == parse(["--model.family", "transformer", "--model.num-hiddens", "8"]).config

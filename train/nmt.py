@@ -53,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except ArithmeticError as error:  # the training diverged
             show_error(error)
             status = 1
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interruption:
             print("interrupted", file=sys.stderr)
-            status = 128 + (stop.signal or signal.SIGINT)
+            status = 128 + (interruption.args or (signal.SIGINT,))[0]
         except RuntimeError as error:  # of JAX, if another process is gone
             if not devices.is_distributed:
                 raise

@@ -74,7 +74,7 @@ def test_a_refused_resume_changes_nothing_in_the_folder_of_the_training_that_run
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("change", ["metrics", "checkpoint"])
+@pytest.mark.parametrize("change", ["metrics", pytest.param("checkpoint", marks=pytest.mark.slow)])
 def test_a_resume_refuses_changed_metrics_and_the_checkpoint_of_another_run(run, tmp_path, capsys, change):
     folder = shutil.copytree(run[0], tmp_path / "run")
     if change == "metrics":
@@ -212,6 +212,7 @@ def test_a_run_that_is_asked_to_stop_goes_on_later_with_its_vocabularies(tmp_pat
     assert (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_in_its_final_test_can_be_resumed(tmp_path, monkeypatch, capsys):
     def interrupt(*_):
         signal.raise_signal(signal.SIGTERM)
@@ -261,6 +262,10 @@ OTHER_MODELS = (
     "scaled_bilinear --model.cell lstm --model.dropout 0.2 --model.num-layers 2",
     "sum --model.query previous --model.no-input-feeding --model.no-bridge --training.optimizer adagrad",
 )
+SMALL_TRANSFORMER = (
+    "--model.family transformer --model.embed-size 16 --model.num-hiddens 24 --model.norm pre --model.num-heads 2 "
+    "--model.dropout 0.1 --model.dropout-attention 0.1 --model.dropout-hidden 0.1 --search.beam-size 3"
+)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +291,7 @@ def test_other_models_run_to_their_end_and_translate_alike_in_both_frameworks(tm
 
 
 @needs_fra
-@pytest.mark.parametrize("framework", ["jax", "torch"])
+@pytest.mark.parametrize("framework", ["jax", pytest.param("torch", marks=pytest.mark.slow)])
 def test_the_books_run_begins_in_both_frameworks(tmp_path, framework):
     summary = train(tmp_path, "book", "--data", str(FRA), "--epochs", "2", "--framework", framework)
     assert [len(json.loads((tmp_path / "run" / f"{side}.json").read_text())) for side in ("source", "target")] == [
@@ -412,3 +417,17 @@ def test_help_that_is_not_read_to_its_end_ends_quietly():
     command = f"{sys.executable} -m train.nmt --help-all | head -1; exit ${{PIPESTATUS[0]}}"
     ended = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
     assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_a_transformer_runs_to_its_end_goes_on_and_translates_alike_in_both_frameworks(tmp_path):
+    options = [*SMALL, *SMALL_TRANSFORMER.split(), "--out", str(tmp_path / "run")]
+    assert nmt.main(options) == 0
+    run = RunFolder(tmp_path / "run").load()
+    assert (run.model.family, run.model.norm) == ("transformer", "pre")
+    assert nmt.main(["--resume", str(tmp_path / "run"), "--epochs", "2"]) == 0
+    sentences = ["the cat sleeps .", "you sell the big book ."]
+    ours, theirs = (Translator.load(tmp_path / "run", framework=name)(sentences) for name in ("jax", "torch"))
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.text == other.text
+        assert one.score == pytest.approx(other.score, abs=1e-5)
+        np.testing.assert_allclose(one.weights, other.weights, atol=1e-5)

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -132,3 +133,26 @@ def test_help_and_wrong_settings_are_answered_without_importing_jax():
 
 def test_the_command_line_knows_every_attention():
     assert set(get_args(AttentionName)) == {*ATTENTIONS, "none"} == {*torch_attention.ATTENTIONS, "none"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--model.norm pre", "--model.norm needs --model.family transformer; the model's family is recurrent"),
+        (
+            "--model.family transformer --model.no-bridge",
+            "--model.no-bridge needs --model.family recurrent; the model's family is transformer",
+        ),
+        (
+            "--model.family transformer --model.num-heads 3",
+            "model.embed-size must be a multiple of model.num-heads; got 64 for 3 heads",
+        ),
+        (
+            "--model.family transformer --model.alignment-layer 2",
+            "model.alignment-layer must be one of 2 layers, counted from 0; got 2",
+        ),
+    ],
+)
+def test_a_setting_of_the_other_family_or_that_cannot_be_is_named(options, message):
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        parse(options.split())

@@ -45,9 +45,9 @@ class StopRequest:
         self._thread.join()
         self._reader.close()
 
-    def _heed(self, *_: object) -> None:
+    def _heed(self, number: int, *_: object) -> None:
         if self.at_once:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(number)  # the thread may not have read it yet
 
     def _watch(self) -> None:
         first = 0.0

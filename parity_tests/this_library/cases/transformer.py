@@ -45,7 +45,7 @@ def encoder_variants() -> Iterator[Variant]:
     yield Variant("no lengths", {**inputs, "valid_lens": None}, SIZES, dtypes=FLOAT64)
     yield Variant("before each sublayer, learnt positions, GELU, no biases", inputs, SIZES | OTHER)
     halves = SIZES | {"positions": "halves", "activation": "silu"}
-    yield Variant("sines, then cosines, SiLU", inputs, halves, dtypes=FLOAT64)
+    yield Variant("sines, then cosines, SiLU", inputs, halves, dtypes=FLOAT64, slow=True)
     masks = keep_masks("transformer encoder", keep_shapes(5, 2))
     yield Variant("all dropouts", {**inputs, **masks}, SIZES | RATES, dtypes=FLOAT64)
 
@@ -69,7 +69,8 @@ def decoder_variants() -> Iterator[Variant]:
     tied = SIZES | OTHER | {"tie_embeddings": True, "alignment_head": 1}
     yield Variant("before each sublayer, learnt positions, GELU, no biases, tied, one head", inputs, tied)
     other = SIZES | {"tie_embeddings": True, "output_bias": False, "activation": "silu", "alignment_layer": 0}
-    yield Variant("tied without a bias, SiLU, first layer", inputs, other | {"positions": "halves"}, dtypes=FLOAT64)
+    other |= {"positions": "halves"}
+    yield Variant("tied without a bias, SiLU, first layer", inputs, other, dtypes=FLOAT64, slow=True)
     masks = keep_masks("transformer decoder", keep_shapes(5, 3, cross_attention=(3, 2, 2, 5, 4)))
     yield Variant("all dropouts", {**inputs, **masks}, SIZES | RATES, dtypes=FLOAT64)
 

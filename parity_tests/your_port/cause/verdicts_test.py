@@ -213,9 +213,11 @@ class Without(nnx.Module):
         return self.a(x)
 
 
-def test_a_weight_without_a_place_is_a_cause_where_the_outputs_differ() -> None:
+def test_a_weight_without_a_place_is_named_beside_the_cause() -> None:
     module = Module(lambda m, x: m.a(x) * (1 + m.gain), a=linear(6, 5), gain=torch.nn.Parameter(torch.ones(5)))
-    assert "gain is missing in JAX" in cause(module, Without(), X)
+    verdict = str(compare(module, Without(), (X,), dtypes=("float64",))).splitlines()
+    assert f"  cause: a gate or a scale is missing: the second factor of a product in JAX {BOTH}" in verdict
+    assert "  left over in PyTorch: gain" in "\n".join(verdict)
 
 
 def test_a_cause_is_searched_in_float64() -> None:
