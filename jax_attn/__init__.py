@@ -3,7 +3,7 @@
     functional   pure functions of arrays
     search       greedy, beam and sampling over a step function; search_options has their options
     modules      Flax Linen modules: parameters around those functions
-    models       the recurrent encoder and decoder with attention
+    models       encoders and decoders with attention: recurrent, and the Transformer
     weights      parameters between PyTorch's names and layouts and Flax's
     checkpoints  the d2l.ai book's trained translators, and safetensors files
     plots        heatmaps of attention

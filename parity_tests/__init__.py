@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from parity_tests.your_port.training.comparison import TrainingDivergence, TrainingReport, compare_training
     from parity_tests.your_port.training.updates import find_update_divergence
 
-EXTRA = ("equinox", "jinja2", "matplotlib", "pytest", "rich", "scipy", "torch", "tyro")
+EXTRA = ("equinox", "pytest", "rich", "scipy", "torch", "tyro")
 """What the extra `torch` installs, by the names of the imports."""
 
 

@@ -8,7 +8,8 @@ from train.model_config import RecurrentConfig, TransformerConfig
 from train.presets import DEMO_TRANSFORMER, PRESETS
 from train.setting import ConfigError
 
-CHANGED = "--data x --epochs 7 --model.num-layers 4 --training.optimizer adamw --training.betas 0.5 0.75 --search.examples a b"
+CHANGED = "--data x --epochs 7 --model.num-layers 4 --training.optimizer adamw --training.betas 0.5 0.75"
+CHANGED += " --search.examples a b"
 
 
 @pytest.mark.parametrize("preset", PRESETS)

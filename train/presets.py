@@ -63,12 +63,12 @@ MULTI30K = Config(
 """
 
 DEMO_TRANSFORMER = Config(model=TransformerConfig(), training=TrainingConfig(learning_rate=0.002, warmup=300))
-"""The embedded corpus with a Transformer: BLEU 98 on 500 sentences never seen.
+"""The embedded corpus with a Transformer: BLEU 98.6 and an alignment error of 0.11 on 500 sentences never seen.
 
     python -m train.nmt --model.family transformer
 """
 
-MULTI30K_TRANSFORMER = replace(
+SUBWORDS_TRANSFORMER = replace(
     MULTI30K,
     model=TransformerConfig(
         embed_size=256,
@@ -80,9 +80,9 @@ MULTI30K_TRANSFORMER = replace(
     ),
     training=replace(MULTI30K.training, learning_rate=0.001, warmup=1000),
 )
-"""Multi30k, German to English, with a Transformer.
+"""The settings of `--model.family transformer` where words are cut into subwords. No score was measured yet.
 
-    python -m train.nmt multi30k-transformer
+    python -m train.nmt multi30k --model.family transformer
 """
 
 TATOEBA = Config(
@@ -124,7 +124,7 @@ def in_family(config: Config, family: str) -> Config:
         return config
     subwords = config.corpus.tokenizer in SUBWORDS
     if family == "transformer":
-        other = MULTI30K_TRANSFORMER if subwords else DEMO_TRANSFORMER
+        other = SUBWORDS_TRANSFORMER if subwords else DEMO_TRANSFORMER
     else:
         other = MULTI30K if subwords else DEMO
     return replace(config, model=other.model, training=other.training)
@@ -135,7 +135,6 @@ PRESETS = {
     "demo": DEMO,
     "book": BOOK,
     "multi30k": MULTI30K,
-    "multi30k-transformer": MULTI30K_TRANSFORMER,
     "tatoeba": TATOEBA,
 }
 
@@ -144,7 +143,6 @@ ABOUT = {
     "demo": "the embedded English-French corpus: within a minute, BLEU 97 (the default without --data)",
     "book": "the translator of d2l.ai; needs --data fra.txt: a minute, the book's three translations",
     "multi30k": "Multi30k, German to English: 30 minutes, BLEU 42.6",
-    "multi30k-transformer": "the same pairs with a Transformer",
     "tatoeba": "the English-French pairs of Tatoeba, cased subwords: BLEU 44.2 from 76,038 pairs, an hour or less",
 }
 """What `--help` says of each preset."""

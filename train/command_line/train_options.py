@@ -39,6 +39,7 @@ Examples:
   python -m train.nmt --data pairs.txt                          your own sentence pairs
   python -m train.nmt --data corpora/train --languages de en    two files, one sentence a line
   python -m train.nmt --model.attention none                    a model without attention
+  python -m train.nmt --model.family transformer                a Transformer
   python -m train.nmt --mesh data=4                             on four devices; several machines: docs/devices.md
 
 Options, with their values in the preset {preset}:
@@ -210,7 +211,7 @@ def _similar(name: str) -> list[str]:
 def _print_help(preset: str, config: Config) -> NoReturn:
     attentions = fill(", ".join(get_args(AttentionName)), 110, initial_indent=INDENT, subsequent_indent=INDENT)
     optimizers = ", ".join(get_args(OptimizerName))
-    presets = "\n".join(f"  {name:<20} {about}" for name, about in ABOUT.items())
+    presets = "\n".join(f"  {name:<9} {about}" for name, about in ABOUT.items())
     by_pairs = {"epochs": config.epochs or "by pairs", "vocab_size": config.corpus.vocab_size or "by pairs"}
     of_family = OF_FAMILY[config.model.family].format(c=config, attentions=attentions)
     texts = {"presets": presets, "of_family": of_family, "optimizers": optimizers}
