@@ -23,14 +23,10 @@ class Variant:
     """Arguments by name: NumPy arrays (floats in float64, rounded to a run's dtype later), None, or tuples of those."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments that are no arrays: keywords of a function, or of a module's constructor."""
-    weight_scales: Mapping[str, float] = field(default_factory=dict)
-    """Factors of single parameters, by PyTorch name; the others stay as drawn."""
     weights: Mapping[str, np.ndarray] | None = None
     """Given parameters and buffers by PyTorch name, such as a checkpoint's, in the place of drawn ones."""
     dtypes: tuple[str, ...] = DTYPES
     """The dtypes in which it runs."""
-    factor: float | None = None
-    """c of this variant, where it differs from the case's; the case's `reason` explains it."""
     slow: bool = False
     """Whether the quick run of the tests leaves it out, since shorter variants share its code."""
 
@@ -117,5 +113,5 @@ def make_weights(case: Case, variant: Variant, shapes: Mapping[str, tuple[int, .
     for name, shape in shapes.items():
         scale = 0.5 if len(shape) < 2 else 0.6 * (8 / math.prod(shape[1:])) ** 0.5
         draw = random_for(case.name, variant.name, name).normal(size=shape)
-        weights[name] = draw * scale * variant.weight_scales.get(name, 1.0)
+        weights[name] = draw * scale
     return weights

@@ -100,19 +100,17 @@ def run_both(
     numbers: Numbers,
     dtype: str,
     *,
-    jax_numbers: Numbers | None = None,
     transform: Transform = jax.jit,
     record: bool = False,
 ) -> Runs:
-    """Run both sides on the same numbers; `jax_numbers` gives JAX others.
+    """Run both sides on the same numbers.
 
     To `record` adds PyTorch's intermediate tensors, and runs JAX operation by operation, as where its own are recorded.
     """
     narrow = "float32" if dtype == "float64" else dtype
     torch_run, truth = (run_torch_side(case, variant, numbers, dtype, side, record) for side in (narrow, "float64"))
-    given = numbers if jax_numbers is None else jax_numbers
     way = without_jit if record else transform
-    return Runs(run_jax(case, variant, given, dtype, given.directions(truth), way), torch_run, truth)
+    return Runs(run_jax(case, variant, numbers, dtype, numbers.directions(truth), way), torch_run, truth)
 
 
 def run_torch_side(case: Case, variant: Variant, numbers: Numbers, of: str, dtype: str, record: bool = False) -> Run:
@@ -188,8 +186,7 @@ class Judge:
             relative += 16 * unit_roundoff("float64") * self.truth.max_score
             bounds = relative * sizes + in_float64 + of_scores
         else:
-            factor = self.case.factor if self.variant.factor is None else self.variant.factor
-            bounds = factor * unit_roundoff(self.rule) * sizes + 2 * noise
+            bounds = self.case.factor * unit_roundoff(self.rule) * sizes + 2 * noise
             of_scores *= unit_roundoff(self.rule) / unit_roundoff("float64")
             bounds = np.where(is_rounding, np.maximum(16 * noise, of_scores) + bounds, bounds)
         errors = np.abs(in_jax - truth)

@@ -139,10 +139,6 @@ class WeightMap:
         """Weights and running statistics that have no place in JAX, and which of their numbers."""
         return {text: uses == 0 for name, uses in self.uses.items() if (text := _unused(name, uses))}
 
-    def cleared(self, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Set to zero what has no place in JAX."""
-        return {name: np.where(self.uses[name] == 0, 0, x) if name in self.uses else x for name, x in weights.items()}
-
     def place(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Put PyTorch's weights into their places; differentiable where they are JAX arrays."""
         return {path: entry.fill(weights) for path, entry in self.entries.items()}
