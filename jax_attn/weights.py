@@ -9,8 +9,8 @@ Both sides describe the same tree, so one rule for each leaf is enough:
     `scale` [features]              `weight`                   as it is
     anything else                   the same name              as it is
 
-The path `encoder / rnn / kernel_ih_l0` becomes the name `encoder.rnn.weight_ih_l0`. A module of a list, `layers_0` in
-Flax, is `layers.0` in PyTorch. A format that differs by more, such
+The path `encoder / rnn / kernel_ih_l0` becomes the name `encoder.rnn.weight_ih_l0`. The layers of a list, `layers_0` in
+Flax, are `layers.0` in PyTorch. A format that differs by more, such
 as by the order of gates, has a file of its own in `jax_attn.checkpoints`.
 """
 
@@ -42,7 +42,7 @@ def torch_leaf(path: tuple[str, ...]) -> Leaf:
         leaf = "weight" + leaf.removeprefix("kernel")
     elif leaf in ("embedding", "scale"):
         leaf = "weight"
-    scopes = [re.sub(r"_(\d+)$", r".\1", scope) for scope in scopes]
+    scopes = [re.sub(r"^layers_(\d+)$", r"layers.\1", scope) for scope in scopes]
     return Leaf(".".join([*scopes, leaf]), transposed)
 
 

@@ -107,3 +107,10 @@ def test_a_bfloat16_tensor_keeps_its_bits():
     tensor.detach = tensor.cpu = lambda: tensor
     filled = from_torch({"bias": tensor}, {"bias": jnp.zeros(3, jnp.bfloat16)})
     np.testing.assert_array_equal(np.asarray(filled["bias"]).view(np.uint16), values.view(np.uint16))
+
+
+def test_the_layers_of_a_list_are_numbered_as_in_pytorch_and_other_names_stay():
+    params = {"layers_0": {"bias": np.zeros(1)}, "layers_10": {"bias": np.ones(1)}, "Dense_0": {"bias": np.ones(1)}}
+    state_dict = to_torch(params)
+    assert set(state_dict) == {"layers.0.bias", "layers.10.bias", "Dense_0.bias"}
+    jax.tree.map(np.testing.assert_array_equal, from_torch(state_dict, params), params)

@@ -20,8 +20,11 @@ NO_SETTINGS = ("format", "preset", "max_source_len", "max_target_len", "data_sha
 """What config.json of a run folder holds beside the settings."""
 
 
-def read_config(path: Path) -> tuple[str, Config]:
+def read_config(path: Path, family: str | None = None) -> tuple[str, Config]:
     """Return the preset that a file names (`preset: book`; demo without a name), changed by the file's settings.
+
+    Args:
+        family: of the model, in the place of the file's.
 
     Raises:
         ConfigError: there is no such file, or it holds something else.
@@ -33,8 +36,11 @@ def read_config(path: Path) -> tuple[str, Config]:
     values = {key: value for key, value in values.items() if key not in (*NO_SETTINGS, "out")}  # each run has its own
     try:
         default = PRESETS[preset]
-        if isinstance(values.get("model"), dict):
-            default = in_family(default, values["model"].get("family", default.model.family))
+        if family is not None:
+            values = _merge(values, {"model": {"family": family}})
+        model = values.get("model")
+        if isinstance(model, dict) and model.get("family") in tuple(FAMILIES):
+            default = in_family(default, model["family"])
         return preset, read_settings(Config, _merge(dataclasses.asdict(default), values))
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error
@@ -107,7 +113,7 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         return value
     if hint is ModelConfig and isinstance(value, dict):
         family = value.get("family", "recurrent")  # of runs that were written when there was no other
-        if family not in FAMILIES:
+        if family not in tuple(FAMILIES):
             raise ValueError(f"{name}.family must be {' or '.join(FAMILIES)}; got {family!r}")
         hint = FAMILIES[family]
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):

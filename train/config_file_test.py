@@ -54,6 +54,7 @@ def test_yaml_and_toml_mean_the_same(tmp_path, name, text):
         ("a.json", '{"model": {"flux": 1}}', r"there is no setting model\.flux"),
         ("a.json", '{"model": 3}', "model must be settings; got 3"),
         ("a.json", '{"model": {"family": "rnn"}}', "model.family must be recurrent or transformer; got 'rnn'"),
+        ("a.json", '{"model": {"family": []}}', r"model.family must be recurrent or transformer; got \[\]"),
         ("a.json", '{"epochs": 0}', r"epochs must be in \[1, 1000000\]; got 0"),
     ],
 )
@@ -72,3 +73,6 @@ def test_a_file_without_a_family_is_of_a_recurrent_model_and_another_family_has_
     assert config.model == TransformerConfig(num_hiddens=8)
     assert config.training == DEMO_TRANSFORMER.training
     assert config == parse(["--model.family", "transformer", "--model.num-hiddens", "8"]).config
+    path.write_text('{"training": {"batch_size": 32}}')
+    config = parse(["--config", str(path), "--model.family", "transformer"]).config
+    assert config.training == dataclasses.replace(DEMO_TRANSFORMER.training, batch_size=32)

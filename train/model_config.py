@@ -29,13 +29,8 @@ class ModelConfig:
 
     @property
     def width(self) -> int:
-        """The number of features that the products of a step have: with few, a CPU's cores are better kept apart."""
+        """The features of a step's products. A CPU trains a narrow model faster with a device for each core."""
         raise NotImplementedError
-
-    @property
-    def longest(self) -> int | None:
-        """The most tokens that the model can read; None is any number."""
-        return None
 
     def wrong(self) -> list[str]:
         """List the settings that contradict each other."""
@@ -47,7 +42,7 @@ class ModelConfig:
 
 
 def wrong_rates(model: Any, *names: str) -> list[str]:
-    """List the rates of dropout that are none."""
+    """List the rates of dropout that are not in [0, 1)."""
     rates = {name: getattr(model, name) for name in names}
     return [
         f"{setting_name('model', name)} must be in [0, 1); got {rate}"
@@ -161,10 +156,8 @@ class TransformerConfig(ModelConfig):
     """The activation of the feed-forward networks."""
     norm: Literal["post", "pre"] = "post"
     """Normalise after each sublayer's sum (post, the paper), or before each sublayer (pre)."""
-    positions: Literal["interleaved", "halves", "learnt"] = "interleaved"
-    """Sines and cosines in turn (the book), sines in the first half (Marian), or learnt vectors."""
-    max_positions: Size = 512
-    """How many positions are learnt."""
+    positions: Literal["interleaved", "halves"] = "interleaved"
+    """Sines and cosines in turn (the book), or sines in the first half and cosines in the second (Marian)."""
     scale_embedding: bool = True
     """Multiply the embeddings by the root of embed_size."""
     use_bias: bool = True
@@ -184,10 +177,6 @@ class TransformerConfig(ModelConfig):
     @property
     def width(self) -> int:
         return self.embed_size
-
-    @property
-    def longest(self) -> int | None:
-        return self.max_positions if self.positions == "learnt" else None
 
     def wrong(self) -> list[str]:
         wrong = wrong_rates(self, "dropout", "dropout_attention", "dropout_hidden")
@@ -211,4 +200,4 @@ class TransformerConfig(ModelConfig):
         return 2 * self.num_layers * self.embed_size * max_len
 
 
-FAMILIES: dict[str, type[ModelConfig]] = {"recurrent": RecurrentConfig, "transformer": TransformerConfig}
+FAMILIES: dict[str, type[Any]] = {"recurrent": RecurrentConfig, "transformer": TransformerConfig}

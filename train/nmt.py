@@ -228,7 +228,7 @@ def summarize(reports: Sequence[Report]) -> dict[str, Any]:
 def count_parameters(weights: Mapping[str, np.ndarray]) -> dict[str, int]:
     """Count the parameters, and those of the attention."""
     sizes = {name: weight.size for name, weight in weights.items()}
-    attention = sum(size for name, size in sizes.items() if name.startswith("decoder.attention."))
+    attention = sum(size for name, size in sizes.items() if "attention." in name)
     return {"parameters": sum(sizes.values()), "attention_parameters": attention}
 
 

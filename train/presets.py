@@ -118,15 +118,16 @@ def vocab_size_for(pairs: int) -> int:
     return min(8000, max(500, pairs // 5))
 
 
+OF_FAMILY = {"recurrent": (DEMO, MULTI30K), "transformer": (DEMO_TRANSFORMER, SUBWORDS_TRANSFORMER)}
+"""The settings of each family where the corpus is cut into words, and where into subwords."""
+
+
 def in_family(config: Config, family: str) -> Config:
     """Return a configuration with a model of another family, and with the training that suits it."""
     if family == config.model.family:
         return config
-    subwords = config.corpus.tokenizer in SUBWORDS
-    if family == "transformer":
-        other = SUBWORDS_TRANSFORMER if subwords else DEMO_TRANSFORMER
-    else:
-        other = MULTI30K if subwords else DEMO
+    of_words, of_subwords = OF_FAMILY[family]
+    other = of_subwords if config.corpus.tokenizer in SUBWORDS else of_words
     return replace(config, model=other.model, training=other.training)
 
 

@@ -1,10 +1,11 @@
 """What training and search ask of a translation model, and nothing else.
 
-`EncoderDecoder` has all of it, for any `Encoder` and `Decoder` that fit each other. A new family of models is two
-modules with these methods. Its masks, its memory and its state are its own: nobody else looks into them.
+`EncoderDecoder` makes a model of any `Encoder` and `Decoder` that fit each other. A new family of models is two modules
+with these methods. To share an embedding, both have the fields `vocab_size`, `embed_size` and `embedding`. The masks,
+the memory and the state are the family's own: nobody else looks into them.
 """
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jax import Array
 from jaxtyping import Float, PRNGKeyArray
@@ -20,6 +21,7 @@ class KeepMasks(NamedTuple):
     decoder: Any = None
 
 
+@runtime_checkable
 class Encoder(Protocol):
     """Reads the source."""
 
@@ -33,6 +35,7 @@ class Encoder(Protocol):
         """Draw the masks of sources of this shape, without parameters."""
 
 
+@runtime_checkable
 class Decoder(Protocol):
     """Reads the target so far, attends to the source, and predicts the next token."""
 

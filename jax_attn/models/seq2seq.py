@@ -19,7 +19,7 @@ class EncoderDecoder(nn.Module):
         logits, weights = model.apply(params, sources, targets, source_lens)              # teacher forcing
 
         memory = model.apply(params, sources, source_lens, method="encode")               # search
-        state = model.apply(params, memory, method="initial_state")
+        state = model.apply(params, memory, max_len, method="initial_state")
         log_probs, state, weights = model.apply(params, tokens, state, memory, method="step")
 
     Args:

@@ -29,7 +29,7 @@ from jax_attn.functional.dropout import draw_keep_masks, drop
 from jax_attn.functional.masks import causal_mask, length_mask
 from jax_attn.functional.positions import sinusoidal_positions
 from jax_attn.modules.attention import Memory, MultiHeadAttention
-from jax_attn.modules.feed_forward import FeedForward
+from jax_attn.modules.feed_forward import ACTIVATIONS, FeedForward
 from jax_attn.search.step import Stationary
 
 Norm = Literal["post", "pre"]
@@ -201,10 +201,14 @@ class TransformerStack(nn.Module):
     reads_source: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for name, choices in {"norm": Norm, "positions": Positions}.items():
-            if getattr(self, name) not in get_args(choices):
-                raise ValueError(f"{name} must be one of {get_args(choices)}; got {getattr(self, name)!r}")
-        if self.num_heads < 1 or self.embed_size % self.num_heads:
+        choices = {"norm": get_args(Norm), "positions": get_args(Positions), "activation": tuple(ACTIVATIONS)}
+        for name, names in choices.items():
+            if getattr(self, name) not in names:
+                raise ValueError(f"{name} must be one of {names}; got {getattr(self, name)!r}")
+        for name in ("vocab_size", "embed_size", "num_hiddens", "num_layers", "num_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}")
+        if self.embed_size % self.num_heads:
             raise ValueError(
                 f"embed_size must be a multiple of num_heads; got {self.embed_size} for {self.num_heads} heads"
             )
@@ -338,6 +342,7 @@ class TransformerDecoder(TransformerStack):
     reads_source: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not -self.num_layers <= self.alignment_layer < self.num_layers:
             raise ValueError(
                 f"alignment_layer must be one of {self.num_layers} layers, counted from 0; got {self.alignment_layer}"
@@ -346,7 +351,6 @@ class TransformerDecoder(TransformerStack):
             raise ValueError(
                 f"alignment_head must be one of {self.num_heads} heads, counted from 0; got {self.alignment_head}"
             )
-        super().__post_init__()
 
     def setup(self) -> None:
         super().setup()
@@ -370,15 +374,21 @@ class TransformerDecoder(TransformerStack):
         return tuple(layer.prepare(encoded, valid_lens) for layer in self.layers)
 
     def initial_state(self, memory: tuple[Memory, ...], max_len: int | None = None) -> TransformerState:
-        """Return the state before the first token, with room for `max_len` tokens; by default as many as positions."""
-        length = self.max_len if max_len is None else max_len
-        self.first_positions(length)  # an error if there are fewer
-        of_source = memory[0].keys
-        sentences, width = of_source.shape[0], self.embed_size // self.num_heads
-        empty = jnp.zeros((sentences, self.num_heads, length, width), of_source.dtype)
+        """Return the state before the first token, with a cache for `max_len` tokens.
+
+        A step beyond these gives NaN.
+
+        Raises:
+            ValueError: no `max_len`, or more than there are learnt positions.
+        """
+        if max_len is None:
+            raise ValueError("initial_state needs max_len, the most tokens that a search may take; got None")
+        self.first_positions(max_len)  # an error if there are fewer
+        sentences, width = memory[0].keys.shape[0], self.embed_size // self.num_heads
+        empty = jnp.zeros((sentences, self.num_heads, max_len, width), self.dtype or self.param_dtype)
         return TransformerState(
             time=jnp.zeros(sentences, jnp.int32),
-            places=jnp.zeros((sentences, length), jnp.int32),
+            places=jnp.zeros((sentences, max_len), jnp.int32),
             cache=Stationary(tuple((empty, empty) for _ in self.layers)),
         )
 
@@ -417,6 +427,7 @@ class TransformerDecoder(TransformerStack):
             weights.append(on_source)
         logits = self._logits(self._last(x)).reshape(rows, -1)
         log_probs = jax.nn.log_softmax(logits.astype(wide_dtype(logits)), axis=-1)
+        log_probs = jnp.where(time < length, log_probs, jnp.nan)  # the cache is full
         new = TransformerState(state.time + 1, places, Stationary(tuple(caches)))
         return log_probs, new, self._choose(weights).reshape(rows, -1)
 

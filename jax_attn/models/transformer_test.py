@@ -9,11 +9,16 @@ import pytest
 from jax_attn import (
     EncoderDecoder,
     KeepMasks,
+    Seq2SeqAttentionDecoder,
+    Seq2SeqEncoder,
     TransformerDecoder,
     TransformerEncoder,
     beam_search,
+    ensemble,
     greedy_search,
+    sample_search,
 )
+from jax_attn.models.interface import Decoder, Encoder
 
 N, D, F = 11, 8, 6
 SOURCES, LENS = jnp.array([[1, 2, 3, 4, 5], [3, 2, 0, 0, 0], [5, 0, 0, 0, 0]]), jnp.array([5, 2, 1])
@@ -74,12 +79,19 @@ def test_the_step_repeated_is_teacher_forcing(name):
         close(of_step, weights[:, t])
 
 
-@pytest.mark.parametrize("name", ["the paper", "learnt positions"])
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_search_over_the_cache_finds_what_teacher_forcing_says_of_its_sentences(name, beam_size):
+BEAM, SAMPLES = partial(beam_search, beam_size=4), partial(sample_search, num_samples=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "search", "beam_size"),
+    [("the paper", BEAM, 4), ("learnt positions", BEAM, 4), ("the paper", greedy_search, 1), ("the paper", SAMPLES, 4)],
+    ids=["beam", "beam, learnt positions", "greedy", "samples"],
+)
+def test_search_over_the_cache_finds_what_teacher_forcing_says_of_its_sentences(name, search, beam_size):
     """Each hypothesis must read its own ancestors in the cache, which is not reordered with the beam."""
     step, state, memory = start(name)
-    found = beam_search(step, state, memory, bos=1, eos=2, max_len=7, batch_size=3, beam_size=beam_size)
+    key = {"key": jax.random.split(jax.random.key(0), 3)} if search is SAMPLES else {}
+    found = search(step, state, memory, bos=1, eos=2, max_len=7, batch_size=3, **key)
     origins = {tuple(ids[:1].tolist()) for ids in found.ids.reshape(-1, 7)}
     assert beam_size == 1 or len(origins) > 1
     inputs = jnp.concatenate([jnp.ones((3, beam_size, 1), jnp.int32), found.ids[..., :-1]], -1).reshape(-1, 7)
@@ -201,6 +213,37 @@ def test_a_sentence_longer_than_the_learnt_positions_is_refused():
         make_model("learnt positions").apply(make_params("learnt positions"), long, TARGETS)
     with pytest.raises(ValueError, match=r"^max_len = 7 positions are learnt; got 8 tokens"):
         start("learnt positions", max_len=8)
+
+
+def test_a_step_for_which_the_cache_has_no_room_gives_nan():
+    with pytest.raises(ValueError, match=r"^initial_state needs max_len, the most tokens that a search may take"):
+        start(max_len=None)
+    found = greedy_search(*start(max_len=2), bos=1, eos=2, max_len=7, batch_size=3, min_len=7)
+    assert np.isnan(found.scores).all()
+
+
+def test_a_recurrent_model_and_a_transformer_search_together():
+    recurrent = EncoderDecoder(Seq2SeqEncoder(N, 4, 4), Seq2SeqAttentionDecoder(N, 4, 4))
+    params = recurrent.init(jax.random.key(0), SOURCES, TARGETS, LENS)
+    memory = recurrent.apply(params, SOURCES, LENS, method="encode")
+    state = recurrent.apply(params, memory, 7, method="initial_state")
+    step, own_state, own_memory = start()
+    both = ensemble([partial(recurrent.apply, params, method="step"), step])
+    inputs = both, (state, own_state), (memory, own_memory)
+    found = beam_search(*inputs, bos=1, eos=2, max_len=7, batch_size=3, beam_size=3)
+    ids = found.ids[:, 0]
+    given = jnp.concatenate([jnp.ones((3, 1), jnp.int32), ids[:, :-1]], 1)
+    logits = recurrent.apply(params, SOURCES, given, LENS)[0], run(make_params(), SOURCES, given, LENS)[0]
+    mean = jnp.log(sum(jax.nn.softmax(each) for each in logits) / 2)
+    expected = jnp.take_along_axis(mean, ids[..., None], -1)[..., 0]
+    close(found.token_scores[:, 0], np.where(np.arange(7) < found.lengths[:, :1], expected, 0))
+
+
+@pytest.mark.parametrize("parts", [(Seq2SeqEncoder, Seq2SeqAttentionDecoder), (TransformerEncoder, TransformerDecoder)])
+def test_each_family_has_the_methods_that_training_and_search_call(parts):
+    assert issubclass(parts[0], Encoder)
+    assert issubclass(parts[1], Decoder)
+    assert not issubclass(parts[0], Decoder)
 
 
 def test_rows_that_the_state_has_no_place_for_are_refused():

@@ -119,11 +119,9 @@ def parse(arguments: list[str]) -> Command:
             raise ConfigError(f"the argument {argument!r} holds bytes that are not UTF-8")
     preset, options = _split_preset(arguments)
     has_preset = len(options) < len(arguments)
+    asked, options = HELPS.intersection(options), [option for option in options if option not in HELPS]
     default = PRESETS[preset]
-    given, rest = _read(preset, default, [option for option in options if option not in HELPS])
-    if asked := HELPS.intersection(options):
-        in_asked = in_family(default, given.settings.model.family)
-        _print_all_options(preset, in_asked) if "--help-all" in asked else _print_help(preset, in_asked)
+    given, rest = _read(preset, default, options)
     file, resume, init = given.config, given.resume, given.settings.init
     if resume is not None:
         changed = {option.split("=")[0].replace("_", "-") for option in options if option.startswith("-")}
@@ -133,12 +131,14 @@ def parse(arguments: list[str]) -> Command:
         file = resume / "config.json"
     elif init is not None and file is None and not has_preset:
         file = init / "config.json"
-    if file is not None:  # its settings are the defaults of the options
-        preset, default = read_config(file)
-        given, rest = _read(preset, default, options)
     family = given.settings.model.family
-    if family != default.model.family:
+    if file is not None:  # its settings are the defaults of the options
+        preset, default = read_config(file, None if family == default.model.family else family)
+    else:
         default = in_family(default, family)
+    if asked:
+        _print_all_options(preset, default) if "--help-all" in asked else _print_help(preset, default)
+    if file is not None or family != PRESETS[preset].model.family:
         given, rest = _read(preset, default, options)
     config = given.settings
     for name in (*config.data, *config.valid, *config.test):
@@ -188,20 +188,21 @@ def _refuse(preset: str, config: Config, unknown: list[str], options: list[str])
         require_setting(config.training.optimizer, name)
     of_model = first.removeprefix("--model.").removeprefix("no-").split("=")[0].replace("-", "_")
     for family, settings in FAMILIES.items():
-        if first.startswith("--model.") and hasattr(settings, of_model):
+        is_its_own = of_model in (field.name for field in fields(settings)) and family != config.model.family
+        if first.startswith("--model.") and is_its_own:
             raise ConfigError(f"{first} needs --model.family {family}; the model's family is {config.model.family}")
-    if meant := _similar(name):
+    if meant := _similar(name, config):
         raise ConfigError(f"there is no option {first}; did you mean {' or '.join(meant)}?")
-    tyro.cli(Config, prog=f"{PROGRAM} {preset}", args=unknown, default=PRESETS[preset])  # a message, and SystemExit
+    tyro.cli(Config, prog=f"{PROGRAM} {preset}", args=unknown, default=config)  # a message, and SystemExit
     raise ConfigError(f"there is no option {first}")
 
 
-def _similar(name: str) -> list[str]:
+def _similar(name: str, config: Config) -> list[str]:
     """Return the options whose last part is this name, or has it as its initials, as --lr for learning_rate."""
     name = name.lstrip("-_").rpartition(".")[2]
     found = []
     for section in fields(Config):
-        value = getattr(Config(), section.name)
+        value = getattr(config, section.name)
         for setting in fields(value) if is_dataclass(value) else ():
             if name in (setting.name, "".join(word[0] for word in setting.name.split("_") if "_" in setting.name)):
                 found.append(f"--{setting_name(section.name, setting.name)}")

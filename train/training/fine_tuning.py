@@ -28,11 +28,13 @@ def load_weights(run: Path, config: Config) -> dict[str, np.ndarray]:
         "model": [name for name in vars(config.model) if not (name in MAY_DIFFER or name.startswith("dropout"))],
         "corpus": OF_VOCABULARIES,
     }
+    if theirs.model.family != config.model.family:
+        raise ConfigError(f"a training with --init {run} must have its --model.family {theirs.model.family}")
     differing = [
         f"--{setting_name(section, name)} {old}, not {new}"
         for section, names in fixed.items()
         for name in names
-        if (old := getattr(getattr(theirs, section), name, None)) != (new := getattr(getattr(config, section), name))
+        if (old := getattr(getattr(theirs, section), name)) != (new := getattr(getattr(config, section), name))
     ]
     if differing:
         raise ConfigError(f"a training with --init {run} must have its {'; '.join(differing)}")

@@ -59,7 +59,7 @@ def _transformer(config: Any) -> Parts:
     sizes = ("embed_size", "num_hiddens", "num_layers", "num_heads")
     others = ("activation", "norm", "positions", "scale_embedding", "use_bias")
     rates = ("dropout", "dropout_attention", "dropout_hidden")
-    shared = _chosen(config, *sizes, *others, *rates) | {"max_len": config.max_positions}
+    shared = _chosen(config, *sizes, *others, *rates)
     of_encoder = shared | {"num_layers": config.encoder_layers or config.num_layers}
     of_decoder = shared | _chosen(config, "output_bias", "alignment_layer", "alignment_head") | _tie(config)
     return Parts("TransformerEncoder", of_encoder, "TransformerDecoder", of_decoder)

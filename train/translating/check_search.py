@@ -36,9 +36,6 @@ def check_search(
             f"{option_name('min_len')} must be at most {max_target_len}, the longest target in the training, "
             f"unless {option_name('max_len')} is given; got {search.min_len}"
         )
-    longest = max(max_source_len + 1, search.max_len or max_target_len)
-    if model.longest is not None and longest > model.longest:
-        wrong.append(f"the model has learnt {model.longest} positions, and {longest} tokens may be needed")
     if not wrong:
         needed, available = search_bytes(search, model, vocab_size, max_source_len, max_target_len), machine.memory()
         if available is not None and needed > available:

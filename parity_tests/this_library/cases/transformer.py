@@ -9,6 +9,7 @@ import torch
 
 import jax_attn
 import torch_ref
+from jax_attn.search import step as search_step
 from parity_tests.this_library.cases.functional import SOFTMAX, ints
 from parity_tests.this_library.cases.models import keep_masks, sharing, tokens, translator_call
 from parity_tests.this_library.cases.modules import module_case
@@ -62,7 +63,7 @@ def masks_of(inputs: Any) -> Any:
 def decoder_variants() -> Iterator[Variant]:
     inputs = {
         **{"encoded": random_for("transformer").normal(size=(3, 4, 8)), "valid_lens": ints(4, 0, 2)},
-        **{"targets": tokens("transformer targets", 9, 3, 5), "beam_tokens": tokens("transformer beam", 9, 6)},
+        **{"targets": tokens("transformer targets", 9, 3, 5), "beam_tokens": tokens("transformer beam", 9, 2, 6)},
         **dict.fromkeys(f"keep_{x}" for x in KEEP),
     }
     yield Variant("the paper, a source of length 0", inputs, SIZES)
@@ -76,19 +77,39 @@ def decoder_variants() -> Iterator[Variant]:
 
 
 def decoder_call(module: Any, inputs: Any) -> Any:
-    """Run teacher forcing, two steps from the initial state, and a step of a beam of 2 whose rows changed places.
+    """Run teacher forcing, a step from the initial state, and two of a beam of 2 whose rows change places between them.
 
     JAX's steps read a cache, PyTorch's compute all earlier positions again.
     """
     memory, targets = module.prepare(inputs["encoded"], inputs["valid_lens"]), inputs["targets"]
     logits, weights = module(targets, memory, keep_masks=masks_of(inputs))
     state = module.initial_state(memory, 3)
-    first, state, _ = module.step(targets[:, 0], state, memory)
-    second, state, step_weights = module.step(targets[:, 1], state, memory)
-    return logits, weights, first, second, step_weights
+    first, state, step_weights = module.step(targets[:, 0], state, memory)
+    second, state, _ = module.step(inputs["beam_tokens"][0], reorder(state, (0, 0, 1, 1, 2, 2), widen=True), memory)
+    third, _, beam_weights = module.step(inputs["beam_tokens"][1], reorder(state, (1, 0, 2, 2, 5, 4)), memory)
+    return logits, weights, first, step_weights, second, third, beam_weights
 
 
-DECODER_OUTPUTS = ("logits", "weights", "log_probs of a step", "log_probs of the next", "weights of a step")
+def reorder(state: Any, rows: tuple[int, ...], widen: bool = False) -> Any:
+    """Take rows of a state, as search does; PyTorch's is one tensor."""
+    if isinstance(state, torch.Tensor):
+        return state[list(rows)]
+
+    def stay(leaf: Any) -> Any:
+        return leaf.repeat(2, axis=-2) if widen else leaf
+
+    return search_step.map_state(lambda leaf: leaf[np.array(rows)], state, stay)
+
+
+DECODER_OUTPUTS = (
+    "logits",
+    "weights",
+    "log_probs of a step",
+    "weights of a step",
+    "log_probs of a beam",
+    "log_probs of a beam in another order",
+    "weights of a beam",
+)
 
 
 def translator_variants() -> Iterator[Variant]:

@@ -91,6 +91,13 @@ def dropped_with_the_sum(add: Any, self: Any, norm: Any, x: Any, result: Any, ke
 
 
 @around
+def places_kept(map_state: Any, reorder: Any, state: Any, *stationary: Any) -> Any:
+    """Let the places in the cache stay where they were when the beam is reordered."""
+    new = map_state(reorder, state, *stationary)
+    return new._replace(places=state.places) if new.places.shape == state.places.shape else new
+
+
+@around
 def not_scaled(embed: Any, self: Any, table: Any, *rest: Any) -> Any:
     return embed(self, lambda ids: table(ids) / self.embed_size**0.5, *rest)
 
@@ -154,6 +161,7 @@ CASE_FAULTS = (
     Fault("embeddings not scaled", ENCODER_LAYERS, not_scaled, f"{IN_TRANSFORMER}TransformerStack.embed"),
     Fault("the source's padding read", DECODER_LAYERS, given(valid_lens=None), f"{OF_LAYER}prepare"),
     Fault("the cache one late", DECODER_LAYERS, given(start=lambda s: s + 1), f"{IN_TRANSFORMER}_attend_to_past"),
+    Fault("the places of a beam kept", DECODER_LAYERS, places_kept, "search.step:map_state"),
     Fault("dropout of the whole sum", DECODER_LAYERS, dropped_with_the_sum, f"{OF_LAYER}_add", "all dropouts"),
     Fault(
         "tied, and learnt by one side",
