@@ -8,7 +8,7 @@ limits         what a workload needs at least, and the programs that measure it
 records        the records of all this
 process        one process for each implementation, which measures time and memory
 measure        a workload, and a whole run: outputs compared, times taken in turn
-report         tables and JSON, and the comparison with an earlier run
+report         tables and JSON
 """
 
 import train  # noqa: F401 (its training step is measured; if its extra is missing, it says so)

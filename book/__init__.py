@@ -3,7 +3,9 @@
     data       what needs no framework: the translation data, vocabularies, BLEU
     jax        everything that the chapters on translation and attention call, over `jax_attn`
     torch      the same in PyTorch, over `torch_ref`; it imports no JAX
+    jax_2020, torch_2020   the same names as the edition of 2020 means them
     arguments  the book's names of arguments in the library's errors
+    pictures   the book's plots
 
 Each name is thin. Its docstring says which edition calls it how, and what stands behind it. Three editions are meant:
 

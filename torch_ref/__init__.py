@@ -1,4 +1,4 @@
-"""Attention and recurrent translators in plain PyTorch: the reference that a reader checks by eye.
+"""Attention and translators, recurrent and Transformer, in plain PyTorch: the reference that a reader checks by eye.
 
 Axes: B batch, Q queries, K keys (and values), D features of a query or key, V features of a value, H hidden units,
 T time, N vocabulary, beam. Functions take leading axes as `*batch` and compute on the last ones; tensors are

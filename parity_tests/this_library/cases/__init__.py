@@ -1,8 +1,8 @@
 """The registry: every public name of jax_attn, with its PyTorch twin and its inputs.
 
-The tests, the report and the speed table read it, so that what is measured is what is proved. Inputs are seeded: random
-and ragged, with several keys (with one key every weight is 1, whatever the score), a single key, an empty row in both
-meanings, scores of ±1e4, NaN where nothing attends, more leading axes and none.
+The tests and `python -m parity_tests` read it. Inputs are seeded: random and ragged, with several keys (with one key
+every weight is 1, whatever the score), a single key, an empty row in both meanings, scores of ±1e4, NaN where nothing
+attends, more leading axes and none.
 """
 
 import jax_attn
