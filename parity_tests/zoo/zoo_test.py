@@ -57,4 +57,4 @@ def test_the_score_of_the_whole_zoo_does_not_fall() -> None:
     assert [str(result) for result in bugs if result.explained is False] == []
     located = [result.located for result in bugs if result.located is not None]
     assert sum(located) >= 0.9 * len(located)
-    assert sum(result.explained is True for result in bugs) >= 0.9 * len(bugs)
+    assert sum(result.explained is True for result in bugs) >= 32

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from jax_attn import search as jax_search
 from jax_attn.search import SearchResult
 from torch_ref import models
 from torch_ref import search as searches
@@ -46,7 +47,8 @@ class TorchSearch:
     def search(self, sources: np.ndarray, source_lens: np.ndarray, numbers: np.ndarray) -> SearchResult:
         """Search for one sentence, see `train.translating.search.Search`."""
         function = getattr(searches, self.config.function)
-        settings = self.config.of(function)
+        # JAX's function of the same name lists its options; PyTorch's takes some of them as **constraints.
+        settings = self.config.of(getattr(jax_search, self.config.function))
         if function is searches.sample_search:
             settings["generator"] = torch.Generator().manual_seed(self.config.seed * 2**31 + int(numbers[0]))
         if function is searches.beam_search:
