@@ -34,5 +34,6 @@ compare()  # type: ignore[call-arg]
 
 def first_ids(found: SearchResult, report: Report, config: Config) -> jax.Array:
     assert_type(report.agrees, bool)
-    assert_type(config.epochs, int)
+    assert_type(config.epochs, int | None)
+    assert_type(config.num_epochs, int)
     return found.ids[:, 0]
