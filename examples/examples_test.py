@@ -37,6 +37,7 @@ def test_a_score_of_one_s_own_is_masked_differentiated_and_searched(printed):
     assert found.count("[") == 3
 
 
+@pytest.mark.slow
 @of("training_loop")
 def test_the_training_loop_learns_to_write_numbers_backwards(printed):
     loss, *translations = printed.splitlines()
@@ -46,6 +47,7 @@ def test_the_training_loop_learns_to_write_numbers_backwards(printed):
     assert sum(right) >= 4
 
 
+@pytest.mark.slow
 @of("nnx_bridge")
 def test_the_nnx_model_finds_the_largest_number_that_it_may_look_at(printed):
     error, answer = printed.splitlines()

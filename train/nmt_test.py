@@ -291,7 +291,8 @@ def test_other_models_run_to_their_end_and_translate_alike_in_both_frameworks(tm
 
 
 @needs_fra
-@pytest.mark.parametrize("framework", ["jax", pytest.param("torch", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["jax", "torch"])
 def test_the_books_run_begins_in_both_frameworks(tmp_path, framework):
     summary = train(tmp_path, "book", "--data", str(FRA), "--epochs", "2", "--framework", framework)
     assert [len(json.loads((tmp_path / "run" / f"{side}.json").read_text())) for side in ("source", "target")] == [

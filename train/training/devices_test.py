@@ -125,6 +125,7 @@ def test_a_second_run_reads_the_cache_and_has_the_same_bits(on_two, cache):
     assert set(cache.glob("jit_train_steps*")) == programs
 
 
+@pytest.mark.slow
 def test_the_gradients_of_a_step_are_added_up_once():
     done = subprocess.run([sys.executable, "-c", STEP], capture_output=True, text=True, check=True)
     sums, *others = map(int, done.stdout.split())
