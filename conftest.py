@@ -39,8 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("markexpr") == "not slow":
         os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
         jax.config.update("jax_disable_most_optimizations", True)
-        if version("jaxlib").startswith("0.10."):  # in a version without this flag the process would end
-            os.environ["XLA_FLAGS"] = f"--xla_cpu_use_fusion_emitters=false {os.environ.get('XLA_FLAGS', '')}"
+        if version("jaxlib").startswith("0.10."):  # in a version without these flags the process would end
+            flags = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+            os.environ["XLA_FLAGS"] = f"{flags} {os.environ.get('XLA_FLAGS', '')}"
 
 
 @pytest.fixture

@@ -73,7 +73,7 @@ def decoder_variants() -> Iterator[Variant]:
     other |= {"positions": "halves"}
     yield Variant("tied without a bias, SiLU, first layer", inputs, other, dtypes=FLOAT64, slow=True)
     masks = keep_masks("transformer decoder", keep_shapes(5, 3, cross_attention=(3, 2, 2, 5, 4)))
-    yield Variant("all dropouts", {**inputs, **masks}, SIZES | RATES, dtypes=FLOAT64)
+    yield Variant("all dropouts", {**inputs, **masks}, SIZES | RATES, dtypes=FLOAT64, slow=True)
 
 
 def decoder_call(module: Any, inputs: Any) -> Any:

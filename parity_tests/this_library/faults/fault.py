@@ -4,7 +4,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 
 from parity_tests.this_library.cases import find_case
 from parity_tests.this_library.trainings import TRAININGS, free_running
+from parity_tests.your_port.measure.case import Case, Variant
 from parity_tests.your_port.measure.comparison import Measurement, compare_variant
 from parity_tests.your_port.measure.jax_side import without_jit
 
@@ -48,17 +49,32 @@ class Fault:
             yield
 
     def is_caught(self) -> bool:
-        """Whether the case fails while the fault is there."""
+        """Whether the case fails while the fault is there, by its outputs or, which takes longer, by its gradients."""
         with self.planted():
             if self.case == "training":
                 return any(free_running(training, 4).failed for training in TRAININGS)
-            return bool(self.failures())
+            return bool(self.failures(gradients=False) or self.failures())
 
-    def failures(self) -> list[Measurement]:
+    def failures(self, gradients: bool = True) -> list[Measurement]:
         """Compare operation by operation, with the fault if it is planted; return what differs."""
         case = find_case(self.case)
-        compared = compare_variant(case, case.find_variant(self.variant), "float64", without_jit)
+        variant = case.find_variant(self.variant)
+        if not gradients:
+            case = _frozen(case, variant)
+        compared = compare_variant(case, variant, "float64", without_jit)
         return [measurement for measurement in compared if measurement.failed]
+
+
+def _frozen(case: Case, variant: Variant) -> Case:
+    """Take every input and weight for a constant, so that no gradient is computed."""
+    build = case.torch.build
+
+    def frozen(*arguments: Any) -> Any:
+        assert build is not None
+        return build(*arguments).requires_grad_(False)
+
+    side = replace(case.torch, build=build and frozen)
+    return replace(case, torch=side, constants=frozenset(variant.inputs))
 
 
 # Ways to change a function
