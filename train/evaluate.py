@@ -1,5 +1,5 @@
 """Score a trained model: `python -m train.evaluate RUN [--data FILE...] [--compare RUN2] [OPTIONS]`.
-$ python -m train.evaluate runs/demo-1
+$ python -m train.evaluate runs/demo-1 --heads heads.png
 $ python -m train.evaluate runs/mine --data test.de.gz test.en.gz --beam 5 --compare runs/other
 $ python -m train.evaluate runs/mine --data multi30k:de-en --mirror folder
 
@@ -23,7 +23,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from train.command_line.terminal import answer
-from train.command_line.translate_options import Search, option_name
+from train.command_line.translate_options import PICTURES, Search, option_name, refusals
 from train.data.corpus import CorpusError, Pair
 from train.data.download import is_name
 from train.data.load_corpus import find_corpus, load_corpus, read_whole
@@ -33,6 +33,8 @@ from train.setting import ConfigError
 if TYPE_CHECKING:
     from train.runs.run_folder import SavedRun
     from train.translating.evaluation import Evaluation
+    from train.translating.heads import HeadErrors
+    from train.translating.translator import Translator
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,9 @@ class Options:
     """A folder or an address with the files of multi30k, tatoeba or d2l, instead of the public address."""
     compare: Annotated[Path | None, arg(metavar="RUN2", help_behavior_hint="")] = None
     """Score another run on the same pairs, and test the difference."""
+    heads: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
+    """Draw the alignment error of every layer and head into a .png, .svg or .pdf file, and print it. The pairs need
+    gold alignments, as the embedded corpus has them."""
     framework: Literal["jax", "torch"] = "jax"
     """torch: the plain PyTorch reference, one sentence at a time (needs the extra `torch`)."""
     json: bool = False
@@ -69,6 +74,8 @@ def run(options: Options) -> None:
     """Score the run, and the one that it is compared with, and print the scores."""
     if options.languages and not options.data:
         raise ConfigError("--languages are the endings of the files of --data: give --data, too")
+    if wrong := refusals("--heads", options.heads, PICTURES):
+        raise ConfigError("; ".join(wrong))
     pairs: Sequence[Pair] = given_pairs(options) if options.data else ()
 
     from train.runs.run_folder import RunFolder
@@ -82,9 +89,10 @@ def run(options: Options) -> None:
     configs = [configure(saved, options.search, option_name) for saved in runs]
     if not options.data:
         pairs = own_test(runs[0], options.mirror)
-    translators = (
+    translators = [
         Translator.from_runs([saved], config, options.framework) for saved, config in zip(runs, configs, strict=True)
-    )
+    ]
+    errors = None if options.heads is None else draw_heads(options.heads, runs[0], translators[0], pairs)
     found = [evaluate(translator, pairs) for translator in translators]
     if options.data:
         for saved, evaluation in zip(runs, found, strict=True):
@@ -98,7 +106,23 @@ def run(options: Options) -> None:
     if len(found) == 2:
         tests = compare_texts(found[0].texts, found[1].texts, found[0].references, lower_case)
         result |= {"compared_with": report[1], "tests": {name: test._asdict() for name, test in tests.items()}}
+    if errors is not None:
+        result["alignment_errors"] = {"heads": errors.heads.tolist(), "mean_of_heads": errors.means.tolist()}
     print(json.dumps(result, ensure_ascii=False, indent=2) if options.json else as_text(result))
+
+
+def draw_heads(path: Path, saved: SavedRun, translator: Translator, pairs: Sequence[Pair]) -> HeadErrors:
+    """Compute the alignment errors of all heads, and draw them; ConfigError without attention or gold alignments."""
+    from jax_attn.plots import save
+    from train.translating.heads import alignment_errors, show_head_errors
+
+    if not saved.model.attends:
+        raise ConfigError(f"--heads needs attention, and the model of {saved.folder} has none")
+    if any(pair.alignment is None for pair in pairs):
+        raise ConfigError("--heads needs gold alignments: leave out --data, with a run of the embedded corpus")
+    errors = alignment_errors(translator, pairs)
+    save(show_head_errors(errors), path)
+    return errors
 
 
 def given_pairs(options: Options) -> Sequence[Pair]:
@@ -150,6 +174,16 @@ def as_report(saved: SavedRun, evaluation: Evaluation, scores: dict[str, Any]) -
     }
 
 
+def table_of_heads(heads: Sequence[Sequence[float]], mean_of_heads: Sequence[float]) -> str:
+    """Format alignment errors as a table with a row for each layer, and name the best head."""
+    lines = ["alignment error by layer and head (0 is best)"]
+    lines.append("  layer   " + "".join(f"head {head:<4}" for head in range(len(heads[0]))) + "mean of heads")
+    for layer, (errors, mean) in enumerate(zip(heads, mean_of_heads, strict=True)):
+        lines.append(f"  {layer:<8}" + "".join(f"{error:<9.3f}" for error in errors) + f"{mean:.3f}")
+    best = min((error, layer, head) for layer, errors in enumerate(heads) for head, error in enumerate(errors))
+    return "\n".join([*lines, f"  best head: layer {best[1]}, head {best[2]}"])
+
+
 def as_text(report: dict[str, Any]) -> str:
     """Format a report as text."""
     lines = [f"{report['run']}: {report['pairs']} pairs"]
@@ -162,6 +196,8 @@ def as_text(report: dict[str, Any]) -> str:
         f"  {'perplexity':<17}{report['perplexity']:6.2f}: {nats} nats a token, over {report['tokens']} tokens of the "
         "references"
     )
+    if "alignment_errors" in report:
+        lines.append(table_of_heads(**report["alignment_errors"]))
     if "tests" in report:
         lines.append(as_text(report["compared_with"]))
         lines.append("difference (p: how often equal systems differ as much)")

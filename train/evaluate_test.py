@@ -37,6 +37,39 @@ def test_the_runs_own_test_set_gives_the_scores_of_its_summary(run, capsys):
     assert report["nats_per_token"] == pytest.approx(summary["test_nats_per_token"])
 
 
+def test_the_alignment_error_of_each_head_is_drawn_and_printed(run, capsys, tmp_path):
+    folder, summary = run
+    path = tmp_path / "heads.svg"
+    status, output, errors = call(capsys, folder, "--heads", path)
+    assert (status, errors) == (0, "")
+    rate = summary["alignment_error_rate"]
+    assert output.endswith(
+        "alignment error by layer and head (0 is best)\n"
+        "  layer   head 0   mean of heads\n"
+        f"  0       {rate:.3f}    {rate:.3f}\n"
+        "  best head: layer 0, head 0\n"
+    )
+    assert f">{rate:.2f}<" in path.read_text(encoding="utf-8")
+    status, output, _ = call(capsys, folder, "--heads", path, "--json")
+    expected = pytest.approx(rate)
+    assert json.loads(output)["alignment_errors"] == {"heads": [[expected]], "mean_of_heads": [expected]}
+
+
+def test_a_picture_of_heads_that_cannot_be_is_an_error(run, capsys, tmp_path):
+    pairs, path = tmp_path / "two.txt", tmp_path / "a.png"
+    pairs.write_text(TWO)
+    path.write_text("mine")
+    for options, message in (
+        ([tmp_path / "a.gif"], "--heads must end in .png or .svg or .pdf; got "),
+        ([path], "a.png exists, and is no picture or page of this kind: name another file\n"),
+        ([tmp_path / "b.png", "--data", pairs], "--heads needs gold alignments: leave out --data, with a run of the "),
+    ):
+        status, output, errors = call(capsys, run[0], "--heads", *options)
+        assert (status, output, errors.count("\n")) == (2, "", 1)
+        assert message in errors
+    assert path.read_text() == "mine"
+
+
 def test_languages_without_data_are_an_error(run, capsys):
     assert call(capsys, run[0], "--languages", "de", "en") == (
         2,

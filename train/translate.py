@@ -18,6 +18,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -78,7 +79,7 @@ def run(options: Options) -> None:
     if unknown:
         warn_of_unknown(unknown, options.run)
     if picture.heatmap:
-        write_heatmap(shown, picture.heatmap)
+        write_heatmap(translator, shown, picture.heatmap, picture.picks)
     if picture.page:
         names = [f"{options.run} in PyTorch" if name == "torch" else name for name in picture.compare]
         write_page([str(options.run), *names], [translator, *others], shown, picture.page)
@@ -186,7 +187,22 @@ def load(options: Options) -> Translator:
             if value:
                 raise ConfigError(f"{option_name(name)} needs attention, and the model of {options.run} has none")
     mesh = None if shape is None else make_mesh(shape)
-    return Translator.from_runs(runs, config, options.model.framework, output.pieces, mesh)
+    translator = Translator.from_runs(runs, config, options.model.framework, output.pieces, mesh)
+    if options.picture.picks:
+        check_picks(translator, **options.picture.picks)
+    return translator
+
+
+def check_picks(translator: Translator, kind: str = "cross", layer: int = 0, head: int = 0) -> None:
+    """Raise ConfigError unless the model has this kind of attention, this layer and this head."""
+    from train.translating.maps import sizes
+
+    found = sizes(translator)
+    layers, heads = found.get(kind, (0, 0))
+    if not (0 <= layer < layers and 0 <= head < heads):
+        has = ", ".join(f"{name} with {layers} layers of {heads} heads" for name, (layers, heads) in found.items())
+        must = "--kind, --layer and --head must be what one model has, counted from 0"
+        raise ConfigError(f"{must}: {has or 'nothing of an ensemble'}; got {kind}, {layer} and {head}")
 
 
 def compared_options(name: str, options: Options) -> Options:
@@ -230,29 +246,47 @@ def columns(number: int, source: tuple[str, ...], hypothesis: Hypothesis, output
         yield (as_pharaoh if output.alignments == "pharaoh" else as_json)(source, hypothesis)
 
 
-def write_heatmap(translations: Sequence[Translation], path: Path) -> None:
-    """Draw the attention of each sentence's best translation."""
-    from jax_attn.plots import save, show_alignments
+LABELS = {"cross": ("source", "translation"), "source": ("source",) * 2, "target": ("translation",) * 2}
+"""The names of a heatmap's columns and rows."""
 
-    weights = [(t, t.weights) for t in translations if t.weights is not None and t.weights.size]
-    examples = [((*t.source, "<eos>"), t.best.tokens, matrix) for t, matrix in up_to(MAX_IN_PICTURE, weights, path)]
+
+def write_heatmap(
+    translator: Translator, translations: Sequence[Translation], path: Path, picks: dict[str, Any]
+) -> None:
+    """Draw the attention of each sentence's best translation: what search kept, or what was picked of its maps."""
+    from jax_attn.plots import save, show_alignments
+    from train.translating.maps import attention_maps
+
+    with_weights = [t for t in translations if t.weights is not None and t.weights.size]
+    shown = [dataclasses.replace(t, hypotheses=(t.best,)) for t in up_to(MAX_IN_PICTURE, with_weights, path)]
+    examples = [((*t.source, "<eos>"), t.best.tokens, t.weights) for t in shown]
+    kind, at = picks.get("kind", "cross"), (picks.get("layer"), picks.get("head"))
+    if picks:
+        maps = [each for (of_best,) in attention_maps(translator, shown) for each in of_best if each.kind == kind]
+        examples = [(each.columns, each.rows, each.matrix(*at)) for each in maps]
     if examples:
-        save(show_alignments(examples), path)
+        xlabel, ylabel = LABELS[kind]
+        save(show_alignments(examples, xlabel=xlabel, ylabel=ylabel), path)
 
 
 def write_page(
     names: Sequence[str], translators: Sequence[Translator], translations: Sequence[Translation], path: Path
 ) -> None:
     """Write the page of the first translator's translations, with those of the others beside them."""
-    from train.translating.page.page import Side, as_page
+    from train.translating.maps import attention_maps
+    from train.translating.page.page import MAX_WEIGHTS, Side, as_page
 
     shown = up_to(MAX_ON_PAGE, translations, path)
     if not shown:
         return
-    sides: list[Side] = []
-    for name, translator in zip(names, translators, strict=True):
-        same = translator([t.source_text for t in shown]) if sides else shown
-        sides.append(Side(name, same, translator.explain(same)))
+    maps = attention_maps(translators[0], shown)
+    sizes = [sum(each.weights.size for of_hypothesis in found for each in of_hypothesis) for found in maps]
+    fitting = sum(size <= MAX_WEIGHTS for size in accumulate(sizes)) or 1
+    shown, maps = up_to(fitting, shown, path), maps[:fitting]
+    sides = [Side(names[0], shown, translators[0].explain(shown), maps)]
+    for name, translator in zip(names[1:], translators[1:], strict=True):
+        same = translator([t.source_text for t in shown])
+        sides.append(Side(name, same, translator.explain(same), attention_maps(translator, same)))
     path.write_text(as_page(sides), encoding="utf-8")
 
 

@@ -21,6 +21,19 @@ class KeepMasks(NamedTuple):
     decoder: Any = None
 
 
+class AttentionMaps(NamedTuple):
+    """The attention weights of every layer and head, of one batch; None where a model has none of a kind."""
+
+    cross: Float[Array, "batch layers heads time source"] | None = None
+    """What each step of the decoder looks at in the source."""
+    source: Float[Array, "batch layers heads source source"] | None = None
+    """What each source token looks at in the source."""
+    target: Float[Array, "batch layers heads time time"] | None = None
+    """What each step of the decoder looks at in the targets that it has read."""
+    layer: int = 0
+    """The layer of `cross` whose weights `step` and `features` return, or their mean over the heads."""
+
+
 @runtime_checkable
 class Encoder(Protocol):
     """Reads the source."""
@@ -30,6 +43,11 @@ class Encoder(Protocol):
         embedding: Any = None,
     ) -> Any:  # fmt: skip
         """Encode ids `[B, S]` of lengths `[B]`; `embedding` is the decoder's, if both share one."""
+
+    def attention_maps(
+        self, tokens: Array, valid_lens: Array | None = None, *, embedding: Any = None
+    ) -> Array | None:  # fmt: skip
+        """Return the weights of self-attention `[B, layers, heads, S, S]`, None without; see `AttentionMaps`."""
 
     def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> Any:
         """Draw the masks of sources of this shape, without parameters."""
@@ -53,6 +71,9 @@ class Decoder(Protocol):
         return_weights: bool = True,
     ) -> tuple[Array, Array | None]:  # fmt: skip
         """Read the targets `[B, T]`: what the output layer reads `[B, T, H]`, and one map of weights `[B, T, S]`."""
+
+    def attention_maps(self, targets: Array, memory: Any) -> AttentionMaps:
+        """Read the targets as `features` does, and return the weights of every layer and head, without the source's."""
 
     def output_layer(self) -> tuple[Float[Array, "hidden vocab"], Float[Array, "vocab"]]:
         """Return the kernel and the bias that make logits of the features."""

@@ -21,6 +21,7 @@ from jax_attn.functional.checks import (
 )
 from jax_attn.functional.dropout import draw_keep_masks, drop
 from jax_attn.functional.recurrence import scan
+from jax_attn.models.interface import AttentionMaps
 from jax_attn.models.rnn_encoder import EncoderOutput
 from jax_attn.modules.attention import Memory, make_attention
 from jax_attn.modules.recurrent import CellWeights, make_recurrent
@@ -376,6 +377,11 @@ class Seq2SeqAttentionDecoder(nn.Module):
         state = self.initial_state(memory)
         features, _, weights = self._unroll(targets, state, memory, deterministic, keep_masks, return_weights)
         return features, weights
+
+    def attention_maps(self, targets: Int[Array, "batch time"], memory: DecoderMemory) -> AttentionMaps:
+        """Return the weights of `features` as those of one layer and one head, `[B, 1, 1, T, K]`."""
+        _, weights = self.features(targets, memory)
+        return AttentionMaps(cross=None if weights is None else weights[:, None, None])
 
     def steps(
         self,

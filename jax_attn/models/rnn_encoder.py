@@ -1,7 +1,7 @@
 """The recurrent encoder: from tokens to a vector for each position, and a final state."""
 
 from dataclasses import field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -121,6 +121,9 @@ class Seq2SeqEncoder(nn.Module):
         return EncoderOutput(*self.rnn(embedded, lens, keep_masks=keep_masks.layers))
 
     @nn.nowrap
+    def attention_maps(self, *_: Any, **__: Any) -> None:
+        """Return None: a recurrent encoder does not attend."""
+
     def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> EncoderKeepMasks:
         """Draw the masks of `[*batch, T]` tokens. Parameters are not needed."""
         *batch, time = shape

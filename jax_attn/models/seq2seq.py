@@ -9,7 +9,7 @@ from jax import Array
 from jaxtyping import Float, Int, PRNGKeyArray
 
 from jax_attn.functional.losses import projected_cross_entropy
-from jax_attn.models.interface import KeepMasks
+from jax_attn.models.interface import AttentionMaps, KeepMasks
 
 
 class EncoderDecoder(nn.Module):
@@ -66,13 +66,12 @@ class EncoderDecoder(nn.Module):
     ) -> Any:
         """Encode the sources, `[B, S]` ids and `[B]` lengths, to the decoder's memory."""
         encoded: Any = self.encoder(
-            sources,
-            source_lens,
-            deterministic=deterministic,
-            keep_masks=keep_masks,
-            **({"embedding": self.decoder.embedding} if self.share_embedding else {}),
+            sources, source_lens, deterministic=deterministic, keep_masks=keep_masks, **self._shared()
         )
         return self.decoder.prepare(encoded, source_lens)
+
+    def _shared(self) -> dict[str, Any]:
+        return {"embedding": self.decoder.embedding} if self.share_embedding else {}
 
     def initial_state(self, memory: Any, max_len: int | None = None) -> Any:
         """Return the decoder's state before the first token, with room for `max_len` tokens if it keeps them."""
@@ -102,6 +101,16 @@ class EncoderDecoder(nn.Module):
         memory = self.encode(sources, source_lens, deterministic=deterministic, keep_masks=of_encoder)
         options = {"deterministic": deterministic, "keep_masks": of_decoder, "return_weights": return_weights}
         return self.decoder(targets, memory, **options)
+
+    def attention_maps(
+        self,
+        sources: Int[Array, "batch source"],
+        targets: Int[Array, "batch time"],
+        source_lens: Int[Array, "batch"] | None = None,
+    ) -> AttentionMaps:
+        """Return the attention weights of every layer and head while the call reads these arrays."""
+        maps: AttentionMaps = self.decoder.attention_maps(targets, self.encode(sources, source_lens))
+        return maps._replace(source=self.encoder.attention_maps(sources, source_lens, **self._shared()))
 
     def cross_entropy(
         self,

@@ -28,6 +28,7 @@ from jax_attn.functional.checks import (
 from jax_attn.functional.dropout import draw_keep_masks, drop
 from jax_attn.functional.masks import causal_mask, length_mask
 from jax_attn.functional.positions import sinusoidal_positions
+from jax_attn.models.interface import AttentionMaps
 from jax_attn.modules.attention import Memory, MultiHeadAttention
 from jax_attn.modules.feed_forward import ACTIVATIONS, FeedForward
 from jax_attn.search.step import Stationary
@@ -240,6 +241,19 @@ class TransformerStack(nn.Module):
         scale = self.embed_size**0.5 if self.scale_embedding else 1.0
         return drop(embedding(tokens) * scale + positions, self.dropout, keep_mask)
 
+    def _run(
+        self, x: Array, keep: TransformerKeepMasks, valid_lens: Any, mask: Any, memory: Any, return_weights: bool
+    ) -> tuple[Array, list[Any], list[Any]]:
+        """Run all layers on whole sentences. Return the result, and each layer's weights on its side and the source."""
+        own_weights, weights = [], []
+        for number, layer in enumerate(self.layers):
+            of_layer, source = keep.layer(number), None if memory is None else memory[number]
+            attend_self = _attend_to_all(of_layer, valid_lens, mask, return_weights)
+            x, own, on_source = layer(x, attend_self, source, of_layer, return_weights=return_weights)
+            own_weights.append(own)
+            weights.append(on_source)
+        return self._last(x), own_weights, weights
+
     def _last(self, x: Array) -> Array:
         return self.last_norm(x) if self.norm == "pre" else x
 
@@ -301,6 +315,23 @@ class TransformerEncoder(TransformerStack):
             keep_masks: the entries that dropout keeps, given instead of drawn.
             embedding: used in the place of the encoder's own, which then has no parameters.
         """
+        return self._encode(tokens, valid_lens, embedding, deterministic, keep_masks, return_weights=False)[0]
+
+    def attention_maps(
+        self,
+        tokens: Int[Array, "batch time"],
+        valid_lens: Int[Array, "batch"] | None = None,
+        *,
+        embedding: nn.Module | None = None,
+    ) -> Float[Array, "batch layers heads time time"]:
+        """Return the attention weights of every layer and head."""
+        _, weights = self._encode(tokens, valid_lens, embedding, True, None, return_weights=True)
+        return jnp.stack(weights, axis=1)
+
+    def _encode(
+        self, tokens: Array, valid_lens: Any, embedding: Any, deterministic: bool, keep_masks: Any, return_weights: bool
+    ) -> tuple[Array, list[Any]]:
+        """Return the result, and the weights `[B, heads, T, T]` of each layer."""
         require_ids(self.vocab_size, tokens=tokens)
         if tokens.ndim != 2:
             raise ValueError(f"tokens must be [B, T]; got {shape_text(tokens.shape)}")
@@ -311,10 +342,7 @@ class TransformerEncoder(TransformerStack):
             require_lengths(tokens.shape[1], valid_lens=valid_lens)
             require_shape(tokens.shape[:1], valid_lens=valid_lens)
             x = jnp.where(length_mask(valid_lens, tokens.shape[1])[..., None], x, 0)  # a NaN must reach no product
-        for number, layer in enumerate(self.layers):
-            own = keep.layer(number)
-            x, _, _ = layer(x, _attend_to_all(own, valid_lens), keep=own)
-        return self._last(x)
+        return self._run(x, keep, valid_lens, None, None, return_weights)[:2]
 
     @nn.nowrap
     def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> TransformerKeepMasks:
@@ -467,18 +495,26 @@ class TransformerDecoder(TransformerStack):
         return_weights: bool = True,
     ) -> tuple[Float[Array, "batch time feature"], Float[Array, "batch time source"] | None]:
         """Run teacher forcing up to the output layer, and return what it reads, `[B, T, D]`, not the logits."""
+        result, _, weights = self._decode(targets, memory, deterministic, keep_masks, return_weights)
+        return result, self._choose(weights) if return_weights else None
+
+    def attention_maps(self, targets: Int[Array, "batch time"], memory: tuple[Memory, ...]) -> AttentionMaps:
+        """Return the attention weights of every layer and head while the call reads these targets."""
+        _, own, cross = self._decode(targets, memory, True, None, return_weights=True)
+        layer = self.alignment_layer % self.num_layers
+        return AttentionMaps(jnp.stack(cross, axis=1), target=jnp.stack(own, axis=1), layer=layer)
+
+    def _decode(
+        self, targets: Array, memory: tuple[Memory, ...], deterministic: bool, keep_masks: Any, return_weights: bool
+    ) -> tuple[Array, list[Any], list[Any]]:
+        """Return what the output layer reads, and of each layer the weights on the targets and on the source."""
         require_ids(self.vocab_size, targets=targets)
         sentences, source_len = memory[0].keys.shape[0], memory[0].keys.shape[-2]
         if targets.ndim != 2 or targets.shape[0] != sentences:
             raise ValueError(f"targets must be [{sentences}, T]; got {shape_text(targets.shape)}")
         keep = self._choose_keep_masks(keep_masks, deterministic, targets.shape, source_len)
         x = self.embed(self.embedding, targets, self.first_positions(targets.shape[1]), keep.embedding)
-        mask, weights = causal_mask(targets.shape[1]), []
-        for number, (layer, of_source) in enumerate(zip(self.layers, memory, strict=True)):
-            own = keep.layer(number)
-            x, _, on_source = layer(x, _attend_to_all(own, mask=mask), of_source, own, return_weights=return_weights)
-            weights.append(on_source)
-        return self._last(x), self._choose(weights) if return_weights else None
+        return self._run(x, keep, None, causal_mask(targets.shape[1]), memory, return_weights)
 
     def _choose(self, weights: Sequence[Any]) -> Array:
         """Choose the weights `[B, T, S]` of a token from each layer's `[B, heads, T, S]`."""
@@ -508,13 +544,12 @@ class TransformerDecoder(TransformerStack):
 
 
 def _attend_to_all(
-    keep: TransformerKeepMasks, valid_lens: Array | None = None, mask: Array | None = None
+    keep: TransformerKeepMasks, valid_lens: Array | None, mask: Array | None, return_weights: bool
 ) -> AttendSelf:
-    """Attend to all positions at once, within lengths or a mask."""
+    """Attend to all positions at once, within lengths or a mask. The second result is the weights, or None."""
 
-    def attend(attention: MultiHeadAttention, x: Array) -> tuple[Array, None]:
-        keep_mask = keep.self_attention
-        return attention(x, x, x, valid_lens, mask, keep_mask=keep_mask, return_weights=False)[0], None
+    def attend(attention: MultiHeadAttention, x: Array) -> tuple[Array, Array | None]:
+        return attention(x, x, x, valid_lens, mask, keep_mask=keep.self_attention, return_weights=return_weights)
 
     return attend
 

@@ -159,6 +159,11 @@ class Seq2SeqAttentionDecoder(nn.Module):
         logits, _, weights = self.steps(targets, self.initial_state(memory), memory, keep_masks=keep_masks)
         return logits, weights
 
+    def attention_maps(self, targets: Tensor, memory: DecoderMemory) -> tuple[Tensor | None, None, int]:
+        """The weights on the source as those of one layer and one head, [B, 1, 1, T, K]; no self-attention."""
+        _, weights = self(targets, memory)
+        return None if weights is None else weights[:, None, None], None, 0
+
     def steps(
         self, tokens: Tensor, state: DecoderState, memory: DecoderMemory, *, keep_masks: DecoderKeepMasks | None = None
     ) -> tuple[Tensor, DecoderState, Tensor | None]:

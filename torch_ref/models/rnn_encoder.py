@@ -71,6 +71,9 @@ class Seq2SeqEncoder(nn.Module):
         lens = valid_lens if self.stop_at_length else None
         return EncoderOutput(*self.rnn(embedded, lens, keep_masks=keep.layers))
 
+    def attention_maps(self, *_: Any, **__: Any) -> None:
+        """A recurrent encoder does not attend."""
+
     def _draw_keep_masks(self, tokens: Tensor) -> EncoderKeepMasks:
         """Draw what nn.GRU and nn.LSTM do not draw themselves in training."""
         batch, time = tokens.shape

@@ -45,6 +45,14 @@ class EncoderDecoder(nn.Module):
         encoded = self.encoder(src, src_valid_lens, keep_masks=keep_masks, embedding=embedding)
         return self.decoder.prepare(encoded, src_valid_lens)
 
+    def attention_maps(self, src: Tensor, tgt: Tensor, src_valid_lens: Tensor | None = None) -> tuple[Any, ...]:
+        """The weights of every layer and head, None where there are none: cross [B, layers, heads, T, S], of the source
+        [B, layers, heads, S, S], of the target [B, layers, heads, T, T]; and the layer of cross that a step returns."""
+        embedding = self.decoder.embedding if self.share_embedding else None
+        of_source = self.encoder.attention_maps(src, src_valid_lens, embedding=embedding)
+        cross, of_target, layer = self.decoder.attention_maps(tgt, self.encode(src, src_valid_lens))
+        return cross, of_source, of_target, layer
+
     def initial_state(self, memory: Any, max_len: int | None = None) -> Any:
         return self.decoder.initial_state(memory, max_len)
 

@@ -68,22 +68,21 @@ class TransformerLayer(nn.Module):
         mask: Tensor | None,
         memory: Memory | None,
         keep: TransformerKeepMasks,
-    ) -> tuple[Tensor, Tensor | None]:
-        """x [B, T, D] -> the same, and the weights on the source [B, heads, T, S] or None."""
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """x [B, T, D] -> the same, the weights [B, heads, T, T], and those on the source [B, heads, T, S] or None."""
         residual = [None] * 3 if keep.residual is None else [*keep.residual.unbind(1)]
         weights = None
 
         y = self._before(self.self_attention_norm, x)
-        context, _ = self.self_attention(y, y, y, valid_lens, mask, keep_mask=keep.self_attention)
+        context, own_weights = self.self_attention(y, y, y, valid_lens, mask, keep_mask=keep.self_attention)
         x = self._add(self.self_attention_norm, x, context, residual[0])
         if memory is not None:
             y = self._before(self.cross_attention_norm, x)
             context, weights = self.cross_attention.attend(y, memory, keep.cross_attention)
             x = self._add(self.cross_attention_norm, x, context, residual[1])
         y = self._before(self.feed_forward_norm, x)
-        return self._add(
-            self.feed_forward_norm, x, self.feed_forward(y, keep_mask=keep.hidden), residual[-1]
-        ), weights  # fmt: skip
+        x = self._add(self.feed_forward_norm, x, self.feed_forward(y, keep_mask=keep.hidden), residual[-1])
+        return x, own_weights, weights
 
     def _before(self, norm: nn.LayerNorm, x: Tensor) -> Tensor:
         return norm(x) if self.norm == "pre" else x
@@ -178,14 +177,15 @@ class TransformerStack(nn.Module):
 
     def _run(
         self, x: Tensor, lens: Tensor | None, mask: Tensor | None, memory: Any, keep: TransformerKeepMasks
-    ) -> tuple[Tensor, list[Any]]:
-        """Run all layers: the last result [B, T, D], and each layer's weights on the source."""
-        weights = []
+    ) -> tuple[Tensor, list[Any], list[Any]]:
+        """Run all layers: the last result [B, T, D], and each layer's weights on its own side and on the source."""
+        own_weights, weights = [], []
         for i, layer in enumerate(self.layers):
             of_layer = TransformerKeepMasks(None, *(None if masks is None else masks[:, i] for masks in keep[1:]))
-            x, on_source = layer(x, lens, mask, None if memory is None else memory[i], of_layer)
+            x, own, on_source = layer(x, lens, mask, None if memory is None else memory[i], of_layer)
+            own_weights.append(own)
             weights.append(on_source)
-        return x if self.last_norm is None else self.last_norm(x), weights
+        return x if self.last_norm is None else self.last_norm(x), own_weights, weights
 
     def _draw_keep_masks(self, tokens: Tensor, source_len: int = 0) -> TransformerKeepMasks:
         """Draw all masks in training mode."""
@@ -216,11 +216,26 @@ class TransformerEncoder(TransformerStack):
         keep_masks: TransformerKeepMasks | None = None,
         embedding: nn.Embedding | None = None,
     ) -> Tensor:
+        return self._encode(tokens, valid_lens, embedding, keep_masks)[0]
+
+    def attention_maps(
+        self, tokens: Tensor, valid_lens: Tensor | None = None, *, embedding: nn.Embedding | None = None
+    ) -> Tensor:
+        """The weights of every layer and head, [B, layers, heads, T, T]."""
+        return torch.stack(self._encode(tokens, valid_lens, embedding)[1], 1)
+
+    def _encode(
+        self,
+        tokens: Tensor,
+        valid_lens: Tensor | None,
+        embedding: nn.Embedding | None,
+        keep_masks: TransformerKeepMasks | None = None,
+    ) -> tuple[Tensor, list[Any], list[Any]]:
         keep = keep_masks or self._draw_keep_masks(tokens)
         x = self._embed(tokens, embedding or self.embedding, keep.embedding)
         if valid_lens is not None:
             x = torch.where(length_mask(valid_lens, tokens.shape[1]).unsqueeze(-1), x, 0)  # 0 * NaN is NaN
-        return self._run(x, valid_lens, None, None, keep)[0]
+        return self._run(x, valid_lens, None, None, keep)
 
 
 class TransformerDecoder(TransformerStack):
@@ -259,13 +274,23 @@ class TransformerDecoder(TransformerStack):
     def forward(
         self, targets: Tensor, memory: tuple[Memory, ...], *, keep_masks: TransformerKeepMasks | None = None
     ) -> tuple[Tensor, Tensor]:
-        keep = keep_masks or self._draw_keep_masks(targets, memory[0].values.shape[-2])
-        x = self._embed(targets, self.embedding, keep.embedding)
-        mask = causal_mask(targets.shape[1], device=targets.device)
-        x, weights = self._run(x, None, mask, memory, keep)
+        x, _, weights = self._decode(targets, memory, keep_masks)
         of_layer = weights[self.alignment_layer]  # [B, heads, T, S]
         chosen = of_layer.mean(1) if self.alignment_head is None else of_layer[:, self.alignment_head]
         return self._logits(x), chosen
+
+    def attention_maps(self, targets: Tensor, memory: tuple[Memory, ...]) -> tuple[Tensor, Tensor, int]:
+        """The weights of every layer and head on the source and on the targets, and the chosen layer."""
+        _, own_weights, weights = self._decode(targets, memory)
+        return torch.stack(weights, 1), torch.stack(own_weights, 1), self.alignment_layer % len(self.layers)
+
+    def _decode(
+        self, targets: Tensor, memory: tuple[Memory, ...], keep_masks: TransformerKeepMasks | None = None
+    ) -> tuple[Tensor, list[Any], list[Any]]:
+        keep = keep_masks or self._draw_keep_masks(targets, memory[0].values.shape[-2])
+        x = self._embed(targets, self.embedding, keep.embedding)
+        mask = causal_mask(targets.shape[1], device=targets.device)
+        return self._run(x, None, mask, memory, keep)
 
     def _logits(self, x: Tensor) -> Tensor:
         if self.dense is not None:

@@ -8,6 +8,7 @@ PROGRAMS = {
     "train": ("train.nmt", "train a translator"),
     "translate": ("train.translate", "translate with a run folder"),
     "evaluate": ("train.evaluate", "score a run folder on a test set"),
+    "page": ("train.page", "show the attention of any model"),
 }
 """Each command with its module and what it does."""
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
@@ -34,6 +35,7 @@ OF_SEARCH = [each.name for each in fields(SearchConfig) if each.name not in (*OF
 
 Search = Annotated[dict[str, Any], changes_of_search(*OF_SEARCH)]
 Sampling = Annotated[dict[str, Any], changes_of_search(*OF_SAMPLING)]
+Kind = Literal["cross", "source", "target"]
 OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 OptionalFormat = Annotated[Literal["pharaoh", "json"] | None, arg(metavar="{pharaoh,json}", help_behavior_hint="")]
 OptionalMesh = Annotated[str | None, arg(metavar="data=N", help_behavior_hint="")]
@@ -65,12 +67,25 @@ class Picture:
 
     heatmap: OptionalFile = None
     """Draw the attention weights of each translation into a .png, .svg or .pdf file."""
+    kind: Annotated[Kind | None, arg(metavar="{cross,source,target}", help_behavior_hint="")] = None
+    """What --heatmap draws of a model with more than one kind of attention. cross: translation → source.
+    source: source → source. target: translation → translation."""
+    layer: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
+    """The layer that --heatmap draws, counted from 0. By default it is that of the alignments."""
+    head: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
+    """The head that --heatmap draws, counted from 0, instead of the mean of the layer's heads."""
     page: OptionalFile = None
     """Write an interactive .html page: attention weights, and the most probable tokens at each step."""
     force: bool = False
     """Let --heatmap and --page overwrite a file of another kind."""
     compare: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="RUN|torch")] = ()
     """Show another run next to the first on the page; `torch` is the same run in PyTorch."""
+
+    @property
+    def picks(self) -> dict[str, Any]:
+        """The options that choose what the heatmap draws, as far as they are given."""
+        picks = {"kind": self.kind, "layer": self.layer, "head": self.head}
+        return {name: value for name, value in picks.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -130,10 +145,6 @@ def parse(arguments: list[str], description: str | None) -> Options:
         wrong += [f"{option_name(name)} needs --sample" for name in options.sampling if name != "sample"]
     if options.file is not None and options.sentences:
         wrong.append("either sentences or --file can be given, and not both")
-    if heatmap is not None and heatmap.suffix not in (".png", ".svg", ".pdf"):
-        wrong.append(f"--heatmap must end in .png, .svg or .pdf; got {heatmap}")
-    if page is not None and page.suffix not in (".html", ".htm"):
-        wrong.append(f"--page must end in .html; got {page}")
     if options.out is not None and options.sentences:
         wrong.append("--out is for a text, by --file or from the standard input; leave out the sentences")
     if options.out is not None and not options.out.absolute().parent.is_dir():
@@ -149,11 +160,13 @@ def parse(arguments: list[str], description: str | None) -> Options:
         wrong.append(f"--mesh must be data=N, since each device holds the whole model; got {options.model.mesh}")
     if options.model.mesh is not None and options.model.framework == "torch":
         wrong.append("--mesh needs --framework jax")
+    wrong += [f"{option_name(name)} needs --heatmap" for name in options.picture.picks if heatmap is None]
     if options.picture.compare and page is None:
         wrong.append("--compare needs --page, which shows the runs side by side")
     if options.output.pieces and options.output.replace_unknown:
         wrong.append("--replace-unknown replaces words, and cannot be given with --pieces")
-    wrong += [refusal for path in (heatmap, page) if path is not None for refusal in _refusals(path, options)]
+    text, force = Path("/dev/stdin") if options.file is None else options.file, options.picture.force
+    wrong += refusals("--heatmap", heatmap, PICTURES, text, force) + refusals("--page", page, PAGES, text, force)
     if wrong:
         raise ConfigError("; ".join(wrong))
     return dataclasses.replace(options, file=None) if str(options.file) == "-" else options
@@ -173,21 +186,33 @@ def _repeated(options: Options) -> list[str]:
     return wrong
 
 
-KINDS = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
-"""What stands in the first bytes of a picture, by its suffix. Any other file must be a page."""
+PICTURES = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
+PAGES = dict.fromkeys((".html", ".htm"), b"<title>What the translator looked at</title>")
+"""What stands in the first bytes of a file of this kind, by its suffix."""
 
-PAGE = b"<title>What the translator looked at</title>"
 
+def refusals(
+    option: str, path: Path | None, kinds: Mapping[str, bytes], given: Path | None = None, force: bool | None = None
+) -> list[str]:
+    """List why an option's picture or page must not be written to its path, if it has one.
 
-def _refusals(path: Path, options: Options) -> list[str]:
-    """List why a picture or a page must not be written to this path."""
+    Args:
+        option: its name.
+        path: its value.
+        kinds: `PICTURES` or `PAGES`.
+        given: the file that the program reads.
+        force: the option to overwrite a file of another kind; None if the program has none.
+    """
+    if path is None:
+        return []
+    if path.suffix not in kinds:
+        return [f"{option} must end in {' or '.join(kinds)}; got {path}"]
     if path.is_dir() or not path.absolute().parent.is_dir():
         return [f"{path} cannot be written: it must be a file in a folder that exists"]
     if not path.exists():
         return []
-    text = Path("/dev/stdin") if options.file is None else options.file
-    if text.exists() and path.samefile(text):
-        return [f"{path} is the text to translate: name another file"]
+    if given is not None and given.exists() and path.samefile(given):
+        return [f"{path} is the file that is read: name another file"]
     if any((folder / WEIGHTS).exists() for folder in path.resolve().parents):
         return [f"{path} is a file of a run: name another file"]
     with contextlib.suppress(OSError):
@@ -195,8 +220,9 @@ def _refusals(path: Path, options: Options) -> list[str]:
         if path.is_file():
             with path.open("rb") as file:
                 head = file.read(4096)
-        if not options.picture.force and KINDS.get(path.suffix, PAGE) not in head:
-            return [f"{path} exists, and is no picture or page of this kind: name another file, or add --force"]
+        if not force and kinds[path.suffix] not in head:
+            advice = "name another file" if force is None else "name another file, or add --force"
+            return [f"{path} exists, and is no picture or page of this kind: {advice}"]
     return []
 
 

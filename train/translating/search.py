@@ -11,6 +11,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from jax_attn import search as searches
 from jax_attn.models import EncoderDecoder
+from jax_attn.models.interface import AttentionMaps
 from jax_attn.search import SearchResult, ensemble
 from jax_attn.search.step import Memory, State, Step
 from jax_attn.search.top_k import top_k
@@ -36,6 +37,13 @@ class Followed(NamedTuple):
     weights: Any
     """`[rows, L, S]`: the attention weights, or None."""
 
+
+Attend = Callable[[np.ndarray, np.ndarray, np.ndarray], AttentionMaps]
+"""attend(sources [rows, S], source_lens [rows], targets [rows, L]) -> the weights of every layer and head.
+
+The step that predicts a target has its row in `cross`. In `target` it has the row and, on the tokens that were read,
+`<bos>` and all targets but the last, the columns.
+"""
 
 Follow = Callable[[np.ndarray, np.ndarray, np.ndarray], Followed]
 """follow(sources [rows, S], source_lens [rows], targets [rows, L])."""
@@ -108,3 +116,16 @@ def make_follow(models: tuple[EncoderDecoder, ...], k: int) -> Callable[..., Fol
         return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps)
 
     return follow
+
+
+@lru_cache(maxsize=8)
+def make_attend(model: EncoderDecoder) -> Callable[..., AttentionMaps]:
+    """Return a jitted function (params, sources, source_lens, targets), see `Attend`."""
+
+    @jax.jit
+    def attend(params: Any, sources: jax.Array, source_lens: jax.Array, targets: jax.Array) -> AttentionMaps:
+        read = jnp.pad(targets[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
+        maps: Any = model.apply(params, sources, read, source_lens, method="attention_maps")
+        return maps
+
+    return attend

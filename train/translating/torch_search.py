@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from jax_attn import search as jax_search
+from jax_attn.models.interface import AttentionMaps
 from jax_attn.search import SearchResult
 from torch_ref import models
 from torch_ref import search as searches
@@ -37,7 +38,7 @@ def load_model(run: SavedRun) -> models.EncoderDecoder:
 
 
 class TorchSearch:
-    """The functions `Search` and `Follow` for batches of one row."""
+    """The functions `Search`, `Follow` and `Attend` for batches of one row."""
 
     def __init__(self, runs: Sequence[SavedRun], config: SearchConfig, max_len: int, num_candidates: int) -> None:
         self.models = [load_model(run) for run in runs]
@@ -70,6 +71,14 @@ class TorchSearch:
             token = target
         columns = zip(*steps, strict=True)
         return Followed(*(None if column[0] is None else torch.stack(column, 1).numpy() for column in columns))
+
+    @torch.no_grad()
+    def attend(self, sources: np.ndarray, source_lens: np.ndarray, targets: np.ndarray) -> AttentionMaps:
+        """Return the weights of every layer and head of the first model, see `train.translating.search.Attend`."""
+        read = np.pad(targets[:, :-1], ((0, 0), (1, 0)), constant_values=BOS)
+        ids = (torch.as_tensor(array, dtype=torch.int64) for array in (sources, read, source_lens))
+        maps: list[Any] = [x.numpy() if isinstance(x, torch.Tensor) else x for x in self.models[0].attention_maps(*ids)]
+        return AttentionMaps(*maps)
 
     def _begin(self, sources: np.ndarray, source_lens: np.ndarray) -> tuple[Any, Any, Any]:
         inputs = torch.as_tensor(sources, dtype=torch.int64), torch.as_tensor(source_lens, dtype=torch.int64)

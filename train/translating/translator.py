@@ -23,9 +23,12 @@ from train.runs.run_folder import RunFolder, SavedRun
 from train.setting import ConfigError
 from train.training.model import build_model
 from train.translating.check_search import check_search
-from train.translating.search import Follow, Search, make_follow, make_search
+from train.translating.search import Attend, Follow, Search, make_attend, make_follow, make_search
 
 Framework = Literal["jax", "torch"]
+
+MAPS_AT_A_TIME = 8
+"""Sentences whose weights of every layer and head are computed together."""
 
 NUM_CANDIDATES = 8
 """The number of tokens that `explain` lists for each step."""
@@ -131,6 +134,8 @@ class Translator:
     """The most tokens of a sentence that are read, without `<eos>`."""
     batch_size: int
     follow: Follow | None = None
+    attend: Attend | None = None
+    """None for an ensemble: its models can have different layers and heads."""
     pieces: bool = False
     """Show the pieces of subwords instead of words."""
     num_devices: int = 1
@@ -183,11 +188,11 @@ class Translator:
                     "the runs of an ensemble are trained on the same corpus"
                 )
         make = _torch_functions if framework == "torch" else partial(_jax_functions, mesh=mesh)
-        search, follow = make(runs, config, min(run.max_target_len for run in runs))
+        search, follow, attend = make(runs, config, min(run.max_target_len for run in runs))
         max_source_len = min(run.max_source_len for run in runs)
         rows = 1 if framework == "torch" else config.batch_size
         num_devices = 1 if mesh is None else mesh.size
-        return cls(search, first.source, first.target, max_source_len, rows, follow, pieces, num_devices)
+        return cls(search, first.source, first.target, max_source_len, rows, follow, attend, pieces, num_devices)
 
     @overload
     def __call__(self, sentences: str, first: int = 1) -> Translation: ...  # type: ignore[overload-overlap] # a str is a sequence
@@ -318,22 +323,40 @@ class Translator:
     def read_targets(self, pairs: Sequence[tuple[str, Sequence[int]]]) -> Iterator[tuple[list[int], Any]]:
         """Let the decoder read a given target for each source text. Yield batches: indices and `Followed` arrays.
 
-        Pairs with an empty source are left out. Targets of similar lengths are read together, padded to a power of two,
-        since each shape is compiled.
+        Pairs with an empty source are left out.
 
         Raises:
             ValueError: this translator was made without `follow`.
         """
         if self.follow is None:
             raise ValueError("reading targets needs a translator with `follow`; got None")
+        return self._read(self.follow, pairs, self.batch_size)
+
+    def read_maps(self, pairs: Sequence[tuple[str, Sequence[int]]]) -> Iterator[tuple[list[int], Any]]:
+        """Do the same as `read_targets`, and yield `AttentionMaps`; see `train.translating.search.Attend`.
+
+        Raises:
+            ValueError: this translator was made without `attend`.
+        """
+        if self.attend is None:
+            raise ValueError("reading attention maps needs a translator with `attend`; got None")
+        return self._read(self.attend, pairs, min(self.batch_size, MAPS_AT_A_TIME))
+
+    def _read(
+        self, function: Callable[..., Any], pairs: Sequence[tuple[str, Sequence[int]]], batch_size: int
+    ) -> Iterator[tuple[list[int], Any]]:
+        """Call a function of sources and targets with batches. Yield the indices of each, and what it returns.
+
+        Targets of similar lengths are read together, padded to a power of two, since each shape is compiled.
+        """
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][1]))
         sources = [self.read(pairs[i][0]) for i in order]
-        for width, members in self._batches(sources, self.batch_size):
+        for width, members in self._batches(sources, batch_size):
             batch = [order[i] for i in members]
             longest = max(len(pairs[i][1]) for i in batch)
-            rows = _pad_rows([pairs[i][1] for i in batch], self.batch_size)
+            rows = _pad_rows([pairs[i][1] for i in batch], batch_size)
             targets, _ = pad(rows, max(16, 1 << (longest - 1).bit_length()))
-            found = self.follow(*self._pad([sources[i] for i in members], width, self.batch_size), targets)
+            found = function(*self._pad([sources[i] for i in members], width, batch_size), targets)
             yield batch, jax.device_get(found)
 
 
@@ -354,16 +377,16 @@ def widths(longest: int) -> tuple[int, ...]:
 
 
 def by_words(
-    weights: Float[np.ndarray, "token source"], targets: Sequence[range], sources: Sequence[range]
-) -> Float[np.ndarray, "word source_word"]:
+    weights: Float[np.ndarray, "*maps token source"], targets: Sequence[range], sources: Sequence[range]
+) -> Float[np.ndarray, "*maps word source_word"]:
     """Sum weights over the tokens of each source word, and average them over the tokens of each target word."""
-    if len(targets) == len(weights):
+    if len(targets) == weights.shape[-2]:
         rows = weights
     else:
-        rows = np.stack([weights[span.start : span.stop].mean(axis=0) for span in targets])
+        rows = np.stack([weights[..., span.start : span.stop, :].mean(axis=-2) for span in targets], axis=-2)
     if all(len(span) == 1 for span in sources):
-        return rows[:, : len(sources)]
-    return np.stack([rows[:, span.start : span.stop].sum(axis=1) for span in sources], axis=1)
+        return rows[..., : len(sources)]
+    return np.stack([rows[..., span.start : span.stop].sum(axis=-1) for span in sources], axis=-1)
 
 
 def configure(run: SavedRun, changes: Mapping[str, Any], option_name: Callable[[str], str] = str) -> SearchConfig:
@@ -401,17 +424,20 @@ def load_model(run: SavedRun) -> tuple[EncoderDecoder, Any]:
 
 def _jax_functions(
     runs: Sequence[SavedRun], config: SearchConfig, max_len: int, mesh: Mesh | None
-) -> tuple[Search, Follow]:
+) -> tuple[Search, Follow, Attend | None]:
     models, params = zip(*(load_model(run) for run in runs), strict=True)
     follow = make_follow(models, min(NUM_CANDIDATES, len(runs[0].target)))
     on_devices = params if mesh is None else jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
-    return partial(make_search(models, config, max_len, mesh), on_devices), partial(follow, params)
+    attend = partial(make_attend(models[0]), params[0]) if len(models) == 1 else None
+    return partial(make_search(models, config, max_len, mesh), on_devices), partial(follow, params), attend
 
 
-def _torch_functions(runs: Sequence[SavedRun], config: SearchConfig, max_len: int) -> tuple[Search, Follow]:
+def _torch_functions(
+    runs: Sequence[SavedRun], config: SearchConfig, max_len: int
+) -> tuple[Search, Follow, Attend | None]:
     try:
         from train.translating.torch_search import TorchSearch
     except ImportError as error:
         raise ConfigError("--framework torch needs PyTorch; run: pip install 'jax-attn[torch]'") from error
     torch_search = TorchSearch(runs, config, max_len, min(NUM_CANDIDATES, len(runs[0].target)))
-    return torch_search.search, torch_search.follow
+    return torch_search.search, torch_search.follow, torch_search.attend if len(runs) == 1 else None

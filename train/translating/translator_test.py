@@ -115,17 +115,19 @@ def test_validation_gives_the_scores_of_the_evaluation_and_compiles_once(folder)
 
 
 def test_no_file_but_a_picture_or_a_page_is_overwritten(folder, tmp_path, capsys):
-    text, page = tmp_path / "in.txt", tmp_path / "a.html"
+    text, linked, page = tmp_path / "in.txt", tmp_path / "in.html", tmp_path / "a.html"
     text.write_text(SENTENCES[0])
+    linked.hardlink_to(text)
     other = tmp_path / "other"
     other.mkdir()
     for name in ("model.safetensors", "attention.png"):
         shutil.copy(folder / name, other)
     of_runs = (folder / "config.json", folder / "attention.png", other / "attention.png")
-    kept = {path: path.read_bytes() for path in (text, *of_runs)}
+    kept = {path: path.read_bytes() for path in (linked, *of_runs)}
     for path in kept:
-        message = "is the text to translate" if path == text else "is a file of a run"
         for option in ("--page", "--heatmap") if path.suffix == ".png" else ("--page",):
+            right = "is the file that is read" if path == linked else "is a file of a run"
+            message = right if (path.suffix == ".html") == (option == "--page") else f"{option} must end in "
             assert main([str(folder), "--file", str(text), option, str(path), "--force"]) == 2
             assert message in capsys.readouterr().err
     page.write_text("mine")

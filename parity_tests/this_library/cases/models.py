@@ -209,7 +209,10 @@ def sharing(options: Any) -> dict[str, Any]:
 
 
 def translator_call(module: Any, inputs: Any) -> Any:
-    return module(inputs["sources"], inputs["targets"], inputs["source_lens"])
+    """Run teacher forcing, and again for the weights of every layer and head, as far as the model has them."""
+    given = inputs["sources"], inputs["targets"], inputs["source_lens"]
+    cross, source, target, _ = module.attention_maps(*given)
+    return *module(*given), *(found for found in (cross, source, target) if found is not None)
 
 
 def jax_translator(options: Any, dtype: Any) -> jax_attn.EncoderDecoder:
@@ -247,7 +250,7 @@ MODEL_CASES = (
         tuple(translator_variants()),
         torch_module(torch_translator, translator_call),
         linen_module(jax_translator, translator_call),
-        ("logits", "weights"),
+        ("logits", "weights", "cross-attention"),
         **ROUNDED,
     ),
 )

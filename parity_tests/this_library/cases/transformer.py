@@ -245,7 +245,7 @@ TRANSFORMER_CASES = (
         tuple(translator_variants()),
         torch_module(torch_translator, translator_call),
         linen_module(jax_translator, translator_call),
-        ("logits", "weights"),
+        ("logits", "weights", "cross-attention", "the source's attention", "the targets' attention"),
         **ROUNDED,
     ),
     Case(

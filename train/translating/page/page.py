@@ -8,7 +8,12 @@ from typing import Any
 import jinja2
 import numpy as np
 
+from train.translating.maps import AttentionMap, Maps
+from train.translating.page.arrays import Sentence
 from train.translating.translator import Hypothesis, Steps, Translation
+
+MAX_WEIGHTS = 10_000_000
+"""Attention weights of a side, which take about three bytes each: a page of more would be slow."""
 
 
 @dataclass(frozen=True)
@@ -19,6 +24,8 @@ class Side:
     translations: Sequence[Translation]
     explained: Sequence[Sequence[Steps]]
     """The most probable tokens at each step, for each hypothesis of each translation."""
+    maps: Sequence[Sequence[Maps]]
+    """The attention weights of each hypothesis of each translation."""
 
 
 def as_page(sides: Sequence[Side]) -> str:
@@ -30,6 +37,29 @@ def as_page(sides: Sequence[Side]) -> str:
     counts = [len(side.translations) for side in sides]
     if len(set(counts)) != 1:
         raise ValueError(f"sides must be at least one, of as many translations each; got {counts}")
+    return render(
+        [translation.source_text for translation in sides[0].translations], [as_data(side, sides[0]) for side in sides]
+    )
+
+
+def page_of_arrays(name: str, sentences: Sequence[Sentence]) -> str:
+    """Return the page of a model of which the attention alone is known."""
+    unknown = {"score": None, "chosen": None, "steps": None}
+    data = [
+        {
+            "source": source,
+            "hypotheses": [
+                {"text": " ".join(target), "tokens": target, "maps": [map_data(each) for each in maps], **unknown}
+            ],
+            "against": "",
+        }
+        for source, target, maps in sentences
+    ]
+    return render([" ".join(source) for source, _, _ in sentences], [{"name": name, "sentences": data}])
+
+
+def render(sentences: Sequence[str], data: Sequence[dict[str, Any]]) -> str:
+    """Return the page of sides whose data is as that of `as_data`. `sentences` names the sentences in the menu."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("train.translating.page", "."),
         autoescape=True,
@@ -38,11 +68,7 @@ def as_page(sides: Sequence[Side]) -> str:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
-    return environment.get_template("page.html").render(
-        sides=sides,
-        sentences=[translation.source_text for translation in sides[0].translations],
-        data=[as_data(side, sides[0]) for side in sides],
-    )
+    return environment.get_template("page.html").render(sentences=sentences, data=data)
 
 
 def as_data(side: Side, first: Side) -> dict[str, Any]:
@@ -52,15 +78,19 @@ def as_data(side: Side, first: Side) -> dict[str, Any]:
         "sentences": [
             {
                 "source": [*translation.source, "<eos>"],
-                "hypotheses": [_hypothesis(*pair) for pair in zip(translation.hypotheses, explained, strict=True)],
+                "hypotheses": [
+                    _hypothesis(*parts) for parts in zip(translation.hypotheses, explained, maps, strict=True)
+                ],
                 "against": "" if side is first else compare(other, translation),
             }
-            for translation, explained, other in zip(side.translations, side.explained, first.translations, strict=True)
+            for translation, explained, maps, other in zip(
+                side.translations, side.explained, side.maps, first.translations, strict=True
+            )
         ],
     }
 
 
-def _hypothesis(hypothesis: Hypothesis, steps: Steps) -> dict[str, Any]:
+def _hypothesis(hypothesis: Hypothesis, steps: Steps, maps: Maps) -> dict[str, Any]:
     """Return a hypothesis by words. The candidates of a word of several tokens are those of its first token."""
     first = [span.start for span in hypothesis.spans]
     return {
@@ -68,9 +98,14 @@ def _hypothesis(hypothesis: Hypothesis, steps: Steps) -> dict[str, Any]:
         "tokens": hypothesis.tokens,
         "score": round(hypothesis.score, 4) if math.isfinite(hypothesis.score) else None,
         "chosen": [(hypothesis.pieces[i], _rounded(hypothesis.token_scores[i].item())) for i in first],
-        "weights": None if hypothesis.weights is None else np.round(hypothesis.weights.astype(float), 4).tolist(),
+        "maps": [map_data(each) for each in maps],
         "steps": [[(word, _rounded(log)) for word, log in steps[i]] for i in first],
     }
+
+
+def map_data(attention: AttentionMap) -> dict[str, Any]:
+    """Return a map with its weights in ten-thousandths, which are short to write."""
+    return attention._asdict() | {"weights": np.round(attention.weights.astype(float) * 1e4).astype(int).tolist()}
 
 
 def _rounded(log: float) -> float:

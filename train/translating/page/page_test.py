@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train.translating.page.page import Side, as_page, compare
+from train.translating.maps import AttentionMap
+from train.translating.page.arrays import Sentence
+from train.translating.page.page import Side, as_page, compare, page_of_arrays
 from train.translating.translator import NOTHING, Hypothesis, Translation
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -35,6 +37,19 @@ def steps(hypothesis: Hypothesis) -> list[list[tuple[str, float]]]:
     return [*found[:-1], [("autre", -0.01)]] if found else []
 
 
+def one_map(translation: Translation, hypothesis: Hypothesis) -> list[AttentionMap]:
+    """Return the map of a recurrent model."""
+    if hypothesis.weights is None:
+        return []
+    weights = hypothesis.weights[None, None]
+    return [AttentionMap("cross", hypothesis.tokens, (*translation.source, "<eos>"), weights, 0)]
+
+
+def side_of(name: str, translations: list[Translation]) -> Side:
+    explained = [[steps(h) for h in t.hypotheses] for t in translations]
+    return Side(name, translations, explained, [[one_map(t, h) for h in t.hypotheses] for t in translations])
+
+
 def side(name: str, seed: int, attends: bool = True) -> Side:
     pairs = {
         "the cat sleeps .": ["le chat dort .", "un chat dort"],
@@ -49,7 +64,22 @@ def side(name: str, seed: int, attends: bool = True) -> Side:
         for source, targets in pairs.items()
     ]
     translations.append(Translation(("nothing",), (NOTHING,), "nothing"))
-    return Side(name, translations, [[steps(h) for h in t.hypotheses] for t in translations])
+    return side_of(name, translations)
+
+
+def transformer_side() -> tuple[Side, list[AttentionMap]]:
+    """Return a side whose first hypothesis has layers and heads of three kinds, and these."""
+    rng, one = np.random.default_rng(1), side("one", 0)
+    translation, (_, *others) = one.translations[0], one.maps[0]
+    source, target = (*translation.source, "<eos>"), translation.best.tokens
+
+    def draw(kind: str, rows: tuple[str, ...], columns: tuple[str, ...], layers: int) -> AttentionMap:
+        weights = rng.dirichlet(np.full(len(columns), 0.3), (layers, 2, len(rows)))
+        return AttentionMap(kind, rows, columns, weights, 1)
+
+    read = ("<bos>", *target[:-1])
+    maps = [draw("cross", target, source, 3), draw("source", source, source, 2), draw("target", target, read, 3)]
+    return dataclasses.replace(one, maps=[[maps, *others], *one.maps[1:]]), maps
 
 
 class Page(HTMLParser):
@@ -86,7 +116,8 @@ def test_the_page_holds_everything_and_fetches_nothing():
     shown = data[0]["sentences"][1]
     assert shown["source"] == [*one.translations[1].source, "<eos>"]
     assert shown["hypotheses"][0]["tokens"] == [*one.translations[1].target, "<eos>"]
-    np.testing.assert_allclose(shown["hypotheses"][0]["weights"], one.translations[1].weights, atol=1e-4)
+    (shown_map,) = shown["hypotheses"][0]["maps"]
+    np.testing.assert_allclose(shown_map["weights"], 1e4 * one.translations[1].weights[None, None], atol=1)
     assert "@media (pointer: coarse) { .touch { display: inline; } .pointer { display: none; } }" in page
     assert 'class="touch">Tap' in page
 
@@ -94,7 +125,7 @@ def test_the_page_holds_everything_and_fetches_nothing():
 def test_sides_must_have_the_same_sentences():
     one = side("one", 0)
     with pytest.raises(ValueError, match=r"as many translations each; got \[3, 2\]"):
-        as_page([one, Side("two", one.translations[:2], one.explained[:2])])
+        as_page([one, side_of("two", one.translations[:2])])
     with pytest.raises(ValueError, match=r"at least one, .* got \[\]"):
         as_page([])
 
@@ -234,6 +265,84 @@ def test_a_model_without_attention_has_its_candidates(tmp_path):
     assert said["all"] == ["This model has no attention.", True, 3]
 
 
+PICKS = """
+const pick = name => document.querySelector(`.side:first-child [data-pick=${name}]`);
+const offered = name => pick(name).parentElement.hidden ? null : [...pick(name).options].map(option => option.text);
+const choose = (name, value) => {
+  pick(name).value = value;
+  pick(name).dispatchEvent(new Event('change'));
+};
+const texts = name => words(name).map(word => word.firstChild.textContent);
+const looked = () => [texts('source'), texts('target'), shares('source').map(share => parseFloat(share) / 100)];
+"""
+
+
+@in_browser
+def test_a_kind_a_layer_and_a_head_are_picked_and_one_map_needs_no_controls(tmp_path):
+    one, maps = transformer_side()
+    best, source, read = one.translations[0].best, maps[0].columns, maps[2].columns
+    script = """
+    say.offered = ['kind', 'layer', 'head'].map(offered);
+    say.start = looked();
+    choose('layer', 2); say.last = [looked(), spoken()];
+    choose('head', 1); click('on'); say.head = [at(), looked()];
+    choose('kind', 'source'); say.source = [looked(), spoken(), document.querySelector('.candidates').hidden];
+    say.layers = [offered('layer'), pick('layer').value, pick('head').value];
+    for (let i = 0; i < 9; i++) click('on');
+    say.end = at();
+    choose('kind', 'target'); click('first'); say.target = [looked(), document.querySelector('.candidates').hidden];
+    say.cells = document.querySelector('.map').tBodies[0].rows[1].cells[2].title;
+    all('.side:first-child input')[1].click();
+    say.other = [document.querySelector('.picks').hidden, texts('target')];
+    click('after');
+    say.after = document.querySelector('.picks').hidden;
+    """
+    said = browse(tmp_path, as_page([one]), HELPERS + PICKS + script)
+    assert said["offered"] == [
+        ["translation → source", "source → source", "translation → translation"],
+        ["0", "1", "2"],
+        ["mean of 2", "0", "1"],
+    ]
+
+    def check(found: list, rows: tuple[str, ...], columns: tuple[str, ...], weights: np.ndarray) -> None:
+        assert found[:2] == [list(columns), list(rows)]
+        np.testing.assert_allclose(found[2], weights, atol=6e-4)
+
+    check(said["start"], best.tokens, source, maps[0].weights[1, :, 0].mean(axis=0))
+    check(said["last"][0], best.tokens, source, maps[0].weights[2, :, 0].mean(axis=0))
+    assert said["head"][0] == "step 2 of 5"
+    check(said["head"][1], best.tokens, source, maps[0].weights[2, 1, 1])
+    check(said["source"][0], source, source, maps[1].weights[1, 1, 1])
+    assert said["source"][1].startswith("“cat” looks at “")
+    assert said["source"][2]  # a source word predicts nothing
+    assert said["layers"] == [["0", "1"], "1", "1"]  # the encoder has two layers
+    assert said["end"] == "step 5 of 5"
+    check(said["target"][0], best.tokens, read, maps[2].weights[2, 1, 0])
+    assert not said["target"][1]
+    assert said["cells"].startswith("chat ← le: ")
+    assert said["other"] == [True, ["un", "chat", "dort", "<eos>"]]
+    assert said["after"]
+
+
+@in_browser
+def test_the_page_of_arrays_has_neither_scores_nor_candidates(tmp_path):
+    source, target = ("a", "b", "</s>"), ("</script>", "</s>")
+    weights = np.random.default_rng(0).dirichlet(np.ones(3), (2, 2, 2))
+    sentence = Sentence(source, target, [AttentionMap("cross", target, source, weights, 1)])
+    script = """
+    say.shown = looked();
+    say.hidden = ['fieldset', '.candidates', '.candidates-title'].map(name => document.querySelector(name).hidden);
+    say.offered = [offered('kind'), offered('layer')];
+    say.sentences = all('#sentence option').map(option => option.text);
+    """
+    said = browse(tmp_path, page_of_arrays("a.npz", [sentence, sentence]), HELPERS + PICKS + script)
+    assert said["shown"][:2] == [list(source), list(target)]
+    np.testing.assert_allclose(said["shown"][2], weights[1, :, 0].mean(axis=0), atol=6e-4)
+    assert said["hidden"] == [True, True, True]
+    assert said["offered"] == [None, ["0", "1"]]
+    assert said["sentences"] == ["1. a b </s>", "2. a b </s>"]
+
+
 @in_browser
 def test_it_fits_a_phone_and_nothing_moves_from_under_the_pointer(tmp_path):
     script = """
@@ -252,7 +361,7 @@ def test_it_fits_a_phone_and_nothing_moves_from_under_the_pointer(tmp_path):
       }
     }
     """
-    said = browse(tmp_path, as_page([side("one", 0), side("two", 9)]), HELPERS + script, width=500)
+    said = browse(tmp_path, as_page([transformer_side()[0], side("two", 9)]), HELPERS + script, width=500)
     assert 300 < said["width"] <= 360
     assert said["moved"] == 0
 
@@ -306,7 +415,8 @@ def test_tables_are_narrow_a_full_bar_fills_its_track_and_hidden_columns_have_a_
     words = tuple(f"word{i}" for i in range(30))
     spans, pieces = (range(1), range(1, 2)), ("mot", "<eos>")
     certain = Hypothesis((4, 2), ("mot",), -0.5, np.zeros(2), np.full((2, 31), 1 / 31), "mot", spans, pieces)
-    one = Side("one", [Translation(words, (certain,))], [[[[("mot", 0.0)], [("<eos>", 0.0)]]]])
+    one = side_of("one", [Translation(words, (certain,))])
+    one = dataclasses.replace(one, explained=[[[[("mot", 0.0)], [("<eos>", 0.0)]]]])
     said = browse(tmp_path, as_page([one]), HELPERS + script, width=1280 if wide else 500)
     assert said["bar"] == 1
     assert said["table"] <= 640
