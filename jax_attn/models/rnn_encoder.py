@@ -120,10 +120,10 @@ class Seq2SeqEncoder(nn.Module):
         lens = valid_lens if self.stop_at_length else None
         return EncoderOutput(*self.rnn(embedded, lens, keep_masks=keep_masks.layers))
 
-    @nn.nowrap
     def attention_maps(self, *_: Any, **__: Any) -> None:
         """Return None: a recurrent encoder does not attend."""
 
+    @nn.nowrap
     def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> EncoderKeepMasks:
         """Draw the masks of `[*batch, T]` tokens. Parameters are not needed."""
         *batch, time = shape
