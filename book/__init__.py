@@ -11,7 +11,7 @@ Each name is thin. Its docstring says which edition calls it how, and what stand
 
     2020   0.7 and the first PyTorch port: `MLPAttention`, `train_s2s_ch9`, `predict_s2s_ch9`, `translate`
     0.17   0.15 to 0.17: `AdditiveAttention(key_size, query_size, …)`, `train_seq2seq`, `predict_seq2seq`
-    1.0    `MTFraEng`, `Seq2Seq`, `Trainer`, `predict_step`
+    1.0    `MTFraEng`, `Seq2Seq`, `Trainer`, `predict_step`, the Transformer
 
 docs/book.md lists what differs from the book on purpose.
 """

@@ -59,6 +59,11 @@ def check_len(a: Any, n: int) -> None:
     assert len(a) == n, f"list's length {len(a)} != expected length {n}"
 
 
+def add_to_class(Class: type) -> Callable[[Callable[..., Any]], None]:
+    """Make a function a method of a class that exists: `@d2l.add_to_class(MultiHeadAttention)`."""
+    return lambda method: setattr(Class, method.__name__, method)
+
+
 MLP_FORMS = ("units / dropout", "ipt_dim units dropout", "key_size query_size units dropout")
 """The arguments of `MLPAttention` in MXNet, in the PyTorch port of 2020, and later."""
 

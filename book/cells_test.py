@@ -3,9 +3,10 @@
 The fixture `d2l` is each framework in turn: its tests hold the same lines for both.
 """
 
+import re
 import subprocess
 import sys
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 
@@ -18,7 +19,8 @@ import torch
 
 import book.jax
 import book.torch
-from jax_attn.weights import from_torch
+import jax_attn
+from jax_attn.weights import from_torch, to_torch
 from train.data.corpus import CorpusError
 
 FRA = Path(__file__).parents[2] / "shared" / "data" / "fra.txt"
@@ -156,7 +158,9 @@ def test_multi_head_attention(d2l, args):
     attention = d2l.initialize(d2l.MultiHeadAttention(*args), X, Y, Y, valid_lens)
     output, weights = both(attention(X, Y, Y, valid_lens), attention)
     d2l.check_shape(output, (2, 4, 100))
-    d2l.check_shape(weights, (2, 5, 4, 6))
+    d2l.check_shape(weights, (10, 4, 6))
+    if d2l is book.torch:
+        assert attention.attention.attention_weights is weights  # as the chapters' classes read them
 
 
 def test_positional_encoding(d2l):
@@ -194,6 +198,111 @@ def test_embeddings_and_attention(d2l):
     close(weights, np.full((1, 2, 4), 0.25))
     close(d2l.attention(q, k, k, mask, None)[1], np.zeros((1, 2, 4)))
     close(d2l.attention(q, k, k)[1].sum(-1), np.ones((1, 2)))
+
+
+# The Transformer
+
+
+def test_the_layers_of_the_transformer(d2l):
+    is_jax = d2l is book.jax
+    X = d2l.ones((2, 3, 4))
+    output = numpy_of(d2l.initialize(d2l.PositionWiseFFN(4, 8), X)(X))
+    d2l.check_shape(output, (2, 3, 8))
+    close(output, np.broadcast_to(output[0, 0], (2, 3, 8)))
+    add_norm = d2l.AddNorm(0.5) if is_jax else d2l.AddNorm(4, 0.5)
+    X, Y = d2l.normal(0, 1, (2, 3, 4)), d2l.normal(0, 1, (2, 3, 4))
+    output, expected = numpy_of(d2l.initialize(add_norm, X, Y)(X, Y)), np.asarray(X + Y)
+    centred = expected - expected.mean(-1, keepdims=True)
+    close(output, centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5))
+
+    X, valid_lens = d2l.ones((2, 100, 24)), d2l.tensor([3, 2])
+    encoder_blk = d2l.initialize(d2l.TransformerEncoderBlock(24, 48, 8, 0.5), X, valid_lens)
+    enc_outputs, weights = both(encoder_blk(X, valid_lens), encoder_blk.attention if not is_jax else None)
+    d2l.check_shape(enc_outputs, X.shape)
+    close(numpy_of(weights).sum((1, 2)), [100] * 16)
+    assert (numpy_of(weights)[8:, :, 2:] == 0).all()  # the second sentence's padding
+    state = [enc_outputs, valid_lens, [None]]
+    decoder_blk = d2l.initialize(d2l.TransformerDecoderBlock(24, 48, 8, 0.5, 0), X, state)
+    output, after, *_ = decoder_blk(X, state)
+    d2l.check_shape(output, X.shape)
+    d2l.check_shape(after[2][0], X.shape)
+    assert state[2] == [None]  # the book's code changes it
+
+
+@cache
+def transformers():
+    """Return the Transformer in both frameworks with the same weights, and its source, target and lengths."""
+    theirs = book.torch.EncoderDecoder(
+        book.torch.TransformerEncoder(9, 8, 12, 2, 2, 0.2), book.torch.TransformerDecoder(10, 8, 12, 2, 2, 0.2)
+    )
+    net = book.jax.EncoderDecoder(
+        book.jax.TransformerEncoder(9, 8, 12, 2, 2, 0.2), book.jax.TransformerDecoder(10, 8, 12, 2, 2, 0.2)
+    )
+    X, Y, lens = (
+        jnp.array([[4, 5, 6, 3], [7, 3, 1, 1]]),
+        jnp.array([[2, 4, 5, 6, 9], [2, 7, 8, 9, 3]]),
+        jnp.array([4, 2]),
+    )
+    torch.manual_seed(0)
+    book.torch.initialize(theirs, *(torch.tensor(x.tolist()) for x in (X, Y, lens)))
+    params = jax.eval_shape(net.init, jax.random.key(0), X, Y, lens)["params"]
+    state_dict = {re.sub(r"blks\.block", "blks_", name): x.numpy() for name, x in theirs.state_dict().items()}
+    return theirs, net, from_torch(state_dict, {"params": params}), (X, Y, lens)
+
+
+def test_both_frameworks_compute_the_same_transformer():
+    """The same weights give the same logits, state and attention; reading in two halves changes nothing."""
+    theirs, net, params, (X, Y, lens) = transformers()
+    of_the_book = {"attention.W_q.weight", "addnorm1.ln.bias", "ffn.dense2.weight", "addnorm2.ln.weight"}
+    assert {f"encoder.blks.block1.{name}" for name in of_the_book} < set(theirs.state_dict())
+    with torch.no_grad():
+        expected, (_, _, expected_inputs) = theirs(*(torch.tensor(x.tolist()) for x in (X, Y, lens)))
+    halves, found = [], []
+    of_encoder, of_decoder = ({"params": params["params"][name]} for name in ("encoder", "decoder"))
+    enc_outputs, sown = jax.jit(partial(net.encoder.apply, mutable="intermediates"))(of_encoder, X, lens)
+    state = net.decoder.init_state(enc_outputs, lens)
+    assert state[2] == [None, None]
+    for part in (Y[:, :2], Y[:, 2:]):
+        (logits, state), read = jax.jit(partial(net.decoder.apply, mutable="intermediates"))(of_decoder, part, state)
+        halves.append(logits)
+        found.append(read["intermediates"]["dec_attention_weights"][0])
+    close(np.concatenate(halves, 1), expected)
+    close(state[2], torch.stack(expected_inputs))
+    close(sown["intermediates"]["enc_attention_weights"][0], torch.stack(theirs.encoder.attention_weights))
+    of_self, of_source = theirs.decoder.attention_weights
+    close(np.concatenate([weights[1] for weights in found], 2), torch.stack(of_source))
+    close(found[1][0], torch.stack(of_self)[:, :, 2:])  # the later half reads the earlier one
+    assert (torch.stack(of_self)[..., 0, 1:] == 0).all()  # and no token a later one
+
+
+def of_library(name):
+    """Return the library's name of a parameter of the book's Transformer."""
+    last = "addnorm3" if name.startswith("decoder") else "addnorm2"
+    for book_name, library_name in (
+        (r"blks_(\d+)", r"layers.\1"),
+        (rf"{last}\.ln", "feed_forward_norm"),
+        (r"addnorm1\.ln", "self_attention_norm"),
+        (r"addnorm2\.ln", "cross_attention_norm"),
+        (r"\bffn\b", "feed_forward"),
+        (r"\battention1?\b", "self_attention"),
+        (r"\battention2\b", "cross_attention"),
+    ):
+        name = re.sub(book_name, library_name, name)
+    return name
+
+
+def test_the_book_s_transformer_is_the_library_s():
+    """The names are another spelling of `jax_attn`'s model, whose proof is then theirs too."""
+    _, net, params, (X, Y, lens) = transformers()
+    model = jax_attn.EncoderDecoder(
+        jax_attn.TransformerEncoder(9, 8, 12, 2, 2), jax_attn.TransformerDecoder(10, 8, 12, 2, 2)
+    )
+    shapes = jax.eval_shape(model.init, jax.random.key(0), X, Y, lens)
+    arrays = {of_library(name): x for name, x in to_torch(params).items()}
+    zeros = to_torch(jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes))
+    arrays |= {name: x for name, x in zeros.items() if re.search(r"W_.\.bias", name)}  # the book has none
+    logits, _ = jax.jit(model.apply)(from_torch(arrays, shapes), X, Y, lens)
+    close(jax.jit(net.apply)(params, X, Y, lens)[0], logits)
 
 
 # Sequence to sequence
@@ -477,6 +586,31 @@ def test_wrong_shapes_are_errors(d2l):
             d2l.predict_seq2seq(d2l.EncoderDecoder(encoder, decoder), "go .", None, None, 5)
 
 
+def test_wrong_input_of_the_transformer(d2l):
+    is_jax = d2l is book.jax
+    X = d2l.ones((2, 3, 4))
+    add_norm = d2l.AddNorm(0.5) if is_jax else d2l.AddNorm(4, 0.5)
+    with pytest.raises(ValueError, match=r"Y must be \[2, 3, 4\]; got \[2, 1, 4\]"):
+        d2l.initialize(add_norm, X, X[:, :1])
+    with pytest.raises(ValueError, match="num_hiddens must be a multiple of num_heads; got 4 for 3 heads"):
+        d2l.initialize(d2l.TransformerEncoder(9, 4, 8, 3, 1, 0.0), d2l.tensor([[1, 2]]), None)
+    if is_jax:
+        encoder = d2l.TransformerEncoder(9, 4, 8, 2, 1, 0.0)
+        with pytest.raises(ValueError, match=r"X must be in \[0, 9\); got 9"):
+            encoder.apply({"params": {}}, d2l.tensor([[1, 9]]), None)
+
+
+def test_add_to_class(d2l):
+    class Own:
+        pass
+
+    @d2l.add_to_class(Own)
+    def double(self, x):
+        return 2 * x
+
+    assert Own().double(3) == 6
+
+
 def test_missing_data(d2l, tmp_path):
     with pytest.raises(CorpusError, match="there is no file"):
         d2l.load_data_nmt(64, 10, path=tmp_path / "fra.txt")
@@ -536,3 +670,35 @@ def test_the_training_of_0_17(d2l, fra, capsys):
     for source, target in [("go .", "va !"), ("i lost .", "j'ai perdu ."), ("i'm home .", "je suis chez moi .")]:
         translation, _ = d2l.predict_seq2seq(net, source, src_vocab, tgt_vocab, 10)
         assert d2l.bleu(translation, target, k=2) == 1
+
+
+@pytest.mark.slow
+def test_the_training_of_the_transformer(d2l, fra):
+    """The lines of 1.0: the four sentences, and the shapes of the attention weights that the chapter draws."""
+    is_jax = d2l is book.jax
+    data = d2l.MTFraEng(batch_size=128, path=fra)
+    num_blks, num_heads, steps = 2, 4, data.num_steps
+    sizes = 256, 64, num_heads, num_blks, 0.2
+    encoder = d2l.TransformerEncoder(len(data.src_vocab), *sizes)
+    decoder = d2l.TransformerDecoder(len(data.tgt_vocab), *sizes)
+    options = {"training": True} if is_jax else {}
+    model = d2l.Seq2Seq(encoder, decoder, tgt_pad=data.tgt_vocab["<pad>"], lr=0.001, **options)
+    trainer = d2l.Trainer(max_epochs=30, gradient_clip_val=1, num_gpus=1)
+    trainer.fit(model, data)
+    engs = ["go .", "i lost .", "he's calm .", "i'm home ."]
+    fras = ["va !", "j'ai perdu .", "il est calme .", "je suis chez moi ."]
+    batch = data.build(engs, fras)
+    if is_jax:
+        preds, _ = model.predict_step(trainer.state.params, batch, steps)
+        _, (of_decoder, of_encoder) = model.predict_step(trainer.state.params, [x[-1:] for x in batch], steps, True)
+    else:
+        preds, _ = model.predict_step(batch, d2l.try_gpu(), steps)
+        _, of_decoder = model.predict_step([x[-1:] for x in batch], d2l.try_gpu(), steps, True)
+        of_encoder = model.encoder.attention_weights
+    translations = [" ".join(data.tgt_vocab.to_tokens(p)).partition(" <eos>")[0] for p in preds]
+    scores = [d2l.bleu(translation, fra, k=2) for translation, fra in zip(translations, fras, strict=True)]
+    assert sum(scores) > 3, translations
+    d2l.check_shape(d2l.concat(of_encoder, 0), (num_blks * num_heads, steps, steps))
+    rows = [head[0].tolist() for step in of_decoder for kind in step for blk in kind for head in blk]
+    assert [len(row) for row in rows[: num_blks * num_heads]] == [1] * num_blks * num_heads
+    assert len(rows) == steps * 2 * num_blks * num_heads

@@ -25,7 +25,15 @@ from flax.training import train_state
 from jax import Array
 
 import jax_attn
-from book.arguments import as_floating, book_names, check_len, check_shape, read_arguments, read_mlp_arguments
+from book.arguments import (
+    add_to_class,
+    as_floating,
+    book_names,
+    check_len,
+    check_shape,
+    read_arguments,
+    read_mlp_arguments,
+)
 from book.data import (
     Batches,
     Epochs,
@@ -46,17 +54,21 @@ from book.data import (
 )
 from book.pictures import plot, show_list_len_pair_hist
 from jax_attn import Embeddings, EncoderOutput, masked_cross_entropy, show_heatmaps
-from jax_attn.functional.checks import as_array
+from jax_attn.functional.checks import as_array, require_ids, require_shape
+from jax_attn.models.transformer import make_norm
+from jax_attn.modules import FeedForward
 from jax_attn.optim import clip_by_global_norm
 
 __all__ = [
-    "GRU", "AdditiveAttention", "AttentionDecoder", "Batches", "Decoder", "DotProductAttention", "Embeddings",
-    "Encoder", "EncoderDecoder", "MLPAttention", "MTFraEng", "MaskedSoftmaxCELoss", "MultiHeadAttention",
-    "PositionalEncoding", "Seq2Seq", "Seq2SeqAttentionDecoder", "Seq2SeqEncoder", "Trainer", "Vocab", "attention",
-    "bleu", "build_array_nmt", "check_len", "check_shape", "get_key", "grad_clipping", "initialize", "load_array",
-    "load_data_nmt", "masked_softmax", "plot", "predict_s2s_ch9", "predict_seq2seq", "preprocess_nmt",
-    "read_data_nmt", "sequence_mask", "show_heatmaps", "show_list_len_pair_hist", "tokenize_nmt", "train_s2s_ch9",
-    "train_seq2seq", "translate", "truncate_pad", "try_gpu",
+    "GRU", "AddNorm", "AdditiveAttention", "AttentionDecoder", "Batches", "Decoder", "DotProductAttention",
+    "Embeddings", "Encoder", "EncoderDecoder", "MLPAttention", "MTFraEng", "MaskedSoftmaxCELoss",
+    "MultiHeadAttention", "PositionWiseFFN", "PositionalEncoding", "Seq2Seq", "Seq2SeqAttentionDecoder",
+    "Seq2SeqEncoder", "Trainer", "TransformerDecoder", "TransformerDecoderBlock", "TransformerEncoder",
+    "TransformerEncoderBlock", "Vocab", "add_to_class", "attention", "bleu", "build_array_nmt", "check_len",
+    "check_shape", "get_key", "grad_clipping", "initialize", "load_array", "load_data_nmt", "masked_softmax",
+    "plot", "predict_s2s_ch9", "predict_seq2seq", "preprocess_nmt", "read_data_nmt", "sequence_mask",
+    "show_heatmaps", "show_list_len_pair_hist", "tokenize_nmt", "train_s2s_ch9", "train_seq2seq", "translate",
+    "truncate_pad", "try_gpu",
 ]  # fmt: skip
 
 # The book's short names of array functions.
@@ -164,7 +176,11 @@ class Additive(Scored, jax_attn.AdditiveAttention):  # type: ignore[misc]  # the
 
 
 class MultiHead(Scored, jax_attn.MultiHeadAttention):  # type: ignore[misc]  # the book's call
-    """What `MultiHeadAttention` makes; the weights are `[B, num_heads, Q, K]`."""
+    """What `MultiHeadAttention` makes; the weights are `[B · num_heads, Q, K]`."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        output, weights = super().__call__(*args, **kwargs)
+        return output, weights.reshape(-1, *weights.shape[-2:])
 
 
 def AdditiveAttention(*args: Any, **kwargs: Any) -> Additive:  # noqa: N802 (a class in the book)
@@ -272,14 +288,14 @@ class EncoderDecoder(Module):
             The ids `[B, num_steps]`, and the attention weights of decoder (one entry a step) and encoder, if asked for.
         """
         src, tgt, src_valid_len, _ = (jnp.asarray(x) for x in batch)
-        state = _encode(self.encoder, self.decoder, params, src, src_valid_len)
+        state, of_encoder = _encode(self.encoder, self.decoder, params, src, src_valid_len)
         outputs, attention_weights = [tgt[:, :1]], []
         for _ in range(num_steps):
             Y, state, weights = _decode(self.decoder, params, outputs[-1], state)
             outputs.append(Y)
             if save_attention_weights:
                 attention_weights.append(_require_weights(weights))
-        return jnp.concatenate(outputs[1:], 1), (attention_weights, [])
+        return jnp.concatenate(outputs[1:], 1), (attention_weights, of_encoder if save_attention_weights else [])
 
 
 class GRU(Module):
@@ -346,6 +362,165 @@ class Seq2SeqAttentionDecoder(Module, jax_attn.Seq2SeqAttentionDecoder):
             self.sow("intermediates", "dec_attention_weights", jnp.swapaxes(weights, 0, 1)[:, :, None])
         hidden_state = jax.tree.map(lambda *layers: jnp.stack(layers), *end.rnn)
         return logits, [enc_outputs, hidden_state, enc_valid_lens]
+
+
+# The Transformer (1.0)
+
+
+def PositionWiseFFN(ffn_num_hiddens: int, ffn_num_outputs: int) -> FeedForward:  # noqa: N802 (a class in the book)
+    """Make the two layers that act on each position alone: dense2(relu(dense1(X)))."""
+    return FeedForward(ffn_num_hiddens, ffn_num_outputs)
+
+
+class AddNorm(Module):
+    """Add a sublayer's result to its input, and normalise: `AddNorm(dropout)(X, Y)` is norm(X + dropout(Y))."""
+
+    dropout: float
+
+    def setup(self) -> None:
+        self.drop, self.ln = nn.Dropout(self.dropout), make_norm(1e-5, None, jnp.float32)
+
+    def __call__(self, X: Array, Y: Array, training: bool = False) -> Array:
+        require_shape(X.shape, Y=Y)
+        return self.ln(X + self.drop(Y, deterministic=not training))
+
+
+class TransformerEncoderBlock(Module):
+    """A layer of the encoder: self-attention and a feed-forward network, each followed by `AddNorm`."""
+
+    num_hiddens: int
+    ffn_num_hiddens: int
+    num_heads: int
+    dropout: float
+    use_bias: bool = False
+
+    def setup(self) -> None:
+        self.attention = MultiHeadAttention(self.num_hiddens, self.num_heads, self.dropout, self.use_bias)
+        self.ffn = PositionWiseFFN(self.ffn_num_hiddens, self.num_hiddens)
+        self.addnorm1, self.addnorm2 = AddNorm(self.dropout), AddNorm(self.dropout)
+
+    def __call__(self, X: Array, valid_lens: Array | None, training: bool = False) -> tuple[Array, Array]:
+        """Return the result `[B, T, num_hiddens]`, and the attention weights `[B · num_heads, T, T]`."""
+        output, weights = self.attention(X, X, X, valid_lens, training=training)
+        Y = self.addnorm1(X, output, training)
+        return self.addnorm2(Y, self.ffn(Y), training), weights
+
+
+class TransformerDecoderBlock(Module):
+    """Layer i of the decoder: self-attention, attention to the source, a feed-forward network, each with `AddNorm`.
+
+    A token attends to itself and to those before it, in training and in use.
+    """
+
+    num_hiddens: int
+    ffn_num_hiddens: int
+    num_heads: int
+    dropout: float
+    i: int
+
+    def setup(self) -> None:
+        self.attention1, self.attention2 = (
+            MultiHeadAttention(self.num_hiddens, self.num_heads, self.dropout) for _ in range(2)
+        )
+        self.ffn = PositionWiseFFN(self.ffn_num_hiddens, self.num_hiddens)
+        self.addnorm1, self.addnorm2, self.addnorm3 = (AddNorm(self.dropout) for _ in range(3))
+
+    def __call__(self, X: Array, state: Any, training: bool = False) -> tuple[Array, list[Any], Array, Array]:
+        """Return the result, the new state, and the weights of self-attention and of attention to the source."""
+        enc_outputs, enc_valid_lens, inputs = state
+        before = inputs[self.i]
+        key_values = X if before is None else jnp.concatenate([before, X], 1)
+        num_keys, num_steps = key_values.shape[1], X.shape[1]
+        lens = jnp.broadcast_to(jnp.arange(num_keys - num_steps, num_keys) + 1, X.shape[:2])
+        X2, self_weights = self.attention1(X, key_values, key_values, lens, training=training)
+        Y = self.addnorm1(X, X2, training)
+        Y2, source_weights = self.attention2(Y, enc_outputs, enc_outputs, enc_valid_lens, training=training)
+        Z = self.addnorm2(Y, Y2, training)
+        inputs = [*inputs[: self.i], key_values, *inputs[self.i + 1 :]]
+        result = self.addnorm3(Z, self.ffn(Z), training)
+        return result, [enc_outputs, enc_valid_lens, inputs], self_weights, source_weights
+
+
+class TransformerStack(Module):
+    """What encoder and decoder share: embeddings, positions and layers."""
+
+    vocab_size: int
+    num_hiddens: int
+    ffn_num_hiddens: int
+    num_heads: int
+    num_blks: int
+    dropout: float
+
+    def setup(self) -> None:
+        self.embedding = nn.Embed(self.vocab_size, self.num_hiddens)
+        self.pos_encoding = PositionalEncoding(self.num_hiddens, self.dropout)
+        self.blks = [self.make_block(i) for i in range(self.num_blks)]
+
+    def make_block(self, i: int) -> Any:
+        raise NotImplementedError
+
+    def embed(self, X: Array, start: int, training: bool) -> Array:
+        """Embed tokens, the first of which has the position `start`."""
+        require_ids(self.vocab_size, X=X)
+        X = jnp.pad(self.embedding(X) * self.num_hiddens**0.5, ((0, 0), (start, 0), (0, 0)))
+        return self.pos_encoding(X, training)[:, start:]
+
+
+class TransformerEncoder(TransformerStack, Encoder):
+    """`TransformerEncoder(vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_blks, dropout, use_bias=False)`.
+
+    The weights of its layers are sown as `enc_attention_weights`, a list of `[B · num_heads, T, T]`.
+    """
+
+    use_bias: bool = False
+
+    def make_block(self, i: int) -> TransformerEncoderBlock:
+        sizes = self.num_hiddens, self.ffn_num_hiddens, self.num_heads
+        return TransformerEncoderBlock(*sizes, self.dropout, self.use_bias)
+
+    def __call__(  # type: ignore[override]  # the book's call
+        self, X: Array, valid_lens: Array | None = None, training: bool = False
+    ) -> Array:
+        """Return `[B, T, num_hiddens]` for ids `[B, T]` and lengths `[B]`."""
+        X, attention_weights = self.embed(X, 0, training), []
+        for blk in self.blks:
+            X, weights = blk(X, valid_lens, training)
+            attention_weights.append(weights)
+        self.sow("intermediates", "enc_attention_weights", attention_weights)
+        return X
+
+
+class TransformerDecoder(TransformerStack, AttentionDecoder):
+    """`TransformerDecoder(vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_blks, dropout)`.
+
+    The state has three parts: the encoder's outputs, the sources' lengths or None, and what each layer has read so far,
+    `[B, tokens, num_hiddens]` or None. Sown are `dec_attention_weights`: a list of self-attention's weights in each
+    layer, and a list of those on the source.
+    """
+
+    def make_block(self, i: int) -> TransformerDecoderBlock:
+        return TransformerDecoderBlock(self.num_hiddens, self.ffn_num_hiddens, self.num_heads, self.dropout, i)
+
+    def setup(self) -> None:
+        super().setup()
+        self.dense = nn.Dense(self.vocab_size)
+
+    @nn.nowrap
+    def init_state(self, enc_outputs: Any, enc_valid_lens: Array | None = None, *args: Any) -> list[Any]:
+        """Return the state before the first token."""
+        return [enc_outputs, enc_valid_lens, [None] * self.num_blks]
+
+    def __call__(self, X: Array, state: Any, training: bool = False) -> tuple[Array, list[Any]]:
+        """Return the logits `[B, T, vocab_size]` and the new state."""
+        before, attention_weights = state[2][0], []
+        X = self.embed(X, 0 if before is None else before.shape[1], training)
+        for blk in self.blks:
+            X, state, *weights = blk(X, state, training)
+            attention_weights.append(weights)
+        self.sow(
+            "intermediates", "dec_attention_weights", [list(kind) for kind in zip(*attention_weights, strict=True)]
+        )
+        return self.dense(X), state
 
 
 # Training
@@ -449,10 +624,10 @@ def _train(net: Any, data_iter: Any, lr: float, num_epochs: int, bos: int | None
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _encode(encoder: Any, decoder: Any, params: Any, X: Array, valid_len: Array) -> Any:
-    """Return the decoder's state before the first token."""
-    outputs = encoder.apply({"params": params.get("encoder", {})}, X, valid_len)
-    return _as_tuple(decoder.init_state(outputs, valid_len))
+def _encode(encoder: Any, decoder: Any, params: Any, X: Array, valid_len: Array) -> tuple[Any, Any]:
+    """Return the decoder's state before the first token, and the weights that the encoder sows, if any."""
+    outputs, found = encoder.apply({"params": params.get("encoder", {})}, X, valid_len, mutable="intermediates")
+    return _as_tuple(decoder.init_state(outputs, valid_len)), _sown(found, "enc_attention_weights", [])
 
 
 @partial(jax.jit, static_argnums=0)
@@ -460,8 +635,11 @@ def _decode(decoder: Any, params: Any, X: Array, state: Any) -> tuple[Array, Any
     """Return the most probable next tokens `[B, T]`, the new state, and the weights that the decoder sows, if any."""
     variables = {"params": params.get("decoder", {})}
     (Y, state), found = decoder.apply(variables, X, state, mutable="intermediates")
-    weights = found.get("intermediates", {}).get("dec_attention_weights", (None,))[0]
-    return Y.argmax(2), _as_tuple(state), weights
+    return Y.argmax(2), _as_tuple(state), _sown(found, "dec_attention_weights", None)
+
+
+def _sown(found: Any, name: str, default: Any) -> Any:
+    return found.get("intermediates", {}).get(name, (default,))[0]
 
 
 def _as_tuple(state: Any) -> Any:
@@ -505,7 +683,7 @@ def predict_seq2seq(
     params = variables["params"]
     with jax.default_device(device):
         X, valid_len = encode_source(src_sentence, src_vocab, num_steps)
-        state = _encode(module.encoder, module.decoder, params, X, valid_len)
+        state, _ = _encode(module.encoder, module.decoder, params, X, valid_len)
         dec_X, output_seq, attention_weight_seq = jnp.array([[tgt_vocab["<bos>"]]]), [], []
         for _ in range(num_steps):
             dec_X, state, weights = _decode(module.decoder, params, dec_X, state)

@@ -18,7 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from book import data
-from book.arguments import as_floating, book_names, check_len, check_shape, read_arguments, read_mlp_arguments
+from book.arguments import (
+    add_to_class,
+    as_floating,
+    book_names,
+    check_len,
+    check_shape,
+    read_arguments,
+    read_mlp_arguments,
+)
 from book.data import (
     Batches,
     Epochs,
@@ -37,16 +45,19 @@ from book.data import (
 from book.pictures import plot, show_list_len_pair_hist
 from torch_ref import Embeddings, masked_cross_entropy
 from torch_ref.models.rnn_encoder import EncoderOutput
+from torch_ref.modules.feed_forward import FeedForward
 from torch_ref.recipe import clip_gradients
 
 __all__ = [
-    "GRU", "AdditiveAttention", "AttentionDecoder", "Batches", "Decoder", "DotProductAttention", "Embeddings",
-    "Encoder", "EncoderDecoder", "MLPAttention", "MTFraEng", "MaskedSoftmaxCELoss", "MultiHeadAttention",
-    "PositionalEncoding", "Seq2Seq", "Seq2SeqAttentionDecoder", "Seq2SeqEncoder", "Trainer", "Vocab", "attention",
-    "bleu", "build_array_nmt", "check_len", "check_shape", "grad_clipping", "init_seq2seq", "initialize",
-    "load_array", "load_data_nmt", "masked_softmax", "plot", "predict_s2s_ch9", "predict_seq2seq", "preprocess_nmt",
-    "read_data_nmt", "sequence_mask", "show_heatmaps", "show_list_len_pair_hist", "tokenize_nmt", "train_s2s_ch9",
-    "train_seq2seq", "translate", "truncate_pad", "try_gpu",
+    "GRU", "AddNorm", "AdditiveAttention", "AttentionDecoder", "Batches", "Decoder", "DotProductAttention",
+    "Embeddings", "Encoder", "EncoderDecoder", "MLPAttention", "MTFraEng", "MaskedSoftmaxCELoss",
+    "MultiHeadAttention", "PositionWiseFFN", "PositionalEncoding", "Seq2Seq", "Seq2SeqAttentionDecoder",
+    "Seq2SeqEncoder", "Trainer", "TransformerDecoder", "TransformerDecoderBlock", "TransformerEncoder",
+    "TransformerEncoderBlock", "Vocab", "add_to_class", "attention", "bleu", "build_array_nmt", "check_len",
+    "check_shape", "grad_clipping", "init_seq2seq", "initialize", "load_array", "load_data_nmt", "masked_softmax",
+    "plot", "predict_s2s_ch9", "predict_seq2seq", "preprocess_nmt", "read_data_nmt", "sequence_mask",
+    "show_heatmaps", "show_list_len_pair_hist", "tokenize_nmt", "train_s2s_ch9", "train_seq2seq", "translate",
+    "truncate_pad", "try_gpu",
 ]  # fmt: skip
 
 # The book's short names of tensor functions.
@@ -57,6 +68,8 @@ expand_dims, normal, reshape, swapaxes, tensor = (
     torch.unsqueeze, torch.normal, torch.reshape, torch.swapaxes, torch.tensor,
 )  # fmt: skip
 argmax, reduce_mean, reduce_sum = torch.argmax, torch.mean, torch.sum
+
+Module = nn.Module  # the book's has methods for its own Trainer, which are not here
 
 
 def astype(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -210,6 +223,7 @@ class MultiHeadAttention(_Kept, torch_ref.MultiHeadAttention):  # type: ignore[m
 
     `(num_hiddens, num_heads, dropout, bias=False)` (1.0), or
     `(key_size, query_size, value_size, num_hiddens, num_heads, dropout, bias=False)` (0.17).
+    The weights are `[B · num_heads, Q, K]`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -222,6 +236,16 @@ class MultiHeadAttention(_Kept, torch_ref.MultiHeadAttention):  # type: ignore[m
         super().__init__(use_bias=bias, **given)
         if "key_size" not in given:
             self.W_q, self.W_k, self.W_v = (_lazy(width, bias) for _ in range(3))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        output = super().forward(*args, **kwargs)
+        self.attention_weights = self.attention_weights.flatten(0, -3)
+        return output
+
+    @property
+    def attention(self) -> nn.Module:
+        """What keeps the weights: the chapters' classes read `attention.attention_weights`."""
+        return self
 
 
 class PositionalEncoding(nn.Module):
@@ -348,6 +372,153 @@ class Seq2SeqAttentionDecoder(torch_ref.Seq2SeqAttentionDecoder):
         if isinstance(hidden_state, Tensor):
             return logits, [enc_outputs, torch.stack(end.rnn), enc_valid_lens]
         return logits, [enc_outputs, tuple(map(torch.stack, zip(*end.rnn, strict=True))), enc_valid_lens]
+
+
+# The Transformer (1.0)
+
+
+class PositionWiseFFN(FeedForward):
+    """The two layers that act on each position alone: `PositionWiseFFN(ffn_num_hiddens, ffn_num_outputs)`."""
+
+    def __init__(self, ffn_num_hiddens: int, ffn_num_outputs: int) -> None:
+        super().__init__(ffn_num_hiddens, ffn_num_hiddens, ffn_num_outputs)
+        self.dense1 = _lazy(ffn_num_hiddens, bias=True)
+
+
+class AddNorm(nn.Module):
+    """Add a sublayer's result to its input, and normalise: `AddNorm(norm_shape, dropout)(X, Y)`."""
+
+    def __init__(self, norm_shape: Any, dropout: float) -> None:
+        super().__init__()
+        self.dropout, self.ln = nn.Dropout(dropout), nn.LayerNorm(norm_shape)
+
+    def forward(self, X: Tensor, Y: Tensor) -> Tensor:
+        if X.shape != Y.shape:
+            raise ValueError(f"Y must be {list(X.shape)}; got {list(Y.shape)}")
+        return self.ln(X + self.dropout(Y))
+
+
+class TransformerEncoderBlock(nn.Module):
+    """A layer of the encoder: `(num_hiddens, ffn_num_hiddens, num_heads, dropout, use_bias=False)`."""
+
+    def __init__(
+        self, num_hiddens: int, ffn_num_hiddens: int, num_heads: int, dropout: float, use_bias: bool = False
+    ) -> None:
+        super().__init__()
+        self.attention = MultiHeadAttention(num_hiddens, num_heads, dropout, use_bias)
+        self.addnorm1, self.addnorm2 = AddNorm(num_hiddens, dropout), AddNorm(num_hiddens, dropout)
+        self.ffn = PositionWiseFFN(ffn_num_hiddens, num_hiddens)
+
+    def forward(self, X: Tensor, valid_lens: Tensor | None) -> Tensor:
+        Y = self.addnorm1(X, self.attention(X, X, X, valid_lens))
+        return self.addnorm2(Y, self.ffn(Y))
+
+
+class TransformerDecoderBlock(nn.Module):
+    """Layer i of the decoder: `(num_hiddens, ffn_num_hiddens, num_heads, dropout, i)`.
+
+    A token attends to itself and to those before it, in training and in use.
+    """
+
+    def __init__(self, num_hiddens: int, ffn_num_hiddens: int, num_heads: int, dropout: float, i: int) -> None:
+        super().__init__()
+        self.i = i
+        self.attention1 = MultiHeadAttention(num_hiddens, num_heads, dropout)
+        self.addnorm1 = AddNorm(num_hiddens, dropout)
+        self.attention2 = MultiHeadAttention(num_hiddens, num_heads, dropout)
+        self.addnorm2 = AddNorm(num_hiddens, dropout)
+        self.ffn = PositionWiseFFN(ffn_num_hiddens, num_hiddens)
+        self.addnorm3 = AddNorm(num_hiddens, dropout)
+
+    def forward(self, X: Tensor, state: Any) -> tuple[Tensor, list[Any]]:
+        """Return the result and the new state."""
+        enc_outputs, enc_valid_lens, inputs = state
+        before = inputs[self.i]
+        key_values = X if before is None else torch.cat([before, X], 1)
+        num_keys, num_steps = key_values.shape[1], X.shape[1]
+        lens = torch.arange(num_keys - num_steps, num_keys, device=X.device) + 1
+        Y = self.addnorm1(X, self.attention1(X, key_values, key_values, lens.expand(X.shape[:2])))
+        Z = self.addnorm2(Y, self.attention2(Y, enc_outputs, enc_outputs, enc_valid_lens))
+        inputs = [*inputs[: self.i], key_values, *inputs[self.i + 1 :]]
+        return self.addnorm3(Z, self.ffn(Z)), [enc_outputs, enc_valid_lens, inputs]
+
+
+class TransformerStack(nn.Module):
+    """What encoder and decoder share: embeddings, positions and layers."""
+
+    def __init__(self, vocab_size: int, num_hiddens: int, dropout: float, blocks: list[nn.Module]) -> None:
+        super().__init__()
+        self.num_hiddens, self.num_blks = num_hiddens, len(blocks)
+        self.embedding = nn.Embedding(vocab_size, num_hiddens)
+        self.pos_encoding = PositionalEncoding(num_hiddens, dropout)
+        self.blks = nn.Sequential()
+        for i, block in enumerate(blocks):
+            self.blks.add_module(f"block{i}", block)
+
+    def embed(self, X: Tensor, start: int) -> Tensor:
+        """Embed tokens, the first of which has the position `start`."""
+        X = self.embedding(X) * self.num_hiddens**0.5
+        return self.pos_encoding(nn.functional.pad(X, (0, 0, start, 0)))[:, start:]
+
+
+class TransformerEncoder(TransformerStack, Encoder):
+    """The encoder: `(vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_blks, dropout, use_bias=False)`.
+
+    `attention_weights` has the weights `[B · num_heads, T, T]` of each layer.
+    """
+
+    attention_weights: list[Tensor]
+
+    def __init__(
+        self, vocab_size: int, num_hiddens: int, ffn_num_hiddens: int, num_heads: int, num_blks: int, dropout: float,
+        use_bias: bool = False,
+    ) -> None:  # fmt: skip
+        settings = num_hiddens, ffn_num_hiddens, num_heads, dropout, use_bias
+        blocks: list[nn.Module] = [TransformerEncoderBlock(*settings) for _ in range(num_blks)]
+        super().__init__(vocab_size, num_hiddens, dropout, blocks)
+
+    def forward(  # type: ignore[override]  # the book's call
+        self, X: Tensor, valid_lens: Tensor | None = None
+    ) -> Tensor:
+        """Return `[B, T, num_hiddens]` for ids `[B, T]` and lengths `[B]`."""
+        X, self.attention_weights = self.embed(X, 0), []
+        for block in self.blks:
+            X = block(X, valid_lens)
+            self.attention_weights.append(block.attention.attention_weights)
+        return X
+
+
+class TransformerDecoder(TransformerStack, AttentionDecoder):
+    """The decoder: `(vocab_size, num_hiddens, ffn_num_hiddens, num_heads, num_blks, dropout)`.
+
+    The state is that of `book.jax.TransformerDecoder`. `attention_weights` has two lists with an entry for each layer:
+    the weights of self-attention, and those on the source.
+    """
+
+    attention_weights: Any = None
+
+    def __init__(
+        self, vocab_size: int, num_hiddens: int, ffn_num_hiddens: int, num_heads: int, num_blks: int, dropout: float
+    ) -> None:
+        settings = num_hiddens, ffn_num_hiddens, num_heads, dropout
+        blocks: list[nn.Module] = [TransformerDecoderBlock(*settings, i) for i in range(num_blks)]
+        super().__init__(vocab_size, num_hiddens, dropout, blocks)
+        self.dense = nn.Linear(num_hiddens, vocab_size)
+
+    def init_state(self, enc_outputs: Any, enc_valid_lens: Tensor | None = None, *args: Any) -> list[Any]:
+        """Return the state before the first token."""
+        return [enc_outputs, enc_valid_lens, [None] * self.num_blks]
+
+    def forward(self, X: Tensor, state: Any) -> tuple[Tensor, list[Any]]:
+        """Return the logits `[B, T, vocab_size]` and the new state."""
+        before = state[2][0]
+        X = self.embed(X, 0 if before is None else before.shape[1])
+        for block in self.blks:
+            X, state = block(X, state)
+        self.attention_weights = [
+            [getattr(block, name).attention_weights for block in self.blks] for name in ("attention1", "attention2")
+        ]
+        return self.dense(X), state
 
 
 # Training
