@@ -3,6 +3,7 @@
 The words are random, since only the time matters, and so are the weights, by PyTorch's names.
 """
 
+import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,10 +31,10 @@ def draw_normal(name: str, *shape: int) -> np.ndarray:
 def draw_weights(
     seed: str, shapes: Mapping[str, tuple[int, ...]], scales: Mapping[str, float] | None = None
 ) -> dict[str, np.ndarray]:
-    """Draw weights by PyTorch's names: uniform within ±1/√(last axis), embeddings within ±1."""
+    """Draw weights by PyTorch's names: uniform within ±1/√(last axis), embeddings and those of norms within ±1."""
     weights = {}
     for name, shape in shapes.items():
-        width = (scales or {}).get(name, 1.0) * (1.0 if "embedding" in name else shape[-1] ** -0.5)
+        width = (scales or {}).get(name, 1.0) * (1.0 if re.search("embedding|norm", name) else shape[-1] ** -0.5)
         weights[name] = random_for(seed, name).uniform(-width, width, shape).astype(np.float32)
     return weights
 
@@ -47,6 +48,13 @@ class Translator:
     decoder: Mapping[str, Any]
     training: Mapping[str, Any]
     """`loss`, `learning_rate` and `label_smoothing`."""
+    family: str = "recurrent"
+
+    @property
+    def width(self) -> int:
+        """The features of a step's products, by which JAX is started."""
+        size: int = self.decoder["num_hiddens" if self.family == "recurrent" else "embed_size"]
+        return size
 
     @property
     def encoder_size(self) -> int:
@@ -56,7 +64,11 @@ class Translator:
 
     def without_dropout(self) -> "Translator":
         """Return the same translator, whose losses can be compared between frameworks."""
-        return replace(self, decoder={name: x for name, x in self.decoder.items() if name != "dropout"})
+        encoder, decoder = (
+            {name: x for name, x in half.items() if not name.startswith("dropout")}
+            for half in (self.encoder, self.decoder)
+        )
+        return replace(self, encoder=encoder, decoder=decoder)
 
 
 def _book(name: str, vocab_size: int, embed_size: int, num_hiddens: int) -> Translator:
@@ -77,6 +89,25 @@ J = Translator(
     {"loss": "tokens", "learning_rate": 1e-3, "label_smoothing": 0.1},
 )
 """JoeyNMT's; trained by the mean over the tokens."""
+
+
+def _transformer(name: str, embed_size: int, num_hiddens: int, num_layers: int, heads: int, rate: float) -> Translator:
+    """Describe a Transformer that is normalised before each sublayer, as nn.Transformer with `norm_first` is."""
+    half: dict[str, Any] = {
+        "vocab_size": 8000,
+        "embed_size": embed_size,
+        "num_hiddens": num_hiddens,
+        "num_layers": num_layers,
+    }
+    half |= {"num_heads": heads, "norm": "pre", "dropout": rate, "dropout_attention": rate, "dropout_hidden": rate}
+    training = {"loss": "tokens", "learning_rate": 1e-4, "label_smoothing": 0.1}
+    return Translator(name, half, half, training, "transformer")
+
+
+BASE = _transformer("base", 512, 2048, 6, 8, 0.1)
+"""The Transformer's base size, on 64 sentences of 30 tokens."""
+SMALL = _transformer("small", 128, 256, 4, 4, 0.3)
+"""The size of Wu et al. (2021) for Multi30k, on 64 sentences of 8 to 16 tokens."""
 
 
 class Group(NamedTuple):
@@ -106,15 +137,20 @@ about the proportions of Multi30k."""
 def draw_training(name: str) -> list[Group]:
     """Draw the batches of one pass of a training workload, in order.
 
-    W1 is the book's 1000 pairs: 15 batches of 64 and one of 40 in random order. W2 is two batches, all full. J is
-    sorted by length, in batches of at most 2048 padded target tokens.
+    W1 is the book's 1000 pairs: 15 batches of 64 and one of 40 in random order. W2 and the Transformer's base size are
+    two batches, all full; its small size is four with sentences of 8 to 16 tokens. J is sorted by length, in batches of
+    at most 2048 padded target tokens.
     """
     rng = random_for("speed", name)
     if name == "w1":
         counts = BOOK_SOURCE_LENS, BOOK_TARGET_LENS
         lens = (rng.permutation(np.repeat(list(each), list(each.values()))) for each in counts)
         return [_draw_group(rng, 200, 10, 10, *(np.append(part, np.zeros(24)).reshape(16, 64) for part in lens))]
-    if name == "w2":
+    if name == "small":
+        source_lens, target_lens = rng.integers(8, 17, (2, 4, 64))
+        source_lens[:, 0] = target_lens[:, 0] = 16
+        return [_draw_group(rng, 8000, 16, 17, source_lens, target_lens + 1)]
+    if name in ("w2", "base"):
         return [_draw_group(rng, 8000, 30, 31, np.full((2, 64), 30), np.full((2, 64), 31))]
     groups, shorter = [], 7
     for longest, steps in BUCKETS.items():

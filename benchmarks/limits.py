@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from benchmarks.inputs import SENTENCES, STEPS, W2, Translator, draw_sources, draw_training
+from benchmarks.inputs import SENTENCES, STEPS, Translator, draw_sources, draw_training
 from benchmarks.records import Needs, Operation, Program, Speeds
 
 
@@ -95,10 +95,50 @@ def translator_needs(translator: Translator) -> dict[Operation, float]:
     return add(training(matrices), values("tanh", pairs * H), adam)
 
 
-def search_needs(beam_size: int) -> dict[Operation, float]:
-    """Return what the translation of a sentence by W2's model needs: the decoder's products, which are those of all
-    sentences in one step, and the attention's tanh."""
-    E, H, N = (W2.decoder[size] for size in ("embed_size", "num_hiddens", "vocab_size"))
+def transformer_needs(translator: Translator) -> dict[Operation, float]:
+    """Return what a Transformer's training step needs, on average over the batches of a pass. Padding needs nothing.
+
+    These are the products of all layers and of the attention (see `workloads.dot`), one exp for each of its weights,
+    and Adam's passes over the parameters.
+    """
+    groups, (D, F, layers, N), heads = (
+        draw_training(translator.name),
+        _sizes(translator),
+        translator.decoder["num_heads"],
+    )
+    steps = sum(len(group.sources) for group in groups)
+    rows = sum(group.source_lens.size for group in groups) // steps
+    read = round(sum(group.source_lens.sum() for group in groups) / steps)
+    written = round(sum(group.label_lens.sum() for group in groups) / steps)
+    of_source = (D, 3 * D), (D, D), (D, F), (F, D)
+    of_target = *of_source, (D, D), (D, D)
+    matrices = [Layer(read, read, *shape) for shape in (*of_source, (D, 2 * D))] * layers
+    matrices += [Layer(written, written, *shape) for shape in of_target] * layers
+    parameters = sum(layer.inner * layer.columns for layer in matrices) + 3 * N * D
+    pairs = [(read // rows, read // rows), (written // rows, written // rows), (written // rows, read // rows)]
+    count = float(layers * heads * rows)
+    attention = [
+        {Operation("product", (q, D // heads, k)): 3 * count, Operation("product", (q, k, D // heads)): 4 * count}
+        for q, k in pairs
+    ]
+    exps, adam = values("exp", count * sum(q * k for q, k in pairs)), {Operation("copy", (parameters,)): 7 / 2}
+    return add(training([*matrices, Layer(written, written, D, N)]), *attention, exps, adam)
+
+
+def _sizes(translator: Translator) -> tuple[int, ...]:
+    return tuple(translator.decoder[size] for size in ("embed_size", "num_hiddens", "num_layers", "vocab_size"))
+
+
+def search_needs(translator: Translator, beam_size: int) -> dict[Operation, float]:
+    """Return what the translation of a sentence needs: the decoder's products, which are those of all sentences in one
+    step, and the tanh of W2's attention. (What a Transformer reads of its cache is not counted.)"""
+    E, H, layers, N = _sizes(translator)
+    if translator.family == "transformer":
+        of_layer = [(E, 3 * E), (E, E), (E, E), (E, E), (E, H), (H, E)]
+        each = [(shape, layers) for shape in of_layer] + [((E, N), 1)]
+        return add(
+            *({Operation("product", (beam_size * SENTENCES, *shape)): n * STEPS / SENTENCES} for shape, n in each)
+        )
     shapes = (E + 2 * H, 4 * H), (2 * H, 4 * H), (H, H), (H, N)
     products = {Operation("product", (beam_size * SENTENCES, *shape)): STEPS / SENTENCES for shape in shapes}
     return add(products, values("tanh", beam_size * STEPS * draw_sources()[1].mean() * H))

@@ -11,7 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks.inputs import W1, W2, Translator, draw_training
-from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
+from jax_attn.models import (
+    EncoderDecoder,
+    Seq2SeqAttentionDecoder,
+    Seq2SeqEncoder,
+    TransformerDecoder,
+    TransformerEncoder,
+)
 from train.config import TrainingConfig
 from train.data.batches import Examples
 from train.training.devices import distribute, make_mesh, shard_batches, start_jax
@@ -23,7 +29,9 @@ EXAMPLE = Examples(*(np.ones(shape, np.int32) for shape in ((1, 2), 1, (1, 2), 1
 
 
 def make_model(translator: Translator, attention: str = "additive") -> EncoderDecoder:
-    """Build a translator's model."""
+    """Build a translator's model; a Transformer has an attention of its own."""
+    if translator.family == "transformer":
+        return EncoderDecoder(TransformerEncoder(**translator.encoder), TransformerDecoder(**translator.decoder))
     decoder = Seq2SeqAttentionDecoder(**translator.decoder, attention=attention)
     return EncoderDecoder(Seq2SeqEncoder(**translator.encoder), decoder)
 

@@ -25,7 +25,8 @@ KEYS = {
     *("additive_forward_vs_compiled", "additive_backward_vs_compiled"),
     *("additive_forward_memory", "additive_backward_memory", "dot_forward_vs_sdpa", "dot_backward_vs_sdpa"),
     *("masked_softmax", "recurrent_vs_nn_lstm", "greedy_vs_tuned", "greedy_vs_reference", "beam_vs_tuned"),
-    *("w1_start_seconds", "w2_start_seconds"),
+    *("w1_start_seconds", "w2_start_seconds", "base_train_vs_nn_transformer", "small_train_vs_nn_transformer"),
+    *("transformer_greedy_vs_tuned", "transformer_beam_vs_tuned"),
 }
 
 MEASURE_SPEEDS = measure.measure_speeds
@@ -249,7 +250,7 @@ def test_the_limit_has_the_products_that_occur():
     assert all(w2[shape] >= times for shape, times in recurrent.items())
     assert w2[1920, 512, 8000] == w2[1920, 8000, 512] == w2[512, 1920, 8000] == 1  # the output layer
     assert w2[64, 1024, 2048] == 2 * 30  # each step of both layers of the decoder
-    assert products(search_needs(5)) == {
+    assert products(search_needs(W2, 5)) == {
         (320, *shape): 30 / SENTENCES for shape in ((1280, 2048), (1024, 2048), (512, 512), (512, 8000))
     }
 

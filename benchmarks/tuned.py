@@ -5,6 +5,7 @@ embeddings' share of the gates is one product for all steps, and so is the outpu
 that count. A step has one product for each layer, the attention and the gates. Search runs over the whole batch.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -135,29 +136,51 @@ class Tuned:
             ids `[B, beam, steps]`, best first, and their log p `[B, beam]`.
         """
         memory, state = self.start(sources, source_lens)
-        weights, batch = self.layer_weights(), len(sources)
-        first = torch.arange(batch)[:, None] * beam_size  # the row of the first hypothesis
-        state = _reorder(state, (first // beam_size).repeat(1, beam_size).flatten())
-        tokens = sources.new_full((batch * beam_size,), bos)
-        ids = sources.new_empty(batch, beam_size, steps)
-        sums = torch.full((batch, beam_size), -torch.inf)
-        sums[:, 0] = 0  # all hypotheses are equal before the first step: only one may continue
-        for t in range(steps):
+        weights = self.layer_weights()
+
+        def advance(tokens: Tensor, _: int) -> Tensor:
+            nonlocal state
             output, state = self.step(self.project(tokens), memory, state, weights)
-            logits = self.decoder.dense(output)
-            total = logits.logsumexp(-1, keepdim=True)  # of all tokens, so that scores stay the model's
-            if t < steps - 1:
-                logits[:, eos] = -torch.inf
-            best, tokens = logits.max(-1, keepdim=True) if beam_size == 1 else logits.topk(beam_size)
-            sums = sums.reshape(-1, 1) + best - total  # [B · beam, beam]
-            if beam_size > 1:
-                sums, chosen = sums.reshape(batch, -1).topk(beam_size)
-                tokens, origin = tokens.reshape(batch, -1).gather(1, chosen), chosen // beam_size
-                ids = ids.gather(1, origin[..., None].expand_as(ids))
-                state = _reorder(state, (first + origin).flatten())
-            ids[..., t] = tokens
-            tokens = tokens.flatten()
-        return ids, sums
+            return self.decoder.dense(output)
+
+        def reorder(rows: Tensor, _: int) -> None:
+            nonlocal state
+            state = _reorder(state, rows)
+
+        reorder(torch.arange(len(sources)).repeat_interleave(beam_size), 0)
+        return run_search(advance, reorder, len(sources), beam_size, bos, eos, steps)
+
+
+def run_search(
+    advance: Callable[[Tensor, int], Tensor],
+    reorder: Callable[[Tensor, int], None],
+    batch: int,
+    beam_size: int,
+    bos: int,
+    eos: int,
+    steps: int,
+) -> tuple[Tensor, Tensor]:
+    """Search with a step's `advance(tokens, t)` -> logits `[B · beam, N]`, and `reorder(rows, t)` of its state."""
+    first = torch.arange(batch)[:, None] * beam_size  # the row of the first hypothesis
+    tokens = torch.full((batch * beam_size,), bos)
+    ids = torch.empty(batch, beam_size, steps, dtype=torch.int64)
+    sums = torch.full((batch, beam_size), -torch.inf)
+    sums[:, 0] = 0  # all hypotheses are equal before the first step: only one may continue
+    for t in range(steps):
+        logits = advance(tokens, t)
+        total = logits.logsumexp(-1, keepdim=True)  # of all tokens, so that scores stay the model's
+        if t < steps - 1:
+            logits[:, eos] = -torch.inf
+        best, tokens = logits.max(-1, keepdim=True) if beam_size == 1 else logits.topk(beam_size)
+        sums = sums.reshape(-1, 1) + best - total  # [B · beam, beam]
+        if beam_size > 1:
+            sums, chosen = sums.reshape(batch, -1).topk(beam_size)
+            tokens, origin = tokens.reshape(batch, -1).gather(1, chosen), chosen // beam_size
+            ids = ids.gather(1, origin[..., None].expand_as(ids))
+            reorder((first + origin).flatten(), t)
+        ids[..., t] = tokens
+        tokens = tokens.flatten()
+    return ids, sums
 
 
 def _lstm_step(hidden: Tensor, carry: list[Tensor], weights: LayerWeights, extra: Tensor | None) -> list[Tensor]:

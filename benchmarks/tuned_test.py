@@ -6,7 +6,7 @@ import torch
 import torch_ref
 from benchmarks import tuned
 from benchmarks.inputs import BOS, EOS, Translator
-from benchmarks.workloads import torch_model, tuned_softmax
+from benchmarks.workloads import torch_model, tuned_model, tuned_softmax
 
 COMPILING = (pytest.mark.slow, pytest.mark.filterwarnings("ignore"))  # torch.compile warns of itself
 COMPILED = pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=COMPILING)])
@@ -15,9 +15,11 @@ VOCAB = 11
 SIZES = {"vocab_size": VOCAB, "embed_size": 5, "num_hiddens": 6}
 LSTM, GRU = {**SIZES, "num_layers": 2, "cell": "lstm"}, {**SIZES, "num_layers": 1, "cell": "gru"}
 FEEDING = {"query": "new", "input_feeding": True, "bridge": True}
+HALF = {**SIZES, "num_layers": 2, "num_heads": 2, "norm": "pre", "embed_size": 8}
 MODELS = {
     "book": Translator("book", LSTM, {**LSTM, "query": "previous"}, {}),
     "joey": Translator("joey", {**GRU, "bidirectional": True}, {**GRU, **FEEDING}, {}),
+    "transformer": Translator("transformer", HALF, HALF, {}, "transformer"),
 }
 LENS = {"ragged": [4, 1, 3], "full": [4, 4, 4]}
 
@@ -58,10 +60,13 @@ def test_logits_and_gradients_are_those_of_torch_ref(name, lens, compiled):
     source_lens, targets = torch.tensor(LENS[lens]), torch.randint(0, VOCAB, (3, 5))
     counts = torch.arange(5) < torch.tensor([5, 2, 4])[:, None]
     expected = model(sources, targets, source_lens)[0][counts]
-    found = tuned.Tuned(model, compiled).logits(sources, source_lens, targets, counts)
+    fast, module = tuned_model(MODELS[name], model, "compiled" if compiled else "tuned")
+    module.eval()
+    found = fast.logits(sources, source_lens, targets, counts)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     along = torch.randn_like(expected)
-    names, parameters = zip(*model.named_parameters(), strict=True)
+    shared = {id(parameter) for parameter in module.parameters()}  # nn.Transformer's layers have copies
+    names, parameters = zip(*(pair for pair in model.named_parameters() if id(pair[1]) in shared), strict=True)
     gradients, own = (torch.autograd.grad(logits, parameters, along) for logits in (expected, found))
     for parameter, gradient, own_gradient in zip(names, gradients, own, strict=True):
         torch.testing.assert_close(own_gradient, gradient, rtol=1e-11, atol=1e-11, msg=parameter)
@@ -75,6 +80,8 @@ def test_searches_find_what_torch_ref_finds_where_no_sentence_ends_early(name, l
         model.decoder.dense.weight *= 2
         model.decoder.dense.bias[EOS] += 8  # so that sentences would end before the last step
     source_lens = torch.tensor(LENS[lens])
+    fast, module = tuned_model(MODELS[name], model, "tuned")
+    module.eval()
     ends = {"bos": BOS, "eos": EOS, "max_len": 6, "min_len": 6}
     memory = model.encode(sources, source_lens)
     given = model.step, model.initial_state(memory), memory
@@ -82,7 +89,7 @@ def test_searches_find_what_torch_ref_finds_where_no_sentence_ends_early(name, l
         (1, torch_ref.greedy_search(*given, batch_size=3, **ends)),
         (3, torch_ref.beam_search(*given, batch_size=3, beam_size=3, **ends)),
     ):
-        ids, scores = tuned.Tuned(model).search(sources, source_lens, beam_size, BOS, EOS, 6)
+        ids, scores = fast.search(sources, source_lens, beam_size, BOS, EOS, 6)
         torch.testing.assert_close(ids, expected.ids)
         torch.testing.assert_close(scores.double(), expected.scores, rtol=1e-5, atol=1e-5)
         assert (expected.ids[..., -1] == EOS).any()

@@ -18,10 +18,25 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 import jax_attn
 import torch_ref
 from benchmarks import inputs, limits
-from benchmarks.inputs import BEAM, BOS, EOS, SENTENCES, STEPS, W1, W2, J, Translator, draw_normal, draw_training
+from benchmarks.inputs import (
+    BASE,
+    BEAM,
+    BOS,
+    EOS,
+    SENTENCES,
+    SMALL,
+    STEPS,
+    W1,
+    W2,
+    J,
+    Translator,
+    draw_normal,
+    draw_training,
+)
 from benchmarks.our_training import EXAMPLE, Training, make_model
 from benchmarks.records import COMPILED, OURS, REFERENCE, WITHOUT, Implementation, Operation, Program, Ratio, Workload
 from benchmarks.tuned import Tuned, additive_score_to_compile
+from benchmarks.tuned_transformer import TunedTransformer
 from jax_attn.weights import from_torch, to_torch
 from torch_ref.recipe import clip_gradients, sentence_losses
 from train.config import SearchConfig
@@ -198,8 +213,18 @@ def load_weights(module: Any, seed: str, scales: Any = None) -> Any:
 
 def torch_model(translator: Translator) -> torch_ref.EncoderDecoder:
     """Build torch_ref's model."""
+    if translator.family == "transformer":
+        halves = torch_ref.TransformerEncoder(**translator.encoder), torch_ref.TransformerDecoder(**translator.decoder)
+        return torch_ref.EncoderDecoder(*halves)
     decoder = torch_ref.Seq2SeqAttentionDecoder(**translator.decoder, encoder_size=translator.encoder_size)
     return torch_ref.EncoderDecoder(torch_ref.Seq2SeqEncoder(**translator.encoder), decoder)
+
+
+def tuned_model(translator: Translator, model: Any, kind: str) -> Any:
+    """Return torch_ref's model in its fast form, and the module whose parameters that has."""
+    if translator.family == "transformer":
+        return (fast := TunedTransformer(model, kind == COMPILED)), fast
+    return Tuned(model, kind == COMPILED), model
 
 
 # W2's encoder after its embedding
@@ -252,7 +277,7 @@ COMPARED = 4
 
 def train_ours(translator: Translator, attention: str = "additive") -> Program:
     """Train as `python -m train.nmt` does."""
-    start_jax(translator.decoder["num_hiddens"])
+    start_jax(translator.width)
     groups, plain = draw_training(translator.name), translator.without_dropout()
     training = Training(translator, groups, attention)
     params = draw_translator(training.model, translator.name)
@@ -285,8 +310,8 @@ def train_torch(translator: Translator, kind: str) -> Program:
 
     def make_step(translator: Translator) -> Callable[[list[Tensor]], Callable[[], Tensor]]:
         """Make a training step. It returns a function that tells the loss before the step, in nats a token."""
-        model, training = load_weights(torch_model(translator), translator.name), translator.training
-        fast = Tuned(model.train(), kind == COMPILED)
+        training = translator.training
+        fast, model = tuned_model(translator, load_weights(torch_model(translator), translator.name).train(), kind)
         fused = None if is_reference else True
         optimizer = torch.optim.Adam(model.parameters(), lr=training["learning_rate"], fused=fused)
 
@@ -330,27 +355,28 @@ def train_torch(translator: Translator, kind: str) -> Program:
 
 
 def train(translator: Translator, *ratios: Ratio, unit: str = "step", rounds: int = 5) -> Workload:
-    """A pass over the batches of a translator. J has no reference, since the book has no such model."""
+    """A pass over the batches of a translator. Only W1 and W2 have a reference, since the book has no such others."""
     groups = draw_training(translator.name)
     steps = sum(len(group.sources) for group in groups)
     units = steps if unit == "step" else sum(int(group.label_lens.sum()) for group in groups)
     theirs = partial(train_torch, translator)
     implementations = [Implementation(OURS, partial(train_ours, translator), units)]
-    if translator != J:
+    if translator in (W1, W2):
         implementations += [Implementation(WITHOUT, partial(train_ours, translator, "none"), units)]
         implementations += [Implementation(REFERENCE, partial(theirs, REFERENCE), units)]
     implementations += [Implementation(kind, partial(theirs, kind), units, KEEP_MEMORY) for kind in TUNED]
-    needs = {operation: times * steps / units for operation, times in limits.translator_needs(translator).items()}
+    of_step = limits.transformer_needs if translator.family == "transformer" else limits.translator_needs
+    needs = {operation: times * steps / units for operation, times in of_step(translator).items()}
     return Workload(f"{translator.name}_train", unit, implementations, ratios, needs, 2e-5, rounds=rounds)
 
 
 # Search
 
 
-def search_ours(beam_size: int) -> Program:
+def search_ours(translator: Translator, beam_size: int) -> Program:
     """Encode and search as `python -m train.translate` does, all sentences at once; none ends before the last step."""
-    model = make_model(W2)
-    params = draw_translator(model, "w2", inputs.SHARP)
+    model = make_model(translator)
+    params = draw_translator(model, translator.name, inputs.SHARP)
     config = SearchConfig(beam_size=beam_size, length_penalty=0.0, min_len=STEPS, max_len=STEPS)
     translate = make_search((model,), config, STEPS)
     arguments = jax.device_put((*inputs.draw_sources(), np.arange(SENTENCES, dtype=np.int32)))
@@ -362,11 +388,12 @@ def search_ours(beam_size: int) -> Program:
     return jax_program(compute)
 
 
-def search_torch(beam_size: int, kind: str) -> Program:
+def search_torch(translator: Translator, beam_size: int, kind: str) -> Program:
     """Search with the tuned model, all sentences at once, or greedily with torch_ref, four sentences one by one."""
-    model = load_weights(torch_model(W2), "w2", inputs.SHARP).eval()
+    model = load_weights(torch_model(translator), translator.name, inputs.SHARP)
     sources, lens = (torch.tensor(x.astype(np.int64)) for x in inputs.draw_sources())
-    fast = Tuned(model, kind == COMPILED)
+    fast, module = tuned_model(translator, model, kind)
+    module.eval()
 
     @torch.inference_mode()
     def compute() -> dict[str, Tensor]:
@@ -382,14 +409,14 @@ def search_torch(beam_size: int, kind: str) -> Program:
     return torch_program(compute)
 
 
-def search(name: str, beam_size: int, *ratios: Ratio) -> Workload:
-    """W2's model translates 64 sentences in 30 steps. Random weights make some tokens equally likely up to rounding."""
-    theirs = partial(search_torch, beam_size)
-    implementations = [Implementation(OURS, partial(search_ours, beam_size), SENTENCES)]
+def search(name: str, translator: Translator, beam_size: int, *ratios: Ratio) -> Workload:
+    """A model translates 64 sentences in 30 steps. Random weights make some tokens equally likely up to rounding."""
+    theirs = partial(search_torch, translator, beam_size)
+    implementations = [Implementation(OURS, partial(search_ours, translator, beam_size), SENTENCES)]
     implementations += [Implementation(kind, partial(theirs, kind), SENTENCES, KEEP_MEMORY) for kind in TUNED]
-    if beam_size == 1:
+    if translator == W2 and beam_size == 1:
         implementations += [Implementation(REFERENCE, partial(theirs, REFERENCE), 4, num_examples=4)]
-    return Workload(name, "sentence", implementations, ratios, limits.search_needs(beam_size), 2e-5, 0.03)
+    return Workload(name, "sentence", implementations, ratios, limits.search_needs(translator, beam_size), 2e-5, 0.03)
 
 
 # The start
@@ -468,8 +495,12 @@ ALL = (
     masked_softmax(Ratio("masked_softmax", (REFERENCE, *TUNED), 1)),
     recurrent(Ratio("recurrent_vs_nn_lstm", ("nn.LSTM",), 1)),
     train(J, Ratio("j_train_vs_tuned", TUNED, 1.1), unit="target token"),
-    search("greedy", 1, Ratio("greedy_vs_tuned", TUNED, 1.5), Ratio("greedy_vs_reference", (REFERENCE,), 30)),
-    search("beam", BEAM, Ratio("beam_vs_tuned", TUNED, 1.1)),
+    search("greedy", W2, 1, Ratio("greedy_vs_tuned", TUNED, 1.5), Ratio("greedy_vs_reference", (REFERENCE,), 30)),
+    search("beam", W2, BEAM, Ratio("beam_vs_tuned", TUNED, 1.1)),
+    train(BASE, Ratio("base_train_vs_nn_transformer", TUNED, 1)),
+    train(SMALL, Ratio("small_train_vs_nn_transformer", TUNED, 1)),
+    search("transformer_greedy", BASE, 1, Ratio("transformer_greedy_vs_tuned", TUNED, 1)),
+    search("transformer_beam", BASE, BEAM, Ratio("transformer_beam_vs_tuned", TUNED, 1)),
     start(Ratio("w1_start_seconds", ("w1",), 1.2, below=None), Ratio("w2_start_seconds", ("w2",), 2.5, below=None)),
 )
 WORKLOADS: dict[str, Workload] = {workload.name: workload for workload in ALL}

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import yaml
 
 from train.config import Config
-from train.model_config import FAMILIES, ModelConfig
+from train.model_config import FAMILIES, ModelConfig, other_family
 from train.presets import PRESETS, in_family
 from train.runs.files import without_repetition
 from train.setting import ConfigError
@@ -116,6 +116,9 @@ def _read(hint: Any, value: Any, name: str) -> Any:
         if family not in tuple(FAMILIES):
             raise ValueError(f"{name}.family must be {' or '.join(FAMILIES)}; got {family!r}")
         hint = FAMILIES[family]
+        for setting in value:
+            if other := other_family(setting, family):
+                raise ValueError(f"{name}.{setting} needs {name}.family {other}; the model's family is {family}")
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
         return read_settings(hint, value, f"{name}.")
     if origin is tuple and isinstance(value, str):

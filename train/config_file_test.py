@@ -55,6 +55,22 @@ def test_yaml_and_toml_mean_the_same(tmp_path, name, text):
         ("a.json", '{"model": 3}', "model must be settings; got 3"),
         ("a.json", '{"model": {"family": "rnn"}}', "model.family must be recurrent or transformer; got 'rnn'"),
         ("a.json", '{"model": {"family": []}}', r"model.family must be recurrent or transformer; got \[\]"),
+        (
+            "a.json",
+            '{"model": {"family": "transformer", "cell": "lstm"}}',
+            "model.cell needs model.family recurrent; the model's family is transformer",
+        ),
+        ("a.json", '{"model": {"norm": "pre"}}', "model.norm needs model.family transformer"),
+        (
+            "a.json",
+            '{"model": {"family": "transformer", "activation": "tanh"}}',
+            "model.activation must be relu or gelu or silu; got 'tanh'",
+        ),
+        (
+            "a.json",
+            '{"model": {"family": "transformer", "num_heads": 5}}',
+            "model.embed-size must be a multiple of model.num-heads; got 64 for 5 heads",
+        ),
         ("a.json", '{"epochs": 0}', r"epochs must be in \[1, 1000000\]; got 0"),
     ],
 )
@@ -73,6 +89,8 @@ def test_a_file_without_a_family_is_of_a_recurrent_model_and_another_family_has_
     assert config.model == TransformerConfig(num_hiddens=8)
     assert config.training == DEMO_TRANSFORMER.training
     assert config == parse(["--model.family", "transformer", "--model.num-hiddens", "8"]).config
+    config = parse(["--config", str(path), "--model.family", "recurrent"]).config
+    assert config == parse(["--model.num-hiddens", "8"]).config
     path.write_text('{"training": {"batch_size": 32}}')
     config = parse(["--config", str(path), "--model.family", "transformer"]).config
     assert config.training == dataclasses.replace(DEMO_TRANSFORMER.training, batch_size=32)

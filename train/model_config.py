@@ -1,6 +1,6 @@
 """The settings of a model: one record for each family, and what all of them answer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 from jax_attn.search_options import Range
@@ -32,9 +32,15 @@ class ModelConfig:
         """The features of a step's products. A CPU trains a narrow model faster with a device for each core."""
         raise NotImplementedError
 
+    @property
+    def longest(self) -> int | None:
+        """The most tokens that the model can read on a side, `<eos>` or `<bos>` included; None for any number."""
+        return None
+
     def wrong(self) -> list[str]:
         """List the settings that contradict each other."""
-        raise NotImplementedError
+        own = next(family for family, settings in FAMILIES.items() if isinstance(self, settings))
+        return [f"model.family must be {own} in {type(self).__name__}; got {self.family}"] * (self.family != own)
 
     def state_size(self, max_len: int) -> int:
         """Return how many numbers of state a hypothesis needs at a time."""
@@ -111,7 +117,7 @@ class RecurrentConfig(ModelConfig):
         return self.num_hiddens
 
     def wrong(self) -> list[str]:
-        wrong = wrong_rates(self, "dropout", "dropout_words", "dropout_embedding", "dropout_output")
+        wrong = super().wrong() + wrong_rates(self, "dropout", "dropout_words", "dropout_embedding", "dropout_output")
         in_all = (self.encoder_hiddens or 0) * (2 if self.bidirectional else 1)
         if in_all not in (0, self.num_hiddens) and not self.bridge:
             wrong.append(
@@ -156,8 +162,11 @@ class TransformerConfig(ModelConfig):
     """The activation of the feed-forward networks."""
     norm: Literal["post", "pre"] = "post"
     """Normalise after each sublayer's sum (post, the paper), or before each sublayer (pre)."""
-    positions: Literal["interleaved", "halves"] = "interleaved"
-    """Sines and cosines in turn (the book), or sines in the first half and cosines in the second (Marian)."""
+    positions: Literal["interleaved", "halves", "learnt"] = "interleaved"
+    """Sines and cosines in turn (the book), or sines in the first half and cosines in the second (Marian);
+    learnt: parameters."""
+    max_len: Size = 512
+    """With positions learnt: their number, and so the most tokens of a sentence, <bos> or <eos> included."""
     scale_embedding: bool = True
     """Multiply the embeddings by the root of embed_size."""
     use_bias: bool = True
@@ -178,8 +187,12 @@ class TransformerConfig(ModelConfig):
     def width(self) -> int:
         return self.embed_size
 
+    @property
+    def longest(self) -> int | None:
+        return self.max_len if self.positions == "learnt" else None
+
     def wrong(self) -> list[str]:
-        wrong = wrong_rates(self, "dropout", "dropout_attention", "dropout_hidden")
+        wrong = super().wrong() + wrong_rates(self, "dropout", "dropout_attention", "dropout_hidden")
         if self.embed_size % max(self.num_heads, 1):
             wrong.append(
                 f"model.embed-size must be a multiple of model.num-heads; got {self.embed_size} for "
@@ -201,3 +214,9 @@ class TransformerConfig(ModelConfig):
 
 
 FAMILIES: dict[str, type[Any]] = {"recurrent": RecurrentConfig, "transformer": TransformerConfig}
+
+
+def other_family(name: str, family: str) -> str | None:
+    """Return the family that has a setting which this one does not have."""
+    names = {each: {setting.name for setting in fields(settings)} for each, settings in FAMILIES.items()}
+    return next((each for each in names if name in names[each] - names[family]), None)

@@ -262,10 +262,6 @@ OTHER_MODELS = (
     "scaled_bilinear --model.cell lstm --model.dropout 0.2 --model.num-layers 2",
     "sum --model.query previous --model.no-input-feeding --model.no-bridge --training.optimizer adagrad",
 )
-SMALL_TRANSFORMER = (
-    "--model.family transformer --model.embed-size 16 --model.num-hiddens 24 --model.norm pre --model.num-heads 2 "
-    "--model.dropout 0.1 --model.dropout-attention 0.1 --model.dropout-hidden 0.1 --search.beam-size 3"
-)
 
 
 @pytest.mark.parametrize(
@@ -418,17 +414,3 @@ def test_help_that_is_not_read_to_its_end_ends_quietly():
     command = f"{sys.executable} -m train.nmt --help-all | head -1; exit ${{PIPESTATUS[0]}}"
     ended = subprocess.run(["bash", "-c", command], capture_output=True, check=False)
     assert (ended.returncode, ended.stderr) == (141, b"")
-
-
-def test_a_transformer_runs_to_its_end_goes_on_and_translates_alike_in_both_frameworks(tmp_path):
-    options = [*SMALL, *SMALL_TRANSFORMER.split(), "--out", str(tmp_path / "run")]
-    assert nmt.main(options) == 0
-    run = RunFolder(tmp_path / "run").load()
-    assert (run.model.family, run.model.norm) == ("transformer", "pre")
-    assert nmt.main(["--resume", str(tmp_path / "run"), "--epochs", "2"]) == 0
-    sentences = ["the cat sleeps .", "you sell the big book ."]
-    ours, theirs = (Translator.load(tmp_path / "run", framework=name)(sentences) for name in ("jax", "torch"))
-    for one, other in zip(ours, theirs, strict=True):
-        assert one.text == other.text
-        assert one.score == pytest.approx(other.score, abs=1e-5)
-        np.testing.assert_allclose(one.weights, other.weights, atol=1e-5)

@@ -31,7 +31,11 @@ SETTINGS = {
     "first layer, one head": {"alignment_layer": 0, "alignment_head": 1, "output_bias": False},
 }
 OF_DECODER = ("tie_embeddings", "output_bias", "alignment_layer", "alignment_head")
-each_setting = pytest.mark.parametrize("name", SETTINGS)
+QUICK = ("the paper", "first layer, one head")
+"""The settings of the default tests; the proof against PyTorch has the others too, with a step after each token."""
+each_setting = pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SETTINGS]
+)
 
 
 @cache
@@ -84,7 +88,12 @@ BEAM, SAMPLES = partial(beam_search, beam_size=4), partial(sample_search, num_sa
 
 @pytest.mark.parametrize(
     ("name", "search", "beam_size"),
-    [("the paper", BEAM, 4), ("learnt positions", BEAM, 4), ("the paper", greedy_search, 1), ("the paper", SAMPLES, 4)],
+    [
+        ("the paper", BEAM, 4),
+        pytest.param("learnt positions", BEAM, 4, marks=pytest.mark.slow),
+        pytest.param("the paper", greedy_search, 1, marks=pytest.mark.slow),
+        ("the paper", SAMPLES, 4),
+    ],
     ids=["beam", "beam, learnt positions", "greedy", "samples"],
 )
 def test_search_over_the_cache_finds_what_teacher_forcing_says_of_its_sentences(name, search, beam_size):
@@ -153,7 +162,7 @@ def test_a_token_changes_no_logits_before_it():
 
 
 def test_the_first_parameters_are_those_of_the_paper_s_code():
-    model = EncoderDecoder(TransformerEncoder(500, 64, 128), TransformerDecoder(500, 64, 128))
+    model = EncoderDecoder(TransformerEncoder(500, 64, 128, 1), TransformerDecoder(500, 64, 128, 1))
     params = jax.jit(model.init)(jax.random.key(0), SOURCES, TARGETS, LENS)["params"]
     close(params["encoder"]["embedding"]["embedding"].std(), 64**-0.5, rtol=0.02)
     layer = params["decoder"]["layers_0"]
@@ -174,12 +183,13 @@ def test_dropout_changes_the_result_and_its_masks_can_be_drawn_before():
         (3, 2, 2, 4, 4),
         (3, 2, 2, 4, 5),
     ]
-    plain, _ = run(params, SOURCES, TARGETS, LENS)
-    assert (run(params, SOURCES, TARGETS, LENS, keep)[0] != plain).any()
-    of_encoder = KeepMasks(encoder=keep.encoder)
-    assert (run(params, SOURCES, TARGETS, LENS, of_encoder)[0] != plain).any()
-    options = {"deterministic": False, "rngs": {"dropout": jax.random.key(1)}}
-    assert (model.apply(params, SOURCES, TARGETS, LENS, **options)[0] != plain).any()
+    all_kept = jax.tree.map(jnp.ones_like, keep)
+    plain, _ = run(params, SOURCES, TARGETS, LENS, all_kept)
+    for masks in (KeepMasks(keep.encoder, all_kept.decoder), KeepMasks(all_kept.encoder, keep.decoder)):
+        assert (run(params, SOURCES, TARGETS, LENS, masks)[0] != plain).any()
+    drawn = jax.jit(partial(model.apply, deterministic=False))
+    one, other = (drawn(params, SOURCES, TARGETS, LENS, rngs={"dropout": jax.random.key(seed)})[0] for seed in (1, 2))
+    assert (one != other).any()
 
 
 def test_it_computes_in_bfloat16_with_parameters_in_float32():
@@ -224,8 +234,8 @@ def test_a_step_for_which_the_cache_has_no_room_gives_nan():
 
 def test_a_recurrent_model_and_a_transformer_search_together():
     recurrent = EncoderDecoder(Seq2SeqEncoder(N, 4, 4), Seq2SeqAttentionDecoder(N, 4, 4))
-    params = recurrent.init(jax.random.key(0), SOURCES, TARGETS, LENS)
-    memory = recurrent.apply(params, SOURCES, LENS, method="encode")
+    params = jax.jit(recurrent.init)(jax.random.key(0), SOURCES, TARGETS, LENS)
+    memory = jax.jit(partial(recurrent.apply, method="encode"))(params, SOURCES, LENS)
     state = recurrent.apply(params, memory, 7, method="initial_state")
     step, own_state, own_memory = start()
     both = ensemble([partial(recurrent.apply, params, method="step"), step])
@@ -233,7 +243,7 @@ def test_a_recurrent_model_and_a_transformer_search_together():
     found = beam_search(*inputs, bos=1, eos=2, max_len=7, batch_size=3, beam_size=3)
     ids = found.ids[:, 0]
     given = jnp.concatenate([jnp.ones((3, 1), jnp.int32), ids[:, :-1]], 1)
-    logits = recurrent.apply(params, SOURCES, given, LENS)[0], run(make_params(), SOURCES, given, LENS)[0]
+    logits = jax.jit(recurrent.apply)(params, SOURCES, given, LENS)[0], run(make_params(), SOURCES, given, LENS)[0]
     mean = jnp.log(sum(jax.nn.softmax(each) for each in logits) / 2)
     expected = jnp.take_along_axis(mean, ids[..., None], -1)[..., 0]
     close(found.token_scores[:, 0], np.where(np.arange(7) < found.lengths[:, :1], expected, 0))

@@ -9,8 +9,11 @@ max|a − b| / max|b|.
     re-synchronised  before each step JAX takes over PyTorch's parameters and moments; float64, within 1e-11
     drift            both run in float32, each measured against PyTorch in float64; JAX's drift is of PyTorch's size
 
-No tensor is an exception. Adam divides by the gradient's own size, and so amplifies rounding where the true gradient is
-nearly 0. W_q is such a tensor (its gradient is 1e-8 at the start), and has the largest error in nearly every step; it
+No tensor is an exception. Only the biases of a Transformer's keys are not trained: they add the same to all scores of a
+query, so their gradients are rounding alone.
+
+Adam divides by the gradient's own size, and so amplifies rounding where the true gradient is nearly 0. The recurrent
+models' W_q is such a tensor (its gradient is 1e-8 at the start), and has the largest error in nearly every step; it
 stays far below the bounds because Adam's ε is of its size. Where the true gradient is 0, for words that do not occur,
 it is 0 to the bit in both, and so are the moments and the step.
 
@@ -32,7 +35,7 @@ import torch
 import jax_attn
 import torch_ref
 from jax_attn import optim
-from parity_tests.this_library.cases.models import jax_translator, torch_translator
+from parity_tests.this_library.cases import models, transformer
 from parity_tests.this_library.sides import linen_module
 from parity_tests.your_port.measure.case import random_for
 from parity_tests.your_port.measure.errors import relative_error
@@ -43,6 +46,8 @@ from torch_ref.recipe import clip_gradients
 PAD, BOS, EOS, FIRST_WORD = 0, 1, 2, 3
 VOCAB, EMBED, HIDDEN, LAYERS, DROPOUT = 13, 8, 12, 2, 0.2
 ROWS, SOURCE_STEPS, TARGET_STEPS = 8, 5, 6
+UNTRAINED = "W_k.bias"
+"""The end of the names of the parameters whose gradients are 0 but for rounding."""
 EPOCH = 8
 """Batches, after which they come again, with other dropout."""
 
@@ -52,7 +57,9 @@ class Training:
     """A model and how it is trained."""
 
     name: str
-    options: Mapping[str, Mapping[str, Any]]
+    family: Any
+    """The module of cases that builds its models: `jax_translator` and `torch_translator`."""
+    options: Mapping[str, Any]
     """Of the encoder and of the decoder."""
     loss: Literal["tokens", "sentences"]
     """The mean over the tokens, or the book's loss: the sum of the sentences' means over all positions."""
@@ -64,16 +71,26 @@ class Training:
     """Of weights, batches and dropout."""
 
 
-def _options(encoder: Mapping[str, Any], **decoder: Any) -> dict[str, Any]:
+SIZES: dict[str, Any] = {"vocab_size": VOCAB, "embed_size": EMBED, "num_layers": LAYERS, "dropout": DROPOUT}
+
+
+def _recurrent(encoder: Mapping[str, Any], **decoder: Any) -> dict[str, Any]:
     """Complete the decoder's options, and those of the encoder that differ from it."""
-    sizes = {"vocab_size": VOCAB, "embed_size": EMBED, "num_layers": LAYERS, "dropout": DROPOUT}
-    shared = {**sizes, "num_hiddens": HIDDEN, "cell": decoder["cell"]}
+    shared = {**SIZES, "num_hiddens": HIDDEN, "cell": decoder["cell"]}
     return {"encoder": {"bidirectional": False, **shared, **encoder}, "decoder": {**shared, **decoder}}
+
+
+def _transformer(tied: bool = False, **shared: Any) -> dict[str, Any]:
+    """Complete the options that encoder and decoder share, with every dropout."""
+    rates = {"dropout_attention": DROPOUT, "dropout_hidden": DROPOUT}
+    shared = {**SIZES, "num_hiddens": HIDDEN, "num_heads": 2, **rates, **shared}
+    return {"encoder": shared, "decoder": {**shared, "tie_embeddings": tied}, "share_embedding": tied}
 
 
 BOOK = Training(
     "lstm, the book's",
-    _options({}, cell="lstm", attention="additive", query="previous"),
+    models,
+    _recurrent({}, cell="lstm", attention="additive", query="previous"),
     loss="sentences",
     clip_norm=1.0,
     clip_epsilon=0.0,
@@ -81,7 +98,8 @@ BOOK = Training(
 )
 LUONG = Training(
     "gru, both directions, bridged, fed",
-    _options(
+    models,
+    _recurrent(
         {"num_hiddens": HIDDEN // 2, "bidirectional": True}, cell="gru", query="new", input_feeding=True, bridge=True
     ),
     loss="tokens",
@@ -89,7 +107,25 @@ LUONG = Training(
     clip_epsilon=1e-6,
     learning_rate=0.002,
 )
-TRAININGS = (BOOK, LUONG)
+TRANSFORMER = Training(
+    "transformer, the paper's",
+    transformer,
+    _transformer(),
+    loss="tokens",
+    clip_norm=0.3,
+    clip_epsilon=1e-6,
+    learning_rate=0.002,
+)
+PRE_NORM = Training(
+    "transformer, one layer, normalised before, three-way tied",
+    transformer,
+    _transformer(tied=True, num_layers=1, norm="pre", activation="gelu", positions="learnt", max_len=TARGET_STEPS),
+    loss="tokens",
+    clip_norm=0.35,
+    clip_epsilon=1e-6,
+    learning_rate=0.01,
+)
+TRAININGS = (BOOK, LUONG, TRANSFORMER, PRE_NORM)
 
 
 def draw_batch(training: Training, step: int) -> dict[str, np.ndarray]:
@@ -103,18 +139,21 @@ def draw_batch(training: Training, step: int) -> dict[str, np.ndarray]:
         sources[row, :length] = words
         targets[row, : length + 2] = [BOS, *words[::-1], EOS]
     dropout = random_for("dropout", training.name, str(training.seed), str(step))
-    keep_shapes = {
-        "keep_encoder": (ROWS, LAYERS - 1, SOURCE_STEPS, HIDDEN),
-        "keep_layers": (ROWS, LAYERS - 1, TARGET_STEPS, HIDDEN),
-        "keep_attention": (ROWS, TARGET_STEPS, SOURCE_STEPS),
-    }
     return {
         "sources": sources,
         "source_lens": lengths,
         "targets": targets,
         "label_lens": np.where(lengths > 0, lengths + 1, 0).astype(np.int32),
-        **{name: dropout.random(shape) >= DROPOUT for name, shape in keep_shapes.items()},
+        "keep_masks": jax.tree.map(lambda mask: dropout.random(mask.shape) >= DROPOUT, _keep_masks(training)),
     }
+
+
+@cache
+def _keep_masks(training: Training) -> jax_attn.KeepMasks:
+    """Return the shapes of the masks that the model draws itself."""
+    model, sizes = training.family.jax_translator(training.options, None), ((ROWS, SOURCE_STEPS), (ROWS, TARGET_STEPS))
+    masks: jax_attn.KeepMasks = jax.eval_shape(lambda key: model.draw_keep_masks(key, *sizes), jax.random.key(0))
+    return masks
 
 
 def initial_weights(training: Training, dtype: str) -> dict[str, np.ndarray]:
@@ -124,7 +163,8 @@ def initial_weights(training: Training, dtype: str) -> dict[str, np.ndarray]:
         rng = random_for("weights", training.name, str(training.seed), name)
         return (rng.uniform(-1, 1, shape) / shape[-1] ** 0.5).astype(np.float32).astype(dtype)
 
-    return {name: draw(name, tuple(p.shape)) for name, p in torch_translator(training.options, None).named_parameters()}
+    model = training.family.torch_translator(training.options, None)
+    return {name: draw(name, tuple(p.shape)) for name, p in model.named_parameters()}
 
 
 @cache
@@ -135,28 +175,19 @@ def batches(training: Training) -> list[Any]:
 # The loss of a batch: that of teacher forcing with given dropout
 
 
-def _decode(model: Any, batch: Any, method: str) -> Any:
-    """Teacher forcing: the same calls in both frameworks, except for the decoder's method."""
-    keep_encoder = jax_attn.EncoderKeepMasks(batch["keep_encoder"])
-    encoded = model.encoder(batch["sources"], batch["source_lens"], keep_masks=keep_encoder)
-    memory = model.decoder.prepare(encoded, batch["source_lens"])
-    keep_masks = jax_attn.DecoderKeepMasks(batch["keep_layers"], batch["keep_attention"])
-    return getattr(model.decoder, method)(batch["targets"][:, :-1], memory, keep_masks=keep_masks)[0]
-
-
 def _torch_loss(training: Training, model: Any, batch: Any) -> torch.Tensor:
-    logits, labels = _decode(model, batch, "forward"), batch["targets"][:, 1:]
-    return torch_ref.masked_cross_entropy(logits, labels, batch["label_lens"], reduction=training.loss).sum()
+    targets, keep_masks = batch["targets"], batch["keep_masks"]
+    logits, _ = model(batch["sources"], targets[:, :-1], batch["source_lens"], keep_masks=keep_masks)
+    return torch_ref.masked_cross_entropy(logits, targets[:, 1:], batch["label_lens"], reduction=training.loss).sum()
 
 
 def _jax_loss(training: Training, model: Any, batch: Any) -> jax.Array:
-    features = model(batch, "features", method=_decode)
-    kernel, bias = model(method=lambda model: model.decoder.output_layer())
-    labels = batch["targets"][:, 1:]
+    targets, labels = batch["targets"][:, :-1], batch["targets"][:, 1:]
     counts = jax_attn.length_mask(batch["label_lens"], labels.shape[1])
     weight = 1 / labels.shape[1] if training.loss == "sentences" else 1 / jnp.maximum(counts.sum(), 1)
-    weights = jnp.where(counts, weight, 0).astype(features.dtype)
-    return jax_attn.projected_cross_entropy(features, kernel, bias, labels, weights)[0]
+    given = batch["sources"], targets, labels, jnp.where(counts, weight, 0.0), batch["source_lens"]
+    loss: jax.Array = model.cross_entropy(*given, keep_masks=batch["keep_masks"])[0]
+    return loss
 
 
 @cache
@@ -164,10 +195,15 @@ def _gradient(training: Training) -> Any:
     """A compiled function (weights by PyTorch's names, batch) -> (loss, gradients)."""
 
     def init(model: Any, batch: Any) -> Any:
-        return model.init(jax.random.key(0), batch["sources"], batch["targets"])
+        return model.init(jax.random.key(0), batch["sources"], batch["targets"][:, :-1])
 
-    side = linen_module(jax_translator, partial(_jax_loss, training), init)
-    return jax.jit(jax.value_and_grad(lambda weights, batch: side.call(weights, batch, training.options)))
+    side = linen_module(training.family.jax_translator, partial(_jax_loss, training), init)
+
+    def loss(weights: Mapping[str, Any], batch: Any) -> Any:
+        fixed = {name: jax.lax.stop_gradient(x) for name, x in weights.items() if name.endswith(UNTRAINED)}
+        return side.call({**weights, **fixed}, batch, training.options)
+
+    return jax.jit(jax.value_and_grad(loss))
 
 
 # The training in either framework, as `compare_training` takes it
@@ -175,8 +211,10 @@ def _gradient(training: Training) -> Any:
 
 def start_torch(training: Training, weights: Mapping[str, torch.Tensor]) -> Any:
     """Start from given weights; return the model, its optimiser and the step."""
-    model = torch_translator(training.options, None).eval()
+    model = training.family.torch_translator(training.options, None).eval()
     model.load_state_dict(weights)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not name.endswith(UNTRAINED))
     optimizer = torch.optim.Adam(model.parameters(), training.learning_rate)
 
     def step(batch: Any) -> dict[str, torch.Tensor]:

@@ -15,6 +15,7 @@ from parity_tests.this_library.trainings import (
     BOOK,
     COMPARISONS,
     EPOCH,
+    PRE_NORM,
     TRAININGS,
     draw_batch,
     drift,
@@ -35,45 +36,50 @@ def _forget() -> Iterator[None]:
     reference.cache_clear()
 
 
-@pytest.mark.parametrize(
-    "which",
-    [TRAININGS[0], *(pytest.param(which, marks=pytest.mark.slow) for which in TRAININGS[1:])],
-    ids=lambda which: which.name,
-)
+def each_training(*quick):
+    """Give a test every training; only the quick ones are among the default tests."""
+    params = [pytest.param(x, marks=[] if x in quick else [pytest.mark.slow], id=x.name) for x in TRAININGS]
+    return pytest.mark.parametrize("which", params)
+
+
+@each_training(BOOK, PRE_NORM)
 def test_both_frameworks_train_alike(which):
-    """The beginning of each comparison, in one test, as they share PyTorch's run."""
-    free = free_running(which, 80)
+    """The beginning of both comparisons, in one test, as they share PyTorch's run."""
+    count = 40 if which in (BOOK, PRE_NORM) else 100  # the others learn more slowly
+    free = free_running(which, count)
     assert not free.failed, str(free)
-    together = resynchronised(which, 100)
+    together = resynchronised(which, count)
     assert not together.failed, str(together)
-    apart = drift(which, 60)
-    assert not apart.failed, str(apart)
 
     # It was a training worth comparing: it learnt, clipped, and nothing was compared with itself.
-    steps = [reference(which)[number] for number in range(100)]
+    steps = [reference(which)[number] for number in range(count)]
     losses = [float(step["loss"][""]) for step in steps]
-    assert np.mean(losses[72:80]) < 0.9 * np.mean(losses[:8])
+    assert np.mean(losses[-8:]) < 0.96 * np.mean(losses[:8])
     clipped = [bool(step["norm"][""] > which.clip_norm) for step in steps]
     assert any(clipped)
     assert which is BOOK or not all(clipped)
     for comparison in (free, together):
         assert comparison.errors.keys() == QUANTITIES
         assert comparison.worst.error == max(errors.max() for errors in comparison.errors.values()) > 0
+
+
+@each_training(BOOK)
+def test_jaxs_drift_in_float32_is_of_pytorchs_size(which):
+    apart = drift(which, 40)
+    assert not apart.failed, str(apart)
     for quantity in ("parameters", "worst parameter"):
         assert all((errors > 0).mean() > 0.9 for errors in apart.curves[quantity].values())
     assert summarize_training(apart).error < summarize_training(apart).bound
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("which", TRAININGS, ids=lambda which: which.name)
+@each_training()
 def test_both_frameworks_train_alike_to_the_end(which):
     results = [compare(which) for compare in COMPARISONS]
     assert [result.steps for result in results] == [200, 500, 200]
     assert not any(result.failed for result in results), "\n".join(map(str, results))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("which", TRAININGS, ids=lambda which: which.name)
+@each_training()
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_is_exactly_0_in_pytorch_is_exactly_0_in_jax(which, dtype):
     """Rounding in its place would be as large as any step, once Adam has divided it by its own size."""
@@ -117,7 +123,8 @@ def test_batches_are_ragged_with_a_row_of_padding_and_reproducible():
         first, again, next_epoch = (draw_batch(which, step) for step in (3, 3, 3 + EPOCH))
         jax.tree.map(np.testing.assert_array_equal, first, again)
         assert (first["sources"] == next_epoch["sources"]).all()
-        assert (first["keep_attention"] != next_epoch["keep_attention"]).any()
+        for mask, other in zip(*(jax.tree.leaves(batch["keep_masks"]) for batch in (first, next_epoch)), strict=True):
+            assert (mask != other).any()
         assert first["source_lens"][-1] == first["label_lens"][-1] == 0
         assert len(set(first["source_lens"])) > 2
         other = draw_batch(dataclasses.replace(which, seed=1), 3)

@@ -11,7 +11,7 @@ from tyro.conf import arg
 
 from train.config import Config, OptimizerName, check
 from train.config_file import read_config
-from train.model_config import FAMILIES, AttentionName
+from train.model_config import AttentionName, other_family
 from train.presets import ABOUT, PRESETS, in_family
 from train.setting import ConfigError, setting_name
 
@@ -131,14 +131,17 @@ def parse(arguments: list[str]) -> Command:
         file = resume / "config.json"
     elif init is not None and file is None and not has_preset:
         file = init / "config.json"
-    family = given.settings.model.family
+    is_given = any(option.split("=")[0] == "--model.family" for option in options)
+    family = given.settings.model.family if is_given else None
     if file is not None:  # its settings are the defaults of the options
-        preset, default = read_config(file, None if family == default.model.family else family)
-    else:
+        preset, default = read_config(file, family if given.config else None)
+        if family not in (None, default.model.family):
+            raise ConfigError(f"a training with --init {init} must have its --model.family {default.model.family}")
+    elif family is not None:
         default = in_family(default, family)
     if asked:
         _print_all_options(preset, default) if "--help-all" in asked else _print_help(preset, default)
-    if file is not None or family != PRESETS[preset].model.family:
+    if file is not None or default is not PRESETS[preset]:
         given, rest = _read(preset, default, options)
     config = given.settings
     for name in (*config.data, *config.valid, *config.test):
@@ -187,10 +190,8 @@ def _refuse(preset: str, config: Config, unknown: list[str], options: list[str])
     if any(name in setting_names(optimizer) for optimizer in OPTIMIZERS):
         require_setting(config.training.optimizer, name)
     of_model = first.removeprefix("--model.").removeprefix("no-").split("=")[0].replace("-", "_")
-    for family, settings in FAMILIES.items():
-        is_its_own = of_model in (field.name for field in fields(settings)) and family != config.model.family
-        if first.startswith("--model.") and is_its_own:
-            raise ConfigError(f"{first} needs --model.family {family}; the model's family is {config.model.family}")
+    if first.startswith("--model.") and (family := other_family(of_model, config.model.family)):
+        raise ConfigError(f"{first} needs --model.family {family}; the model's family is {config.model.family}")
     if meant := _similar(name, config):
         raise ConfigError(f"there is no option {first}; did you mean {' or '.join(meant)}?")
     tyro.cli(Config, prog=f"{PROGRAM} {preset}", args=unknown, default=config)  # a message, and SystemExit

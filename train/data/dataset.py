@@ -120,6 +120,15 @@ def load(config: Config, vocabularies: Vocabularies | None = None) -> Data:
         _encode_held_out(name, pairs, vocabularies, longest[0], report)
         for name, pairs in (("validation", corpus.valid), ("test", corpus.test))
     )
+    model, longest_of_all = (
+        config.model,
+        max(*longest, *(int(part.target.lens.max(initial=0)) for part in (valid, test))),
+    )
+    if model.longest is not None and longest_of_all >= model.longest:
+        raise ConfigError(
+            f"model.max-len, the number of learnt positions, must be at least {longest_of_all + 1} for these pairs; "
+            f"got {model.longest} (or take other model.positions)"
+        )
     return Data(
         corpus=corpus,
         source=vocabularies[0],

@@ -28,6 +28,7 @@ def test_a_training_begins_with_the_parameters_and_vocabularies_of_a_run(run, tm
     ("options", "message"),
     [
         (["--model.cell", "lstm"], "must have its --model.cell gru, not lstm"),
+        (["--model.family", "transformer"], "must have its --model.family recurrent"),
         (["--corpus.tokenizer", "bpe"], "must have its --corpus.tokenizer words, not bpe"),
     ],
 )

@@ -39,6 +39,8 @@ def build_model(config: ModelConfig, source_vocab_size: int, target_vocab_size: 
 
 def parts(config: ModelConfig) -> Parts:
     """Return the parts of a model; ConfigError if settings contradict each other."""
+    if wrong := config.wrong():
+        raise ConfigError("; ".join(wrong))
     return _PARTS[config.family](config)
 
 
@@ -57,7 +59,7 @@ def _recurrent(config: Any) -> Parts:
 
 def _transformer(config: Any) -> Parts:
     sizes = ("embed_size", "num_hiddens", "num_layers", "num_heads")
-    others = ("activation", "norm", "positions", "scale_embedding", "use_bias")
+    others = ("activation", "norm", "positions", "max_len", "scale_embedding", "use_bias")
     rates = ("dropout", "dropout_attention", "dropout_hidden")
     shared = _chosen(config, *sizes, *others, *rates)
     of_encoder = shared | {"num_layers": config.encoder_layers or config.num_layers}

@@ -8,7 +8,7 @@ import pytest
 from jax_attn.weights import to_torch
 from train.config import Config, TrainingConfig, check
 from train.data.batches import Examples
-from train.model_config import RecurrentConfig
+from train.model_config import RecurrentConfig, TransformerConfig
 from train.setting import ConfigError
 from train.training.model import build_model
 from train.training.optimizer import make_optimizer
@@ -40,6 +40,20 @@ def test_the_encoder_may_have_a_size_of_its_own_behind_a_bridge():
     assert weights["decoder.bridge_h.weight"].shape == (6, 10)
     with pytest.raises(ConfigError, match="bridge be set; got 10 and 6"):
         check(Config(model=replace(config, bridge=False)))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (RecurrentConfig(family="transformer"), "model.family must be recurrent in RecurrentConfig; got transformer"),
+        (TransformerConfig(family="recurrent"), "model.family must be transformer in TransformerConfig; got recurrent"),
+        (TransformerConfig(num_heads=5), "model.embed-size must be a multiple of model.num-heads; got 64 for 5 heads"),
+        (TransformerConfig(activation="tanh"), r"activation must be one of \('relu', 'gelu', 'silu'\); got 'tanh'"),
+    ],
+)
+def test_settings_that_no_model_can_have_are_refused(config, message):
+    with pytest.raises(ConfigError, match=message):
+        build_model(config, 9, 9)
 
 
 @pytest.mark.parametrize("name", DROPOUTS)

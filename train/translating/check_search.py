@@ -29,6 +29,7 @@ def check_search(
             f"{option_name('beam_size')} must be at most {vocab_size}, the size of the target vocabulary; "
             f"got {search.beam_size}"
         )
+    wrong += wrong_length(search, model, option_name)
     if search.coverage_penalty and not model.attends:
         wrong.append(f"{option_name('coverage_penalty')} needs attention, and the model has none")
     if search.max_len is None and search.min_len > max_target_len:
@@ -46,6 +47,13 @@ def check_search(
             )
     if wrong:
         raise ConfigError("; ".join(wrong))
+
+
+def wrong_length(search: SearchConfig, model: ModelConfig, option_name: Callable[[str], str] = str) -> list[str]:
+    """Say whether translations may become longer than the model can read."""
+    if search.max_len is None or model.longest is None or search.max_len <= model.longest:
+        return []
+    return [f"{option_name('max_len')} must be at most {model.longest}, the learnt positions; got {search.max_len}"]
 
 
 def search_bytes(

@@ -19,6 +19,7 @@ from train.data.corpus import Pair
 from train.data.tokens import detokenize
 from train.data.vocabulary import EOS, Vocabulary
 from train.runs.run_folder import RunFolder
+from train.setting import ConfigError
 from train.training.processes import gather_list, own_part
 from train.translating.metrics import Link, TextScores, alignment_error_rate, diagonal, peaks, score_texts
 from train.translating.search import make_search
@@ -85,7 +86,17 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
     """Translate the sources, and read the references. Memory is bounded: see `MAX_PAIRS` and `CHUNK`.
 
     Several processes share the pairs. What is shown and pictured is of the process's own.
+
+    Raises:
+        ConfigError: a reference is longer than the model can read.
     """
+    if translator.longest is not None:
+        needed = max((len(translator.target.encode(pair.target)) + 1 for pair in pairs), default=0)
+        if needed > translator.longest:
+            raise ConfigError(
+                f"a reference has {needed} tokens, <eos> included, and the model has learnt {translator.longest} "
+                "positions (model.max-len); leave it out, or train with more"
+            )
     if len(pairs) > MAX_PAIRS:
         step = -(-len(pairs) // MAX_PAIRS)
         warnings.warn(f"only one in {step} of the {len(pairs)} pairs is scored, for want of memory", stacklevel=2)

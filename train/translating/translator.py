@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from train.data.vocabulary import EOS, UNKNOWN, Vocabulary
 from train.runs.run_folder import RunFolder, SavedRun
 from train.setting import ConfigError
 from train.training.model import build_model
-from train.translating.check_search import check_search
+from train.translating.check_search import check_search, wrong_length
 from train.translating.search import Attend, Follow, Search, make_attend, make_follow, make_search
 
 Framework = Literal["jax", "torch"]
@@ -140,6 +141,8 @@ class Translator:
     """Show the pieces of subwords instead of words."""
     num_devices: int = 1
     """`search` takes `batch_size` rows for each of these devices."""
+    longest: int | None = None
+    """The most tokens of a target that `follow` can read; None for any number."""
 
     @classmethod
     def load(
@@ -187,12 +190,17 @@ class Translator:
                     f"{first.folder} and {other.folder} have different vocabularies, and cannot translate together: "
                     "the runs of an ensemble are trained on the same corpus"
                 )
+            if wrong := wrong_length(config, other.model):
+                raise ConfigError(f"{other.folder} cannot translate with these options: {wrong[0]}")
         make = _torch_functions if framework == "torch" else partial(_jax_functions, mesh=mesh)
         search, follow, attend = make(runs, config, min(run.max_target_len for run in runs))
         max_source_len = min(run.max_source_len for run in runs)
         rows = 1 if framework == "torch" else config.batch_size
         num_devices = 1 if mesh is None else mesh.size
-        return cls(search, first.source, first.target, max_source_len, rows, follow, attend, pieces, num_devices)
+        longest = min((run.model.longest for run in runs if run.model.longest is not None), default=None)
+        return cls(
+            search, first.source, first.target, max_source_len, rows, follow, attend, pieces, num_devices, longest
+        )
 
     @overload
     def __call__(self, sentences: str, first: int = 1) -> Translation: ...  # type: ignore[overload-overlap] # a str is a sequence
@@ -355,7 +363,7 @@ class Translator:
             batch = [order[i] for i in members]
             longest = max(len(pairs[i][1]) for i in batch)
             rows = _pad_rows([pairs[i][1] for i in batch], batch_size)
-            targets, _ = pad(rows, max(16, 1 << (longest - 1).bit_length()))
+            targets, _ = pad(rows, min(max(16, 1 << (longest - 1).bit_length()), self.longest or sys.maxsize))
             found = function(*self._pad([sources[i] for i in members], width, batch_size), targets)
             yield batch, jax.device_get(found)
 

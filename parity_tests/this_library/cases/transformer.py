@@ -66,7 +66,8 @@ def decoder_variants() -> Iterator[Variant]:
         **{"targets": tokens("transformer targets", 9, 3, 5), "beam_tokens": tokens("transformer beam", 9, 2, 6)},
         **dict.fromkeys(f"keep_{x}" for x in KEEP),
     }
-    yield Variant("the paper, a source of length 0", inputs, SIZES)
+    yield Variant("the paper, a source of length 0", inputs, SIZES | {"num_layers": 1})
+    yield Variant("two layers", inputs, SIZES, dtypes=FLOAT64, slow=True)
     tied = SIZES | OTHER | {"tie_embeddings": True, "alignment_head": 1}
     yield Variant("before each sublayer, learnt positions, GELU, no biases, tied, one head", inputs, tied)
     other = SIZES | {"tie_embeddings": True, "output_bias": False, "activation": "silu", "alignment_layer": 0}
@@ -117,7 +118,8 @@ def translator_variants() -> Iterator[Variant]:
     inputs = {"sources": sources, "targets": targets, "source_lens": ints(5, 2, 3)}
     halves = {"encoder": SIZES, "decoder": SIZES | {"num_layers": 1}}
     yield Variant("deeper encoder", inputs, halves)
-    tied = {"encoder": SIZES, "decoder": SIZES | {"tie_embeddings": True}, "share_embedding": True}
+    one = SIZES | {"num_layers": 1}
+    tied = {"encoder": one, "decoder": one | {"tie_embeddings": True}, "share_embedding": True}
     yield Variant("three-way tied", inputs, tied, dtypes=FLOAT64)
 
 

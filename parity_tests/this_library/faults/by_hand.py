@@ -119,7 +119,6 @@ BABBLE, PENALTY = "no 2 tokens twice of a babble", "a table, {'beam_size': 4, 'l
 
 ENCODER_LAYERS, DECODER_LAYERS = "TransformerEncoder", "TransformerDecoder"
 IN_TRANSFORMER, OF_LAYER = "models.transformer:", "models.transformer:TransformerLayer."
-TIED = "before each sublayer, learnt positions, GELU, no biases, tied, one head"
 
 CASE_FAULTS = (
     # Masks, softmax and attention
@@ -165,10 +164,10 @@ CASE_FAULTS = (
     Fault("dropout of the whole sum", DECODER_LAYERS, dropped_with_the_sum, f"{OF_LAYER}_add", "all dropouts"),
     Fault(
         "tied, and learnt by one side",
-        DECODER_LAYERS,
+        "EncoderDecoder (Transformer)",
         instead(tie_not_learnt),
         f"{IN_TRANSFORMER}TransformerDecoder._logits",
-        TIED,
+        "three-way tied",
     ),
     Fault("labels shifted", LOSS, given(labels=shifted)),
     Fault("the mean counts the padding", LOSS, mean_over_padding, variant="tokens, ragged"),
