@@ -71,16 +71,20 @@ DEMO_TRANSFORMER = Config(model=TransformerConfig(), training=TrainingConfig(lea
 SUBWORDS_TRANSFORMER = replace(
     MULTI30K,
     model=TransformerConfig(
-        embed_size=256,
+        embed_size=128,
         num_hiddens=512,
-        num_layers=3,
+        num_layers=4,
         num_heads=4,
-        dropout=0.3,
+        norm="pre",
+        dropout=0.2,
         tie_embeddings="all",
     ),
-    training=replace(MULTI30K.training, learning_rate=0.001, warmup=1000),
+    training=replace(MULTI30K.training, learning_rate=0.003, warmup=1000),
 )
-"""The settings of `--model.family transformer` where words are cut into subwords. No score was measured yet.
+"""The settings of `--model.family transformer` where words are cut into subwords.
+
+On Multi30k's validation set, German to English: greedy BLEU 35.0 after 6 of 16 epochs. With the norm after each sublayer
+it was 12.6 after 10 of 40. No training was measured to its end.
 
     python -m train.nmt multi30k --model.family transformer
 """
