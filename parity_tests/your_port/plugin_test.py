@@ -1,5 +1,6 @@
 """The harness as somebody else uses it: the documentation's own example, in a pytest of its own."""
 
+import os
 import re
 import subprocess
 import sys
@@ -46,7 +47,8 @@ def test_the_missing_hidden_bias_of_nnx_is_found_and_named_and_a_port_with_the_b
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "."]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "160"}
+    compiling = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_"))}
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "160", **compiling}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "1 failed, 1 passed" in done.stdout

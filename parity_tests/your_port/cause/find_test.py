@@ -51,6 +51,7 @@ def test_two_biases_merged() -> None:
     )
 
 
+@pytest.mark.slow  # the gates of an LSTM follow
 def test_gates_in_keras_order() -> None:
     def z_first(weights: Any, inputs: Any, options: Any) -> Any:
         def reorder(x: Any) -> Any:
@@ -156,6 +157,7 @@ def test_another_epsilon() -> None:
     assert explanations(side, port, {"input": X}) == ("epsilon is 1e-06 in JAX",)
 
 
+@pytest.mark.slow  # the same as a module is among the verdicts
 def test_the_other_gelu() -> None:
     found = explanations(
         torch_module(lambda options, inputs: torch.nn.GELU()),
@@ -170,7 +172,7 @@ def test_what_no_mistake_explains_is_not_explained() -> None:
     assert found == ()
 
 
-@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("axis", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_an_axis_in_reverse(axis: int) -> None:
     found = explanations(
         torch_function(lambda inputs, _: inputs["x"].cumsum(axis) ** 2),

@@ -14,6 +14,7 @@ from flax import nnx
 from parity_tests import compare
 
 F = torch.nn.functional
+SLOW = pytest.mark.slow
 RNG = np.random.default_rng(0)
 X, TOKENS = RNG.normal(size=(4, 6)), RNG.normal(size=(3, 5, 6))
 BOTH = "(explains outputs and gradients on fresh draws)"
@@ -105,7 +106,7 @@ def test_nothing_is_read_from_nan_alone() -> None:
 # What explains the same numbers
 
 
-@pytest.mark.parametrize("lengths", [[5, 4, 4], [5, 2, 4], [5, 5, 4]])
+@pytest.mark.parametrize("lengths", [[5, 4, 4], [5, 2, 4], pytest.param([5, 5, 4], marks=SLOW)])
 def test_lengths_that_are_ignored(lengths: list[int]) -> None:
     def attend(module: Any, x: Any, lengths: Any) -> Any:
         hidden = torch.arange(x.shape[1]) >= lengths[:, None]
@@ -232,7 +233,7 @@ def normalize(x: Any, epsilon: float) -> Any:
 # Mistakes of the table
 
 
-@pytest.mark.parametrize("outer", [False, True])
+@pytest.mark.parametrize("outer", [pytest.param(False, marks=SLOW), True])
 def test_a_function_of_each_term_of_a_sum(outer: bool) -> None:
     def torch_side(module: Any, x: Any) -> Any:
         result = module.o(torch.tanh(module.q(x) + module.k(x)))
@@ -351,7 +352,9 @@ class Flax(nn.Module):
         return nn.BatchNorm(not train, momentum=self.momentum, epsilon=1e-5, name="bn")(x)
 
 
-@pytest.mark.parametrize(("momentum", "also"), [(0.9, ""), (0.99, " and the momentum is 0.01 in PyTorch's sense,")])
+@pytest.mark.parametrize(
+    ("momentum", "also"), [pytest.param(0.9, "", marks=SLOW), (0.99, " and the momentum is 0.01 in PyTorch's sense,")]
+)
 def test_a_running_variance(momentum: float, also: str) -> None:
     module = Module(lambda m, x: m.bn(x), bn=torch.nn.BatchNorm1d(6))
     found = cause(module, Flax(momentum), X, buffers=True)
@@ -368,8 +371,8 @@ class WrittenOut(torch.nn.Module):
     [
         (torch.nn.GELU(), jax.nn.gelu, "gelu is GELU approximated by tanh in JAX"),
         (WrittenOut(), lambda x: jax.nn.gelu(x, False), "WrittenOut is the exact GELU in JAX, in 1"),
-        (torch.nn.SiLU(), jax.nn.relu, "silu is ReLU in JAX"),
-        (torch.nn.Mish(), jnp.tanh, "mish is tanh in JAX"),
+        pytest.param(torch.nn.SiLU(), jax.nn.relu, "silu is ReLU in JAX", marks=SLOW),
+        pytest.param(torch.nn.Mish(), jnp.tanh, "mish is tanh in JAX", marks=SLOW),
     ],
 )
 def test_an_activation_that_is_a_module(module: Any, port: Any, words: str) -> None:

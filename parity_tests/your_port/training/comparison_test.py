@@ -296,7 +296,7 @@ MISTAKES = {
         1,
         "parameters",
         "weight decay acts on all parameters in JAX, and on some in PyTorch",
-        DEFAULT,
+        SLOW,
     ),
     "decay in the gradient": (
         Settings(coupled=True),
