@@ -83,8 +83,8 @@ SUBWORDS_TRANSFORMER = replace(
 )
 """The settings of `--model.family transformer` where words are cut into subwords.
 
-On Multi30k's validation set, German to English: greedy BLEU 35.0 after 6 of 16 epochs. With the norm after each sublayer
-it was 12.6 after 10 of 40. No training was measured to its end.
+On Multi30k's validation set, German to English: greedy BLEU 35.0 after 6 of 16 epochs. With the norm
+after each sublayer it was 12.6 after 10 of 40. No training was measured to its end.
 
     python -m train.nmt multi30k --model.family transformer
 """
