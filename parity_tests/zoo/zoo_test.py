@@ -32,12 +32,6 @@ def test_names_are_distinct_and_each_bug_is_one_that_people_reported() -> None:
     assert all("#" in bug.issue for port in ZOO for bug in port.bugs)
 
 
-def test_mistakes_of_the_table_are_named_where_they_are_planted() -> None:
-    found = list(plant_all(ZOO, every=60))
-    missed = [str(x) for x in found if not x.explained]  # one may have another row's name
-    assert len(missed) <= 1 < 4 <= len(found), missed
-
-
 @pytest.mark.slow
 def test_every_mistake_of_the_table_is_caught_and_named_where_it_is_planted() -> None:
     found = []

@@ -91,6 +91,7 @@ def difference(one: dict, other: dict) -> float:
     return max(float(np.abs(np.subtract(a, b)).max() / np.abs(b).max()) for a, b in parts)
 
 
+@pytest.mark.slow
 def test_two_processes_of_two_devices_have_the_losses_of_four_devices_bit_for_bit():
     two, four = *train(["data=4"], processes=2), *train(["data=4"])
     assert two["losses"] == four["losses"]

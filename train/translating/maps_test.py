@@ -94,6 +94,7 @@ def only(maps: Maps) -> AttentionMap:
     return found
 
 
+@pytest.mark.slow
 def test_an_ensemble_and_a_recurrent_model_have_one_map(folder, run):
     both = Translator.load(folder, folder)
     recurrent = Translator.load(run[0])
@@ -108,6 +109,7 @@ def test_an_ensemble_and_a_recurrent_model_have_one_map(folder, run):
             np.testing.assert_allclose(found.weights, translation.weights[None, None], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_error_of_the_chosen_head_is_that_of_the_run(folder):
     translator = Translator.load(folder)
     pairs = load_corpus(nmt.parse(OPTIONS.split()).config).test
