@@ -1,8 +1,10 @@
 """Compare a PyTorch module with its JAX port in one call. Imports no torch where PyTorch's side is a file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from parity_tests.your_port.weights.adapters import Port, is_function, make_port
 from parity_tests.your_port.weights.layouts import Layouts
 from parity_tests.your_port.weights.load import Load, call_load, map_by_load
 from parity_tests.your_port.weights.match import Names, match_weights
-from parity_tests.your_port.weights.original import Original, to_jax_layout, to_torch_layout
+from parity_tests.your_port.weights.original import Original, Weight, to_jax_layout, to_torch_layout
 from parity_tests.your_port.weights.weight_map import Leaf, WeightMap, match_paths
 
 
@@ -40,7 +42,7 @@ def compare(
     gradients: bool = True,
     bound: float | None = None,
     inside: str = "",
-    dtypes: Sequence[str] = ("float64", "float32"),
+    dtypes: Sequence[str] | None = None,
     torch_call: Callable[..., Any] | None = None,
     jax_call: Callable[..., Any] | None = None,
     variables: Any = None,
@@ -54,9 +56,11 @@ def compare(
     names and shapes; `print(report.map)` shows how.
 
     Args:
-        torch_module: an nn.Module, a function of the inputs, or a file that `parity_tests.your_port.dump` has written.
+        torch_module: an nn.Module, a function of the inputs, or a file or folder that `parity_tests.your_port.dump` has
+            written.
         jax_module: a module of Flax NNX, Flax Linen or Equinox, or a function of (weights, inputs). A function gets a
-            dict with PyTorch's names and layouts, or the structure of `variables`.
+            dict with PyTorch's names and layouts, or the structure of `variables`. A large module need not have weights
+            of its own: `nnx.eval_shape(lambda: Model(...))`.
         inputs: an array, a tuple of positional arguments or a dict of keywords, for both sides; a file has its own.
         load: your function that loads PyTorch's weights: a dict of NumPy arrays by PyTorch's names -> what JAX has. For
             NNX that is a module, its state or a pure dict; for Linen the variables or parameters; for Equinox the
@@ -70,7 +74,7 @@ def compare(
         gradients: False compares the outputs alone.
         bound: of the relative error in float64, in the place of 1e-12.
         inside: "float32" where a softmax or a norm is computed in float32 whatever comes in.
-        dtypes: those in which both are run.
+        dtypes: those in which both are run; by default float64 and float32, or those of the file.
         torch_call: (torch_module, inputs) -> what is to be compared, in the place of calling it.
         jax_call: (module with weights in place, inputs) -> what is to be compared, in the place of calling it.
         variables: Linen's variables or a function's weights, where the weights cannot be seen otherwise; values do not
@@ -104,7 +108,10 @@ def compare(
     else:
         found = match_weights(first.weights, port.leaves, port.role, names, layout)
     drafts = [replace(o.case(), bound=bound, inside=inside, layouts=layout) for o in originals]
-    pairs = [_Pair(draft, first, port, found, train) for train, draft in zip(steps, drafts, strict=True)]
+    recorded = first.torch.golden
+    dtypes = dtypes or (("float64", "float32") if recorded is None else recorded.dtypes)
+    widest = next(dtype for dtype in DTYPES if recorded is None or dtype in recorded.dtypes)
+    pairs = [_Pair(draft, first, port, found, train, widest) for train, draft in zip(steps, drafts, strict=True)]
     for pair in pairs:
         pair.check_structure()
     if found.is_open:
@@ -125,14 +132,34 @@ def compare(
             trouble = f"{type(error).__name__}: {error}".splitlines()[0]
     for pair in pairs:
         forget_programs_of(pair.case)
-    return Report(first.name, port, found, tuple(measured), divergence, note, pairs[0].case, trouble)
+    differ = _differing_dtypes(first, port)
+    return Report(first.name, port, found, tuple(measured), divergence, note, pairs[0].case, trouble, differ)
 
 
-def _check_arguments(torch_module: Any, jax_module: Any, dtypes: Sequence[str], inside: str) -> None:
+def _differing_dtypes(original: Original, port: Port) -> str:
+    """Say which dtypes most numbers of the two modules' weights have, if only one of them has 16 bits."""
+    in_torch, in_jax = (_most_common_dtype(leaves) for leaves in (original.weights, port.leaves.values()))
+    if in_torch and in_jax and in_torch.endswith("16") != in_jax.endswith("16"):
+        return f"the weights are {in_torch} in PyTorch, {in_jax} in JAX"
+    return ""
+
+
+def _most_common_dtype(leaves: Iterable[Weight | Leaf]) -> str:
+    sizes: Counter[str] = Counter()
+    for leaf in leaves:
+        sizes[leaf.dtype] += prod(leaf.shape)
+    return max(sizes, key=sizes.__getitem__, default="")
+
+
+PLACED = "placed"
+"""Among PyTorch's weights by name: JAX's by path, those that were put into place before the run."""
+
+
+def _check_arguments(torch_module: Any, jax_module: Any, dtypes: Sequence[str] | None, inside: str) -> None:
     torch_first = callable(torch_module) or isinstance(torch_module, str | Path)
     if not torch_first or type(jax_module).__module__.startswith("torch."):
         raise TypeError(f"torch_module comes first and jax_module second; got {type(torch_module).__name__} first")
-    if not dtypes or isinstance(dtypes, str) or set(dtypes) - set(DTYPES):
+    if dtypes is not None and (not dtypes or isinstance(dtypes, str) or set(dtypes) - set(DTYPES)):
         raise ValueError(f"dtypes must be some of {DTYPES}; got {dtypes!r}")
     if inside not in ("", "float32"):
         raise ValueError(f"inside must be 'float32' or left out; got {inside!r}")
@@ -147,25 +174,35 @@ class _Pair:
     port: Port
     map: WeightMap
     train: bool = False
+    dtype: str = "float64"
+    """The widest of the dtypes, in which maps are tried."""
 
     @cached_property
     def case(self) -> Case:
         """The case of the two."""
         paths = match_paths(self.original.weights, self.map)
-        return replace(self.draft, jax=JaxSide(self._run_jax, paths))
+        return replace(self.draft, jax=JaxSide(self._run_jax, paths, self._place_fixed))
 
     @cached_property
     def numbers(self) -> Numbers:
-        """The numbers of the run in float64."""
-        return make_numbers(self.draft, self.draft.variants[0], "float64")
+        """The numbers of the run in the widest dtype."""
+        return make_numbers(self.draft, self.draft.variants[0], self.dtype)
 
     @cached_property
     def truth(self) -> Run:
-        """PyTorch in float64."""
-        return run_torch_side(self.draft, self.draft.variants[0], self.numbers, "float64", "float64")
+        """PyTorch in float64 on these numbers."""
+        return run_torch_side(self.draft, self.draft.variants[0], self.numbers, self.dtype, "float64")
+
+    def _place_fixed(self, fixed: Mapping[str, np.ndarray]) -> dict[Any, Any]:
+        """Put weights without a gradient into place one by one, as JAX shards them, so that none is held twice."""
+        whole = {path: entry for path, entry in self.map.entries.items() if set(entry.source.names) <= fixed.keys()}
+        leaves = self.map.leaves
+        return {PLACED: {path: jax.device_put(e.fill(fixed), leaves[path].sharding) for path, e in whole.items()}}
 
     def _run_jax(self, weights: Any, inputs: Any, options: Any) -> Any:
-        return self._run_placed(self.map.place(weights), inputs, options["dtype"])
+        placed = weights.get(PLACED, {})
+        left = {path: e.fill(weights) for path, e in self.map.entries.items() if path not in placed}
+        return self._run_placed({**placed, **left}, inputs, options["dtype"])
 
     def _run_placed(self, placed: Any, inputs: Any, dtype: Any) -> Any:
         layouts = self.draft.layouts
@@ -186,13 +223,13 @@ class _Pair:
         """The outputs of JAX by its own weights, compiled once for all maps."""
 
         def run(placed: Any, inputs: Any) -> Any:
-            return flatten(plain(self._run_placed(placed, self.numbers.rebuild(inputs), jnp.dtype("float64"))))[0]
+            return flatten(plain(self._run_placed(placed, self.numbers.rebuild(inputs), jnp.dtype(self.dtype))))[0]
 
         return jax.jit(run)
 
     def distance(self, tried: WeightMap) -> float:
         """Measure how far apart the outputs are, from 0 to 1, if another map puts the weights into place."""
-        with jax.enable_x64(True):
+        with jax.enable_x64(self.dtype == "float64"):
             outputs = self._outputs(tried.place({**self.numbers.buffers, **self.numbers.weights}), self.numbers.inputs)
         truth = {n: x for n, x in self.truth.outputs().items() if x is not None}
         errors = [np.inf if outputs[n] is None else relative_error(np.asarray(outputs[n]), truth[n]) for n in truth]
@@ -201,19 +238,19 @@ class _Pair:
     def gradients_agree(self, tried: WeightMap) -> bool:
         """Whether the gradients, too, agree with the weights put into place by another map."""
         pair = replace(self, map=tried)
-        measured = compare_variant(pair.case, pair.case.variants[0], "float64")
+        measured = compare_variant(pair.case, pair.case.variants[0], self.dtype)
         forget_programs_of(pair.case)
         return not any(m.failed for m in measured)
 
     def check_structure(self) -> None:
         """Raise ValueError if the JAX side cannot be called, or returns another structure."""
         try:
-            with jax.enable_x64(True):
-                function, given = as_function(self.case, self.case.variants[0], self.numbers, "float64")
+            with jax.enable_x64(self.dtype == "float64"):
+                function, given = as_function(self.case, self.case.variants[0], self.numbers, self.dtype)
                 shapes = jax.eval_shape(function, *given)
         except Exception as error:
             raise ValueError(
-                f"the JAX module cannot be run in float64 on these inputs: {type(error).__name__}: {error}. If it "
+                f"the JAX module cannot be run in {self.dtype} on these inputs: {type(error).__name__}: {error}. If it "
                 "needs other arguments, give jax_call=lambda module, x: …; if channels are last, layout={'x': 'NHWC'}"
             ) from error
         sides = self.truth.outputs(), flatten(plain(shapes))[0]

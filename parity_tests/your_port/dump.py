@@ -1,14 +1,21 @@
 """Write PyTorch's side of a comparison into a file, for a machine without PyTorch (see `golden`).
 
     python -m parity_tests.your_port.dump model.py:build --out torch.npz
+    python -m parity_tests.your_port.dump model.py:build --out torch --large
 
 `build()` in model.py returns (module, inputs); the inputs are a tuple of positional arguments, or a dict of keywords.
+
+A large model is written with its own weights into a folder, tensor by tensor. It runs in its own dtype and in float64
+(`--truth`), in which the same module is converted in place. So nothing is held twice.
 """
 
 import platform
 import runpy
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,11 +23,15 @@ import numpy as np
 import torch
 import tyro
 
-from parity_tests.your_port.golden import write_golden
-from parity_tests.your_port.measure.case import name_of_draw
+from parity_tests.your_port.golden import GoldenFolder, write_golden
+from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.case import TorchSide, name_of_draw
 from parity_tests.your_port.measure.comparison import DRAWS, run_torch_side
 from parity_tests.your_port.measure.numbers import make_numbers
-from parity_tests.your_port.weights.torch_program import read_program
+from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, run_module
+from parity_tests.your_port.place.taps import recording
+from parity_tests.your_port.weights.original import Original
+from parity_tests.your_port.weights.torch_program import describe_weights, read_inputs, read_program, torch_side
 
 
 @dataclass(frozen=True)
@@ -33,8 +44,15 @@ class Options:
     """The file to write; it must not exist."""
     weights: Literal["drawn", "own"] = "drawn"
     """Drawn weights show mistakes that zeros and ones hide; `own` are those of the module that was built."""
-    dtype: tuple[Literal["float64", "float32", "bfloat16"], ...] = ("float64", "float32")
-    """The dtypes in which JAX will be compared."""
+    dtype: tuple[Literal["float64", "float32", "bfloat16"], ...] = ()
+    """The dtypes in which JAX will be compared; by default float64 and float32, of a large model its own."""
+    large: bool = False
+    """Write a folder, with the module's own weights and without the gradients."""
+    gradients: tuple[str, ...] = ()
+    """With --large: parameters whose gradients are compared, such as *.3.q_proj.weight."""
+    truth: Literal["float64", "float32"] = "float64"
+    """With --large: the dtype in which PyTorch's own rounding is measured; float32 takes half the memory, and is for
+    bfloat16 alone."""
     seed: int = 0
     """Of PyTorch's generator while the module is built."""
 
@@ -49,12 +67,16 @@ def main() -> int:
         module, inputs = _built(options.build)
         versions = {"torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
         facts = {"versions": versions, "seed": options.seed, "build": options.build}
-        record = {**facts, **dump(module, inputs, options.weights == "own", options.dtype)}
+        if options.large:
+            written = dump_large(module, inputs, options.out, facts, options.dtype, options.gradients, options.truth)
+        else:
+            written = options.dtype or ("float64", "float32")
+            write_golden(options.out, {**facts, **dump(module, inputs, options.weights == "own", written)})
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    write_golden(options.out, record)
-    print(f"{options.out}: {', '.join(options.dtype)}, {options.out.stat().st_size / 1e6:.1f} MB")
+    files = options.out.iterdir() if options.large else [options.out]
+    print(f"{options.out}: {', '.join(written)}, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB")
     return 0
 
 
@@ -74,6 +96,64 @@ def dump(module: torch.nn.Module, inputs: Any, own: bool, dtypes: tuple[str, ...
             given[dtype][variant.name] = {**parts, "directions": numbers.directions(runs[dtype][dtype][variant.name])}
     described = {"case": original.name, "inputs": original.inputs, "weights": original.weights}
     return {**described, "numbers": given, "runs": runs}
+
+
+def dump_large(
+    module: torch.nn.Module,
+    inputs: Any,
+    out: Path,
+    facts: dict[str, Any],
+    dtypes: Sequence[str] = (),
+    gradients: Sequence[str] = (),
+    truth: str = "float64",
+) -> Sequence[str]:
+    """Run a module in its own dtype and in the truth's, and write a folder tensor by tensor. The module is converted.
+
+    Args:
+        facts: what the folder says beside the runs.
+        dtypes: one dtype; by default that of most of the module's numbers.
+        gradients: patterns of the parameters that get one.
+
+    Returns:
+        the dtype.
+
+    Raises:
+        ValueError: the module cannot be run, or a pattern fits no parameter.
+    """
+    sizes: Counter[str] = Counter()
+    for x in module.parameters():
+        sizes[str(x.dtype).removeprefix("torch.")] += x.numel()
+    (dtype,) = dtypes or [name for name, _ in sizes.most_common(1)] or ["float32"]
+    given, described = read_inputs(inputs, module), describe_weights(module)
+    chosen = {name for name, _ in module.named_parameters() if any(fnmatchcase(name, each) for each in gradients)}
+    if unknown := [each for each in gradients if not any(fnmatchcase(name, each) for name in chosen)]:
+        raise ValueError(f"--gradients {unknown[0]} fits no parameter; they are called like {described[0].name}")
+    for name, x in module.named_parameters():
+        x.requires_grad_(name in chosen)
+    side = torch_side(module, None, given, train=False, gradients=bool(gradients))
+    original = Original(type(module).__name__, TorchSide(side.call), given, described)
+    case = original.case()
+    variant = case.variants[0]
+    drawn = make_numbers(case, variant, dtype)
+    with GoldenFolder(out) as folder:
+        state = module.eval().to(TORCH_DTYPES[dtype]).state_dict()
+        kept = {weight.name: folder.keep(to_numpy(state[weight.name])) for weight in described if weight.is_first}
+        del state  # it holds the numbers in this dtype
+        weights, buffers = ({n: x for n, x in kept.items() if (n in chosen) is wanted} for wanted in (True, False))
+        differentiated = drawn.differentiated if gradients else ()
+        numbers = replace(drawn, weights=weights, buffers=buffers, differentiated=differentiated)
+        runs: dict[str, Any] = {}
+        for run_dtype in (dtype, truth):
+            module.to(TORCH_DTYPES[run_dtype])
+            with recording(keep=folder.keep) as trace:
+                run = run_module(case, variant, module, numbers, run_dtype)
+            tensors = {name: None if x is None else folder.keep(x) for name, x in run.tensors.items()}
+            runs[run_dtype] = {variant.name: replace(run, tensors=tensors, trace=trace)}
+        parts = {part: getattr(numbers, part) for part in ("inputs", "weights", "buffers", "differentiated")}
+        parts["directions"] = numbers.directions(runs[truth][variant.name])
+        record = {"case": original.name, "inputs": given, "weights": described, "truth": truth}
+        folder.finish({**facts, **record, "numbers": {dtype: {variant.name: parts}}, "runs": {dtype: runs}})
+    return (dtype,)
 
 
 def _built(place: str) -> tuple[torch.nn.Module, Any]:

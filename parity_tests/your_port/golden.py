@@ -4,13 +4,15 @@
     compare("torch.npz", jax_module)                                 # where JAX is
 
 The file is an .npz without pickles: arrays, and one text in JSON with the versions and the seeds. It holds the inputs,
-weights and buffers of every draw, and of every run the outputs, the gradients and the intermediate tensors.
+weights and buffers of every draw, and of every run the outputs, the gradients and the intermediate tensors. A large
+model is a folder: the same text, and a file for each array, which is read when it is needed.
 """
 
 import json
+import shutil
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +47,7 @@ class Golden:
     def case(self, jax_side: JaxSide) -> Case:
         """Make the case in which a JAX side is held against the record."""
         case = self.original.case()
-        variant = replace(case.variants[0], dtypes=tuple(self.header["numbers"]))
+        variant = replace(case.variants[0], dtypes=self.dtypes)
         return replace(case, variants=(variant,), jax=jax_side)
 
     @property
@@ -54,6 +56,11 @@ class Golden:
         weights = tuple(Weight(**weight) for weight in self.header["weights"])
         side, inputs = TorchSide(_cannot_run, golden=self), Inputs(**self.header["inputs"])
         return Original(self.header["case"], side, inputs, weights)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes in which PyTorch ran, besides the truth."""
+        return tuple(self.header["numbers"])
 
     def _given(self, dtype: str) -> Mapping[str, Any]:
         if dtype not in self.header["numbers"]:
@@ -71,8 +78,8 @@ class Golden:
         return Numbers(rebuild=rebuild, direction=lambda name, _: directions[name], **given)
 
     def run(self, variant: str, of: str, dtype: str) -> Run:
-        """Return PyTorch's run in `dtype` on numbers rounded to the dtype `of`."""
-        facts = self.header["runs"][of][dtype][variant]
+        """Return PyTorch's run in `dtype` on numbers rounded to the dtype `of`; float64 is the truth's dtype."""
+        facts = self.header["runs"][of][self.header.get("truth", dtype) if dtype == "float64" else dtype][variant]
         return Run(**{**facts, "trace": Trace(**facts["trace"])})
 
 
@@ -80,20 +87,25 @@ def _cannot_run(*_: Any) -> Any:
     raise GoldenError("PyTorch's side is a record here: it cannot run on other inputs")
 
 
-def _pack(value: Any, arrays: dict[str, np.ndarray], name: str = "") -> Any:
-    """Describe nested values and records in what JSON can hold; arrays are added to `arrays`."""
+def _pack(value: Any, store: Callable[[np.ndarray, str], str], name: str = "") -> Any:
+    """Describe nested values and records in what JSON can hold; `store` takes an array and returns its name."""
     if isinstance(value, np.ndarray | np.generic):
-        narrow = value.dtype == jnp.bfloat16  # which NumPy cannot write
-        key = f"{len(arrays)} {name}"
-        arrays[key] = np.asarray(value).view(np.uint16) if narrow else np.asarray(value)
-        return {ARRAY: key, "bfloat16": narrow}
+        array = value if isinstance(value, np.ndarray) else np.asarray(value)
+        return {ARRAY: store(array, name), "bfloat16": value.dtype == jnp.bfloat16}
+    if isinstance(value, Trace):
+        value = {key: part for key, part in vars(value).items() if key != "keep"}
     if is_dataclass(value):
         value = vars(value)
     if isinstance(value, Mapping):
-        return {key: _pack(part, arrays, f"{name}/{key}") for key, part in value.items()}
+        return {key: _pack(part, store, f"{name}/{key}") for key, part in value.items()}
     if isinstance(value, list | tuple | frozenset):
-        return [_pack(part, arrays, name) for part in (sorted(value) if isinstance(value, frozenset) else value)]
+        return [_pack(part, store, name) for part in (sorted(value) if isinstance(value, frozenset) else value)]
     return value
+
+
+def _writable(array: np.ndarray) -> np.ndarray:
+    """Return the bits of a bfloat16 array, which NumPy cannot write; any other as it is."""
+    return array.view(np.uint16) if array.dtype == jnp.bfloat16 else array
 
 
 def _unpack(packed: Any, arrays: Mapping[str, np.ndarray]) -> Any:
@@ -111,26 +123,103 @@ def _unpack(packed: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 def write_golden(path: Path, facts: Mapping[str, Any]) -> None:
     """Write a golden file of nested mappings, records and arrays."""
     arrays: dict[str, np.ndarray] = {}
-    text = json.dumps({**_pack(facts, arrays), "format": FORMAT})
+
+    def store(array: np.ndarray, name: str) -> str:
+        arrays[key := f"{len(arrays)} {name}"] = _writable(array)
+        return key
+
+    text = json.dumps({**_pack(facts, store), "format": FORMAT})
     with open(path, "xb") as file:
         np.savez(file, header=np.array(text), allow_pickle=False, **arrays)
 
 
+class GoldenFolder:
+    """A golden folder while it is written: arrays are stored when they come, the text at the end.
+
+    It is a context: after an error nothing is left of the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._kept: dict[int, tuple[str, np.ndarray]] = {}
+        self._sums: dict[str, int] = {}
+
+    def __enter__(self) -> "GoldenFolder":
+        self.path.mkdir()
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is not None:
+            shutil.rmtree(self.path)
+
+    def keep(self, array: np.ndarray) -> np.ndarray:
+        """Write an array, and return it as it lies in its file."""
+        key = f"{len(self._sums)}.npy"
+        with open(self.path / key, "xb") as file:
+            np.save(file, _writable(array), allow_pickle=False)
+        self._sums[key] = _checksum(self.path / key)
+        kept = _read_array(self.path / key)
+        kept = kept.view(jnp.bfloat16) if array.dtype == jnp.bfloat16 else kept
+        self._kept[id(kept)] = key, kept
+        return kept
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Write the text."""
+
+        def store(array: np.ndarray, _: str) -> str:
+            known = array if id(array) in self._kept else self.keep(array)
+            return self._kept[id(known)][0]
+
+        text = json.dumps({**_pack(facts, store), "format": FORMAT, "sums": self._sums})
+        (self.path / HEADER).write_text(f"{zlib.crc32(text.encode())}\n{text}", encoding="utf-8")
+
+
+HEADER = "golden.json"
+
+
+def _checksum(path: Path) -> int:
+    total = 0
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            total = zlib.crc32(block, total)
+    return total
+
+
+def _read_array(path: Path) -> np.ndarray:
+    return np.load(path, mmap_mode="r", allow_pickle=False)
+
+
+def _read_folder(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    total, _, text = (path / HEADER).read_text(encoding="utf-8").partition("\n")
+    if zlib.crc32(text.encode()) != int(total):
+        raise ValueError(f"the checksum of {HEADER} is wrong")
+    header = json.loads(text)
+    for name, expected in header["sums"].items():
+        if not (path / name).is_file() or _checksum(path / name) != expected:
+            raise ValueError(f"{name} is missing or damaged")
+    return header, {name: _read_array(path / name) for name in header["sums"]}
+
+
 def load_golden(path: str | Path) -> Golden:
-    """Read a golden file; the checksums of its parts and its format are checked.
+    """Read a golden file or folder; the checksums of its parts and its format are checked.
 
     Raises:
         FileNotFoundError: there is no such file.
-        GoldenError: the file is no golden file, is damaged or cut short, or was written by another version.
+        GoldenError: it is no golden file, is damaged or cut short, or was written by another version.
     """
     try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            _require_stored(file.zip)
-            arrays = {name: file[name] for name in file.files}
-        header = json.loads(str(arrays["header"]))
+        if Path(path).is_dir():
+            header, arrays = _read_folder(Path(path))
+        else:
+            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+                _require_stored(file.zip)
+                arrays = {name: file[name] for name in file.files}
+            header = json.loads(str(arrays["header"]))
         known = header["format"] == FORMAT
         golden = Golden(_unpack(header, arrays) if known else header)
     except FileNotFoundError:
+        if Path(path).exists():
+            raise GoldenError(f"{path} has no {HEADER}, so it was not written to its end; {REMEDY}") from None
         raise
     except (OSError, EOFError, AttributeError, LookupError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as e:
         raise GoldenError(f"{path} is damaged, cut short, or no golden file ({e}); {REMEDY}") from e

@@ -32,6 +32,8 @@ class Report:
     """The comparison as a case, for `find_divergence` and for the fixture `parity`."""
     trouble: str = ""
     """Why the search for the place and the cause failed, if it did."""
+    dtypes_differ: str = ""
+    """The dtypes of the two modules' weights, if one has fewer digits."""
 
     @property
     def failed(self) -> list[Measurement]:
@@ -47,6 +49,8 @@ class Report:
         return "\n".join(list(self._lines())[:LINES])
 
     def _lines(self) -> Iterator[str]:
+        if self.dtypes_differ:
+            yield f"NOT THE SAME DTYPE: {self.dtypes_differ}; both ran on the same numbers"
         names = {(m.case, m.tensor): m.is_gradient for m in self.measurements}
         gradients, dtypes = sum(names.values()), dict.fromkeys(m.dtype.split()[0] for m in self.measurements)
         what = f"{_count(len(names) - gradients, 'output')}, {_count(gradients, 'gradient')}; {' and '.join(dtypes)}"

@@ -51,6 +51,8 @@ class JaxSide:
     """(weights and buffers by PyTorch name, inputs, options) -> outputs; runs under jit, differentiable."""
     paths: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The path of a JAX submodule -> PyTorch's path of the submodule with the same weights."""
+    prepare: Callable[..., Any] | None = field(default=None, compare=False)
+    """What is done to the arrays without a gradient before a run; by default they become JAX's arrays."""
 
 
 @dataclass(frozen=True)

@@ -85,8 +85,8 @@ def run_jax(
             (outputs, gradients); a compiled program is kept, and variants that differ in numbers alone share it.
     """
     with jax.enable_x64(dtype == "float64"):
-        given = (numbers.inputs, numbers.weights, numbers.buffers)
-        fixed, weights, buffers = jax.device_put(given)  # `jnp.asarray` compiles for each shape
+        fixed, weights = jax.device_put((numbers.inputs, numbers.weights))  # `jnp.asarray` compiles for each shape
+        buffers = (case.jax.prepare or jax.device_put)(numbers.buffers)
         moved = {name: fixed.pop(name) for name in numbers.differentiated}
         options = options_in(variant, jnp.dtype(dtype))
         names = (tuple(numbers.inputs), numbers.differentiated, tuple(weights))

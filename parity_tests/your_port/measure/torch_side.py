@@ -38,18 +38,25 @@ def torch_module(
 
 def run_torch(case: Case, variant: Variant, numbers: Numbers, dtype: str | None) -> Run:
     """Run the PyTorch side in `dtype`; None keeps each array's own dtype."""
-    tensors = {name: to_tensor(array, dtype) for name, array in numbers.inputs.items()}
-    for name in numbers.differentiated:
-        tensors[name].requires_grad_()
     weights = {name: to_tensor(array, dtype) for name, array in numbers.weights.items()}
-    inputs, options = numbers.rebuild(tensors), options_in(variant, TORCH_DTYPES.get(dtype or ""))
-    module, parameters = None, {}
+    module = None
     if case.torch.build is not None:
-        module = case.torch.build(options, variant.inputs).eval()
+        module = case.torch.build(options_in(variant, TORCH_DTYPES.get(dtype or "")), variant.inputs).eval()
         values = weights | {name: to_tensor(array, dtype) for name, array in numbers.buffers.items()}
         module.to(next((value.dtype for value in values.values()), TORCH_DTYPES[dtype or "float32"]))
         module.load_state_dict(_tied(module, module.state_dict() | values))
-        parameters = {name: x for name, x in module.named_parameters() if x.requires_grad}
+    return run_module(case, variant, module, numbers, dtype)
+
+
+def run_module(
+    case: Case, variant: Variant, module: torch.nn.Module | None, numbers: Numbers, dtype: str | None
+) -> Run:
+    """Run a module that has its weights and its dtype; of its parameters those that require a gradient get one."""
+    tensors = {name: to_tensor(array, dtype) for name, array in numbers.inputs.items()}
+    for name in numbers.differentiated:
+        tensors[name].requires_grad_()
+    inputs, options = numbers.rebuild(tensors), options_in(variant, TORCH_DTYPES.get(dtype or ""))
+    parameters = {name: x for name, x in module.named_parameters() if x.requires_grad} if module is not None else {}
     with Observer() as observer, hooked(module), default_dtype(dtype or "float32"):
         results = case.torch.call(module, inputs, options)
     outputs, _ = flatten(plain(results), case.outputs)

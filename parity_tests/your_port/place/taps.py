@@ -38,6 +38,10 @@ def input_of(path: str) -> str:
     return f"input of {path}"
 
 
+def _in_memory(x: np.ndarray) -> np.ndarray:
+    return x
+
+
 @dataclass
 class Trace:
     """The tensors of one run under each name, call after call."""
@@ -55,6 +59,8 @@ class Trace:
     """What takes the place of JAX's tensors, call by call, after they were recorded."""
     open: list[str] = field(default_factory=lambda: [""])
     """The program and the submodules that run now, from the outermost to the innermost."""
+    keep: Callable[[np.ndarray], np.ndarray] = field(default=_in_memory, repr=False)
+    """Puts a tensor elsewhere than into memory, such as into a file."""
 
     def enter(self, path: str) -> None:
         """Note that a submodule begins."""
@@ -70,7 +76,7 @@ class Trace:
         calls = self.tensors.setdefault(name, [])
         x = np.array(to_numpy(tensor))  # a copy: PyTorch may change its tensor in place
         call = len(calls)
-        calls.append(x)
+        calls.append(self.keep(x))
         self.events.append((name, call))
         return next((y.astype(x.dtype) for y in self.forced.get(name, ())[call:][:1] if y.shape == x.shape), None)
 
@@ -102,13 +108,14 @@ def tap(name: str, tree: Any) -> Any:
 
 
 @contextmanager
-def recording(forced: Arrays | None = None) -> Iterator[Trace]:
+def recording(forced: Arrays | None = None, keep: Callable[[np.ndarray], np.ndarray] = _in_memory) -> Iterator[Trace]:
     """Record taps and submodules. JAX runs operation by operation meanwhile, loops included.
 
     Args:
         forced: values that JAX's tensors of these names get after they were recorded.
+        keep: puts a tensor elsewhere, such as into a file, and returns it.
     """
-    trace = Trace(forced=forced or {})
+    trace = Trace(forced=forced or {}, keep=keep)
     token = _trace.set(trace)
     # Under `jax.vmap` another thread records, which does not see `with jax.enable_x64(True)` of this one.
     with ThreadPoolExecutor(1) as other:

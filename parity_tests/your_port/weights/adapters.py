@@ -131,7 +131,7 @@ def _nnx(model: nnx.Module, call: Call) -> Port:
 
     arrays = {path: x for path, x in _named(state, name).items() if is_floating(x)}
     parameters = _named(nnx.state(model, nnx.Param), name)
-    leaves = {path: Leaf(x.shape, path not in parameters) for path, x in arrays.items()}
+    leaves = {path: Leaf.of(x, path not in parameters) for path, x in arrays.items()}
 
     def run(weights: Arrays, arguments: Arguments, dtype: Any, train: bool) -> tuple[Any, dict[str, Any]]:
         module = nnx.merge(graph, _filled(state, weights, dtype, name))
@@ -171,7 +171,7 @@ def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments) -
     variables = jax.eval_shape(initialise, *args, **kwargs) if variables is None else _collections(variables)
     arrays = _named(variables, name)
     buffers = _named({key: tree for key, tree in variables.items() if key != "params"}, name)
-    leaves = {path: Leaf(tuple(arrays[path].shape), path in buffers) for path in order or arrays}
+    leaves = {path: Leaf.of(arrays[path], path in buffers) for path in order or arrays}
 
     def run(weights: Arrays, arguments: Arguments, dtype: Any, train: bool) -> tuple[Any, dict[str, Any]]:
         filled = _filled(variables, weights, dtype, name)
@@ -216,7 +216,7 @@ def _set_dtype(module: Any, dtype: Any) -> None:
 
 
 def _equinox(model: Any, call: Call) -> Port:
-    leaves = {path: Leaf(tuple(x.shape)) for path, x in _named(model).items() if is_floating(x)}
+    leaves = {path: Leaf.of(x) for path, x in _named(model).items() if is_floating(x)}
 
     def set_other(path: Any, leaf: Any, train: bool) -> Any:
         if _text(path[-1:]) == "inference" and isinstance(leaf, bool):
@@ -248,7 +248,7 @@ def _returns_state(results: Any, model: Any) -> bool:
 
 def _function(function: Any, call: Call, variables: Any, torch_leaves: dict[str, Leaf]) -> Port:
     """Run f(weights, inputs); without `variables` the weights are a dict with PyTorch's names and layouts."""
-    own = {path: Leaf(tuple(x.shape)) for path, x in _named(variables).items() if is_floating(x)}
+    own = {path: Leaf.of(x) for path, x in _named(variables).items() if is_floating(x)}
     leaves = torch_leaves if variables is None else own
 
     def run(weights: Arrays, arguments: Arguments, dtype: Any, train: bool) -> tuple[Any, dict[str, Any]]:

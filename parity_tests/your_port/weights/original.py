@@ -26,6 +26,13 @@ class Weight:
     role: str
     """What decides its layout in JAX (see `layouts.ROWS`)."""
     is_buffer: bool
+    dtype: str = ""
+    """That of the module as it was given."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is no second name of a tied weight."""
+        return self.first == self.name
 
 
 @dataclass(frozen=True)

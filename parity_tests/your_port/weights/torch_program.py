@@ -36,7 +36,7 @@ def read_program(
     Raises:
         ValueError: it cannot; the message says what to do.
     """
-    given = _read_inputs(inputs, program)
+    given = read_inputs(inputs, program)
     values = None if weights is None else {name: to_numpy(weight) for name, weight in weights.items()}
     is_module = isinstance(program, torch.nn.Module)
     if values is not None and is_module:
@@ -44,7 +44,7 @@ def read_program(
             copy.deepcopy(program).load_state_dict({name: to_tensor(x, None) for name, x in values.items()})
         except RuntimeError as error:
             raise ValueError(f"weights must be a state dict of the PyTorch module: {error}") from error
-    side = _torch_side(program, call, given, train=train, gradients=gradients)
+    side = torch_side(program, call, given, train=train, gradients=gradients)
     described = describe_weights(program) if is_module else ()
     name = name or (type(program).__name__ if is_module else getattr(program, "__name__", "function"))
     original = Original(f"{name}, a training step" if train else name, side, given, described, values)
@@ -58,8 +58,8 @@ def read_program(
 # The inputs
 
 
-def _read_inputs(inputs: Any, program: Any) -> Inputs:
-    """Give positional arguments the names that PyTorch's module has for them."""
+def read_inputs(inputs: Any, program: Any) -> Inputs:
+    """Read inputs as `compare` takes them; give positional arguments the names that PyTorch's module has for them."""
     keywords = isinstance(inputs, Mapping)
     if not keywords:
         inputs = inputs if isinstance(inputs, tuple | list) else (inputs,)
@@ -101,7 +101,8 @@ def _holds_arrays(value: Any) -> bool:
 # The program
 
 
-def _torch_side(module: Any, call: Any, given: Inputs, *, train: bool, gradients: bool) -> TorchSide:
+def torch_side(module: Any, call: Any, given: Inputs, *, train: bool, gradients: bool) -> TorchSide:
+    """Make the side that calls the module or the function."""
     is_module = isinstance(module, torch.nn.Module)
 
     def run(built: Any, inputs: Any, _: Any) -> Any:
@@ -139,7 +140,8 @@ def describe_weights(module: torch.nn.Module) -> tuple[Weight, ...]:
     described = []
     for name, tensor in {**parameters, **state}.items():
         role, own = _role(module.get_submodule(name.rpartition(".")[0])), first.get(id(parameters.get(name)), name)
-        described.append(Weight(name, tuple(tensor.shape), own, role, name not in parameters))
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        described.append(Weight(name, tuple(tensor.shape), own, role, name not in parameters, dtype))
     return tuple(described)
 
 

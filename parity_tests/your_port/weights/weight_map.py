@@ -19,6 +19,8 @@ AGREES = 1e-9
 """How near outputs come if the weights are in place."""
 MOST_WAYS, MOST_SECONDS = 4096, 10.0
 """How many ways of placing weights are tried, and for how long."""
+LARGE = 2**20
+"""Numbers of a weight; of none of a larger one JAX has more than 255 copies, so that a byte counts them."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,15 @@ class Leaf:
     shape: Shape
     is_buffer: bool = False
     """Whether it is a running statistic or another variable without a gradient."""
+    dtype: str = ""
+    """That of the module as it was given."""
+    sharding: Any = field(default=None, compare=False)
+    """How it lies on several devices."""
+
+    @classmethod
+    def of(cls, x: Any, is_buffer: bool = False) -> "Leaf":
+        """Describe an array, or one that is only described."""
+        return cls(tuple(x.shape), is_buffer, str(x.dtype), getattr(x, "sharding", None))
 
 
 @dataclass(frozen=True)
@@ -225,7 +236,7 @@ class WeightMap:
 
 def count_uses(weights: Sequence[Weight], entries: Mapping[str, Entry]) -> dict[str, np.ndarray]:
     """Count how often each number of a parameter or running statistic stands in JAX."""
-    uses = {w.name: np.zeros(w.shape, int) for w in weights}
+    uses = {w.name: np.zeros(w.shape, np.uint8 if prod(w.shape) > LARGE else int) for w in weights}
     for entry in entries.values():
         entry.source.count_uses(uses)
     return {w.name: uses[w.name] for w in weights if w.first == w.name and (not w.is_buffer or "running_" in w.name)}
