@@ -195,9 +195,15 @@ class _Pair:
 
     def _place_fixed(self, fixed: Mapping[str, np.ndarray]) -> dict[Any, Any]:
         """Put weights without a gradient into place one by one, as JAX shards them, so that none is held twice."""
-        whole = {path: entry for path, entry in self.map.entries.items() if set(entry.source.names) <= fixed.keys()}
-        leaves = self.map.leaves
-        return {PLACED: {path: jax.device_put(e.fill(fixed), leaves[path].sharding) for path, e in whole.items()}}
+        all_names = [weight.name for weight in self.original.weights]
+        needs = {path: entry.needs(all_names) for path, entry in self.map.entries.items()}
+        placed = {
+            path: jax.device_put(self.map.entries[path].fill(fixed), self.map.leaves[path].sharding)
+            for path, names in needs.items()
+            if names and names <= fixed.keys()
+        }
+        others = {name for path, names in needs.items() if path not in placed for name in names & fixed.keys()}
+        return {PLACED: placed, **{name: fixed[name] for name in others}}
 
     def _run_jax(self, weights: Any, inputs: Any, options: Any) -> Any:
         placed = weights.get(PLACED, {})

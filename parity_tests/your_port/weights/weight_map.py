@@ -112,6 +112,11 @@ class Entry:
     guessed: str = ""
     """By what, if neither names nor outputs decided."""
 
+    def needs(self, names: Iterable[str]) -> set[str]:
+        """Return of which weights of PyTorch it is made; all `names`, if the user's function computes it."""
+        is_computed = isinstance(self.source, Affine) and self.source.again is not None
+        return set(names if is_computed else self.source.names)
+
     def fill(self, weights: Mapping[str, Any]) -> Any:
         """Make JAX's array of PyTorch's weights."""
         return self.source.fill(weights, *self.layouts[:1])
