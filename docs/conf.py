@@ -26,7 +26,7 @@ html_title = f"jax-attn {release}"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_math_renderer = "mathml"
-html_copy_source = html_show_sourcelink = False
+html_copy_source, html_show_sourcelink = True, False  # porting.md is read as text, too: _sources/porting.md.txt
 html_theme_options = {"navigation_with_keys": True}
 pygments_style, pygments_dark_style = "default", "github-dark"
 exclude_patterns = ["clusters"]

@@ -41,7 +41,8 @@ if sys.argv[0] == "-m":  # Python is about to run one of the programs
     try:
         _require_extra()
     except ModuleNotFoundError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)  # 1 would say that two programs differ
 
 _PLACES = {
     "measure.case": ("Case", "JaxSide", "TorchSide", "Variant"),

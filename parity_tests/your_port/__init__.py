@@ -6,6 +6,7 @@ weights    which weight of PyTorch stands where in JAX
 place      where two programs part: recorded tensors, submodules, values
 cause      which known mistake explains a difference
 training   whole trainings, step by step: `compare_training`, `find_update_divergence`
+command    `python -m parity_tests.your_port compare`; `builder` calls the user's function, `record` writes the files
 golden     PyTorch's side in a file, for a machine without PyTorch; `dump` writes it
 plugin     the fixture `parity` for pytest
 """

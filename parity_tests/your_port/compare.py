@@ -22,6 +22,7 @@ from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.place.bisect import find_divergence
 from parity_tests.your_port.report import Report
 from parity_tests.your_port.weights.adapters import Port, is_function, make_port
+from parity_tests.your_port.weights.jax_program import read_jax
 from parity_tests.your_port.weights.layouts import Layouts
 from parity_tests.your_port.weights.load import Load, call_load, map_by_load
 from parity_tests.your_port.weights.match import Names, match_weights
@@ -57,7 +58,8 @@ def compare(
 
     Args:
         torch_module: an nn.Module, a function of the inputs, or a file or folder that `parity_tests.your_port.dump` has
-            written.
+            written. Also a module of Flax or Equinox, for those who move within JAX; the report then calls it PyTorch's
+            side.
         jax_module: a module of Flax NNX, Flax Linen or Equinox, or a function of (weights, inputs). A function gets a
             dict with PyTorch's names and layouts, or the structure of `variables`. A large module need not have weights
             of its own: `nnx.eval_shape(lambda: Model(...))`.
@@ -88,15 +90,19 @@ def compare(
     _check_arguments(torch_module, jax_module, dtypes, inside)
     layout = dict(layout or {})
     steps = (False, True) if buffers else (False,)
+    reading: dict[str, Any] = {"call": torch_call, "weights": weights, "gradients": gradients, "name": name}
     if isinstance(torch_module, str | Path):
         if buffers or not gradients or any(x is not None for x in (inputs, weights, torch_call)):
             given = "inputs, weights, torch_call, buffers and gradients"
             raise ValueError(f"{torch_module} holds PyTorch's side as it was recorded, so leave out {given}")
         originals = [load_golden(torch_module).original]
+    elif not is_function(torch_module):  # a JAX module
+        if buffers:
+            raise ValueError("buffers=True takes a step of training in PyTorch: leave it out where both are JAX's")
+        originals = [read_jax(torch_module, inputs, **reading)]
     else:
         from parity_tests.your_port.weights.torch_program import read_program
 
-        reading: dict[str, Any] = {"call": torch_call, "weights": weights, "gradients": gradients, "name": name}
         originals = [read_program(torch_module, inputs, train=train, **reading) for train in steps]
     first = originals[0]
     if load is not None and variables is None and is_function(jax_module):

@@ -10,7 +10,6 @@ A large model is written with its own weights into a folder, tensor by tensor. I
 """
 
 import platform
-import runpy
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 import tyro
 
+from parity_tests.your_port.builder import call_builder
 from parity_tests.your_port.golden import GoldenFolder, write_golden
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.case import TorchSide, name_of_draw
@@ -30,8 +30,8 @@ from parity_tests.your_port.measure.comparison import DRAWS, run_torch_side
 from parity_tests.your_port.measure.numbers import make_numbers
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, run_module
 from parity_tests.your_port.place.taps import recording
-from parity_tests.your_port.weights.original import Original
-from parity_tests.your_port.weights.torch_program import describe_weights, read_inputs, read_program, torch_side
+from parity_tests.your_port.weights.original import Original, read_inputs
+from parity_tests.your_port.weights.torch_program import describe_weights, read_program, torch_side
 
 
 @dataclass(frozen=True)
@@ -157,17 +157,8 @@ def dump_large(
 
 
 def _built(place: str) -> tuple[torch.nn.Module, Any]:
-    """Import the file and call its function."""
-    file, colon, name = place.rpartition(":")
-    if not colon or not Path(file).is_file():
-        raise ValueError(
-            f"{place} must be a file and a function in it, such as model.py:build; there is no file {file!r}"
-        )
-    sys.path.insert(0, str(Path(file).absolute().parent))
-    build = runpy.run_path(file).get(name)
-    if build is None:
-        raise ValueError(f"{file} has no function {name}")
-    built = build()
+    """Call the function, and see that it returns what can be run."""
+    built = call_builder(place)
     if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], torch.nn.Module)):
         raise ValueError(f"{place} must return (nn.Module, inputs); got {type(built).__name__}")
     return built

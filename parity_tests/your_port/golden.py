@@ -77,8 +77,11 @@ class Golden:
         directions = given.pop("directions")
         return Numbers(rebuild=rebuild, direction=lambda name, _: directions[name], **given)
 
-    def run(self, variant: str, of: str, dtype: str) -> Run:
-        """Return PyTorch's run in `dtype` on numbers rounded to the dtype `of`; float64 is the truth's dtype."""
+    def run(self, variant: str, of: str, dtype: str, record: bool) -> Run:
+        """Return PyTorch's run in `dtype` on numbers rounded to the dtype `of`; float64 is the truth's dtype.
+
+        It always has what was recorded.
+        """
         facts = self.header["runs"][of][self.header.get("truth", dtype) if dtype == "float64" else dtype][variant]
         return Run(**{**facts, "trace": Trace(**facts["trace"])})
 

@@ -4,18 +4,22 @@
         parity(compare(torch_module, jax_module, inputs))  # or a Case, with the dtypes in which it is to be run
 
 pytest finds the plugin where the package is installed, and imports JAX only when a test uses it. `-q` leaves the table
-out.
+out. Of a failure everything that was found is written as JSON and as Markdown, beside the file of `--junitxml` or into
+the folder of `--parity-files`.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from parity_tests.your_port.measure.case import Case
+    from parity_tests.your_port.record import Record
     from parity_tests.your_port.report import Report
 
 _PROPERTY = "parity"
@@ -23,8 +27,26 @@ SHOWN = 3
 """How many of a failure's tensors are listed."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for the folder of the files."""
+    words = "write what `parity` found of each failure to this folder (default: beside the file of --junitxml)"
+    parser.getgroup("parity").addoption("--parity-files", metavar="FOLDER", help=words)
+
+
+def _write_files(request: pytest.FixtureRequest, record: "Record") -> None:
+    """Write what was found, under the name of the test."""
+    options = request.config.option
+    junit: Any = getattr(options, "xmlpath", None)
+    if not options.parity_files and not junit:
+        return
+    folder = Path(options.parity_files or Path(junit).parent)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"parity-{re.sub(r'[^A-Za-z0-9_.-]+', '-', request.node.nodeid)}"[:200]
+    record.write(folder / f"{name}.json", folder / f"{name}.md")
+
+
 @pytest.fixture
-def parity(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+def parity(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Callable[..., None]:
     """Check a report of `compare`, or compare a case in each dtype that it has inputs for.
 
     A failure names the first tensor that differs, and why.
@@ -33,6 +55,7 @@ def parity(record_property: Callable[[str, object], None]) -> Callable[..., None
     from parity_tests.your_port.measure.comparison import DRAWS, compare_case
     from parity_tests.your_port.measure.tables import summarize
     from parity_tests.your_port.place.bisect import find_divergence
+    from parity_tests.your_port.record import Record
     from parity_tests.your_port.report import Report
 
     def check(found: "Case | Report", *dtypes: str) -> None:
@@ -46,13 +69,17 @@ def parity(record_property: Callable[[str, object], None]) -> Callable[..., None
         failed = [m for m in measured if m.failed]
         if not failed:
             return
-        lines: list[Any] = [found]
-        if not isinstance(found, Report):
+        if isinstance(found, Report):
+            record = found.record
+        else:
             drawn = {name_of_draw(v.name, draw): v for v in found.variants for draw in range(DRAWS)}
             variant = replace(drawn[failed[0].variant], name=failed[0].variant)
-            lines = [*filter(None, [find_divergence(found, variant, failed[0].dtype)]), *failed[:SHOWN]]
+            divergence = find_divergence(found, variant, failed[0].dtype)
+            lines = [line for part in (divergence, *failed[:SHOWN]) if part for line in str(part).splitlines()]
             lines += [f"… and {len(failed) - SHOWN} more"] if len(failed) > SHOWN else []
-        pytest.fail("\n".join(map(str, lines)), pytrace=False)
+            record = Record(found.name, lines, measured, divergence)
+        _write_files(request, record)
+        pytest.fail("\n".join(record.lines), pytrace=False)
 
     return check
 

@@ -1,5 +1,6 @@
 """The harness as somebody else uses it: the documentation's own example, in a pytest of its own."""
 
+import json
 import os
 import re
 import subprocess
@@ -46,7 +47,17 @@ def test_the_missing_hidden_bias_of_nnx_is_found_and_named_and_a_port_with_the_b
     files = {**EXAMPLE, "conftest.py": CONFTEST, "mended_test.py": mended(), "pytest.ini": settings}
     for name, text in files.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "."]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "--junitxml=out/junit.xml",
+        ".",
+    ]
     compiling = {name: value for name, value in os.environ.items() if name.startswith(("JAX_", "XLA_"))}
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "COLUMNS": "160", **compiling}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
@@ -56,6 +67,10 @@ def test_the_missing_hidden_bias_of_nnx_is_found_and_named_and_a_port_with_the_b
     assert verdict[1].startswith("  worst: gradient of bias_hh, float64: error ")
     cause = "  cause: bias_hh is missing in JAX (explains outputs and gradients on fresh draws)"
     assert cause in verdict[:10]
+    (record,) = (tmp_path / "out").glob("parity-*.json")
+    assert cause.strip() in json.loads(record.read_text("utf-8"))["lines"][3]
+    assert "test_gru_cell" in record.name
+    assert record.with_suffix(".md").read_text("utf-8").startswith("### GRUCell: differs")
     assert re.search(r"GRUCell\s+float64.*FAILED", done.stdout)
     assert re.search(r"Mended\s+float64.*agrees", done.stdout)
     assert re.search(r"Mended\s+float32.*agrees", done.stdout)
@@ -81,6 +96,20 @@ def test_a_failure_begins_with_what_matters(parity: Callable[..., None]) -> None
     assert lines[0].startswith("parts | random | float64: the forward pass differs at 0")
     assert lines[-1] == "… and 6 more"
     assert len(lines) < 10
+
+
+def test_of_a_case_that_fails_everything_is_written_too(
+    parity: Callable[..., None], request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request.config.option, "parity_files", str(tmp_path / "new"))
+    variant = Variant("random", {"x": np.arange(3.0)})
+    case = Case("doubled", (variant,), torch_function(lambda i, _: i["x"]), jax_function(lambda i, _: 2 * i["x"]))
+    with pytest.raises(pytest.fail.Exception) as failure:
+        parity(case, "float64")
+    (file,) = (tmp_path / "new").glob("*.json")
+    record = json.loads(file.read_text("utf-8"))
+    assert record["lines"] == str(failure.value).splitlines()
+    assert (record["verdict"], record["first_place"]["tensor"]) == ("differs", "result")
 
 
 def test_a_failure_is_explained_by_the_variant_that_failed(parity: Callable[..., None]) -> None:

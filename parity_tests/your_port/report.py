@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
-from parity_tests.your_port.cause.cause import in_words
+from parity_tests.your_port.cause.cause import Blind, in_words
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.comparison import Measurement
+from parity_tests.your_port.measure.strength import find_constant
 from parity_tests.your_port.place.bisect import Divergence
+from parity_tests.your_port.record import Record
 from parity_tests.your_port.weights.adapters import Port
 from parity_tests.your_port.weights.weight_map import WeightMap
 
@@ -45,6 +48,35 @@ class Report:
         """Whether every tensor stays within its bound."""
         return not self.failed
 
+    @cached_property
+    def blind(self) -> Blind:
+        """The known mistakes that would not have been seen with these inputs and weights; found when first asked for.
+
+        They are made in PyTorch, one by one, for at most 20 seconds of computing. The verdict then has a line on them.
+        """
+        from parity_tests.your_port.cause.blind import find_blind  # it needs PyTorch
+
+        return find_blind(self.case)
+
+    @property
+    def record(self) -> Record:
+        """Everything that was found, for other programs."""
+        lines = str(self).splitlines()
+        return Record(self.name, lines, self.measurements, self.divergence, self.map, self._blind)
+
+    @property
+    def _blind(self) -> Blind | None:
+        """The blind spots, if they were asked for."""
+        return vars(self).get("blind")
+
+    def to_json(self) -> str:
+        """Write everything as JSON."""
+        return self.record.to_json()
+
+    def to_markdown(self) -> str:
+        """Write the verdict and a table of the tensors for a pull request, those that failed first."""
+        return self.record.to_markdown()
+
     def __str__(self) -> str:
         return "\n".join(list(self._lines())[:LINES])
 
@@ -66,6 +98,11 @@ class Report:
             yield f"  note: {self.float32_inside}; if that is meant, pass inside='float32'"
         for m in [m for m in self.measurements if m.dtype.endswith("without jit")][:1]:
             yield f"  jit: {m.tensor} is {'wrong' if m.failed else 'right'} only without jit"
+        if constant := find_constant(self.case.variants[0]):
+            more = " …" * (len(constant) > 3)
+            yield f"  weak: {', '.join(constant[:3])}{more}, which may hide mistakes (print(report.blind) shows which)"
+        if self._blind is not None:
+            yield f"  blind: {self._blind}"
         yield from self._weights("float64" in dtypes)
 
     def _weights(self, wide: bool) -> Iterator[str]:

@@ -9,6 +9,7 @@ PROGRAMS = {
     "translate": ("train.translate", "translate with a run folder"),
     "evaluate": ("train.evaluate", "score a run folder on a test set"),
     "page": ("train.page", "show the attention of any model"),
+    "compare": ("parity_tests.your_port.command", "hold a PyTorch module against its JAX port"),
 }
 """Each command with its module and what it does."""
 

@@ -20,10 +20,14 @@ NARROW = ("float32", "bfloat16")
 # Over a table: the next token depends on the sentence, the position and the token before.
 
 
+def draw_table(rng: np.random.Generator) -> np.ndarray:
+    table = rng.normal(size=(BATCH, LENGTH, VOCAB, VOCAB)) * 2
+    return table - np.log(np.exp(table).sum(-1, keepdims=True))
+
+
 def tables() -> Iterator[Variant]:
     rng = random_for("search")
-    table = rng.normal(size=(BATCH, LENGTH, VOCAB, VOCAB)) * 2
-    table -= np.log(np.exp(table).sum(-1, keepdims=True))
+    table = draw_table(rng)
     inputs = {"table": table, "attention": rng.normal(size=(BATCH, VOCAB, KEYS))}
     yield Variant("a table", inputs)
     yield Variant("no weights", {**inputs, "attention": None})
@@ -67,6 +71,8 @@ def constrained_tables() -> Iterator[Variant]:
 
 def greedy_tables() -> Iterator[Variant]:
     yield from (*tables(), *broken_tables(), *constrained_tables())
+    inputs = next(tables()).inputs  # in whose sentences of four tokens the first and last weights are the same
+    yield Variant("another table", {**inputs, "table": draw_table(random_for("search", "2"))})
 
 
 def beam_tables() -> Iterator[Variant]:

@@ -1,4 +1,4 @@
-"""The record of a cause: a mistake in words, and what it explains. Imports no torch."""
+"""The records of causes, and of mistakes that would not be seen. They import no torch."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from enum import Enum
 from typing import NamedTuple
 
 SHOWN = 3
-"""How many causes a verdict lists that explain the same."""
+"""How many mistakes a line lists."""
 
 
 class Explains(Enum):
@@ -72,3 +72,22 @@ def most_explaining(causes: Collection[Cause]) -> tuple[Cause, ...]:
     """Return those that explain most: beside them the others are no explanation."""
     best = min((cause.explains.rank for cause in causes), default=0)
     return tuple(cause for cause in causes if cause.explains.rank == best)
+
+
+@dataclass(frozen=True)
+class Blind:
+    """The known mistakes that a comparison would not have seen."""
+
+    unseen: tuple[str, ...]
+    """Those that show on stronger inputs and weights, and not on the given ones."""
+    tried: int
+    """How many could be made in this program."""
+    not_tried: tuple[str, ...] = ()
+    """Those for which there was no time."""
+
+    def __str__(self) -> str:
+        left = f"; {len(self.not_tried)} were not tried" if self.not_tried else ""
+        if not self.unseen:
+            return f"each of {self.tried} known mistakes would be seen{left}"
+        shown = f"{'; '.join(self.unseen[:SHOWN])}{' …' * (len(self.unseen) > SHOWN)}"
+        return f"{len(self.unseen)} of {self.tried} known mistakes would not be seen: {shown}{left}"

@@ -29,8 +29,11 @@ CALLS = 8
 """How many calls of a function, as in a loop, are tried one by one."""
 
 
-def hypotheses(subject: Subject) -> Iterator[Iterator[Hypothesis]]:
-    """Yield groups of mistakes that can be tried on this subject; those of a group are of one kind."""
+def hypotheses(subject: Subject, calls: bool = True) -> Iterator[Iterator[Hypothesis]]:
+    """Yield groups of mistakes that can be tried on this subject; those of a group are of one kind.
+
+    Without `calls` a mistake of functions is in all of them, or in those of a kind of submodule.
+    """
     sites = subject.sites()
     called = {site[1] for site in sites}
     kinds = [[m for m in kind if called & m.wrong.keys()] for kind in mistakes(_sizes(subject))]
@@ -40,7 +43,8 @@ def hypotheses(subject: Subject) -> Iterator[Iterator[Hypothesis]]:
     yield _weights(subject)
     yield from (_activations(subject), _exchanged(subject))
     for known in kinds:
-        yield (planted(each, site) for each in known for site in _narrower([s for s in sites if s[1] in each.wrong]))
+        at = ((each, site) for each in known for site in _narrower([s for s in sites if s[1] in each.wrong]))
+        yield (planted(each, site) for each, site in at if calls or len(site) == 1)
 
 
 def _narrower(sites: Sequence[Site]) -> Iterator[Site]:

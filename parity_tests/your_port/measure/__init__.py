@@ -5,5 +5,6 @@ numbers, tree         the inputs and weights that both sides are given; nested a
 torch_side, jax_side  one variant run in one framework: outputs and gradients by name
 errors                the error function: each entry is measured beside those of about its own size
 comparison            both sides run, their tensors measured, and the verdict
+strength              inputs and weights that are too weak to show mistakes, and stronger ones
 tables                the measurements as rows and as a table
 """

@@ -40,7 +40,7 @@ class TorchSide:
     build: Callable[..., Any] | None = None
     """(options, inputs) -> an nn.Module. Its weights are drawn by name and given to both sides."""
     golden: Any = None
-    """A record of PyTorch's runs, which takes their place (see `parity_tests.your_port.golden`)."""
+    """In the place of PyTorch's runs: a record of them (`golden`), or a JAX module's (`weights.jax_program`)."""
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def run_both(
 def run_torch_side(case: Case, variant: Variant, numbers: Numbers, of: str, dtype: str, record: bool = False) -> Run:
     """Run PyTorch in `dtype` on numbers rounded to the dtype `of`, or read that run from its record."""
     if case.torch.golden is not None:
-        return case.torch.golden.run(variant.name, of, dtype)
+        return case.torch.golden.run(variant.name, of, dtype, record)
     from parity_tests.your_port.measure.torch_side import run_torch  # which a machine that has a record need not have
 
     with recording() if record else nullcontext(Trace()) as trace:

@@ -1,5 +1,6 @@
 """PyTorch's side of a comparison, as the rest of `compare` knows it: live, or read from a file. Imports no torch."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.case import RUN_DTYPE, Case, JaxSide, TorchSide, Variant
 from parity_tests.your_port.measure.tree import flatten
 from parity_tests.your_port.weights.layouts import Layout, Layouts, Shape, tensor_layout, wanted_layout
@@ -79,6 +81,46 @@ class Original:
         infinite = {n for n, x in flatten(dict(arrays))[0].items() if not np.isfinite(x).all()}
         constants = frozenset(n.partition(".")[0] for n in infinite)
         return Case(self.name, (variant,), self.torch, JaxSide(lambda *_: None), constants=constants)
+
+
+def read_inputs(inputs: Any, program: Any) -> Inputs:
+    """Give positional arguments the names that the program has for them."""
+    keywords = isinstance(inputs, Mapping)
+    if not keywords:
+        inputs = inputs if isinstance(inputs, tuple | list) else (inputs,)
+        inputs = dict(zip(_parameters(program, len(inputs)), inputs, strict=True))
+    read = {name: _as_array(value) for name, value in inputs.items()}
+    arrays = {name: value for name, value in read.items() if _holds_arrays(value)}
+    if not arrays:
+        raise ValueError("inputs must hold an array: an array, a tuple of arguments, or a dict of keywords")
+    return Inputs(arrays, () if keywords else tuple(inputs), {n: v for n, v in read.items() if n not in arrays})
+
+
+def _parameters(program: Any, count: int) -> list[str]:
+    function = getattr(program, "forward", program)  # of a module of PyTorch
+    try:
+        signature = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        signature = []
+    named = [p.name for p in signature if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [*named, *(f"input{number}" for number in range(len(named), count))][:count]
+
+
+def _as_array(value: Any) -> Any:
+    """Make NumPy arrays of the arrays of any library, floats in float64; all else stays."""
+    if isinstance(value, Mapping):
+        return {name: _as_array(part) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return tuple(_as_array(part) for part in value)
+    if not hasattr(value, "shape"):
+        return value
+    array = to_numpy(value)
+    return array.astype(np.float64) if jnp.issubdtype(array.dtype, jnp.floating) else array
+
+
+def _holds_arrays(value: Any) -> bool:
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ()
+    return isinstance(value, np.ndarray) or any(map(_holds_arrays, parts))
 
 
 def to_jax_layout(inputs: Mapping[str, Any], layouts: Layouts) -> dict[str, Any]:

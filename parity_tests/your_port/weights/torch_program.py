@@ -1,12 +1,10 @@
 """The PyTorch side of `compare`: a module or a function with inputs, checked, and its weights described."""
 
 import copy
-import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import torch
 
@@ -15,7 +13,7 @@ from parity_tests.your_port.measure.case import Case, TorchSide
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
 from parity_tests.your_port.measure.torch_side import default_dtype, run_torch, to_tensor
 from parity_tests.your_port.measure.tree import plain
-from parity_tests.your_port.weights.original import Inputs, Original, Weight
+from parity_tests.your_port.weights.original import Inputs, Original, Weight, read_inputs
 
 
 def read_program(
@@ -53,49 +51,6 @@ def read_program(
     _check_inputs_stay(case, numbers)
     _check_results(case, numbers, gradients)
     return original
-
-
-# The inputs
-
-
-def read_inputs(inputs: Any, program: Any) -> Inputs:
-    """Read inputs as `compare` takes them; give positional arguments the names that PyTorch's module has for them."""
-    keywords = isinstance(inputs, Mapping)
-    if not keywords:
-        inputs = inputs if isinstance(inputs, tuple | list) else (inputs,)
-        inputs = dict(zip(_parameters(program, len(inputs)), inputs, strict=True))
-    read = {name: _as_array(value) for name, value in inputs.items()}
-    arrays = {name: value for name, value in read.items() if _holds_arrays(value)}
-    if not arrays:
-        raise ValueError("inputs must hold an array: an array, a tuple of arguments, or a dict of keywords")
-    return Inputs(arrays, () if keywords else tuple(inputs), {n: v for n, v in read.items() if n not in arrays})
-
-
-def _parameters(program: Any, count: int) -> list[str]:
-    function = program.forward if isinstance(program, torch.nn.Module) else program
-    try:
-        signature = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        signature = []
-    named = [p.name for p in signature if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return [*named, *(f"input{number}" for number in range(len(named), count))][:count]
-
-
-def _as_array(value: Any) -> Any:
-    """Make NumPy arrays of the arrays of any library, floats in float64; all else stays."""
-    if isinstance(value, Mapping):
-        return {name: _as_array(part) for name, part in value.items()}
-    if isinstance(value, tuple | list):
-        return tuple(_as_array(part) for part in value)
-    if not hasattr(value, "shape"):
-        return value
-    array = to_numpy(value)
-    return array.astype(np.float64) if jnp.issubdtype(array.dtype, jnp.floating) else array
-
-
-def _holds_arrays(value: Any) -> bool:
-    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ()
-    return isinstance(value, np.ndarray) or any(map(_holds_arrays, parts))
 
 
 # The program

@@ -1,0 +1,94 @@
+"""Compare a port from the command line, as continuous integration and agents do.
+$ python -m parity_tests.your_port compare port.py:build --json port.json --markdown port.md
+
+`build()` in port.py returns the arguments of `compare`: a tuple (torch_module, jax_module, inputs), or a dict with any
+of them by name. The exit status is 0 where the two agree, 1 where they differ, and 2 where they cannot be compared: one
+line then says why, and what to do. docs/porting.md says what each line of the verdict asks for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from parity_tests.your_port.builder import BuildError, call_builder
+
+if TYPE_CHECKING:
+    from parity_tests.your_port.record import Record
+
+MEMORY = ("can't allocate memory", "RESOURCE_EXHAUSTED", "out of memory", "Unable to allocate", "MemoryError")
+"""What PyTorch, JAX and NumPy write into an error when the memory is full; they have no common class."""
+REMEDY = "use smaller inputs or fewer layers, or compare less: dtypes=('float64',), gradients=False"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to compare, and what to write."""
+
+    build: Annotated[str, tyro.conf.Positional]
+    """A file and a function in it, such as port.py:build."""
+    json: Path | None = None
+    """Write everything that was found to this file."""
+    markdown: Path | None = None
+    """Write a table for a pull request to this file."""
+    blind: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Also say which known mistakes would not have been seen with these inputs and weights."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line, and return the exit status."""
+    program = "python -m parity_tests.your_port compare"
+    options = tyro.cli(Options, prog=program, description=__doc__, args=arguments)
+    from parity_tests.your_port.record import Record, Verdict
+
+    try:
+        record = _compare(options)
+    except (Exception, SystemExit) as error:  # whosever it is, the two were not compared
+        record = Record(options.build, [f"error: {_in_one_line(error)}"])
+    compared = record.verdict is not Verdict.NOT_COMPARED
+    print("\n".join(record.lines), file=sys.stdout if compared else sys.stderr)
+    try:
+        record.write(options.json, options.markdown)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return list(Verdict).index(record.verdict)
+
+
+def _compare(options: Options) -> Record:
+    """Call the builder, and compare what it returns."""
+    for file in (options.json, options.markdown):
+        if file is not None and not file.absolute().parent.is_dir():
+            raise BuildError(f"the folder of {file} does not exist")
+    if find_spec("torch") is not None:  # not where PyTorch's side is a file
+        import torch
+
+        torch.manual_seed(0)  # so that a builder that draws its inputs draws the same ones in every run
+    built = call_builder(options.build)
+    from parity_tests.your_port.compare import compare
+
+    if isinstance(built, Mapping):
+        report = compare(**built)
+    elif isinstance(built, tuple) and len(built) in (2, 3):
+        report = compare(*built)
+    else:
+        raise BuildError(
+            f"{options.build} must return (torch_module, jax_module, inputs), or a dict of compare's arguments; "
+            f"got {type(built).__name__}"
+        )
+    if options.blind:
+        report.blind  # noqa: B018 (it is kept, and the verdict then has its line)
+    return report.record
+
+
+def _in_one_line(error: BaseException) -> str:
+    """Say what was raised; what was raised on purpose says what to do."""
+    on_purpose = isinstance(error, ValueError | OSError)
+    text = " ".join(f"{error if on_purpose else f'{type(error).__name__}: {error}'}".split())
+    return f"out of memory: {REMEDY} ({text})" if any(sign in text for sign in MEMORY) else text

@@ -1,0 +1,109 @@
+"""The record of a comparison for other programs: as JSON, and as Markdown for a pull request (see docs/parity.md)."""
+
+import json
+import math
+import platform
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from parity_tests.your_port.cause.cause import Blind
+from parity_tests.your_port.measure.comparison import Measurement
+from parity_tests.your_port.place.bisect import Divergence
+from parity_tests.your_port.weights.weight_map import WeightMap
+
+SCHEMA = 1
+"""Of the JSON: another number where a field goes or means something else. A new field keeps it."""
+PACKAGES = ("jax-attn", "jax", "flax", "equinox", "torch", "numpy")
+SHOWN = 50
+"""How many tensors the Markdown lists: a comment on GitHub has at most 65,536 characters."""
+
+
+class Verdict(StrEnum):
+    """What a comparison says, in the order of the command's exit status: 0, 1, 2."""
+
+    AGREES = "agrees"
+    DIFFERS = "differs"
+    NOT_COMPARED = "not compared"
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything that a comparison found."""
+
+    name: str
+    lines: Sequence[str]
+    """The verdict as it is printed; of what could not be compared, the error."""
+    measurements: Sequence[Measurement] = ()
+    divergence: Divergence | None = None
+    map: WeightMap | None = None
+    blind: Blind | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the two agree; without a measurement they were not compared."""
+        if not self.measurements:
+            return Verdict.NOT_COMPARED
+        return Verdict.DIFFERS if any(m.failed for m in self.measurements) else Verdict.AGREES
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of Python and of the packages that are installed."""
+        found = {"python": platform.python_version()}
+        for name in PACKAGES:
+            with suppress(PackageNotFoundError):
+                found[name] = version(name)
+        return found
+
+    def to_json(self) -> str:
+        """Write it as JSON."""
+        first, places = self.divergence, ("phase", "tensor", "module", "in_jax", "difference", "agreed", "symptoms")
+        causes = () if first is None else first.causes
+        placed = () if self.map is None else self.map.lines()
+        facts = {
+            "schema": SCHEMA,
+            "name": self.name,
+            "verdict": self.verdict,
+            "lines": self.lines,
+            "first_place": None if first is None else {name: getattr(first, name) for name in places},
+            "causes": [{"words": c.words, "confirmed": c.confirmed, "explains": c.explains.value} for c in causes],
+            "tensors": [{"failed": m.failed, **{n: _finite(x) for n, x in vars(m).items()}} for m in self.measurements],
+            "weights": [dict(zip(("jax", "shape", "torch", "layout"), line, strict=True)) for line in placed],
+            "blind": None if self.blind is None else asdict(self.blind),
+            "versions": self.versions,
+        }
+        return json.dumps(facts, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+
+    def to_markdown(self) -> str:
+        """Write it as Markdown, with what failed first."""
+        blocks = [f"### {self.name}: {self.verdict}", "\n".join(["```", *self.lines, "```"])]
+        rows = [_row(m) for m in sorted(self.measurements, key=lambda m: not m.failed)]
+        if rows:
+            head = "| tensor | dtype | error | bound | PyTorch's own | |\n|---|---|---|---|---|---|"
+            blocks.append("\n".join([head, *rows[:SHOWN]]))
+        if len(rows) > SHOWN:
+            blocks.append(f"… and {len(rows) - SHOWN} more")
+        blocks.append(", ".join(f"{name} {number}" for name, number in self.versions.items()))
+        return "\n\n".join(blocks) + "\n"
+
+    def write(self, json_file: Path | None, markdown_file: Path | None) -> None:
+        """Write the files that are wanted."""
+        if json_file is not None:
+            json_file.write_text(self.to_json(), encoding="utf-8")
+        if markdown_file is not None:
+            markdown_file.write_text(self.to_markdown(), encoding="utf-8")
+
+
+def _finite(x: Any) -> Any:
+    """JSON has no infinity and no NaN."""
+    return None if isinstance(x, float) and not math.isfinite(x) else x
+
+
+def _row(m: Measurement) -> str:
+    numbers = ("" if m.mismatch else f"{x:.1e}" for x in (m.error, m.bound, m.torch_error))
+    verdict = f"**{m.mismatch or 'DIFFERS'}**" if m.failed else "agrees"
+    return f"| {' | '.join((f'`{m.tensor}`', m.dtype, *numbers, verdict))} |"

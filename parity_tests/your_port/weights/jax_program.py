@@ -1,0 +1,83 @@
+"""A JAX module in PyTorch's place, for those who move from Flax Linen to NNX or to Equinox. Imports no torch."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, make_weights
+from parity_tests.your_port.measure.comparison import DRAWS
+from parity_tests.your_port.measure.errors import is_floating
+from parity_tests.your_port.measure.jax_side import run_jax, without_jit
+from parity_tests.your_port.measure.numbers import Arrays, Numbers, Run, make_numbers, rounded
+from parity_tests.your_port.place.taps import recording
+from parity_tests.your_port.weights.adapters import Port, make_port
+from parity_tests.your_port.weights.original import Original, Weight, read_inputs
+
+
+def read_jax(
+    module: Any,
+    inputs: Any,
+    *,
+    call: Callable[..., Any] | None,
+    weights: Mapping[str, Any] | None,
+    gradients: bool,
+    name: str,
+) -> Original:
+    """Read a JAX module and its inputs; for the arguments see `compare`. Its weights keep their own layouts."""
+    given = read_inputs(inputs, module)
+    port = make_port(module, call, None, given.as_shapes({}), {})
+    leaves = tuple(Weight(path, x.shape, path, "straight", x.is_buffer) for path, x in port.leaves.items())
+    values = None if weights is None else {path: to_numpy(x) for path, x in weights.items()}
+
+    def run(placed: Any, arrays: Any, options: Any) -> Any:
+        return port.run(placed, given.as_arguments(arrays), options["dtype"], False)[0]
+
+    original = Original(name or type(module).__name__, TorchSide(run), given, leaves, values)
+    case = replace(original.case(), jax=JaxSide(run))
+    return replace(original, torch=TorchSide(run, golden=Reference(case, port, gradients)))
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """The runs of a JAX module, as `golden.Golden` has those of PyTorch."""
+
+    case: Case
+    """With the module as its JAX side."""
+    port: Port
+    gradients: bool
+    dtypes = ("float64", "float32")
+
+    def draws(self, dtype: str) -> int:
+        """Return how many draws there are."""
+        return DRAWS
+
+    def numbers(self, variant: str, dtype: str) -> Numbers:
+        """Draw or take what both sides are given."""
+        named = replace(self.case.variants[0], name=variant)
+        values = named.weights
+        if values is None:
+            values = make_weights(self.case, named, {path: x.shape for path, x in self.port.leaves.items()})
+            values = {path: np.exp(x) if path.endswith("var") else x for path, x in values.items()}
+        values = {path: rounded(x, dtype) for path, x in values.items()}
+        buffers = {path: x for path, x in values.items() if self.port.leaves[path].is_buffer}
+        weights: Arrays = {path: x for path, x in values.items() if path not in buffers}
+        return replace(make_numbers(self.case, named, dtype), weights=weights, buffers=buffers)
+
+    def run(self, variant: str, of: str, dtype: str, record: bool) -> Run:
+        """Run the module in `dtype` on numbers rounded to the dtype `of`."""
+        numbers, named = self.numbers(variant, of), replace(self.case.variants[0], name=variant)
+        parts = (numbers.inputs, numbers.weights, numbers.buffers)
+        inputs, weights, buffers = ({name: rounded(x, dtype) for name, x in part.items()} for part in parts)
+        numbers = replace(numbers, inputs=inputs, weights=weights, buffers=buffers)
+        outputs = run_jax(self.case, named, numbers, dtype, {}).tensors if self.gradients else {}
+        floating = {name: x for name, x in outputs.items() if x is not None and is_floating(x)}
+        directions = {name: numbers.direction(name, x.shape) for name, x in floating.items()}
+        run = run_jax(self.case, named, numbers, dtype, directions)
+        if not record:
+            return run
+        with recording() as trace:
+            run_jax(self.case, named, numbers, dtype, {}, without_jit)
+        return replace(run, trace=trace)
