@@ -26,6 +26,7 @@ class Range(NamedTuple):
 
 
 LengthNorm = Literal["power", "gnmt"]
+Stop = Literal["all", "first", "likely", "never"]
 
 BeamSize = Annotated[int, Range(1, 10_000), Doc("Hypotheses kept at each step of a beam; 1 is greedy search.")]
 LengthPenalty = Annotated[
@@ -47,6 +48,15 @@ class SearchOptions:
         Range(0, 1e3),
         Doc("Penalise hypotheses of a beam that leave source words without attention, with this weight; 0 is off."),
     ] = 0.0
+    stop: Annotated[
+        Stop,
+        Doc(
+            "all: finished hypotheses keep their places in a beam, until all have finished. first: they leave it, and "
+            "the search ends with the first beam_size of them. likely: or goes on while an unfinished one of its "
+            "present length is better. never: or while one could become better."
+        ),
+    ] = "all"
+    force_end: Annotated[bool, Doc("Let the last token allowed be <eos>, at no cost.")] = False
     min_len: Annotated[
         int, Range(0, 65_536), Doc("The smallest number of tokens of a translation, <eos> included.")
     ] = 0

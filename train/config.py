@@ -14,8 +14,8 @@ from jax_attn.search_options import BeamSize, LengthPenalty, Range, SearchOption
 from train.model_config import ModelConfig, RecurrentConfig
 from train.setting import ConfigError, Count, N, Seed, Size, setting_name, without_default, wrong_numbers
 
-Tokenizer = Literal["book", "words", "unigram", "bpe"]
-SUBWORDS = ("unigram", "bpe")
+Tokenizer = Literal["book", "words", "unigram", "bpe", "pretrained"]
+SUBWORDS = ("unigram", "bpe", "pretrained")
 """The tokenizers of sentencepiece."""
 OptimizerName = Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad"]
 
@@ -66,7 +66,8 @@ class CorpusConfig:
     """Pairs that are translated and scored at the end; the default is as for valid."""
     tokenizer: Tokenizer = "words"
     """unigram and bpe: subwords with case, by sentencepiece. words: lower case, cut at punctuation and after an
-    apostrophe. book: lower case, cut only before , . and !"""
+    apostrophe. book: lower case, cut only before , . and !
+    pretrained: those of an imported run, with --init."""
     vocab_size: Annotated[int | None, Range(5, 1_000_000), BY_PAIRS] = None
     """With tokenizer unigram or bpe: subwords of a vocabulary."""
     joint: bool = True

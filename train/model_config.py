@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
 from jax_attn.search_options import Range
-from train.setting import N, Size, setting_name
+from train.setting import N, Size, setting_name, without_default
 
 Family = Literal["recurrent", "transformer"]
 
@@ -162,20 +162,30 @@ class TransformerConfig(ModelConfig):
     """The activation of the feed-forward networks."""
     norm: Literal["post", "pre"] = "post"
     """Normalise after each sublayer's sum (post, the paper), or before each sublayer (pre)."""
-    positions: Literal["interleaved", "halves", "learnt"] = "interleaved"
-    """Sines and cosines in turn (the book), or sines in the first half and cosines in the second (Marian);
-    learnt: parameters."""
+    norm_epsilon: Annotated[float, Range(1e-12, 1)] = 1e-5
+    """Added to the variance of a normalisation."""
+    positions: Literal["interleaved", "halves", "opennmt", "learnt"] = "interleaved"
+    """Sines and cosines in turn (the book); sines in the first half and cosines in the second (Marian), or these with
+    positions counted from 1 (OpenNMT); learnt: parameters."""
     max_len: Size = 512
     """With positions learnt: their number, and so the most tokens of a sentence, <bos> or <eos> included."""
     scale_embedding: bool = True
     """Multiply the embeddings by the root of embed_size."""
     use_bias: bool = True
     """Give the dense layers biases."""
-    tie_embeddings: Literal["none", "output", "all"] = "none"
-    """output: use the target embedding as the output layer too. all: use it as the source embedding as well, which
-    needs one vocabulary for both languages."""
+    tie_embeddings: Literal["none", "output", "input", "all"] = "none"
+    """output: use the target embedding as the output layer too. input: use it as the source embedding, which needs one
+    vocabulary for both languages. all: use it as both."""
     output_bias: bool = True
     """Give the output layer a bias."""
+    start: Literal["learnt", "fixed", "zero"] = "learnt"
+    """The embedding of the decoder's first token: learnt, without a gradient (Marian), or zero (CTranslate2)."""
+    never: Annotated[tuple[int, ...], without_default("[ID ...]")] = ()
+    """Ids of tokens that are never produced."""
+    renormalize: bool = True
+    """Let the probabilities of the tokens that may be produced sum to 1."""
+    source_end: bool = True
+    """Read the <eos> of each source."""
     alignment_layer: int = -1
     """The decoder's layer whose attention to the source is shown, counted from 0; -1 is the last."""
     alignment_head: Annotated[int | None, N] = None

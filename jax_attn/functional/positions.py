@@ -32,3 +32,19 @@ def sinusoidal_positions(
     # [T, ceil(D / 2), 2], or [T, 2, ceil(D / 2)]
     pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1 if interleaved else 1)
     return jnp.asarray(pairs.reshape(length, 2 * frequencies.size)[:, :num_features], dtype)
+
+
+def opennmt_positions(
+    length: int, num_features: int, dtype: DTypeLike = jnp.float32
+) -> Float[Array, "{length} {num_features}"]:
+    r"""Encode positions as OpenNMT-tf and CTranslate2 do: sines first, positions from 1, the last frequency 1/10000.
+
+    .. math:: P_{t, i} = \sin((t + 1) / 10000^{i / (D/2 - 1)}), \quad P_{t, D/2 + i} = \cos(\ldots)
+
+    Args:
+        length: T, the number of positions.
+        num_features: D, which must be even and at least 4.
+    """
+    frequencies = 10000.0 ** (-np.arange(num_features // 2) / (num_features // 2 - 1))
+    angles = np.arange(1, length + 1)[:, None] * frequencies
+    return jnp.asarray(np.concatenate([np.sin(angles), np.cos(angles)], axis=1), dtype)

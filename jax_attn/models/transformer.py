@@ -27,14 +27,15 @@ from jax_attn.functional.checks import (
 )
 from jax_attn.functional.dropout import draw_keep_masks, drop
 from jax_attn.functional.masks import causal_mask, length_mask
-from jax_attn.functional.positions import sinusoidal_positions
+from jax_attn.functional.positions import opennmt_positions, sinusoidal_positions
 from jax_attn.models.interface import AttentionMaps
 from jax_attn.modules.attention import Memory, MultiHeadAttention
 from jax_attn.modules.feed_forward import ACTIVATIONS, FeedForward
 from jax_attn.search.step import Stationary
 
 Norm = Literal["post", "pre"]
-Positions = Literal["interleaved", "halves", "learnt"]
+Positions = Literal["interleaved", "halves", "opennmt", "learnt"]
+Start = Literal["learnt", "fixed", "zero"]
 
 
 class TransformerKeepMasks(NamedTuple):
@@ -174,10 +175,12 @@ class TransformerStack(nn.Module):
         activation: "relu", "gelu" or "silu", of the feed-forward networks.
         norm: where a layer is normalised, see `TransformerLayer`. With "pre" the last result is normalised too.
         norm_epsilon: added to the variance.
-        positions: added to the embeddings; "interleaved" and "halves": see `sinusoidal_positions`; "learnt".
+        positions: added to the embeddings; "interleaved" and "halves": see `sinusoidal_positions`; "opennmt": sines
+            first, of positions from 1; "learnt".
         max_len: the number of learnt positions.
         scale_embedding: multiply the embeddings by √embed_size, before the positions are added.
         use_bias: whether the dense layers have biases.
+        source_end: whether the last token of each source, its `<eos>`, is read.
         dtype, param_dtype: as in Flax.
     """
 
@@ -196,6 +199,7 @@ class TransformerStack(nn.Module):
     max_len: int = field(default=512, kw_only=True)
     scale_embedding: bool = field(default=True, kw_only=True)
     use_bias: bool = field(default=True, kw_only=True)
+    source_end: bool = field(default=True, kw_only=True)
     dtype: DTypeLike | None = field(default=None, kw_only=True)
     param_dtype: DTypeLike = field(default=jnp.float32, kw_only=True)
 
@@ -231,12 +235,16 @@ class TransformerStack(nn.Module):
         """Return what is added to the embeddings of positions 0 … length − 1; ValueError if fewer are learnt."""
         if self.positions != "learnt":
             dtype = self.dtype or self.param_dtype
+            if self.positions == "opennmt":
+                return opennmt_positions(length, self.embed_size, dtype)
             return sinusoidal_positions(length, self.embed_size, dtype, interleaved=self.positions == "interleaved")
         if length > self.max_len:
             raise ValueError(f"max_len = {self.max_len} positions are learnt; got {length} tokens")
         return self.position_embedding(jnp.arange(length))
 
-    def embed(self, embedding: nn.Embed, tokens: Array, positions: Array, keep_mask: Array | None = None) -> Array:
+    def embed(
+        self, embedding: Callable[[Array], Array], tokens: Array, positions: Array, keep_mask: Array | None = None
+    ) -> Array:
         """Embed tokens and add their positions, which broadcast to `[batch, time, feature]`."""
         scale = self.embed_size**0.5 if self.scale_embedding else 1.0
         return drop(embedding(tokens) * scale + positions, self.dropout, keep_mask)
@@ -253,6 +261,13 @@ class TransformerStack(nn.Module):
             own_weights.append(own)
             weights.append(on_source)
         return self._last(x), own_weights, weights
+
+    def _source_lens(self, valid_lens: Array | None, encoded: Array) -> Array | None:
+        """Return the lengths `[B]` of what is read of sources `[B, S, ...]`."""
+        if self.source_end:
+            return valid_lens
+        lens = jnp.full(encoded.shape[0], encoded.shape[1]) if valid_lens is None else valid_lens
+        return jnp.maximum(lens - 1, 0)
 
     def _last(self, x: Array) -> Array:
         return self.last_norm(x) if self.norm == "pre" else x
@@ -341,6 +356,8 @@ class TransformerEncoder(TransformerStack):
         if valid_lens is not None:
             require_lengths(tokens.shape[1], valid_lens=valid_lens)
             require_shape(tokens.shape[:1], valid_lens=valid_lens)
+        valid_lens = self._source_lens(valid_lens, tokens)
+        if valid_lens is not None:
             x = jnp.where(length_mask(valid_lens, tokens.shape[1])[..., None], x, 0)  # a NaN must reach no product
         return self._run(x, keep, valid_lens, None, None, return_weights)[:2]
 
@@ -356,6 +373,9 @@ class TransformerDecoder(TransformerStack):
     Args beside those:
         tie_embeddings: logits = output · embeddingᵀ + bias (Press & Wolf, 2017).
         output_bias: whether the output layer has a bias.
+        start: the embedding of the first token: "learnt"; "fixed", which gets no gradient; "zero", whatever the token.
+        never: tokens that are never produced: a step gives log p = −inf.
+        renormalize: whether the probabilities of the other tokens then sum to 1.
         alignment_layer: the layer whose attention to the source is returned as the weights of a token; −1 is the last.
         alignment_head: the head whose weights they are; None is the mean of all.
 
@@ -364,6 +384,9 @@ class TransformerDecoder(TransformerStack):
 
     tie_embeddings: bool = field(default=False, kw_only=True)
     output_bias: bool = field(default=True, kw_only=True)
+    start: Start = field(default="learnt", kw_only=True)
+    never: tuple[int, ...] = field(default=(), kw_only=True)
+    renormalize: bool = field(default=True, kw_only=True)
     alignment_layer: int = field(default=-1, kw_only=True)
     alignment_head: int | None = field(default=None, kw_only=True)
 
@@ -371,6 +394,10 @@ class TransformerDecoder(TransformerStack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.start not in get_args(Start):
+            raise ValueError(f"start must be one of {get_args(Start)}; got {self.start!r}")
+        if any(not 0 <= token < self.vocab_size for token in self.never):
+            raise ValueError(f"never must be ids in [0, {self.vocab_size}); got {self.never}")
         if not -self.num_layers <= self.alignment_layer < self.num_layers:
             raise ValueError(
                 f"alignment_layer must be one of {self.num_layers} layers, counted from 0; got {self.alignment_layer}"
@@ -399,7 +426,8 @@ class TransformerDecoder(TransformerStack):
             encoded: `[B, S, D]`, the encoder's outputs.
             valid_lens: `[B]`, the sources' lengths.
         """
-        return tuple(layer.prepare(encoded, valid_lens) for layer in self.layers)
+        lens = self._source_lens(valid_lens, encoded)
+        return tuple(layer.prepare(encoded, lens) for layer in self.layers)
 
     def initial_state(self, memory: tuple[Memory, ...], max_len: int | None = None) -> TransformerState:
         """Return the state before the first token, with a cache for `max_len` tokens.
@@ -447,14 +475,16 @@ class TransformerDecoder(TransformerStack):
         allowed = is_own & (jnp.arange(length) <= time)[:, None]
         mask = allowed.reshape(sentences, 1, beam, length * beam)
 
-        x = self.embed(self.embedding, tokens.reshape(sentences, beam), self.first_positions(length)[time])
+        x = self._embed_targets(tokens.reshape(sentences, beam), self.first_positions(length)[time], time == 0)
         caches, weights = [], []
         for layer, cache, of_source in zip(self.layers, state.cache.leaves, memory, strict=True):
             x, cache, on_source = layer(x, _attend_to_past(cache, mask, time * beam), of_source, return_weights=True)
             caches.append(cache)
             weights.append(on_source)
         logits = self._logits(self._last(x)).reshape(rows, -1)
-        log_probs = jax.nn.log_softmax(logits.astype(wide_dtype(logits)), axis=-1)
+        logits = logits.astype(wide_dtype(logits))
+        log_probs = jax.nn.log_softmax(self._without_never(logits) if self.renormalize else logits, axis=-1)
+        log_probs = self._without_never(log_probs)
         log_probs = jnp.where(time < length, log_probs, jnp.nan)  # the cache is full
         new = TransformerState(state.time + 1, places, Stationary(tuple(caches)))
         return log_probs, new, self._choose(weights).reshape(rows, -1)
@@ -513,8 +543,24 @@ class TransformerDecoder(TransformerStack):
         if targets.ndim != 2 or targets.shape[0] != sentences:
             raise ValueError(f"targets must be [{sentences}, T]; got {shape_text(targets.shape)}")
         keep = self._choose_keep_masks(keep_masks, deterministic, targets.shape, source_len)
-        x = self.embed(self.embedding, targets, self.first_positions(targets.shape[1]), keep.embedding)
+        is_first = jnp.arange(targets.shape[1])[:, None] == 0
+        x = self._embed_targets(targets, self.first_positions(targets.shape[1]), is_first, keep.embedding)
         return self._run(x, keep, None, causal_mask(targets.shape[1]), memory, return_weights)
+
+    def _embed_targets(self, tokens: Array, positions: Array, is_first: Array, keep_mask: Array | None = None) -> Array:
+        """Embed tokens `[B, T]`; of the first ones, where `is_first`, by the rule of `start`."""
+
+        def embedding(tokens: Array) -> Array:
+            x = self.embedding(tokens)
+            if self.start == "learnt":
+                return x
+            return jnp.where(is_first, jnp.zeros_like(x) if self.start == "zero" else jax.lax.stop_gradient(x), x)
+
+        return self.embed(embedding, tokens, positions, keep_mask)
+
+    def _without_never(self, scores: Array) -> Array:
+        """Set `[rows, N]` to −inf for the tokens that are never produced."""
+        return scores.at[:, jnp.array(self.never)].set(-jnp.inf) if self.never else scores
 
     def _choose(self, weights: Sequence[Any]) -> Array:
         """Choose the weights `[B, T, S]` of a token from each layer's `[B, heads, T, S]`."""

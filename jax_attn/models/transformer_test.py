@@ -204,7 +204,10 @@ def test_it_computes_in_bfloat16_with_parameters_in_float32():
     [
         ({"num_heads": 3}, "embed_size must be a multiple of num_heads; got 8 for 3 heads"),
         ({"norm": "both"}, "norm must be one of ('post', 'pre'); got 'both'"),
-        ({"positions": "rotary"}, "positions must be one of ('interleaved', 'halves', 'learnt'); got 'rotary'"),
+        (
+            {"positions": "rotary"},
+            "positions must be one of ('interleaved', 'halves', 'opennmt', 'learnt'); got 'rotary'",
+        ),
         ({"dropout_hidden": 1.0}, "dropout_hidden must be in [0, 1); got 1.0"),
         ({"alignment_layer": 2}, "alignment_layer must be one of 2 layers, counted from 0; got 2"),
         ({"alignment_head": 2, "num_heads": 2}, "alignment_head must be one of 2 heads, counted from 0; got 2"),

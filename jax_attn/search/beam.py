@@ -12,7 +12,7 @@ from jax_attn.search.inputs import SearchInputs, make_inputs, require_options
 from jax_attn.search.penalties import Penalties, make_penalties, penalized
 from jax_attn.search.step import SearchResult, State, Step, make_result, map_state
 from jax_attn.search.top_k import top_k
-from jax_attn.search_options import LengthNorm, SearchOptions
+from jax_attn.search_options import LengthNorm, SearchOptions, Stop
 
 
 def beam_search(
@@ -29,6 +29,8 @@ def beam_search(
     length_norm: LengthNorm = SearchOptions.length_norm,
     coverage_penalty: float = SearchOptions.coverage_penalty,
     source_lens: Int[Array, "..."] | None = None,
+    stop: Stop = SearchOptions.stop,
+    force_end: bool = SearchOptions.force_end,
     min_len: int = SearchOptions.min_len,
     no_repeat_ngram: int | None = SearchOptions.no_repeat_ngram,
     prefix: Int[Array, "..."] | None = None,
@@ -58,6 +60,11 @@ def beam_search(
         length_norm: "power" divides by length^α, so that α = 1 averages; "gnmt" by ((5 + length) / 6)^α.
         coverage_penalty: β; 0 is off. The step must then return weights.
         source_lens: `[B]`, the number of the K positions that should be covered; None is all.
+        stop: "all" as above. With the others finished hypotheses leave the beam, which ranks by Σ log p alone; the
+            `beam_size` best of them by score are the result. "first" ends with the first `beam_size` of them; "likely"
+            goes on while the best unfinished one, at its present length, has a better score than the worst of them;
+            "never" takes `max_len` for its length.
+        force_end: whether a sentence of `max_len` tokens ends with `eos`, at no cost.
         min_len: the minimum number of tokens in a sentence, `eos` included.
         no_repeat_ngram: n: no n consecutive tokens occur twice in a sentence. None is off.
         prefix: `[B, P]`, P ≤ L: the tokens that each sentence begins with, even against the other constraints.
@@ -77,22 +84,35 @@ def beam_search(
         length_penalty=length_penalty,
         length_norm=length_norm,
         coverage_penalty=coverage_penalty,
+        stop=stop,
     )
-    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens)
+    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, max_len - 1 if force_end else None)
     inputs = make_inputs(step, state, memory, bos, max_len, batch_size, constraints, beam_size)
     num_keys = inputs.outputs.num_keys
     penalties = make_penalties(
         length_penalty, length_norm, coverage_penalty, num_keys, batch_size, source_lens=source_lens
     )
 
-    def advance(beam: Beam) -> Beam:
-        return _keep_best(beam, _extend(beam, inputs, penalties), eos)
+    def is_live(carry: tuple[Beam, Finished | None]) -> Array:
+        return (carry[0].time < max_len) & _is_live(carry[0]).any()
 
-    beam = jax.lax.while_loop(
-        lambda beam: (beam.time < max_len) & _is_live(beam).any(), advance, _first_beam(inputs, penalties)
-    )
-    ids, token_scores, weights = _read_back(beam.history)
-    return make_result(ids, beam.lengths, beam.scores, token_scores, weights, eos=eos, dtype=inputs.outputs.dtype)
+    def advance(carry: tuple[Beam, Finished | None]) -> tuple[Beam, Finished | None]:
+        beam, finished = carry
+        if finished is None:
+            return _keep_best(beam, _extend(beam, inputs, penalties, beam_size), eos), None
+        return _keep_unfinished(
+            beam, finished, _extend(beam, inputs, penalties, 2 * beam_size), stop, inputs, penalties
+        )
+
+    beam = _first_beam(inputs, penalties, places=beam_size if stop == "all" else 2 * beam_size)
+    scores, dtype = beam.scores, inputs.outputs.dtype
+    start = None if stop == "all" else Finished(scores, beam.lengths, jnp.zeros(batch_size, bool))
+    beam, finished = jax.lax.while_loop(is_live, advance, (beam, start))
+    found: Any = _read_back(beam.history)
+    if finished is None:
+        return make_result(found[0], beam.lengths, beam.scores, *found[1:], eos=eos, dtype=dtype)
+    found = jax.tree.map(lambda x: x[:, beam_size:], found)
+    return make_result(found[0], finished.lengths, finished.scores, *found[1:], eos=eos, dtype=dtype)
 
 
 class History(NamedTuple):
@@ -121,6 +141,17 @@ class Beam(NamedTuple):
     history: History
 
 
+class Finished(NamedTuple):
+    """The best finished hypotheses of each sentence, best first, where they leave the beam.
+
+    In the history they have the places after those of the beam.
+    """
+
+    scores: Float[Array, "batch beam"]
+    lengths: Int[Array, "batch beam"]
+    full: Bool[Array, "batch"]  # whether the sentence takes no more
+
+
 class Candidates(NamedTuple):
     """The continuations of each hypothesis by its `width` most probable tokens, and its step's state and weights."""
 
@@ -134,10 +165,11 @@ class Candidates(NamedTuple):
     weights: Float[Array, "batch beam key"] | None
 
 
-def _first_beam(inputs: SearchInputs, penalties: Penalties) -> Beam:
+def _first_beam(inputs: SearchInputs, penalties: Penalties, places: int) -> Beam:
+    """Return the beam before the first token, with so many places in its history."""
     outputs, eos, max_len = inputs.outputs, inputs.constraints.eos, inputs.max_len
     shape, dtype = (inputs.batch_size, inputs.num_hypotheses), outputs.score_dtype
-    places = jnp.broadcast_to(jnp.arange(shape[1]), (max_len, *shape))
+    origins = jnp.broadcast_to(jnp.arange(places, dtype=jnp.int32), (max_len, shape[0], places))
     return Beam(
         time=jnp.zeros((), jnp.int32),
         tokens=inputs.by_sentence(inputs.tokens),
@@ -150,10 +182,10 @@ def _first_beam(inputs: SearchInputs, penalties: Penalties) -> Beam:
         ids=jnp.full((*shape, max_len), eos, jnp.int32) if inputs.constraints.read_ids else None,
         coverage=jnp.zeros((*shape, outputs.num_keys or 0), dtype) if penalties.coverage else None,
         history=History(
-            origins=places,
-            tokens=jnp.full(places.shape, eos, jnp.int32),
-            token_scores=jnp.zeros(places.shape, dtype),
-            weights=outputs.zero_weights(*places.shape),
+            origins=origins,
+            tokens=jnp.full(origins.shape, eos, jnp.int32),
+            token_scores=jnp.zeros(origins.shape, dtype),
+            weights=outputs.zero_weights(max_len, *shape),
         ),
     )
 
@@ -163,14 +195,14 @@ def _is_live(beam: Beam) -> Bool[Array, "batch beam"]:
     return ~beam.finished & (beam.sums > -jnp.inf)
 
 
-def _extend(beam: Beam, inputs: SearchInputs, penalties: Penalties) -> Candidates:
-    """Take a step, and continue each hypothesis by its most probable tokens."""
+def _extend(beam: Beam, inputs: SearchInputs, penalties: Penalties, places: int) -> Candidates:
+    """Take a step, and continue each hypothesis by the most probable tokens that could fill so many places."""
     rows, dtype, live = inputs.tokens.shape[0], beam.sums.dtype, _is_live(beam)
     log_probs, state, weights = inputs.step(beam.tokens.reshape(rows), beam.state, inputs.memory)
     ids = None if beam.ids is None else beam.ids.reshape(rows, -1)
     log_probs = constrain(log_probs.astype(dtype), ids, beam.time, inputs.constraints)
-    # A hypothesis cannot fill more places than the beam has, so that its `width` best tokens are enough.
-    width = min(beam.tokens.shape[1], log_probs.shape[-1])
+    # A hypothesis cannot fill more places than there are, so that its `width` best tokens are enough.
+    width = min(places, log_probs.shape[-1])
     token_scores, tokens = map(inputs.by_sentence, top_k(log_probs, width))
     weights = None if weights is None else inputs.by_sentence(weights)
     # A hypothesis that is not continued is its own only candidate: another eos, which costs nothing.
@@ -215,6 +247,68 @@ def _keep_best(beam: Beam, candidates: Candidates, eos: int) -> Beam:
     )
 
 
+def _keep_unfinished(
+    beam: Beam, finished: Finished, candidates: Candidates, stop: Stop, inputs: SearchInputs, penalties: Penalties
+) -> tuple[Beam, Finished]:
+    """Make the best candidates that do not end the next beam; those among the best `beam_size` that end leave it."""
+    batch_size, beam_size, width = candidates.sums.shape
+    eos, length = inputs.constraints.eos, beam.time + 1
+    num_best = min(2 * beam_size, beam_size * width)
+    flat = jax.tree.map(
+        lambda x: x.reshape(batch_size, -1), (candidates.tokens, candidates.token_scores, candidates.scores)
+    )
+    sums, best = jax.lax.top_k(candidates.sums.reshape(batch_size, -1), num_best)
+    tokens, token_scores, scores = (jnp.take_along_axis(x, best, axis=-1) for x in flat)
+    origins, ends = best // width, (tokens == eos) | (length == inputs.max_len)
+    has_nan = jnp.isnan(candidates.sums).any(axis=(1, 2))[:, None]
+
+    # Of the finished ones: the old, and the new among the best candidates, until the sentence takes no more.
+    is_new = ends & (jnp.arange(num_best) < beam_size) & ~finished.full[:, None]
+    of_all = jnp.concatenate([finished.scores, jnp.where(is_new, scores, -jnp.inf)], axis=1)
+    kept_scores, kept = jax.lax.top_k(of_all, beam_size)
+    kept_scores = jnp.where(has_nan, jnp.nan, kept_scores)
+
+    def of_finished(old: Array, new: Array) -> Array:
+        return jnp.take_along_axis(jnp.concatenate([old, new], axis=1), kept, axis=1)
+
+    own = jnp.broadcast_to(jnp.arange(beam_size, 2 * beam_size, dtype=origins.dtype), origins[:, :beam_size].shape)
+    lengths = of_finished(finished.lengths, jnp.full_like(tokens, length))
+
+    going_on = jnp.argsort(ends, axis=1, stable=True)[:, :beam_size]
+    live_sums = jnp.where(_take(ends, going_on), -jnp.inf, _take(sums, going_on))
+    live, live_tokens = _take(origins, going_on), _take(tokens, going_on)
+
+    has_room = ~(kept_scores > -jnp.inf).all(axis=1)
+    final = jnp.full((batch_size, 1), inputs.max_len if stop == "never" else length)
+    hoped = penalized(live_sums[:, :1, None], final, None, penalties._replace(coverage=0.0))[:, 0, 0]
+    full = finished.full | has_nan[:, 0] | (~has_room & ((stop == "first") | (hoped <= kept_scores[:, -1])))
+
+    def reorder(rows: Array) -> Array:
+        return _take(rows.reshape(batch_size, beam_size, *rows.shape[1:]), live).reshape(rows.shape)
+
+    latest = History(
+        jnp.concatenate([live, of_finished(own, origins)], axis=1),
+        jnp.concatenate([live_tokens, of_finished(jnp.full_like(live_tokens, eos), tokens)], axis=1),
+        jnp.concatenate(
+            [_take(token_scores, going_on), of_finished(jnp.zeros_like(of_all[:, :beam_size]), token_scores)], axis=1
+        ),
+        candidates.weights,
+    )
+    now = Beam(
+        time=length,
+        tokens=live_tokens,
+        state=map_state(reorder, candidates.state),
+        finished=jnp.broadcast_to(full[:, None], live.shape),
+        lengths=_take(candidates.lengths, live),
+        sums=live_sums,
+        scores=live_sums,
+        ids=None if beam.ids is None else _take(beam.ids, live).at[:, :, beam.time].set(live_tokens),
+        coverage=None if candidates.coverage is None else _take(candidates.coverage, live),
+        history=jax.tree.map(lambda steps, step: steps.at[beam.time].set(step), beam.history, latest),
+    )
+    return now, Finished(kept_scores, lengths, full)
+
+
 def _take(x: Array, places: Array) -> Array:
     """Take the rows of `[B, beam, ...]` at `places` `[B, beam]`."""
     return jnp.take_along_axis(x, places.reshape(places.shape + (1,) * (x.ndim - 2)), axis=1)
@@ -225,9 +319,11 @@ def _read_back(history: History) -> tuple[Array, Array, Array | None]:
 
     def back(place: Array, step: History) -> tuple[Array, Any]:
         origin = _take(step.origins, place)
-        weights = None if step.weights is None else _take(step.weights, origin)
+        # A finished hypothesis outside the beam attends no more: any row will do.
+        weights = None if step.weights is None else _take(step.weights, origin % step.weights.shape[1])
         return origin, (_take(step.tokens, place), _take(step.token_scores, place), weights)
 
-    last = jnp.broadcast_to(jnp.arange(history.origins.shape[-1]), history.origins.shape[1:])
+    places = jnp.arange(history.origins.shape[-1], dtype=history.origins.dtype)
+    last = jnp.broadcast_to(places, history.origins.shape[1:])
     _, found = jax.lax.scan(back, last, history, reverse=True)
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), found)

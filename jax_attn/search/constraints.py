@@ -20,6 +20,8 @@ class Constraints(NamedTuple):
     no_repeat_ngram: int | None
     prefix: Array | None
     prefix_lens: Array | None
+    last: int | None = None
+    """The time of the token that must be `eos`; None is off."""
 
     @property
     def read_ids(self) -> bool:
@@ -35,7 +37,7 @@ def checked_constraints(constraints: Constraints, max_len: int, batch_size: int,
             outside [0, N) and lengths outside [0, P].
         TypeError: a prefix or lengths that are not integers.
     """
-    _, min_len, _, prefix, prefix_lens = constraints
+    _, min_len, _, prefix, prefix_lens, _ = constraints
     if min_len > max_len:
         raise ValueError(f"min_len must be at most {max_len}, which is max_len; got {min_len}")
     if prefix is None:
@@ -75,6 +77,9 @@ def constrain(
     if constraints.no_repeat_ngram is not None:
         assert ids is not None, "Constraints.read_ids must be True"
         allowed = forbid_repeats(allowed, ids, time, constraints.no_repeat_ngram)
+    if constraints.last is not None:
+        ends = jnp.arange(log_probs.shape[-1]) == constraints.eos
+        allowed = jnp.where(time == constraints.last, jnp.where(ends, 0.0, -jnp.inf).astype(allowed.dtype), allowed)
     if constraints.prefix is not None and constraints.prefix_lens is not None:
         forced = force_prefix(log_probs, time, constraints.prefix)
         is_forced = jnp.repeat(time < constraints.prefix_lens, log_probs.shape[0] // constraints.prefix.shape[0])

@@ -22,6 +22,7 @@ def greedy_search(
     eos: int,
     max_len: int,
     batch_size: int,
+    force_end: bool = SearchOptions.force_end,
     min_len: int = SearchOptions.min_len,
     no_repeat_ngram: int | None = SearchOptions.no_repeat_ngram,
     prefix: Int[Array, "..."] | None = None,
@@ -35,7 +36,7 @@ def greedy_search(
     Returns:
         One hypothesis a sentence (n = 1); its score is Σ log p, the prefix included.
     """
-    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens)
+    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, max_len - 1 if force_end else None)
     inputs = make_inputs(step, state, memory, bos, max_len, batch_size, constraints)
 
     def choose(log_probs: Array, time: Array) -> tuple[Array, Array]:

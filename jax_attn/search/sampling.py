@@ -31,6 +31,7 @@ def sample_search(
     temperature: float = SearchOptions.temperature,
     top_k: int | None = SearchOptions.top_k,
     top_p: float | None = SearchOptions.top_p,
+    force_end: bool = SearchOptions.force_end,
     min_len: int = SearchOptions.min_len,
     no_repeat_ngram: int | None = SearchOptions.no_repeat_ngram,
     prefix: Int[Array, "..."] | None = None,
@@ -74,7 +75,7 @@ def sample_search(
     Source: Holtzman et al., 2020, "The Curious Case of Neural Text Degeneration"; Fan et al., 2018, for top-k.
     """
     require_options(num_samples=num_samples, temperature=temperature, top_k=top_k, top_p=top_p)
-    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens)
+    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, max_len - 1 if force_end else None)
     inputs = make_inputs(step, state, memory, bos, max_len, batch_size, constraints, num_samples)
     if (key is None) == (noise is None):
         raise ValueError("either key or noise must be given, and not both")

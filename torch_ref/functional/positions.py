@@ -30,3 +30,11 @@ def sinusoidal_positions(
         table[:, :half] = torch.sin(angles)
         table[:, half:] = torch.cos(angles[:, : num_features // 2])
     return table.to(dtype)
+
+
+def opennmt_positions(length: int, num_features: int, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """PE[t, i] = sin((t + 1) / 10000^(i / (D/2 - 1))), PE[t, D/2 + i] = its cosine (OpenNMT-tf, CTranslate2)."""
+    positions = torch.arange(1, length + 1, dtype=torch.float64, device=device).unsqueeze(-1)
+    steps = torch.arange(num_features // 2, dtype=torch.float64, device=device)
+    angles = positions / 10000.0 ** (steps / (num_features // 2 - 1))
+    return torch.cat([torch.sin(angles), torch.cos(angles)], dim=1).to(dtype)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torch_ref.functional.dropout import draw_keep_masks, drop
 from torch_ref.functional.masks import causal_mask, length_mask
-from torch_ref.functional.positions import sinusoidal_positions
+from torch_ref.functional.positions import opennmt_positions, sinusoidal_positions
 from torch_ref.functional.precision import widen
 from torch_ref.functional.softmax import masked_log_softmax
 from torch_ref.modules.attention import Memory, MultiHeadAttention
@@ -98,8 +98,8 @@ class TransformerStack(nn.Module):
     embed_size D is the size of embeddings and of every layer's result, num_hiddens that within the feed-forward
     networks. dropout acts on the embeddings and on each sublayer's result, dropout_attention on the attention weights,
     dropout_hidden within the feed-forward networks. activation: relu, gelu or silu. norm: post, or pre with a last
-    norm. positions: interleaved or halves (see sinusoidal_positions), or learnt, of which there are max_len.
-    scale_embedding multiplies the embeddings by sqrt(D).
+    norm. positions: interleaved or halves (see sinusoidal_positions), opennmt, or learnt, of which there are max_len.
+    scale_embedding multiplies the embeddings by sqrt(D). source_end=False leaves out the last token of each source.
     """
 
     reads_source = False
@@ -122,14 +122,15 @@ class TransformerStack(nn.Module):
         max_len: int = 512,
         scale_embedding: bool = True,
         use_bias: bool = True,
+        source_end: bool = True,
     ) -> None:
         super().__init__()
         if norm not in ("post", "pre"):
             raise ValueError(f"norm must be post or pre; got {norm!r}")
-        if positions not in ("interleaved", "halves", "learnt"):
-            raise ValueError(f"positions must be interleaved, halves or learnt; got {positions!r}")
+        if positions not in ("interleaved", "halves", "opennmt", "learnt"):
+            raise ValueError(f"positions must be interleaved, halves, opennmt or learnt; got {positions!r}")
         self.embed_size, self.num_hiddens, self.num_heads = embed_size, num_hiddens, num_heads
-        self.positions, self.scale_embedding = positions, scale_embedding
+        self.positions, self.scale_embedding, self.source_end = positions, scale_embedding, source_end
         self.dropout, self.dropout_attention, self.dropout_hidden = dropout, dropout_attention, dropout_hidden
         self.embedding: Any = nn.Embedding(vocab_size, embed_size)
         if positions == "learnt":
@@ -162,12 +163,22 @@ class TransformerStack(nn.Module):
             if isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=self.embed_size**-0.5)
 
-    def _embed(self, tokens: Tensor, embedding: nn.Embedding, keep_mask: Tensor | None) -> Tensor:
+    def _source_lens(self, valid_lens: Tensor | None, encoded: Tensor) -> Tensor | None:
+        """The lengths [B] of what is read of sources [B, S, ...]."""
+        if self.source_end:
+            return valid_lens
+        if valid_lens is None:
+            valid_lens = torch.full(encoded.shape[:1], encoded.shape[1], device=encoded.device)
+        return (valid_lens - 1).clamp(min=0)
+
+    def _embed(self, tokens: Tensor, embedding: Any, keep_mask: Tensor | None) -> Tensor:
         x, length = embedding(tokens.long()), tokens.shape[1]
         if self.scale_embedding:
             x = x * self.embed_size**0.5
         if self.positions == "learnt":
             positions = self.position_embedding(torch.arange(length, device=tokens.device))
+        elif self.positions == "opennmt":
+            positions = opennmt_positions(length, self.embed_size, x.dtype, x.device)
         else:
             interleaved = self.positions == "interleaved"
             positions = sinusoidal_positions(
@@ -233,6 +244,7 @@ class TransformerEncoder(TransformerStack):
     ) -> tuple[Tensor, list[Any], list[Any]]:
         keep = keep_masks or self._draw_keep_masks(tokens)
         x = self._embed(tokens, embedding or self.embedding, keep.embedding)
+        valid_lens = self._source_lens(valid_lens, tokens)
         if valid_lens is not None:
             x = torch.where(length_mask(valid_lens, tokens.shape[1]).unsqueeze(-1), x, 0)  # 0 * NaN is NaN
         return self._run(x, valid_lens, None, None, keep)
@@ -242,6 +254,8 @@ class TransformerDecoder(TransformerStack):
     """Shapes: targets [B, T] -> logits [B, T, N], weights [B, T, S] of one layer, and one head or the mean of all.
 
     tie_embeddings: logits = output @ embedding^T (+ dense_bias, with output_bias), and no dense.
+    start: the first token's embedding is learnt, fixed (it gets no gradient) or zero. A step never produces the tokens
+    of never; with renormalize the probabilities of the others then sum to 1.
     A step computes all earlier positions again, since its state is the tokens that were read.
     """
 
@@ -253,12 +267,20 @@ class TransformerDecoder(TransformerStack):
         *args: Any,
         tie_embeddings: bool = False,
         output_bias: bool = True,
+        start: str = "learnt",
+        never: tuple[int, ...] = (),
+        renormalize: bool = True,
         alignment_layer: int = -1,
         alignment_head: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(vocab_size, *args, **options)
+        if start not in ("learnt", "fixed", "zero"):
+            raise ValueError(f"start must be learnt, fixed or zero; got {start!r}")
+        if any(not 0 <= token < vocab_size for token in never):
+            raise ValueError(f"never must be ids in [0, {vocab_size}); got {never}")
         self.alignment_layer, self.alignment_head = alignment_layer, alignment_head
+        self.start, self.never, self.renormalize = start, list(never), renormalize
         self.dense: Any = None
         self.dense_bias: Any = None
         if not tie_embeddings:
@@ -269,7 +291,8 @@ class TransformerDecoder(TransformerStack):
 
     def prepare(self, encoded: Tensor, valid_lens: Tensor | None = None) -> tuple[Memory, ...]:
         """Project encoded [B, S, D] to each layer's keys and values."""
-        return tuple(layer.cross_attention.prepare(encoded, encoded, valid_lens) for layer in self.layers)
+        lens = self._source_lens(valid_lens, encoded)
+        return tuple(layer.cross_attention.prepare(encoded, encoded, lens) for layer in self.layers)
 
     def forward(
         self, targets: Tensor, memory: tuple[Memory, ...], *, keep_masks: TransformerKeepMasks | None = None
@@ -288,9 +311,14 @@ class TransformerDecoder(TransformerStack):
         self, targets: Tensor, memory: tuple[Memory, ...], keep_masks: TransformerKeepMasks | None = None
     ) -> tuple[Tensor, list[Any], list[Any]]:
         keep = keep_masks or self._draw_keep_masks(targets, memory[0].values.shape[-2])
-        x = self._embed(targets, self.embedding, keep.embedding)
+        x = self._embed(targets, self._embed_targets, keep.embedding)
         mask = causal_mask(targets.shape[1], device=targets.device)
         return self._run(x, None, mask, memory, keep)
+
+    def _embed_targets(self, targets: Tensor) -> Tensor:
+        x = self.embedding(targets)
+        first = x[:, :1].detach()
+        return x if self.start == "learnt" else torch.cat([0 * first if self.start == "zero" else first, x[:, 1:]], 1)
 
     def _logits(self, x: Tensor) -> Tensor:
         if self.dense is not None:
@@ -312,4 +340,8 @@ class TransformerDecoder(TransformerStack):
         ]
         logits, weights = self(state, tuple(repeated))
         (last,) = widen(logits[:, -1])
-        return masked_log_softmax(last), state, weights[:, -1]
+        never = torch.tensor(self.never, dtype=torch.int64, device=last.device)
+        if self.renormalize:
+            last = last.index_fill(1, never, -torch.inf)
+        log_probs = masked_log_softmax(last).index_fill(1, never, -torch.inf)
+        return log_probs, state, weights[:, -1]

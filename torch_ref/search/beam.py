@@ -30,6 +30,7 @@ def beam_search(
     length_norm: str = "power",
     coverage_penalty: float = 0.0,
     source_lens: Tensor | None = None,
+    stop: str = "all",
     **constraints: Any,
 ) -> SearchResult:
     """Keep the beam_size hypotheses of the highest score, see Penalties.score.
@@ -39,14 +40,22 @@ def beam_search(
     when all are finished or at max_len. The length counts eos. Of equal scores the continuation of the better
     hypothesis wins, then the more probable token, then the lower. A candidate of probability 0 is left out. If a
     candidate's score is NaN, the sentence has no result.
+    stop other than "all": see leave_beam.
     Returns SearchResult with n = beam_size, best first.
     """
-    constraints_of = make_constraints(eos, batch_size, **constraints)
+    constraints_of = make_constraints(eos, batch_size, max_len, **constraints)
     penalties_of = make_penalties(batch_size, length_penalty, length_norm, coverage_penalty, source_lens)
     found = []
     for b in range(batch_size):
         memory_b = sentence(memory, b)
         beam = [Hypothesis(state=sentence(state, b))]
+        if stop != "all":
+            beam, outputs = leave_beam(
+                beam, lambda h: continuations(h, step, memory_b, constraints_of[b], bos),  # noqa: B023
+                penalties_of[b], stop=stop, max_len=max_len, beam_size=beam_size,
+            )  # fmt: skip
+            found.append(beam + [IMPOSSIBLE] * (beam_size - len(beam)))
+            continue
         for _ in range(max_len):
             if all(hypothesis.finished for hypothesis in beam):
                 break
@@ -67,6 +76,41 @@ def beam_search(
             beam = candidates[:beam_size]
         found.append(beam + [IMPOSSIBLE] * (beam_size - len(beam)))
     return collect(found, outputs, eos=eos, max_len=max_len)
+
+
+def leave_beam(
+    beam: list[Hypothesis], extend: Any, penalties: Any, *, stop: str, max_len: int, beam_size: int
+) -> tuple[list[Hypothesis], Any]:
+    """Search with a beam that finished hypotheses leave. It ranks by log p alone.
+
+    Of the 2 * beam_size best candidates the finished ones among the first beam_size leave, and the best others go on.
+    Ends when beam_size have left and (stop="first") or the best of the beam is no better than the worst of them, at
+    its present length ("likely") or at max_len ("never"). Returns those that left, best first, and a step's outputs.
+    Source: transformers.GenerationMixin._beam_search.
+    """
+    finished: list[Hypothesis] = []
+    for length in range(1, max_len + 1):
+        extended = [extend(hypothesis) for hypothesis in beam]
+        outputs = extended[0][1]
+        candidates = [candidate for continued, _ in extended for candidate in continued]
+        if any(math.isnan(candidate.total) for candidate in candidates):
+            return [UNKNOWN] * beam_size, outputs
+        candidates.sort(key=lambda candidate: candidate.total, reverse=True)
+        ends = [candidate.finished or length == max_len for candidate in candidates]
+        for candidate, ended in zip(candidates[:beam_size], ends, strict=False):
+            if ended:
+                candidate.score = penalties.score(candidate)
+                finished.append(candidate)
+        finished = sorted(finished, key=lambda hypothesis: hypothesis.score, reverse=True)[:beam_size]
+        going_on = zip(candidates[: 2 * beam_size], ends, strict=False)
+        beam = [candidate for candidate, ended in going_on if not ended][:beam_size]
+        if not beam:
+            break
+        if len(finished) == beam_size:
+            hoped = penalties.normalized(beam[0].total, max_len if stop == "never" else length)
+            if stop == "first" or hoped <= finished[-1].score:
+                break
+    return finished, outputs
 
 
 def continuations(

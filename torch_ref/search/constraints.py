@@ -18,6 +18,7 @@ class Constraints:
     min_len: int = 0  # the fewest tokens, eos included
     no_repeat_ngram: int | None = None  # n: no n tokens in a row occur twice
     prefix: tuple[int, ...] = ()  # the first tokens of every hypothesis
+    last: int | None = None  # the place of the token that must be eos, at no cost
 
     def allow(self, token: int, ids: list[int]) -> bool:
         """Decide whether `token` may follow `ids`. The prefix overrules the other constraints."""
@@ -29,6 +30,8 @@ class Constraints:
 
     def apply(self, log_probs: Sequence[float], ids: list[int]) -> list[float]:
         """Set the log probability of forbidden tokens to -inf."""
+        if len(ids) == self.last and len(ids) >= len(self.prefix):
+            return [0.0 if token == self.eos else -torch.inf for token in range(len(log_probs))]
         return [log_p if self.allow(token, ids) else -torch.inf for token, log_p in enumerate(log_probs)]
 
 
@@ -43,15 +46,18 @@ def repeats(ids: list[int], token: int, n: int) -> bool:
 def make_constraints(
     eos: int,
     batch_size: int,
+    max_len: int,
     *,
     min_len: int = 0,
     no_repeat_ngram: int | None = None,
     prefix: Tensor | None = None,
     prefix_lens: Tensor | None = None,
+    force_end: bool = False,
 ) -> list[Constraints]:
     """Make the constraints of each sentence; of prefix [B, P] the first prefix_lens [B] tokens count, or all."""
+    last = max_len - 1 if force_end else None
     if prefix is None:
-        return [Constraints(eos, min_len, no_repeat_ngram)] * batch_size
+        return [Constraints(eos, min_len, no_repeat_ngram, last=last)] * batch_size
     lens = [prefix.shape[1]] * batch_size if prefix_lens is None else prefix_lens.tolist()
     rows = zip(prefix.tolist(), lens, strict=True)
-    return [Constraints(eos, min_len, no_repeat_ngram, tuple(row[:length])) for row, length in rows]
+    return [Constraints(eos, min_len, no_repeat_ngram, tuple(row[:length]), last) for row, length in rows]

@@ -26,7 +26,7 @@ def greedy_search(
     Shapes: every tensor of state and memory leads with batch_size. Returns SearchResult with n = 1 and
     scores = sum of log p. constraints: see make_constraints.
     """
-    constraints_of = make_constraints(eos, batch_size, **constraints)
+    constraints_of = make_constraints(eos, batch_size, max_len, **constraints)
     found = []
     for b in range(batch_size):
         hypothesis, memory_b = Hypothesis(state=sentence(state, b)), sentence(memory, b)

@@ -25,12 +25,14 @@ class Penalties:
 
     def score(self, hypothesis: Hypothesis) -> float:
         """sum of log p / norm(length) + beta * sum over source positions k of log min(sum_t weights[t, k], 1)"""
-        length = len(hypothesis.ids)
-        norm = ((5 + length) / 6) ** self.length if self.length_norm == "gnmt" else length**self.length
-        score = hypothesis.total / norm
+        score = self.normalized(hypothesis.total, len(hypothesis.ids))
         if self.coverage:
             score += self.coverage * self.missing_coverage(hypothesis.weights)
         return score
+
+    def normalized(self, total: float, length: int) -> float:
+        """sum of log p / norm(length)"""
+        return total / (((5 + length) / 6) ** self.length if self.length_norm == "gnmt" else length**self.length)
 
     def missing_coverage(self, weights: list[Tensor]) -> float:
         missing = 0.0

@@ -38,7 +38,7 @@ def sample_search(
     noise [B, num_samples, max_len, N] gives g; without it g is drawn. Returns SearchResult with n = num_samples, as
     drawn, scores = sum of log p of the model. step, state, memory and constraints as in greedy_search.
     """
-    constraints_of = make_constraints(eos, batch_size, **constraints)
+    constraints_of = make_constraints(eos, batch_size, max_len, **constraints)
     found = []
     for b in range(batch_size):
         memory_b, samples = sentence(memory, b), []

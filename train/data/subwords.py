@@ -46,6 +46,7 @@ class PieceVocabulary:
     """
 
     lower_case = False
+    shortens = True
 
     def __init__(self, model: bytes, sampling: float = 0.0) -> None:
         """Read a model.

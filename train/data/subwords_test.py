@@ -125,7 +125,7 @@ def test_a_size_that_does_not_fit_the_corpus_is_an_error_with_the_one_that_would
 
 
 def test_saving_and_loading(tmp_path, pieces):
-    save_vocabularies(tmp_path, pieces, pieces)
+    save_vocabularies(tmp_path, "bpe", pieces, pieces)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source.model", "target.model"]
     assert load_vocabularies(tmp_path, "bpe") == (pieces, pieces)
     for damaged in (b"", b"abc", pieces.to_bytes()[:500]):

@@ -16,12 +16,15 @@ FILES = {
     "words": ("source.json", "target.json"),
     "unigram": ("source.model", "target.model"),
     "bpe": ("source.model", "target.model"),
+    "pretrained": ("source.vocabulary.json", "target.vocabulary.json"),
 }
 """The files of a run folder that hold the two vocabularies, by tokenizer."""
 
 
 def build_vocabularies(config: CorpusConfig, pairs: Pairs) -> tuple[Vocabulary, Vocabulary]:
     """Learn both vocabularies from the training pairs; ConfigError if they are too few for the size asked for."""
+    if config.tokenizer == "pretrained":
+        raise ConfigError("corpus.tokenizer pretrained needs --init, an imported run")
     if config.tokenizer in SUBWORDS:
         from train.data.subwords import train_pieces
 
@@ -34,10 +37,9 @@ def build_vocabularies(config: CorpusConfig, pairs: Pairs) -> tuple[Vocabulary, 
     return source, target
 
 
-def save_vocabularies(folder: Path, source: Vocabulary, target: Vocabulary) -> None:
+def save_vocabularies(folder: Path, tokenizer: Tokenizer, source: Vocabulary, target: Vocabulary) -> None:
     """Write the two files of a run folder. A joint vocabulary is written twice."""
-    names = FILES["words" if isinstance(source, WordVocabulary) else "unigram"]
-    for name, vocabulary in zip(names, (source, target), strict=True):
+    for name, vocabulary in zip(FILES[tokenizer], (source, target), strict=True):
         (folder / name).write_bytes(vocabulary.to_bytes())
 
 
@@ -55,6 +57,10 @@ def load_vocabularies(folder: Path, tokenizer: Tokenizer, sampling: float = 0.0)
 def _load(path: Path, tokenizer: Tokenizer, sampling: float) -> Vocabulary:
     content = path.read_bytes()
     try:
+        if tokenizer == "pretrained":
+            from train.data.foreign import ForeignVocabulary
+
+            return ForeignVocabulary(content)
         if tokenizer in SUBWORDS:
             from train.data.subwords import PieceVocabulary
 

@@ -12,6 +12,8 @@ class Vocabulary(Protocol):
 
     lower_case: bool
     """Whether the case of letters is lost."""
+    shortens: bool
+    """Whether a text that is too long for the model is read in part; else it is an error."""
 
     @property
     def tokens(self) -> Sequence[str]:

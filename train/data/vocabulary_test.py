@@ -40,7 +40,7 @@ def test_an_id_out_of_range_is_an_error(wrong):
 
 def test_saving_and_loading_gives_the_same_vocabularies(tmp_path):
     built = build_vocabularies(CorpusConfig(tokenizer="book"), [Pair("É l'œuf!", "x")])
-    save_vocabularies(tmp_path, *built)
+    save_vocabularies(tmp_path, "book", *built)
     assert load_vocabularies(tmp_path, "book") == built
     assert built[0].tokens[4:] == ("!", "l'œuf", "é")
 

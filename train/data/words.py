@@ -18,6 +18,7 @@ class WordVocabulary:
     tokenizer: Tokenizer = "words"
     ids: dict[str, int] = field(init=False, repr=False, compare=False)
     lower_case = True
+    shortens = True
 
     def __post_init__(self) -> None:
         if self.tokens[: len(SPECIAL)] != SPECIAL:

@@ -1,7 +1,8 @@
 """Make a run folder of a checkpoint that another program wrote, so that it can be translated with."""
 
-from collections.abc import Sequence
-from dataclasses import fields
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_attn.checkpoints import load, read_safetensors
+from jax_attn.checkpoints import Pretrained, load, read_folder, read_safetensors
+from jax_attn.checkpoints.pretrained import Side
 from jax_attn.models import EncoderDecoder
 from jax_attn.weights import from_torch, to_torch
-from train.config import Config, CorpusConfig
+from train.config import Config, CorpusConfig, SearchConfig, TrainingConfig
+from train.data.foreign import ForeignVocabulary
 from train.data.vocabulary import SPECIAL
 from train.data.words import WordVocabulary
-from train.model_config import RecurrentConfig
+from train.model_config import RecurrentConfig, TransformerConfig
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
 from train.training.model import build_model
+
+FINE_TUNING = Config(
+    epochs=None, training=TrainingConfig(batch_size=32, learning_rate=2e-5, schedule="inverse_sqrt", warmup=100)
+)
+"""The settings by which an imported model is trained on with --init."""
+
+DENSE_BIAS = "decoder.dense_bias"
 
 
 def import_checkpoint(
@@ -62,6 +72,59 @@ def import_checkpoint(
     folder.save_inputs("demo", config, (vocabularies[0], vocabularies[1]), facts)
     folder.save_weights({name: weight.astype(np.float32) for name, weight in weights.items()})
     return folder
+
+
+def import_pretrained(
+    folder: Path, out: Path | str, *, origin: Mapping[str, Any] | None = None, moses: bool = True
+) -> RunFolder:
+    """Make a run folder of a translator's folder that `jax_attn.checkpoints` can read, such as Marian's.
+
+    Args:
+        folder: where the model is.
+        out: the run folder, a new one.
+        origin: what the run folder says of the source, beside its licence.
+        moses: normalise punctuation as in the model's training, by sacremoses.
+
+    Raises:
+        ConfigError: the folder holds no such model, a damaged one, or one that does not fit together; or the run folder
+            exists. Nothing is left of it.
+    """
+    RunFolder.require_free(Path(out))
+    try:
+        model = read_folder(folder)
+        sides = _vocabulary(model, model.source, moses), _vocabulary(model, model.target, moses)
+        model.load()
+    except OSError as error:
+        raise ConfigError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{folder} cannot be imported: {error}") from error
+    weights = dict(model.weights)
+    for name in weights:
+        if name.rpartition(".")[0] in ("encoder.embedding", "decoder.embedding", "decoder.dense") or name == DENSE_BIAS:
+            weights[name] = weights[name][sides[0 if name.startswith("encoder") else 1].order]
+    never = tuple(sides[1].order.index(i) for i in model.settings.get("never", ()))
+    length = model.max_len
+    config = replace(
+        FINE_TUNING,
+        corpus=CorpusConfig(tokenizer="pretrained", max_len=length - 1),
+        model=TransformerConfig(**model.settings | {"never": never}),
+        search=SearchConfig(**model.search),
+    )
+    created = RunFolder.create(Path(out), "imported")
+    try:
+        facts = {"max_source_len": length - 1, "max_target_len": model.search["max_len"], "data_sha256": ""}
+        created.save_inputs("own", config, sides, facts)
+        created.save_weights(weights)
+        created.save_origin({"source": str(folder), "licence": model.licence, **(origin or {})})
+    except BaseException:
+        shutil.rmtree(created.path)
+        raise
+    return created
+
+
+def _vocabulary(model: Pretrained, side: Side, moses: bool) -> ForeignVocabulary:
+    language = side.language if moses and model.normalizes else None
+    return ForeignVocabulary(ForeignVocabulary.write(side.tokens, side.special, side.pieces, language))
 
 
 def _settings(module: EncoderDecoder) -> RecurrentConfig:

@@ -58,6 +58,7 @@ class RunFolder:
     source.json           the vocabularies, a word a line; source.model and target.model for subwords
     target.json
     manifest.json         the SHA-256 of config.json, the vocabularies, model.safetensors, test.jsonl and summary.json
+    origin.json           of an imported run, where its model comes from: source, revision and licence
     metrics.jsonl         one line for each validation
     tensorboard/          the same numbers for TensorBoard
     checkpoint/           the last states of the training, to go on from (Orbax)
@@ -104,7 +105,7 @@ class RunFolder:
 
     def save_inputs(self, preset: str, config: Config, vocabularies: Vocabularies, facts: Mapping[str, Any]) -> None:
         """Write what is known before training: the vocabularies, the settings and the facts of the data."""
-        save_vocabularies(self.path, *vocabularies)
+        save_vocabularies(self.path, config.corpus.tokenizer, *vocabularies)
         write_json(self.path / MANIFEST, {"files": {path.name: [sha256(path)] for path in sorted(self.path.iterdir())}})
         self.save_config(preset, config, facts)
 
@@ -113,6 +114,10 @@ class RunFolder:
         content = {"format": FORMAT, "preset": preset} | dataclasses.asdict(config) | dict(facts)
         del content["devices"]  # a run may go on with others
         self._replace("config.json", lambda beside: write_json(beside, content))
+
+    def save_origin(self, origin: Mapping[str, Any]) -> None:
+        """Write origin.json of an imported run: where its model comes from."""
+        self._replace("origin.json", lambda beside: write_json(beside, origin))
 
     def require_data(self, data: Data) -> None:
         """Raise ConfigError unless the data are those that the run began with."""

@@ -24,7 +24,7 @@ class Parts(NamedTuple):
         return library.EncoderDecoder(
             getattr(library, self.encoder)(source_size, **self.encoder_settings, **more),
             getattr(library, self.decoder)(target_size, **self.decoder_settings, **more),
-            share_embedding=config.tie_embeddings == "all",
+            share_embedding=config.tie_embeddings in ("input", "all"),
         )
 
 
@@ -59,11 +59,12 @@ def _recurrent(config: Any) -> Parts:
 
 def _transformer(config: Any) -> Parts:
     sizes = ("embed_size", "num_hiddens", "num_layers", "num_heads")
-    others = ("activation", "norm", "positions", "max_len", "scale_embedding", "use_bias")
+    others = ("activation", "norm", "positions", "max_len", "scale_embedding", "use_bias", "source_end", "norm_epsilon")
     rates = ("dropout", "dropout_attention", "dropout_hidden")
+    names = ("output_bias", "start", "never", "renormalize", "alignment_layer", "alignment_head")
     shared = _chosen(config, *sizes, *others, *rates)
     of_encoder = shared | {"num_layers": config.encoder_layers or config.num_layers}
-    of_decoder = shared | _chosen(config, "output_bias", "alignment_layer", "alignment_head") | _tie(config)
+    of_decoder = shared | _chosen(config, *names) | _tie(config)
     return Parts("TransformerEncoder", of_encoder, "TransformerDecoder", of_decoder)
 
 
@@ -72,7 +73,7 @@ def _chosen(config: Any, *names: str) -> dict[str, Any]:
 
 
 def _tie(config: ModelConfig) -> dict[str, Any]:
-    return {"tie_embeddings": config.tie_embeddings != "none"}
+    return {"tie_embeddings": config.tie_embeddings in ("output", "all")}
 
 
 _PARTS: dict[str, Callable[[Any], Parts]] = {"recurrent": _recurrent, "transformer": _transformer}

@@ -217,6 +217,7 @@ class Translator:
 
         Raises:
             FloatingPointError: the model's scores are NaN.
+            ConfigError: an imported model cannot read a sentence: it is too long, or names an unknown language.
         """
         if isinstance(sentences, str):
             return self([sentences], first)[0]
@@ -236,6 +237,10 @@ class Translator:
         ids, tokens, limit = self.source.encode(text), self.source.cut(text), self.max_source_len
         if len(ids) > limit and number is not None:
             unit = "words" if self.source.lower_case else "pieces"
+            if not self.source.shortens:
+                raise ConfigError(
+                    f"sentence {number} has {len(ids)} {unit}, and the model reads {limit}: split it into sentences"
+                )
             warnings.warn(
                 f"sentence {number} has {len(ids)} {unit} and is translated in part: "
                 f"the model reads {limit}, as many as its longest in training",

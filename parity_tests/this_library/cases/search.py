@@ -54,6 +54,7 @@ def constrained_tables() -> Iterator[Variant]:
     """Try the constraints that every search takes. Variants with the same options share a program."""
     inputs = next(tables()).inputs
     yield Variant("a minimum length", inputs, {"min_len": 4})
+    yield Variant("the end forced", inputs, {"force_end": True})
     for n in (1, 2, 3):
         yield Variant(f"no {n} tokens twice", inputs, {"no_repeat_ngram": n})
     babble = np.where(np.arange(VOCAB) == EOS, -9.0, inputs["table"])  # repeats itself unless that is forbidden
@@ -88,6 +89,12 @@ def beam_tables() -> Iterator[Variant]:
     only[:, 0, :, 1] = -0.5
     yield Variant("more places than sentences", {**table, "table": only}, penalized)
     yield Variant("more places than tokens", table, {"beam_size": 9})
+    for stop in ("first", "likely", "never"):
+        leaving = {"beam_size": 2, "length_penalty": 1.0, "stop": stop}
+        for variant in (*tables(), *broken_tables()):
+            slow = variant.name != "a table"
+            yield Variant(f"{variant.name}, stop {stop}", variant.inputs, leaving, slow=slow)
+    yield Variant("no 2 tokens twice, stop first", table, {**leaving, "stop": "first", "no_repeat_ngram": 2})
     for variant in (*broken_tables(), *constrained_tables()):
         if variant.name not in ("no 1 tokens twice", "no 3 tokens twice", "a prefix"):  # greedy search tries all
             slow = variant.name in ("nothing left to say", "ragged prefixes")
@@ -107,6 +114,7 @@ def penalized_tables() -> Iterator[Variant]:
     ragged = {**inputs, "attention": short, "source_lens": ints(2, 4, 1)}
     everything = {**gnmt, "coverage_penalty": 0.4, "min_len": 2, "no_repeat_ngram": 2}
     yield Variant("coverage of ragged sources, and everything else", ragged, everything)
+    yield Variant("coverage, stop likely", inputs, {"beam_size": 4, "coverage_penalty": 0.7, "stop": "likely"})
     yield Variant("never attended", {**inputs, "attention": short}, {"beam_size": 4, "coverage_penalty": 0.7})
 
 

@@ -47,6 +47,8 @@ def encoder_variants() -> Iterator[Variant]:
     yield Variant("before each sublayer, learnt positions, GELU, no biases", inputs, SIZES | OTHER)
     halves = SIZES | {"positions": "halves", "activation": "silu"}
     yield Variant("sines, then cosines, SiLU", inputs, halves, dtypes=FLOAT64, slow=True)
+    opennmt = SIZES | {"positions": "opennmt", "source_end": False, "num_layers": 1}
+    yield Variant("OpenNMT's positions, no end", inputs, opennmt, dtypes=FLOAT64, slow=True)
     masks = keep_masks("transformer encoder", keep_shapes(5, 2))
     yield Variant("all dropouts", {**inputs, **masks}, SIZES | RATES, dtypes=FLOAT64)
 
@@ -73,6 +75,11 @@ def decoder_variants() -> Iterator[Variant]:
     other = SIZES | {"tie_embeddings": True, "output_bias": False, "activation": "silu", "alignment_layer": 0}
     other |= {"positions": "halves"}
     yield Variant("tied without a bias, SiLU, first layer", inputs, other, dtypes=FLOAT64, slow=True)
+    imported = SIZES | {"positions": "halves", "num_layers": 1, "never": (1, 4)}
+    fixed = imported | {"start": "fixed", "renormalize": False}
+    yield Variant("a fixed start, tokens that are never produced", inputs, fixed, dtypes=FLOAT64, slow=True)
+    zero = imported | {"start": "zero", "source_end": False}
+    yield Variant("a zero start, no end, the others sum to 1", inputs, zero, dtypes=FLOAT64, slow=True)
     masks = keep_masks("transformer decoder", keep_shapes(5, 3, cross_attention=(3, 2, 2, 5, 4)))
     yield Variant("all dropouts", {**inputs, **masks}, SIZES | RATES, dtypes=FLOAT64, slow=True)
 

@@ -1,0 +1,212 @@
+"""Import folders that are whole, and refuse those that are not, without leaving anything."""
+
+import io
+import json
+import pickle
+import sys
+
+import numpy as np
+import pytest
+import sentencepiece
+
+from jax_attn.checkpoints import write_safetensors
+from jax_attn.checkpoints.marian import names, read_config
+from train import import_model, nmt, translate
+from train.data import hub
+from train.runs.run_folder import RunFolder
+from train.setting import ConfigError
+
+CONFIG = {
+    "model_type": "marian", "d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 12,
+    "decoder_ffn_dim": 12, "encoder_attention_heads": 2, "decoder_attention_heads": 2, "activation_function": "swish",
+    "scale_embedding": True, "eos_token_id": 0, "max_position_embeddings": 16, "dropout": 0.1,
+}  # fmt: skip
+GENERATION = {"num_beams": 3, "max_length": 12, "forced_eos_token_id": 0, "renormalize_logits": True}
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    model, texts = io.BytesIO(), ["the cat sleeps", "a dog runs", "le chat dort", "un chien court"] * 5
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=model, vocab_size=30, hard_vocab_limit=False, minloglevel=3
+    )
+    return model.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path, pieces):
+    """Write a folder with drawn weights."""
+    path = tmp_path / "marian"
+    path.mkdir()
+    processor = sentencepiece.SentencePieceProcessor(model_proto=pieces)
+    learnt = [processor.id_to_piece(i) for i in range(3, len(processor))]
+    tokens = ["</s>", "<unk>", *learnt, ">>fra<<", ">>nld<<", "<pad>"]
+    pad = len(tokens) - 1
+    config = CONFIG | {"vocab_size": len(tokens), "pad_token_id": pad, "decoder_start_token_id": pad}
+    write(path / "config.json", config)
+    write(path / "generation_config.json", GENERATION | {"bad_words_ids": [[pad], [3]]})
+    write(path / "vocab.json", {token: i for i, token in enumerate(tokens)})
+    for side in ("source", "target"):
+        (path / f"{side}.spm").write_bytes(pieces)
+    write_safetensors(path / "model.safetensors", draw(config))
+    return path
+
+
+def write(path, content):
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def change(path, **changes):
+    write(path, json.loads(path.read_text(encoding="utf-8")) | changes)
+
+
+def draw(config):
+    """Draw the weights of a model, by the names of a file."""
+    rng, width, inner = np.random.default_rng(0), config["d_model"], config["encoder_ffn_dim"]
+    found = {}
+    for theirs, *_ in names(read_config(config)).values():
+        sizes = {"fc1": (inner, width), "fc2": (width, inner), "shared": (config["vocab_size"], width)}
+        matrix = next((size for part, size in sizes.items() if part in theirs), (width, width))
+        shape = matrix if theirs.endswith("weight") and "norm" not in theirs else matrix[:1]
+        shape = (1, config["vocab_size"]) if theirs == "final_logits_bias" else shape
+        name = theirs if theirs == "final_logits_bias" else f"model.{theirs}"
+        found[name] = rng.normal(size=shape).astype(np.float16)
+    return found
+
+
+def run_import(folder, out, *options):
+    return import_model.main([str(folder), "--out", str(out), "--no-moses", *options])
+
+
+def test_a_run_has_the_model_the_search_and_the_origin(folder, tmp_path):
+    (folder / "README.md").write_text("---\nlanguage: en\nlicense: cc-by-4.0\n---\n", encoding="utf-8")
+    assert run_import(folder, tmp_path / "run") == 0
+    saved = RunFolder(tmp_path / "run").load()
+    search = saved.config.search
+    assert (search.beam_size, search.max_len, search.stop, search.force_end) == (3, 11, "likely", True)
+    never = [saved.target.original[saved.target.order[i]] for i in saved.model.never]
+    assert sorted(never) == sorted(["<pad>", saved.target.original[3]])
+    assert saved.config.training.learning_rate < 1e-4
+    assert saved.model.dropout == 0.1
+    origin = json.loads((tmp_path / "run" / "origin.json").read_text(encoding="utf-8"))
+    assert origin == {"source": str(folder), "licence": "cc-by-4.0"}
+
+
+def test_the_run_translates_and_says_what_it_cannot_read(folder, tmp_path, capsys):
+    run_import(folder, tmp_path / "run")
+    assert translate.main([str(tmp_path / "run"), ">>fra<< the cat sleeps", "日本", "--nbest", "2"]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.strip("\n").split("\n")) == 1 + 4  # the import's line, too
+    assert "the model does not know 日本" in captured.err
+    for text, message in {
+        ">>deu<< the cat": "the model knows no language >>deu<<; it knows >>fra<<, >>nld<<",
+        "cat " * 20: "the model reads 15: split it into sentences",
+    }.items():
+        assert translate.main([str(tmp_path / "run"), text]) == 2
+        assert message in capsys.readouterr().err
+
+
+def without(name):
+    return lambda folder: (folder / name).unlink()
+
+
+def cut(name):
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:-9])
+
+
+def changed(**changes):
+    return lambda folder: change(folder / "config.json", **changes)
+
+
+def of_a_vocabulary(folder):
+    tokens = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    write(folder / "vocab.json", tokens | {"more": len(tokens)})
+
+
+def hostile(folder):
+    class Hostile:
+        def __reduce__(self):
+            return (open, (str(folder / "executed"), "w"))
+
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"weight": Hostile()}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (without("config.json"), "is no folder of a translator; supported are Marian's models"),
+        (without("source.spm"), "has no source.spm"),
+        (without("model.safetensors"), "has no model.safetensors and no pytorch_model.bin"),
+        (cut("model.safetensors"), "is damaged or cut short"),
+        (cut("vocab.json"), "vocab.json is damaged or cut short"),
+        (cut("source.spm"), "it holds no model of sentencepiece"),
+        (changed(model_type="bart"), "holds 'bart', which is not supported; supported are Marian's models"),
+        (changed(d_model=10), "must be"),
+        (changed(encoder_layers=2), "missing: encoder.layers.1"),
+        (changed(encoder_ffn_dim=13), "encoder_ffn_dim and decoder_ffn_dim"),
+        (changed(activation_function="tanh"), "activation_function must be one of relu, gelu, swish, silu; got 'tanh'"),
+        (changed(encoder_attention_heads=3, decoder_attention_heads=3), "must be a multiple of num_heads"),
+        (changed(decoder_start_token_id=99), "decoder_start_token_id must be in"),
+        (changed(bad_words_ids=[[1, 2]]), None),
+        (of_a_vocabulary, "tokens, and the weights have"),
+        (hostile, "damaged, cut short or holds more than weights"),
+    ],
+)
+def test_a_bad_folder_is_an_error_that_leaves_nothing(folder, tmp_path, capsys, damage, message):
+    damage(folder)
+    status = run_import(folder, tmp_path / "run")
+    error = capsys.readouterr().err
+    if message is None:
+        assert status == 0  # generation_config.json goes before it
+        return
+    assert status == 2
+    assert error.startswith("error: ")
+    assert message in error
+    assert not (tmp_path / "run").exists()
+    assert not (folder / "executed").exists()
+
+
+@pytest.mark.slow  # a training is compiled
+def test_one_command_goes_on_training(folder, tmp_path):
+    (folder / "generation_config.json").unlink()
+    run_import(folder, tmp_path / "run")
+    pairs = tmp_path / "pairs.txt"
+    lines = [f"the cat sleeps {i}\tle chat dort {i}\n" for i in "abcdefghijklmnopqrstuvwxyz"]
+    pairs.write_text("".join(lines), encoding="utf-8")
+    command = ["--init", str(tmp_path / "run"), "--data", str(pairs), "--out", str(tmp_path / "tuned"), "--epochs", "2"]
+    assert nmt.main(command) == 0
+    before, after = (RunFolder(tmp_path / name).load() for name in ("run", "tuned"))
+    assert (after.model, after.source, after.target) == (before.model, before.source, before.target)
+    assert after.config.search == before.config.search
+    assert all((after.weights[name] != before.weights[name]).any() for name in before.weights)
+    assert max(abs(after.weights[name] - before.weights[name]).max() for name in before.weights) < 0.01
+
+
+def test_a_cut_file_of_ctranslate2_is_an_error_wherever_it_is_cut(tmp_path, capsys):
+    path = tmp_path / "folder"
+    path.mkdir()
+    whole = (
+        b"\x06\0\0\0"
+        + b"\x10\0TransformerSpec\0"
+        + b"\x07\0\0\0"
+        + b"\x01\0\0\0"
+        + b"\x02\0a\0\x01\x02\0\0\0\0\x08\0\0\0"
+    )
+    for size in range(len(whole) + 1):
+        (path / "model.bin").write_bytes(whole[:size])
+        assert run_import(path, tmp_path / "run") == 2
+        assert "is cut short or damaged" in capsys.readouterr().err
+    (path / "model.bin").write_bytes(b"\x01" + whole[1:])
+    assert run_import(path, tmp_path / "run") == 2
+    assert "has the version 1, and 2 to 6 are read" in capsys.readouterr().err
+
+
+def test_a_name_that_cannot_be_downloaded_is_an_error_that_says_what_to_fetch(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(
+        ConfigError, match=r"pip install huggingface_hub; or fetch config.json, .*source.spm.* into a fold"
+    ):
+        hub.download("Helsinki-NLP/opus-mt-en-fr")
+    with pytest.raises(ConfigError, match=r"^there is no folder nowhere, and a name on the hub is OWNER/MODEL$"):
+        hub.download("nowhere")

@@ -1,0 +1,381 @@
+"""Imported models give what transformers and CTranslate2 give: logits, gradients, tokens and scores."""
+
+import io
+import itertools
+import json
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sentencepiece
+
+from jax_attn import beam_search, greedy_search
+from jax_attn.checkpoints import read_folder
+from jax_attn.checkpoints.marian import names
+from jax_attn.weights import to_torch
+from train import import_model
+from train.data.embedded.grammar import sentences
+from train.runs.importing import import_pretrained
+from train.translating.translator import Translator
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # those of transformers and of the libraries that it imports
+]
+
+SIZES = {
+    "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
+    "encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 64,
+    "activation_function": "swish", "scale_embedding": True, "init_std": 0.3, "max_length": 24, "num_beams": 4,
+}  # fmt: skip
+"""A small Marian model; weights are drawn wide, so that tokens differ in probability."""
+
+CONFIGURATIONS = {
+    "opus-mt": {},
+    "two layers": {"encoder_layers": 2, "decoder_layers": 2},
+    "six layers": {"encoder_layers": 6, "decoder_layers": 6, "d_model": 8},
+    "other numbers of layers": {"encoder_layers": 3, "decoder_layers": 1},
+    "four heads": {"encoder_attention_heads": 4, "decoder_attention_heads": 4},
+    "relu": {"activation_function": "relu"},
+    "gelu": {"activation_function": "gelu"},
+    "no scale": {"scale_embedding": False},
+    "untied output": {"tie_word_embeddings": False},
+    "two vocabularies": {"share_encoder_decoder_embeddings": False},
+    "two vocabularies, untied": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
+    "float16": {"dtype": "float16"},
+    "a wide network": {"encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "d_model": 12},
+}
+
+
+def make_pieces(texts, size):
+    """Learn pieces as Marian's makers do: without <pad>."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts), model_writer=model, vocab_size=size, minloglevel=3, num_threads=1
+    )
+    return model.getvalue()
+
+
+def make_vocabulary(*models):
+    """Return the ids of all pieces, as vocab.json holds them: </s>, <unk>, pieces, <pad>."""
+    found = dict.fromkeys(["</s>", "<unk>"])
+    for model in models:
+        pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
+        found |= dict.fromkeys(pieces.id_to_piece(i) for i in range(3, len(pieces)))
+    return {token: i for i, token in enumerate([*found, ">>fra<<", ">>nld<<", "<pad>"])}
+
+
+@pytest.fixture(scope="session")
+def texts():
+    pairs = list(itertools.islice(sentences(0), 400))
+    return [" ".join(pair.source) for pair in pairs], [" ".join(pair.target) for pair in pairs]
+
+
+@pytest.fixture(scope="session")
+def pieces(texts):
+    return tuple(make_pieces(side, 90) for side in texts)
+
+
+def marian_folder(folder, pieces, **changes):
+    """Write a folder as the hub has it, of a model with drawn weights; return that model in float64."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'jax-attn[pretrained]'")
+    dtype = changes.pop("dtype", "float32")
+    generation, end = changes.pop("generation", {}), changes.pop("end", 2.0)
+    folder.mkdir()
+    if changes.get("share_encoder_decoder_embeddings", True):
+        vocabularies = [make_vocabulary(*pieces)] * 2
+    else:
+        vocabularies = [make_vocabulary(each) for each in pieces]
+        pad = max(map(len, vocabularies)) - 1  # one id for both
+        for vocabulary in vocabularies:
+            del vocabulary["<pad>"]
+            vocabulary |= {f"<filler {i}>": i for i in range(len(vocabulary), pad)} | {"<pad>": pad}
+        (folder / "target_vocab.json").write_text(json.dumps(vocabularies[1]), encoding="utf-8")
+        tokenizer = {"separate_vocabs": True, "target_vocab_file": str(folder / "target_vocab.json")}
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    (folder / "vocab.json").write_text(json.dumps(vocabularies[0]), encoding="utf-8")
+    for name, model in zip(("source", "target"), pieces, strict=True):
+        (folder / f"{name}.spm").write_bytes(model)
+    pad = vocabularies[0]["<pad>"]
+    search = {name: changes.pop(name, SIZES[name]) for name in ("max_length", "num_beams")}
+    config = transformers.MarianConfig(
+        **{name: size for name, size in SIZES.items() if name not in search} | changes,
+        vocab_size=len(vocabularies[0]), decoder_vocab_size=len(vocabularies[1]),
+        pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=0, forced_eos_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    model = transformers.MarianMTModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:  # biases and norms, which begin as zeros and ones
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+        model.final_logits_bias.normal_()
+        model.final_logits_bias[0, 0] = end  # </s>: some sentences end soon
+    model.to(getattr(torch, dtype))
+    model.generation_config = transformers.GenerationConfig(
+        bad_words_ids=[[pad]], pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=0, bos_token_id=0,
+        forced_eos_token_id=0, **search | {"renormalize_logits": True} | generation,
+    )  # fmt: skip
+    model.save_pretrained(folder)
+    return in_float64(model)
+
+
+def in_float64(model):
+    """Widen a model, and give it positions that were not rounded to float32."""
+    torch = pytest.importorskip("torch")
+    from torch_ref.functional.positions import sinusoidal_positions
+
+    model = model.double()
+    for part in (model.model.encoder, model.model.decoder):
+        length, size = part.embed_positions.weight.shape
+        part.embed_positions.weight.data = sinusoidal_positions(length, size, torch.float64, interleaved=False)
+    return model
+
+
+def batch(source_size, target_size):
+    rng = np.random.default_rng(0)
+    lens = np.array([7, 5, 1])
+    sources, targets = rng.integers(2, source_size - 1, (3, 7)), rng.integers(2, target_size - 1, (3, 6))
+    targets[:, 0] = target_size - 1
+    sources[np.arange(3), lens - 1] = 0
+    sources[np.arange(7) >= lens[:, None]] = source_size - 1
+    return sources, lens, targets
+
+
+def torch_inputs(sources, lens):
+    import torch
+
+    mask = np.arange(sources.shape[1]) < lens[:, None]
+    return {"input_ids": torch.from_numpy(sources), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("changes", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_logits_and_gradients_are_those_of_transformers(tmp_path, pieces, changes):
+    model = marian_folder(tmp_path / "marian", pieces, **dict(changes))
+    import torch
+
+    found = read_folder(tmp_path / "marian")
+    module, params = found.load(jnp.float64)
+    sources, lens, targets = batch(len(found.source.tokens), len(found.target.tokens))
+    logits = model(**torch_inputs(sources, lens), decoder_input_ids=torch.from_numpy(targets)).logits
+    weights = np.random.default_rng(1).normal(size=logits.shape)
+    (logits * torch.from_numpy(weights)).sum().backward()
+
+    def loss(params):
+        found, _ = module.apply(params, *map(jnp.asarray, (sources, targets, lens)))
+        return (found * weights).sum(), found
+
+    (_, ours), gradients = jax.value_and_grad(loss, has_aux=True)(params)
+    require_equal("logits", ours, logits.detach().numpy())
+    gradients = to_torch(gradients)
+    theirs = {name.removeprefix("model."): each.grad for name, each in model.named_parameters()}
+    for ours, named in names(found.settings).items():
+        if named != ("final_logits_bias",):  # a buffer there
+            (name,) = [name for name in named if theirs.get(name) is not None]
+            # The gradient of the keys' bias is 0 but for rounding: it is measured against that of their kernel.
+            scale = theirs[name.replace("k_proj.bias", "k_proj.weight")].abs().max().item()
+            require_equal(ours, gradients[ours], theirs[name].numpy(), scale)
+
+
+def require_equal(name, ours, theirs, scale=None):
+    error = np.abs(np.asarray(ours) - theirs).max() / (scale or np.abs(theirs).max())
+    assert error <= 1e-12, (name, error)
+
+
+SEARCHES = {
+    "greedy": {"num_beams": 1},
+    "likely": {},
+    "first": {"early_stopping": True},
+    "never": {"early_stopping": "never"},
+    "sums": {"length_penalty": 0.0},
+    "no renormalisation": {"renormalize_logits": False},
+}
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("generation", SEARCHES.values(), ids=SEARCHES)
+@pytest.mark.parametrize("changes", [{}, CONFIGURATIONS["two vocabularies"]], ids=["one vocabulary", "two"])
+def test_searches_find_the_tokens_of_transformers(tmp_path, pieces, generation, changes):
+    require_same_search(tmp_path / "marian", pieces, **changes, generation=dict(generation))
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("changes", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_a_beam_of_4_finds_the_tokens_of_transformers(tmp_path, pieces, changes):
+    require_same_search(tmp_path / "marian", pieces, **changes)
+
+
+def require_same_search(folder, pieces, **changes):
+    """Compare the searches of two models, one of which ends its sentences sooner."""
+    ends = (4.0, 8.0)
+    early = sum(count_same(Path(f"{folder}-{end}"), pieces, **{**changes, "end": end}) for end in ends)
+    assert early, "a test of sentences that all have the same length shows little"
+
+
+def count_same(folder, pieces, **changes):
+    """Compare the hypotheses of one model; return how many end before they have to."""
+    model = marian_folder(folder, pieces, **changes)
+    import torch
+
+    found = read_folder(folder)
+    module, params = found.load(jnp.float64)
+    sources, lens, _ = batch(len(found.source.tokens), len(found.target.tokens))
+    options = dict(found.search)
+    beams = options["beam_size"]
+    settings = {"num_return_sequences": beams, "return_dict_in_generate": True, "output_scores": True}
+    with torch.no_grad():
+        expected = model.generate(**torch_inputs(sources, lens), **settings)
+    memory = module.apply(params, jnp.asarray(sources), jnp.asarray(lens), method="encode")
+    state = module.apply(params, memory, options["max_len"], method="initial_state")
+    step = partial(module.apply, params, method="step")
+    if beams == 1:
+        options = {name: options[name] for name in ("max_len", "force_end")}
+    search = greedy_search if beams == 1 else beam_search
+    result = search(step, state, memory, bos=found.target.special[0], eos=0, batch_size=3, **options)
+    theirs = expected.sequences[:, 1:].numpy()
+    ended_early = 0
+    for row, ids in enumerate(theirs):
+        length = int(result.lengths.reshape(-1)[row])
+        assert result.ids.reshape(3 * beams, -1)[row, :length].tolist() == ids[:length].tolist()
+        assert all(i == found.target.special[0] for i in ids[length:])
+        ended_early += length < options["max_len"]
+        np.testing.assert_allclose(
+            float(result.scores.reshape(-1)[row]), score(model, found, sources, lens, row // beams, ids[:length]),
+            rtol=1e-9,
+        )  # fmt: skip
+    return ended_early
+
+
+def score(model, found, sources, lens, sentence, ids):
+    """Compute a hypothesis's score in float64 by the model's logits; `generate` rounds them to float32."""
+    import torch
+
+    one = torch_inputs(sources[sentence : sentence + 1], lens[sentence : sentence + 1])
+    read = torch.tensor([[found.target.special[0], *ids[:-1]]])
+    with torch.no_grad():
+        logits = model(**one, decoder_input_ids=read).logits[0]
+    if found.settings["renormalize"]:
+        logits[:, list(found.settings["never"])] = -torch.inf
+    steps = logits.log_softmax(-1)[torch.arange(len(ids)), torch.tensor(ids)]
+    if len(ids) == found.search["max_len"]:
+        steps[-1] = 0.0  # the end is forced
+    penalty = found.search["length_penalty"] if found.search["beam_size"] > 1 else 0.0
+    return float(steps.sum()) / len(ids) ** penalty
+
+
+def test_text_becomes_the_text_of_transformers(tmp_path, pieces, texts):
+    folder = tmp_path / "marian"
+    varied = {"generation": {"no_repeat_ngram_size": 1, "renormalize_logits": False}, "end": 2.5}
+    model = marian_folder(folder, pieces, **CONFIGURATIONS["two vocabularies, untied"], **varied).float()
+    from transformers import MarianTokenizer
+
+    assert import_model.main([str(folder), "--out", str(tmp_path / "run"), "--no-moses"]) == 0
+    tokenizer = MarianTokenizer.from_pretrained(folder)
+    translator = Translator.load(tmp_path / "run")
+    sentences = [*texts[0][:12], ">>fra<< " + texts[0][12]]
+    expected = model.generate(**tokenizer(sentences, return_tensors="pt", padding=True))
+    expected = [" ".join(text.split()) for text in tokenizer.batch_decode(expected, skip_special_tokens=True)]
+    assert [translation.text for translation in translator(sentences)] == expected
+    assert len(set(expected)) > 3
+
+
+@pytest.mark.parametrize("moses", [True, False])
+def test_the_ids_are_those_of_the_tokenizer(tmp_path, pieces, texts, moses):
+    folder = tmp_path / "marian"
+    marian_folder(folder, pieces)
+    from sacremoses import MosesPunctNormalizer
+    from transformers import MarianTokenizer
+
+    source, target = (run := import_pretrained(folder, tmp_path / "run", moses=moses).load()).source, run.target
+    tokenizer = MarianTokenizer.from_pretrained(folder)
+    normalize = MosesPunctNormalizer("en").normalize if moses else str
+    odd = ["“Quoted” — it’s", ">>nld<< Ça va ?", "日本 <pad> x", " two  spaces ", "a\u00a0b", "…"]
+    for text in [*texts[0], *odd]:
+        prefix = ">>nld<<" if text.startswith(">>") else ""
+        expected = tokenizer(prefix + normalize(text.removeprefix(prefix)))["input_ids"]
+        ids = [*source.encode(text), 2]
+        if "<pad>" not in text:  # transformers reads it as the token
+            assert [source.order[i] for i in ids] == expected, text
+    for text in texts[1]:
+        expected = tokenizer(text_target=normalize(text))["input_ids"]
+        assert [target.order[i] for i in [*target.encode(text), 2]] == expected
+        assert target.decode(target.encode(text)) == tokenizer.decode(expected[:-1]).replace("<unk> ", "<unk>")
+
+
+NAMES = """
+محمد أحمد علي حسن حسين عمر عثمان خالد وليد سعيد سالم سلمان سليمان داود يوسف يعقوب إبراهيم إسماعيل إسحاق موسى عيسى يحيى
+زكريا إلياس هارون نوح آدم إدريس صالح هود شعيب لقمان طارق زياد كريم رشيد مجيد حميد جميل نبيل فيصل ماجد ناصر منصور
+محمود مصطفى طه ياسين أنس مالك بلال حمزة عباس جعفر صادق كاظم رضا مهدي قاسم فاطمة عائشة خديجة زينب مريم آمنة حفصة سمية
+أسماء سارة هاجر ليلى سلمى هند نورة لطيفة جميلة كريمة نادية سميرة منى هدى رنا دينا لينا ريم شيماء إيمان أمل وفاء
+بغداد دمشق القاهرة بيروت عمان صنعاء طرابلس تونس الجزائر الرباط الخرطوم
+"""
+
+
+FOUR_BEST = {"beam_size": 4, "num_hypotheses": 4, "return_scores": True, "min_decoding_length": 0}
+
+
+def test_a_trained_model_gives_what_ctranslate2_gives(tmp_path):
+    folder = Path(__file__).parents[2] / "../shared/data/aren-transliteration"
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not here: the model of that name in CTranslate2's repository, tests/data/models")
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="needs ctranslate2: pip install 'jax-attn[pretrained]'")
+    names = NAMES.split()
+    assert len(names) == 100
+    import_pretrained(folder, tmp_path / "run")
+    ours = Translator.load(tmp_path / "run", beam_size=4, min_len=0)([" ".join(name) for name in names])
+    theirs = ctranslate2.Translator(str(folder))
+    # By default CTranslate2 finds no empty translation, and the others' probabilities sum to 1. It returns the weights
+    # of the first token of another sentence where a batch holds several.
+    options = {**FOUR_BEST, "return_attention": True, "max_batch_size": 1}
+    theirs = theirs.translate_batch([list(name) for name in names], **options)
+    differing = [name for name, o, t in zip(names, ours, theirs, strict=True) if not same_hypotheses(o, t)]
+    assert not differing
+
+
+def same_hypotheses(ours, theirs):
+    """Compare texts, scores and weights; hypotheses whose scores are closer than 1e-5 may change places."""
+    texts, scores = [" ".join(tokens) for tokens in theirs.hypotheses], theirs.scores
+    if [each.text for each in ours.hypotheses] != texts:
+        places = [texts.index(each.text) for each in ours.hypotheses]
+        if any(abs(scores[i] - scores[place]) > 1e-5 for i, place in enumerate(places)):
+            return False
+        texts, scores = [texts[i] for i in places], [scores[i] for i in places]
+    np.testing.assert_allclose([each.score for each in ours.hypotheses], scores, atol=1e-5)
+    for each, attention in zip(ours.hypotheses, theirs.attention, strict=True):
+        if len(attention[0]):
+            np.testing.assert_allclose(each.weights[: len(attention), : len(attention[0])], attention, atol=1e-5)
+    return True
+
+
+@pytest.mark.parametrize("quantization", [None, "float16", "int8", "int16"])
+@pytest.mark.parametrize("changes", [{}, {"activation_function": "relu", "encoder_layers": 2}], ids=["opus-mt", "relu"])
+def test_a_converted_model_gives_what_ctranslate2_gives(tmp_path, pieces, texts, quantization, changes):
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="needs ctranslate2: pip install 'jax-attn[pretrained]'")
+    marian_folder(tmp_path / "marian", pieces, **changes)
+    from transformers import MarianTokenizer
+
+    converted = tmp_path / "converted"
+    ctranslate2.converters.TransformersConverter(str(tmp_path / "marian")).convert(
+        str(converted), quantization=quantization
+    )
+    for name in ("source.spm", "target.spm"):
+        (converted / name).write_bytes((tmp_path / "marian" / name).read_bytes())
+    import_pretrained(converted, tmp_path / "run", moses=False)
+    sentences = texts[0][:20]
+    ours = Translator.load(tmp_path / "run", beam_size=4, min_len=0, max_len=12)(sentences)
+    tokenizer = MarianTokenizer.from_pretrained(tmp_path / "marian")
+    tokens = [tokenizer.convert_ids_to_tokens(tokenizer.encode(text)) for text in sentences]
+    options = {**FOUR_BEST, "max_decoding_length": 12}
+    theirs = ctranslate2.Translator(str(converted), compute_type="float32").translate_batch(tokens, **options)
+    for one, other in zip(ours, theirs, strict=True):
+        assert [
+            list(each.pieces[: len(tokens)]) for each, tokens in zip(one.hypotheses, other.hypotheses, strict=True)
+        ] == other.hypotheses
+        # A file in float16 holds rounded positions, too, which CTranslate2 takes; here they are computed.
+        tolerance = 1e-3 if quantization == "float16" else 1e-5
+        np.testing.assert_allclose([each.score for each in one.hypotheses], other.scores, atol=tolerance)
