@@ -2,16 +2,20 @@
 
 import io
 import json
+import os
 import pickle
+import re
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 import sentencepiece
 
-from jax_attn.checkpoints import write_safetensors
-from jax_attn.checkpoints.marian import names, read_config
-from train import import_model, nmt, translate
+from jax_attn.checkpoints import read_safetensors, write_safetensors
+from jax_attn.checkpoints.marian import BIAS, LAYER, SHARED, read_config
+from jax_attn.checkpoints.pretrained import name_layers
+from train import evaluate, export_model, import_model, nmt, translate
 from train.data import hub
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
@@ -44,7 +48,7 @@ def folder(tmp_path, pieces):
     pad = len(tokens) - 1
     config = CONFIG | {"vocab_size": len(tokens), "pad_token_id": pad, "decoder_start_token_id": pad}
     write(path / "config.json", config)
-    write(path / "generation_config.json", GENERATION | {"bad_words_ids": [[pad], [3]]})
+    write(path / "generation_config.json", GENERATION | {"bad_words_ids": [[3], [pad]]})
     write(path / "vocab.json", {token: i for i, token in enumerate(tokens)})
     for side in ("source", "target"):
         (path / f"{side}.spm").write_bytes(pieces)
@@ -64,7 +68,7 @@ def draw(config):
     """Draw the weights of a model, by the names of a file."""
     rng, width, inner = np.random.default_rng(0), config["d_model"], config["encoder_ffn_dim"]
     found = {}
-    for theirs, *_ in names(read_config(config)).values():
+    for theirs in (*name_layers(read_config(config), LAYER).values(), SHARED, BIAS):
         sizes = {"fc1": (inner, width), "fc2": (width, inner), "shared": (config["vocab_size"], width)}
         matrix = next((size for part, size in sizes.items() if part in theirs), (width, width))
         shape = matrix if theirs.endswith("weight") and "norm" not in theirs else matrix[:1]
@@ -84,8 +88,8 @@ def test_a_run_has_the_model_the_search_and_the_origin(folder, tmp_path):
     saved = RunFolder(tmp_path / "run").load()
     search = saved.config.search
     assert (search.beam_size, search.max_len, search.stop, search.force_end) == (3, 11, "likely", True)
-    never = [saved.target.original[saved.target.order[i]] for i in saved.model.never]
-    assert sorted(never) == sorted(["<pad>", saved.target.original[3]])
+    never = [saved.target.side.tokens[saved.target.order[i]] for i in saved.model.never]
+    assert sorted(never) == sorted(["<pad>", saved.target.side.tokens[3]])
     assert saved.config.training.learning_rate < 1e-4
     assert saved.model.dropout == 0.1
     origin = json.loads((tmp_path / "run" / "origin.json").read_text(encoding="utf-8"))
@@ -106,6 +110,81 @@ def test_the_run_translates_and_says_what_it_cannot_read(folder, tmp_path, capsy
         assert message in capsys.readouterr().err
 
 
+def test_an_exported_run_is_the_folder_that_was_imported(folder, tmp_path):
+    run_import(folder, tmp_path / "run")
+    assert export_model.main([str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
+    before, after = (read_safetensors(path / "model.safetensors") for path in (folder, tmp_path / "out"))
+    assert set(before) == set(after)
+    for name, array in before.items():
+        np.testing.assert_array_equal(after[name], array, err_msg=name)
+    for name in ("config.json", "generation_config.json", "vocab.json"):
+        old, new = (json.loads((path / name).read_text(encoding="utf-8")) for path in (folder, tmp_path / "out"))
+        assert {key: new[key] for key in old} == old
+    assert (tmp_path / "out" / "source.spm").read_bytes() == (folder / "source.spm").read_bytes()
+    run_import(tmp_path / "out", tmp_path / "again")
+    saved, again = (RunFolder(tmp_path / name).load() for name in ("run", "again"))
+    assert (saved.config, saved.source, saved.target) == (again.config, again.source, again.target)
+
+
+def test_a_run_that_marian_cannot_have_is_not_exported(run, folder, tmp_path, capsys):
+    run_import(folder, tmp_path / "run")
+    changed = json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))
+    changed["model"]["norm_epsilon"] = 1e-6
+    for source, message in (
+        (run[0], "is no imported run, or one that goes on from it: Marian has no such vocabulary"),
+        (tmp_path / "run", "cannot be exported: Marian has no model with norm_epsilon 1e-06"),
+    ):
+        if source != run[0]:
+            saved = RunFolder(source)
+            saved._replace("config.json", lambda beside: write(beside, changed))
+        assert export_model.main([str(source), "--out", str(tmp_path / "out")]) == 2
+        assert message in capsys.readouterr().err
+        assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    assert export_model.main([str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
+    assert "out exists already" in capsys.readouterr().err
+
+
+@pytest.mark.slow  # five searches are compiled
+def test_an_imported_run_can_do_what_others_can(folder, tmp_path, capsys):
+    run_import(folder, tmp_path / "run")
+    change(folder / "config.json", dropout=0.0)
+    run_import(folder, tmp_path / "other")
+    one, other, text = str(tmp_path / "run"), str(tmp_path / "other"), "the cat sleeps"
+    page, picture = tmp_path / "page.html", tmp_path / "map.png"
+    capsys.readouterr()
+
+    def lines(*options):
+        assert translate.main([one, *options]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    assert lines(text, "--page", str(page), "--compare", "torch")
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
+    for side in data:
+        assert len(side["sentences"][0]["hypotheses"][0]["maps"]) == 3
+    assert float(data[1]["sentences"][0]["against"].split()[-1]) < 1e-5  # the attention weights of every layer and head
+    for kind in ("cross", "source", "target"):
+        picture.unlink(missing_ok=True)
+        assert lines(text, "--heatmap", str(picture), "--kind", kind, "--layer", "0", "--head", "1")
+        assert picture.stat().st_size > 1000
+    assert len(lines(text, "--nbest", "3")) == 3
+    assert lines(text, "--ensemble", other) == lines(text)
+    assert lines(text, "--sample", "--seed", "3") == lines(text, "--sample", "--seed", "3")
+    assert lines(text, "--min-len", "5", "--no-repeat-ngram", "1")
+    assert lines(text, "--framework", "torch") == lines(text)
+    command = [sys.executable, "-m", "train.translate", one, text, "a dog runs", "--mesh", "data=2"]
+    environment = os.environ | {"JAX_NUM_CPU_DEVICES": "2"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == lines(text, "a dog runs"), done.stderr
+    pairs = tmp_path / "pairs.txt"
+    forbidden = RunFolder(one).load().target.side.tokens[3]
+    pairs.write_text(f"the cat sleeps\t{forbidden} le chat\na dog runs\tun chien\n", encoding="utf-8")
+    assert evaluate.main([one, "--data", str(pairs), "--json"]) == 0
+    scores = json.loads(capsys.readouterr().out)
+    assert scores["nats_per_token"] is not None
+    assert evaluate.main([one, "--data", str(pairs), "--compare", other]) == 0
+
+
 def without(name):
     return lambda folder: (folder / name).unlink()
 
@@ -121,6 +200,24 @@ def changed(**changes):
 def of_a_vocabulary(folder):
     tokens = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     write(folder / "vocab.json", tokens | {"more": len(tokens)})
+
+
+def with_tensors(change):
+    def damage(folder):
+        tensors = read_safetensors(folder / "model.safetensors")
+        (folder / "model.safetensors").unlink()
+        write_safetensors(folder / "model.safetensors", tensors | change(tensors))
+
+    return damage
+
+
+def cut_pickle(folder):
+    torch = pytest.importorskip("torch")
+    tensors = read_safetensors(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save({name: torch.from_numpy(array) for name, array in tensors.items()}, folder / "pytorch_model.bin")
+    assert run_import(folder, folder.parent / "whole") == 0
+    cut("pytorch_model.bin")(folder)
 
 
 def hostile(folder):
@@ -142,14 +239,21 @@ def hostile(folder):
         (cut("vocab.json"), "vocab.json is damaged or cut short"),
         (cut("source.spm"), "it holds no model of sentencepiece"),
         (changed(model_type="bart"), "holds 'bart', which is not supported; supported are Marian's models"),
+        (changed(model_type="t5"), "holds 't5', which is not supported"),
+        (changed(model_type="m2m_100"), "holds 'm2m_100', which is not supported"),
+        (with_tensors(lambda tensors: {BIAS: tensors[BIAS][:, :-1]}), "must be"),
+        (with_tensors(lambda tensors: {"lm_head.weight": tensors[f"model.{SHARED}"] + 1}), "differ in the weights"),
+        (with_tensors(lambda tensors: {BIAS: tensors[BIAS] * np.nan}), "decoder.dense_bias must hold finite numbers"),
+        (with_tensors(lambda tensors: {"more": tensors[BIAS]}), "do not fit the configuration; unknown: more"),
         (changed(d_model=10), "must be"),
         (changed(encoder_layers=2), "missing: encoder.layers.1"),
         (changed(encoder_ffn_dim=13), "encoder_ffn_dim and decoder_ffn_dim"),
         (changed(activation_function="tanh"), "activation_function must be one of relu, gelu, swish, silu; got 'tanh'"),
         (changed(encoder_attention_heads=3, decoder_attention_heads=3), "must be a multiple of num_heads"),
-        (changed(decoder_start_token_id=99), "decoder_start_token_id must be in"),
+        (changed(decoder_start_token_id=99), "decoder_start_token_id must be the id of <pad>; got 99"),
         (changed(bad_words_ids=[[1, 2]]), None),
         (of_a_vocabulary, "tokens, and the weights have"),
+        (cut_pickle, "damaged, cut short or holds more than weights"),
         (hostile, "damaged, cut short or holds more than weights"),
     ],
 )
@@ -181,6 +285,11 @@ def test_one_command_goes_on_training(folder, tmp_path):
     assert after.config.search == before.config.search
     assert all((after.weights[name] != before.weights[name]).any() for name in before.weights)
     assert max(abs(after.weights[name] - before.weights[name]).max() for name in before.weights) < 0.01
+    assert after.max_source_len == before.max_source_len  # and not the longest of these pairs
+    assert export_model.main([str(tmp_path / "tuned"), "--out", str(tmp_path / "out")]) == 0
+    assert run_import(tmp_path / "out", tmp_path / "again") == 0
+    again = RunFolder(tmp_path / "again").load()
+    assert all((after.weights[name] == again.weights[name]).all() for name in before.weights)
 
 
 def test_a_cut_file_of_ctranslate2_is_an_error_wherever_it_is_cut(tmp_path, capsys):
@@ -205,7 +314,7 @@ def test_a_cut_file_of_ctranslate2_is_an_error_wherever_it_is_cut(tmp_path, caps
 def test_a_name_that_cannot_be_downloaded_is_an_error_that_says_what_to_fetch(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(
-        ConfigError, match=r"pip install huggingface_hub; or fetch config.json, .*source.spm.* into a fold"
+        ConfigError, match=r"pip install 'jax-attn\[pretrained\]'; or fetch config.json, .*source.spm.* into a fold"
     ):
         hub.download("Helsinki-NLP/opus-mt-en-fr")
     with pytest.raises(ConfigError, match=r"^there is no folder nowhere, and a name on the hub is OWNER/MODEL$"):

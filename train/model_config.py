@@ -178,12 +178,10 @@ class TransformerConfig(ModelConfig):
     vocabulary for both languages. all: use it as both."""
     output_bias: bool = True
     """Give the output layer a bias."""
-    start: Literal["learnt", "fixed", "zero"] = "learnt"
-    """The embedding of the decoder's first token: learnt, without a gradient (Marian), or zero (CTranslate2)."""
+    fixed_start: bool = False
+    """Leave the embedding of the decoder's first token as it is (Marian)."""
     never: Annotated[tuple[int, ...], without_default("[ID ...]")] = ()
     """Ids of tokens that are never produced."""
-    renormalize: bool = True
-    """Let the probabilities of the tokens that may be produced sum to 1."""
     source_end: bool = True
     """Read the <eos> of each source."""
     alignment_layer: int = -1

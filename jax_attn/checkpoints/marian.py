@@ -4,6 +4,7 @@ A folder has config.json, generation_config.json, model.safetensors or pytorch_m
 vocab.json; with two vocabularies also target_vocab.json.
 """
 
+import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,48 +12,53 @@ from typing import Any
 
 import numpy as np
 
-from jax_attn.checkpoints.files import read_safetensors
-from jax_attn.checkpoints.pretrained import Pretrained, Side, as_float32, read_json, require_files, require_rows
+from jax_attn.checkpoints.files import read_safetensors, write_safetensors
+from jax_attn.checkpoints.pretrained import (
+    Pretrained,
+    find_ties,
+    make_side,
+    name_layers,
+    name_rows,
+    read_json,
+    rename,
+)
 
 SUPPORTED = "Marian's models (config.json with model_type marian) and CTranslate2's (model.bin)"
 
+SIZES = {
+    "embed_size": ("d_model",),
+    "num_layers": ("decoder_layers",),
+    "encoder_layers": ("encoder_layers",),
+    "num_hiddens": ("encoder_ffn_dim", "decoder_ffn_dim"),
+    "num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
+}
+"""The names that config.json has for a setting."""
+RATES = {"dropout": "dropout", "dropout_attention": "attention_dropout", "dropout_hidden": "activation_dropout"}
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+ALWAYS = {
+    "norm": "post", "norm_epsilon": 1e-5, "positions": "halves", "use_bias": True, "output_bias": True,
+    "source_end": True, "fixed_start": True,
+}  # fmt: skip
+"""Settings that every Marian model has."""
+SEARCH = {"beam_size": ("num_beams", 1), "length_penalty": ("length_penalty", 1.0), "min_len": ("min_length", 0)}
+"""The names that generation_config.json has for options, and what they are where it has none."""
+STOPS = {False: "likely", True: "first", "never": "never"}
+"""When the search ends, by early_stopping."""
 
-PROJECTIONS = {"q": "q", "k": "k", "v": "v", "o": "out"}
 LAYER = {
-    **{f"self_attention.W_{ours}": f"self_attn.{theirs}_proj" for ours, theirs in PROJECTIONS.items()},
+    **{f"self_attention.W_{name}": f"self_attn.{name}_proj" for name in "qkv"},
+    "self_attention.W_o": "self_attn.out_proj",
     "self_attention_norm": "self_attn_layer_norm",
+    **{f"cross_attention.W_{name}": f"encoder_attn.{name}_proj" for name in "qkv"},
+    "cross_attention.W_o": "encoder_attn.out_proj",
+    "cross_attention_norm": "encoder_attn_layer_norm",
     "feed_forward.dense1": "fc1",
     "feed_forward.dense2": "fc2",
     "feed_forward_norm": "final_layer_norm",
 }
-OF_SOURCE = {
-    **{f"cross_attention.W_{ours}": f"encoder_attn.{theirs}_proj" for ours, theirs in PROJECTIONS.items()},
-    "cross_attention_norm": "encoder_attn_layer_norm",
-}
-
-EMBEDDINGS = {
-    "all": {"decoder.embedding.weight": ("shared", "encoder.embed_tokens", "decoder.embed_tokens", "lm_head")},
-    "input": {
-        "decoder.embedding.weight": ("shared", "encoder.embed_tokens", "decoder.embed_tokens"),
-        "decoder.dense.weight": ("lm_head",),
-    },
-    "output": {
-        "encoder.embedding.weight": ("encoder.embed_tokens",),
-        "decoder.embedding.weight": ("decoder.embed_tokens", "lm_head"),
-    },
-    "none": {
-        "encoder.embedding.weight": ("encoder.embed_tokens",),
-        "decoder.embedding.weight": ("decoder.embed_tokens",),
-        "decoder.dense.weight": ("lm_head",),
-    },
-}
-"""By `tie_embeddings`: each matrix with the names that it may have in a file, which may hold it more than once."""
-
-
-def recognise(folder: Path) -> bool:
-    """Return whether this is a folder of the hub, of Marian or not."""
-    return (folder / "config.json").is_file() and not (folder / "model.bin").is_file()
+SOURCE, TARGET, OUTPUT = "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"
+SHARED, BIAS = "shared.weight", "final_logits_bias"
+OTHERS = ("encoder.embed_positions.weight", "decoder.embed_positions.weight", SOURCE, TARGET, OUTPUT, SHARED, BIAS)
 
 
 def read(folder: Path) -> Pretrained:
@@ -65,68 +71,61 @@ def read(folder: Path) -> Pretrained:
     if config.get("model_type") != "marian":
         kind = config.get("model_type", config.get("architectures", "no model_type"))
         raise ValueError(f"{folder} holds {kind!r}, which is not supported; supported are {SUPPORTED}")
-    shares = config.get("share_encoder_decoder_embeddings", True)
-    require_files(folder, ["source.spm", "target.spm", "vocab.json", *([] if shares else ["target_vocab.json"])])
+    shares, ties = (config.get(f"{name}_embeddings", True) for name in ("share_encoder_decoder", "tie_word"))
+    files = ["vocab.json", "vocab.json" if shares else "target_vocab.json"]
+    if missing := [name for name in ("source.spm", "target.spm", *files) if not (folder / name).is_file()]:
+        raise ValueError(f"{folder} has no {', '.join(missing)}")
+    optional = [folder / f"{name}_config.json" for name in ("generation", "tokenizer")]
+    generation, tokenizer = (read_json(path) if path.is_file() else {} for path in optional)
+
     settings = read_config(config)
-    tensors = read_weights(folder)
-    both = [tensors[name] for name in sorted(tensors) if name.endswith("coder.embed_tokens.weight")]
-    if settings["tie_embeddings"] == "input" and len(both) == 2 and not np.array_equal(both[0], both[1]):
-        settings["tie_embeddings"] = "none"  # transformers ties nothing with tie_word_embeddings false, since version 5
-    weights = rename(tensors, settings)
-    tokenizer = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
-    vocabularies = [read_tokens(folder / "vocab.json")]
-    vocabularies.append(vocabularies[0] if shares else read_tokens(folder / "target_vocab.json"))
-    special = _special(config, vocabularies)
-    sides = [
-        Side(tokens, special, (folder / f"{name}.spm").read_bytes(), tokenizer.get(f"{name}_lang") or "en")
-        for name, tokens in zip(("source", "target"), vocabularies, strict=True)
-    ]
-    for name, side in zip(("source", "target"), sides, strict=True):
-        embedding = weights.get(f"{'encoder' if name == 'source' else 'decoder'}.embedding.weight")
-        require_rows(name, side.tokens, len(weights["decoder.embedding.weight"] if embedding is None else embedding))
-    generation = folder / "generation_config.json"
-    generation_config = config | (read_json(generation) if generation.is_file() else {})
-    never, search = read_generation(generation_config, len(sides[1].tokens))
-    settings |= {"never": tuple(sorted({*never, special[0]})), "renormalize": search.pop("renormalize")}
+    tensors = {name.removeprefix("model."): array for name, array in read_weights(folder).items()}
+    rows = find_rows(tensors, shares, ties)
+    layers = {name: array for name, array in tensors.items() if name not in OTHERS}
+    settings["tie_embeddings"] = find_ties(rows)
+    weights = rename(layers, name_layers(settings, LAYER), rows, settings["tie_embeddings"])
+
+    vocabularies = [read_tokens(folder / name) for name in files]
+    start = config.get("decoder_start_token_id")
+    if type(start) is not int or not 0 <= start < len(vocabularies[1]) or vocabularies[1][start] in ("</s>", "<unk>"):
+        raise ValueError(f"decoder_start_token_id must be the id of <pad>; got {start!r}")
+    source, target = (
+        make_side(
+            folder,
+            side,
+            tokens,
+            (vocabularies[1][start], "</s>", "<unk>"),
+            len(rows[side]),
+            tokenizer.get(f"{side}_lang") or "en",
+        )
+        for side, tokens in zip(("source", "target"), vocabularies, strict=True)
+    )
     longest = config.get("max_position_embeddings", 512)
+    never, search = read_generation(config | generation, len(target.tokens))
+    settings["never"] = tuple(sorted({*never, start}))
     search["max_len"] = min(search["max_len"], longest)
-    return Pretrained(settings, weights, sides[0], sides[1], longest, search, normalizes=True)
+    return Pretrained(settings, weights, source, target, longest, search)
 
 
 def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the Transformer's settings; ValueError for those that it cannot have."""
-    names = ("d_model", "encoder_layers", "decoder_layers", "encoder_ffn_dim", "encoder_attention_heads")
-    for name in (*names, "decoder_ffn_dim", "decoder_attention_heads"):
-        if type(config.get(name)) is not int or not 1 <= config[name] <= 65_536:
-            raise ValueError(f"config.json must have {name}, a number from 1 to 65536; got {config.get(name)!r}")
-    for name in ("ffn_dim", "attention_heads"):
-        if config[f"encoder_{name}"] != config[f"decoder_{name}"]:
-            raise ValueError(f"encoder_{name} and decoder_{name} of config.json must be the same, which is supported")
+    """Return the settings but for `tie_embeddings` and `never`; ValueError for those that are not supported."""
+    settings: dict[str, Any] = dict(ALWAYS)
+    for ours, names in SIZES.items():
+        for name in names:
+            if type(config.get(name)) is not int or not 1 <= config[name] <= 65_536:
+                raise ValueError(f"config.json must have {name}, a number from 1 to 65536; got {config.get(name)!r}")
+            if config[name] != config[names[0]]:
+                raise ValueError(f"{' and '.join(names)} of config.json must be the same, which is supported")
+        settings[ours] = config[names[0]]
     for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
         if config.get(name):
             raise ValueError(f"{name} of config.json is not supported; Marian's models have it false")
     activation = config.get("activation_function", "gelu")
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation_function must be one of {', '.join(ACTIVATIONS)}; got {activation!r}")
-    shares, ties = config.get("share_encoder_decoder_embeddings", True), config.get("tie_word_embeddings", True)
-    return {
-        "embed_size": config["d_model"],
-        "num_hiddens": config["encoder_ffn_dim"],
-        "num_layers": config["decoder_layers"],
-        "encoder_layers": config["encoder_layers"],
-        "num_heads": config["encoder_attention_heads"],
-        "dropout": float(config.get("dropout", 0.1)),
-        "dropout_attention": float(config.get("attention_dropout", 0.0)),
-        "dropout_hidden": float(config.get("activation_dropout", 0.0)),
-        "activation": ACTIVATIONS[activation],
-        "norm": "post",
-        "positions": "halves",
-        "scale_embedding": bool(config.get("scale_embedding", False)),
-        "tie_embeddings": {(True, True): "all", (True, False): "input", (False, True): "output"}.get(
-            (bool(shares), bool(ties)), "none"
-        ),
-        "start": "fixed" if config.get("decoder_start_token_id") == config.get("pad_token_id") else "learnt",
-    }
+    rates = {ours: float(config.get(theirs, 0.1 if ours == "dropout" else 0.0)) for ours, theirs in RATES.items()}
+    scales = bool(config.get("scale_embedding", False))
+    return settings | rates | {"activation": ACTIVATIONS[activation], "scale_embedding": scales}
 
 
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
@@ -146,55 +145,34 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
     try:
         with warnings.catch_warnings(action="ignore"):
             state: Any = torch.load(path, map_location="cpu", weights_only=True)
+        return {name: (x.float() if x.dtype == torch.bfloat16 else x).numpy() for name, x in state.items()}
     except Exception as error:  # torch raises errors of many kinds, and some advise to run what the file holds
         raise ValueError(f"{path} is damaged, cut short or holds more than weights; no code of it was run") from error
-    if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
-        raise ValueError(f"{path} must hold tensors by name")
-    return {name: (x.float() if x.dtype == torch.bfloat16 else x).numpy() for name, x in state.items()}
 
 
-def names(settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return our name of each tensor, and the names that it may have in a file, without a leading `model.`."""
-    found = dict[str, tuple[str, ...]]()
-    for part, layers in (("encoder", settings["encoder_layers"]), ("decoder", settings["num_layers"])):
-        layer = LAYER | OF_SOURCE if part == "decoder" else LAYER
-        for number in range(layers):
-            for ours, theirs in layer.items():
-                for leaf in ("weight", "bias"):
-                    found[f"{part}.layers.{number}.{ours}.{leaf}"] = (f"{part}.layers.{number}.{theirs}.{leaf}",)
-    for ours, theirs in EMBEDDINGS[settings["tie_embeddings"]].items():
-        found[ours] = tuple(f"{name}.weight" for name in theirs)
-    return found | {output_bias(settings): ("final_logits_bias",)}
+def find_rows(tensors: Mapping[str, np.ndarray], shares: bool, ties: bool) -> dict[str, np.ndarray]:
+    """Return the tensors that have a row for each token, by the roles of `name_rows`.
 
-
-def output_bias(settings: Mapping[str, Any]) -> str:
-    """Return the name of the output layer's bias."""
-    return "decoder.dense_bias" if settings["tie_embeddings"] in ("output", "all") else "decoder.dense.bias"
-
-
-def rename(tensors: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Return the weights by our names.
+    A file may hold a matrix more than once. Without `ties` nothing is shared, as in transformers since version 5.
 
     Raises:
-        ValueError: tensors are missing, are others, or differ where config.json says that they are one.
+        ValueError: one is missing, or differs from another that is the same by config.json.
     """
-    given = {name.removeprefix("model."): array for name, array in tensors.items()}
-    expected = names(settings)
-    unknown = set(given) - {name for every in expected.values() for name in every}
-    unknown -= {"encoder.embed_positions.weight", "decoder.embed_positions.weight", "shared.weight"}
-    if unknown:
-        raise ValueError(f"the weights do not fit config.json; unknown: {', '.join(sorted(unknown))}")
-    weights = dict[str, np.ndarray]()
-    for ours, theirs in expected.items():
-        copies = [name for name in theirs if name in given]
+    if not ties:
+        roles = {"source": (SOURCE, SHARED), "target": (TARGET, SHARED), "output": (OUTPUT,)}
+    elif shares:
+        roles = dict.fromkeys(("source", "target", "output"), (SHARED, SOURCE, TARGET, OUTPUT))
+    else:
+        roles = {"source": (SOURCE,), "target": (TARGET, OUTPUT), "output": (TARGET, OUTPUT)}
+    found = dict[str, np.ndarray]()
+    for role, names in (roles | {"bias": (BIAS,)}).items():
+        copies = [name for name in names if name in tensors]
         if not copies:
-            raise ValueError(f"the weights do not fit config.json; missing: {' or '.join(theirs)}")
-        if any(not np.array_equal(given[copies[0]], given[copy]) for copy in copies[1:]):
+            raise ValueError(f"the weights do not fit the configuration; missing: {' or '.join(names)}")
+        if ties and any(not np.array_equal(tensors[copies[0]], tensors[copy]) for copy in copies[1:]):
             raise ValueError(f"{' and '.join(copies)} are one matrix by config.json, and differ in the weights")
-        weights[ours] = given[copies[0]]
-    bias = output_bias(settings)
-    weights[bias] = weights[bias].reshape(-1)
-    return as_float32(weights)
+        found[role] = tensors[copies[0]]
+    return found | {"bias": found["bias"].reshape(-1)}
 
 
 def read_tokens(path: Path) -> list[str]:
@@ -205,32 +183,85 @@ def read_tokens(path: Path) -> list[str]:
     return sorted(vocabulary, key=vocabulary.__getitem__)
 
 
-def _special(config: Mapping[str, Any], vocabularies: list[list[str]]) -> tuple[int, int, int]:
-    """Return the ids of the decoder's first token, the end and the unknown token, which both vocabularies share."""
-    start, end = (config.get(name) for name in ("decoder_start_token_id", "eos_token_id"))
-    unknown = [tokens.index("<unk>") if "<unk>" in tokens else None for tokens in vocabularies]
-    ends = [tokens.index("</s>") if "</s>" in tokens else None for tokens in vocabularies]
-    size = min(map(len, vocabularies))
-    if type(end) is not int or unknown[0] is None or unknown[0] != unknown[1] or ends != [end, end]:
-        raise ValueError(f"both vocabularies must have </s> with the id {end!r}, and <unk> with one id")
-    if type(start) is not int or not 0 <= start < size or start in (end, unknown[0]):
-        raise ValueError(f"decoder_start_token_id must be in [0, {size}), and neither </s> nor <unk>; got {start!r}")
-    return start, end, unknown[0]
-
-
 def read_generation(config: Mapping[str, Any], vocab_size: int) -> tuple[list[int], dict[str, Any]]:
     """Return the ids that are never produced, and the options of the search by our names."""
     words = config.get("bad_words_ids") or []
     if any(len(word) != 1 or not 0 <= word[0] < vocab_size for word in words):
         raise ValueError(f"bad_words_ids must be single ids in [0, {vocab_size}), which is supported; got {words}")
-    early = config.get("early_stopping") or False
-    search = {
-        "beam_size": config.get("num_beams") or 1,
-        "length_penalty": float(1.0 if config.get("length_penalty") is None else config["length_penalty"]),
-        "stop": {True: "first", False: "likely"}.get(early, "never"),
+    given = {ours: (config.get(theirs), default) for ours, (theirs, default) in SEARCH.items()}
+    search = {ours: type(default)(default if value is None else value) for ours, (value, default) in given.items()}
+    return [word[0] for word in words], search | {
+        "stop": STOPS.get(config.get("early_stopping") or False, "likely"),
         "force_end": config.get("forced_eos_token_id") is not None,
         "no_repeat_ngram": config.get("no_repeat_ngram_size") or None,
         "max_len": (config.get("max_length") or 512) - 1,  # theirs counts the decoder's first token
-        "renormalize": bool(config.get("renormalize_logits", False)),
     }
-    return [word[0] for word in words], search
+
+
+def write(model: Pretrained, folder: Path) -> None:
+    """Write a new folder that `transformers.MarianMTModel.from_pretrained` loads, with the same weights in float32.
+
+    Raises:
+        OSError: the folder exists, or cannot be made.
+        ValueError: Marian has no such model.
+    """
+    settings, source, target, search = model.settings, model.source, model.target, model.search
+    other = [f"{name} {settings[name]}" for name in ALWAYS if settings[name] != ALWAYS[name]]
+    if source.special != target.special:
+        other.append("special tokens that have other ids in the source than in the target")
+    if source.pieces is None or target.pieces is None:
+        raise ValueError("Marian has no model with tokens that are no pieces")
+    if other:
+        raise ValueError(f"Marian has no model with {', '.join(other)}")
+    ties = settings["tie_embeddings"]
+    start, end, _ = target.special
+    special = {"eos_token_id": end, "pad_token_id": start, "decoder_start_token_id": start}
+    config = {
+        **{theirs: settings[ours] for ours, names in SIZES.items() for theirs in names},
+        **{theirs: settings[ours] for ours, theirs in RATES.items()},
+        **special,
+        "model_type": "marian",
+        "architectures": ["MarianMTModel"],
+        "dtype": "float32",
+        "activation_function": _key(ACTIVATIONS, settings["activation"]),
+        "scale_embedding": settings["scale_embedding"],
+        "max_position_embeddings": model.max_len,
+        "share_encoder_decoder_embeddings": ties == "all",
+        "tie_word_embeddings": ties in ("output", "all"),
+        "vocab_size": len(source.tokens),
+        "decoder_vocab_size": len(target.tokens),
+    }
+    generation = {
+        **{theirs: search[ours] for ours, (theirs, _) in SEARCH.items()},
+        **special,
+        "early_stopping": False if search["stop"] == "all" else _key(STOPS, search["stop"]),
+        "forced_eos_token_id": end if search["force_end"] else None,
+        "no_repeat_ngram_size": search["no_repeat_ngram"] or 0,
+        "max_length": search["max_len"] + 1,
+        "bad_words_ids": [[i] for i in settings["never"]],
+        "renormalize_logits": True,
+    }
+    tokenizer = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": ties != "all"}
+    tokenizer |= {"source_lang": source.moses, "target_lang": target.moses}
+    rows = {role: model.weights[ours] for role, ours in name_rows(ties).items()}
+    tensors = {theirs: model.weights[ours] for ours, theirs in name_layers(settings, LAYER).items()}
+    tensors |= {SHARED: rows["target"]} if ties == "all" else {SOURCE: rows["source"], TARGET: rows["target"]}
+    tensors = {f"model.{name}": array for name, array in tensors.items()} | {BIAS: rows["bias"][None]}
+    if ties in ("none", "input"):
+        tensors[OUTPUT] = rows["output"]
+    folder.mkdir(parents=True)
+    for name, side in (("vocab", source), ("target_vocab", target))[: 1 if ties == "all" else 2]:
+        _write_json(folder / f"{name}.json", {token: i for i, token in enumerate(side.tokens)})
+    for name, content in (("config", config), ("generation_config", generation), ("tokenizer_config", tokenizer)):
+        _write_json(folder / f"{name}.json", content)
+    (folder / "source.spm").write_bytes(source.pieces)
+    (folder / "target.spm").write_bytes(target.pieces)
+    write_safetensors(folder / "model.safetensors", tensors)
+
+
+def _key(names: Mapping[Any, str], value: str) -> Any:
+    return next(key for key, each in names.items() if each == value)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from jax_attn.models import EncoderDecoder, TransformerDecoder, TransformerEncoder
 from jax_attn.weights import from_torch
 
-OF_DECODER = ("output_bias", "start", "never", "renormalize", "alignment_layer", "alignment_head")
+OF_DECODER = ("output_bias", "fixed_start", "never", "alignment_layer", "alignment_head")
 """Settings that the decoder has, and the encoder does not."""
 
 
@@ -25,12 +25,12 @@ class Side:
 
     tokens: list[str]
     """In the order of the folder's ids."""
-    special: tuple[int | None, ...]
-    """The ids of the decoder's first token, None if there is none, of the end and of the unknown token."""
+    special: tuple[int, int, int]
+    """The ids of the decoder's first token, of the end and of the unknown token."""
     pieces: bytes | None
     """The model of sentencepiece; None if tokens are what spaces separate."""
-    language: str = "en"
-    """The language by whose rules Moses normalises punctuation."""
+    moses: str | None = None
+    """The language by whose rules Moses normalises punctuation before; None leaves it."""
 
 
 @dataclass(frozen=True)
@@ -41,38 +41,95 @@ class Pretrained:
     """Of the Transformer, by the names of `TransformerDecoder`; `encoder_layers`; `tie_embeddings`, one of "none",
     "output" (the decoder's embedding is the output layer), "input" (it is the encoder's embedding) and "all"."""
     weights: dict[str, np.ndarray]
-    """By the names of `weights.to_torch`, in float32 or as the file has them."""
+    """By the names of `weights.to_torch`, in float32 or float64."""
     source: Side
     target: Side
     max_len: int
     """The most tokens of a sentence."""
-    search: dict[str, Any] = field(default_factory=dict)
+    search: dict[str, Any]
     """The search that its makers recommend, by the names of `SearchOptions` and `max_len`."""
-    normalizes: bool = False
-    """Whether punctuation was normalised before the text was cut."""
-    licence: str | None = None
-
-    def module(self, param_dtype: DTypeLike = jnp.float32) -> EncoderDecoder:
-        """Return the model without its parameters."""
-        settings = self.settings | {"param_dtype": param_dtype}
-        ties, layers = settings.pop("tie_embeddings"), settings.pop("encoder_layers")
-        of_encoder = {name: value for name, value in settings.items() if name not in OF_DECODER}
-        tied = ties in ("output", "all")
-        return EncoderDecoder(
-            TransformerEncoder(len(self.source.tokens), **of_encoder | {"num_layers": layers}),
-            TransformerDecoder(len(self.target.tokens), **settings, tie_embeddings=tied),
-            share_embedding=ties in ("input", "all"),
-        )
 
     def load(self, param_dtype: DTypeLike = jnp.float32) -> tuple[nn.Module, dict[str, Any]]:
         """Return the model and its parameters; ValueError if the weights have other names or shapes."""
-        module = self.module(param_dtype)
+        settings = self.settings | {"param_dtype": param_dtype}
+        ties, layers = settings.pop("tie_embeddings"), settings.pop("encoder_layers")
+        of_encoder = {name: value for name, value in settings.items() if name not in OF_DECODER}
+        module = EncoderDecoder(
+            TransformerEncoder(len(self.source.tokens), **of_encoder | {"num_layers": layers}),
+            TransformerDecoder(len(self.target.tokens), **settings, tie_embeddings=ties in ("output", "all")),
+            share_embedding=ties in ("input", "all"),
+        )
         token = jnp.zeros((1, 1), jnp.int32)
         like = jax.eval_shape(module.init, jax.random.key(0), token, token)
         try:
             return module, from_torch(self.weights, like)
         except (KeyError, TypeError) as error:
             raise ValueError(error.args[0]) from error
+
+
+def name_layers(settings: Mapping[str, Any], layer: Mapping[str, str]) -> dict[str, str]:
+    """Return a format's name for each tensor of the layers.
+
+    Args:
+        settings: of the Transformer.
+        layer: the format's names for the parts of a decoder's layer.
+    """
+    return {
+        f"{part}.layers.{number}.{ours}.{leaf}": f"{part}.layers.{number}.{theirs}.{leaf}"
+        for part, layers in (("encoder", settings["encoder_layers"]), ("decoder", settings["num_layers"]))
+        for number in range(layers)
+        for ours, theirs in layer.items()
+        if part == "decoder" or not ours.startswith("cross_attention")
+        for leaf in ("weight", "bias")
+    }
+
+
+def name_rows(ties: str) -> dict[str, str]:
+    """Return the tensors with a row for each token, by their roles: source, target and output, and the bias."""
+    target, is_output = "decoder.embedding.weight", ties in ("output", "all")
+    return {
+        "source": target if ties in ("input", "all") else "encoder.embedding.weight",
+        "target": target,
+        "output": target if is_output else "decoder.dense.weight",
+        "bias": "decoder.dense_bias" if is_output else "decoder.dense.bias",
+    }
+
+
+def find_ties(rows: Mapping[str, np.ndarray]) -> str:
+    """Return `tie_embeddings` of the matrices of `name_rows`: those that are equal become one."""
+    is_source, is_output = (np.array_equal(rows["target"], rows[role]) for role in ("source", "output"))
+    if is_source:
+        return "all" if is_output else "input"
+    return "output" if is_output else "none"
+
+
+def rename(
+    layers: Mapping[str, np.ndarray], names: Mapping[str, str], rows: Mapping[str, np.ndarray], ties: str
+) -> dict[str, np.ndarray]:
+    """Return the weights by our names, with float16 and bfloat16 widened to float32, which changes no number.
+
+    Args:
+        layers: the tensors of the layers by the format's names.
+        names: the format's name for each of ours.
+        rows: the tensors with a row for each token by their roles, see `name_rows`.
+        ties: `tie_embeddings`.
+
+    Raises:
+        ValueError: tensors are missing, are others, or hold integers, NaN or infinity.
+    """
+    for problem, found in (
+        ("missing", set(names.values()) - set(layers)),
+        ("unknown", set(layers) - {*names.values()}),
+    ):
+        if found:
+            raise ValueError(f"the weights do not fit the configuration; {problem}: {', '.join(sorted(found))}")
+    weights = {ours: layers[theirs] for ours, theirs in names.items()}
+    weights |= {ours: rows[role] for role, ours in name_rows(ties).items() if role in rows}
+    for name, array in weights.items():
+        weights[name] = array.astype(np.float32) if array.dtype.itemsize < 4 else array
+        if array.dtype.kind in "iu" or not np.isfinite(weights[name]).all():
+            raise ValueError(f"{name} must hold finite numbers; got {array.dtype}, or NaN or infinity")
+    return weights
 
 
 def read_json(path: Path, kind: type = dict) -> Any:
@@ -86,26 +143,12 @@ def read_json(path: Path, kind: type = dict) -> Any:
     return content
 
 
-def require_files(folder: Path, names: Sequence[str]) -> None:
-    """Raise ValueError, with all the files that the folder lacks."""
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-        raise ValueError(f"{folder} has no {', '.join(missing)}")
-
-
-def require_rows(name: str, tokens: Sequence[str], rows: int) -> None:
-    """Raise ValueError unless there are as many tokens as rows of weights."""
+def make_side(folder: Path, name: str, tokens: list[str], special: Sequence[str], rows: int, moses: str | None) -> Side:
+    """Return one language of a folder; ValueError unless there is a token for each row, with the special ones."""
     if len(tokens) != rows:
         raise ValueError(f"the vocabulary of the {name} has {len(tokens)} tokens, and the weights have {rows} rows")
-
-
-def as_float32(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Widen float16 and bfloat16, which changes no number; ValueError for NaN and infinity."""
-    wide = {
-        name: array.astype(np.float32) if array.dtype.itemsize < 4 else np.asarray(array)
-        for name, array in weights.items()
-    }
-    for name, array in wide.items():
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name} holds NaN or infinite numbers")
-    return wide
+    if missing := [token for token in special if token not in tokens]:
+        raise ValueError(f"the vocabulary of the {name} has no {', '.join(missing)}")
+    start, end, unknown = map(tokens.index, special)
+    pieces = folder / f"{name}.spm"
+    return Side(tokens, (start, end, unknown), pieces.read_bytes() if pieces.is_file() else None, moses)

@@ -4,9 +4,7 @@ To add a format, write a file beside `d2l.py` with the functions that `Format` n
 """
 
 import os
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,43 +36,22 @@ FORMATS = {
 """Every format by name, in the order in which they are tried."""
 
 
-class FolderFormat(NamedTuple):
-    """The functions of a format that is a folder: its weights alone do not say what the model is."""
-
-    description: str
-    recognise: Callable[[Path], bool]
-    """Return whether a folder is of this format, even if files are missing or wrong."""
-    read: Callable[[Path], Pretrained]
-
-
-FOLDERS = {
-    "ctranslate2": FolderFormat("CTranslate2's Transformers", ctranslate2.recognise, ctranslate2.read),
-    "marian": FolderFormat("Marian's translators of the Hugging Face hub", marian.recognise, marian.read),
-}
-"""Every format of a folder by name, in the order in which they are tried."""
+FOLDERS = {"model.bin": ctranslate2.read, "config.json": marian.read}
+"""The functions that read a folder, whose weights alone do not say what the model is, by a file that each needs."""
 
 
 def read_folder(folder: str | os.PathLike[str]) -> Pretrained:
-    """Read a translator's folder of any format in `FOLDERS`.
+    """Read a translator's folder, of CTranslate2 or of Marian as on the Hugging Face hub.
 
         module, params = read_folder("opus-mt-en-fr").load()
 
     Raises:
-        OSError, ValueError: no known format, or a folder that the format refuses.
+        OSError, ValueError: a folder that holds none, or one that cannot be read.
     """
-    path = Path(folder)
-    for format in FOLDERS.values():
-        if format.recognise(path):
-            return replace(format.read(path), licence=read_licence(path))
-    raise ValueError(f"{path} is no folder of a translator; supported are {marian.SUPPORTED}")
-
-
-def read_licence(folder: Path) -> str | None:
-    """Return the licence that the head of README.md names."""
-    path = folder / "README.md"
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    found = re.search(r"^license:[ \t]*([^\s].*?)\s*$", text[:10_000], re.MULTILINE)
-    return found[1] if found else None
+    for name, read in FOLDERS.items():
+        if (Path(folder) / name).is_file():
+            return read(Path(folder))
+    raise ValueError(f"{folder} is no folder of a translator; supported are {marian.SUPPORTED}")
 
 
 def find_format(state_dict: StateDict) -> Format:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 
 def sinusoidal_positions(
-    length: int, num_features: int, dtype: DTypeLike = jnp.float32, *, interleaved: bool = True
+    length: int, num_features: int, dtype: DTypeLike = jnp.float32, *, interleaved: bool = True, opennmt: bool = False
 ) -> Float[Array, "{length} {num_features}"]:
     r"""Encode positions as sines and cosines of geometrically falling frequencies (Vaswani et al., 2017).
 
@@ -19,6 +19,8 @@ def sinusoidal_positions(
         num_features: D; an odd one ends with a sine.
         interleaved: False puts all sines in the first half and all cosines in the second, as Marian does.
 
+        opennmt: count positions from 1 and divide i by D/2 − 1, halves apart, as OpenNMT-tf and CTranslate2 do.
+
     Returns:
         `[T, D]`, computed in float64 on the host: a float32 angle of 5000 is off by 2e-4.
 
@@ -27,24 +29,8 @@ def sinusoidal_positions(
     """
     if length < 0 or num_features < 1:
         raise ValueError(f"length and num_features must be at least 0 and 1; got {length} and {num_features}")
-    frequencies = 10000.0 ** (-np.arange(0, num_features, 2) / num_features)
-    angles = np.arange(length)[:, None] * frequencies  # [T, ceil(D / 2)]
+    frequencies = 10000.0 ** (-np.arange(0, num_features, 2) / (num_features - 2 * opennmt))
+    angles = (np.arange(length)[:, None] + opennmt) * frequencies  # [T, ceil(D / 2)]
     # [T, ceil(D / 2), 2], or [T, 2, ceil(D / 2)]
-    pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1 if interleaved else 1)
+    pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1 if interleaved and not opennmt else 1)
     return jnp.asarray(pairs.reshape(length, 2 * frequencies.size)[:, :num_features], dtype)
-
-
-def opennmt_positions(
-    length: int, num_features: int, dtype: DTypeLike = jnp.float32
-) -> Float[Array, "{length} {num_features}"]:
-    r"""Encode positions as OpenNMT-tf and CTranslate2 do: sines first, positions from 1, the last frequency 1/10000.
-
-    .. math:: P_{t, i} = \sin((t + 1) / 10000^{i / (D/2 - 1)}), \quad P_{t, D/2 + i} = \cos(\ldots)
-
-    Args:
-        length: T, the number of positions.
-        num_features: D, which must be even and at least 4.
-    """
-    frequencies = 10000.0 ** (-np.arange(num_features // 2) / (num_features // 2 - 1))
-    angles = np.arange(1, length + 1)[:, None] * frequencies
-    return jnp.asarray(np.concatenate([np.sin(angles), np.cos(angles)], axis=1), dtype)

@@ -18,3 +18,9 @@ def test_sines_and_cosines_alternate_by_the_equation(x64, num_features):
 def test_the_dtype_is_the_one_asked_for_and_rounded_once():
     P = sinusoidal_positions(600, 8, jnp.bfloat16)  # above 256, bfloat16 cannot count
     np.testing.assert_array_equal(P, sinusoidal_positions(600, 8).astype(jnp.bfloat16))
+
+
+def test_opennmt_counts_from_1_and_ends_with_the_lowest_frequency():
+    angles = np.arange(1, 4)[:, None] * [1.0, 1e-2, 1e-4]
+    expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    np.testing.assert_allclose(sinusoidal_positions(3, 6, opennmt=True), expected, rtol=1e-6)

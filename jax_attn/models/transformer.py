@@ -27,7 +27,7 @@ from jax_attn.functional.checks import (
 )
 from jax_attn.functional.dropout import draw_keep_masks, drop
 from jax_attn.functional.masks import causal_mask, length_mask
-from jax_attn.functional.positions import opennmt_positions, sinusoidal_positions
+from jax_attn.functional.positions import sinusoidal_positions
 from jax_attn.models.interface import AttentionMaps
 from jax_attn.modules.attention import Memory, MultiHeadAttention
 from jax_attn.modules.feed_forward import ACTIVATIONS, FeedForward
@@ -35,7 +35,6 @@ from jax_attn.search.step import Stationary
 
 Norm = Literal["post", "pre"]
 Positions = Literal["interleaved", "halves", "opennmt", "learnt"]
-Start = Literal["learnt", "fixed", "zero"]
 
 
 class TransformerKeepMasks(NamedTuple):
@@ -235,9 +234,8 @@ class TransformerStack(nn.Module):
         """Return what is added to the embeddings of positions 0 … length − 1; ValueError if fewer are learnt."""
         if self.positions != "learnt":
             dtype = self.dtype or self.param_dtype
-            if self.positions == "opennmt":
-                return opennmt_positions(length, self.embed_size, dtype)
-            return sinusoidal_positions(length, self.embed_size, dtype, interleaved=self.positions == "interleaved")
+            forms = {"interleaved": self.positions == "interleaved", "opennmt": self.positions == "opennmt"}
+            return sinusoidal_positions(length, self.embed_size, dtype, **forms)
         if length > self.max_len:
             raise ValueError(f"max_len = {self.max_len} positions are learnt; got {length} tokens")
         return self.position_embedding(jnp.arange(length))
@@ -373,9 +371,8 @@ class TransformerDecoder(TransformerStack):
     Args beside those:
         tie_embeddings: logits = output · embeddingᵀ + bias (Press & Wolf, 2017).
         output_bias: whether the output layer has a bias.
-        start: the embedding of the first token: "learnt"; "fixed", which gets no gradient; "zero", whatever the token.
-        never: tokens that are never produced: a step gives log p = −inf.
-        renormalize: whether the probabilities of the other tokens then sum to 1.
+        fixed_start: whether the embedding of the first token gets no gradient.
+        never: tokens that are never produced: a step gives them log p = −inf, and the others' probabilities sum to 1.
         alignment_layer: the layer whose attention to the source is returned as the weights of a token; −1 is the last.
         alignment_head: the head whose weights they are; None is the mean of all.
 
@@ -384,9 +381,8 @@ class TransformerDecoder(TransformerStack):
 
     tie_embeddings: bool = field(default=False, kw_only=True)
     output_bias: bool = field(default=True, kw_only=True)
-    start: Start = field(default="learnt", kw_only=True)
+    fixed_start: bool = field(default=False, kw_only=True)
     never: tuple[int, ...] = field(default=(), kw_only=True)
-    renormalize: bool = field(default=True, kw_only=True)
     alignment_layer: int = field(default=-1, kw_only=True)
     alignment_head: int | None = field(default=None, kw_only=True)
 
@@ -394,8 +390,6 @@ class TransformerDecoder(TransformerStack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.start not in get_args(Start):
-            raise ValueError(f"start must be one of {get_args(Start)}; got {self.start!r}")
         if any(not 0 <= token < self.vocab_size for token in self.never):
             raise ValueError(f"never must be ids in [0, {self.vocab_size}); got {self.never}")
         if not -self.num_layers <= self.alignment_layer < self.num_layers:
@@ -475,16 +469,16 @@ class TransformerDecoder(TransformerStack):
         allowed = is_own & (jnp.arange(length) <= time)[:, None]
         mask = allowed.reshape(sentences, 1, beam, length * beam)
 
-        x = self._embed_targets(tokens.reshape(sentences, beam), self.first_positions(length)[time], time == 0)
+        x = self.embed(self.embedding, tokens.reshape(sentences, beam), self.first_positions(length)[time])
         caches, weights = [], []
         for layer, cache, of_source in zip(self.layers, state.cache.leaves, memory, strict=True):
             x, cache, on_source = layer(x, _attend_to_past(cache, mask, time * beam), of_source, return_weights=True)
             caches.append(cache)
             weights.append(on_source)
         logits = self._logits(self._last(x)).reshape(rows, -1)
-        logits = logits.astype(wide_dtype(logits))
-        log_probs = jax.nn.log_softmax(self._without_never(logits) if self.renormalize else logits, axis=-1)
-        log_probs = self._without_never(log_probs)
+        if self.never:
+            logits = logits.at[:, jnp.array(self.never)].set(-jnp.inf)
+        log_probs = jax.nn.log_softmax(logits.astype(wide_dtype(logits)), axis=-1)
         log_probs = jnp.where(time < length, log_probs, jnp.nan)  # the cache is full
         new = TransformerState(state.time + 1, places, Stationary(tuple(caches)))
         return log_probs, new, self._choose(weights).reshape(rows, -1)
@@ -543,24 +537,12 @@ class TransformerDecoder(TransformerStack):
         if targets.ndim != 2 or targets.shape[0] != sentences:
             raise ValueError(f"targets must be [{sentences}, T]; got {shape_text(targets.shape)}")
         keep = self._choose_keep_masks(keep_masks, deterministic, targets.shape, source_len)
-        is_first = jnp.arange(targets.shape[1])[:, None] == 0
-        x = self._embed_targets(targets, self.first_positions(targets.shape[1]), is_first, keep.embedding)
+        x = self.embed(self._embed_targets, targets, self.first_positions(targets.shape[1]), keep.embedding)
         return self._run(x, keep, None, causal_mask(targets.shape[1]), memory, return_weights)
 
-    def _embed_targets(self, tokens: Array, positions: Array, is_first: Array, keep_mask: Array | None = None) -> Array:
-        """Embed tokens `[B, T]`; of the first ones, where `is_first`, by the rule of `start`."""
-
-        def embedding(tokens: Array) -> Array:
-            x = self.embedding(tokens)
-            if self.start == "learnt":
-                return x
-            return jnp.where(is_first, jnp.zeros_like(x) if self.start == "zero" else jax.lax.stop_gradient(x), x)
-
-        return self.embed(embedding, tokens, positions, keep_mask)
-
-    def _without_never(self, scores: Array) -> Array:
-        """Set `[rows, N]` to −inf for the tokens that are never produced."""
-        return scores.at[:, jnp.array(self.never)].set(-jnp.inf) if self.never else scores
+    def _embed_targets(self, targets: Array) -> Array:
+        x = self.embedding(targets)
+        return x.at[:, :1].set(jax.lax.stop_gradient(x[:, :1])) if self.fixed_start else x
 
     def _choose(self, weights: Sequence[Any]) -> Array:
         """Choose the weights `[B, T, S]` of a token from each layer's `[B, heads, T, S]`."""

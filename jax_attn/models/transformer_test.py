@@ -263,3 +263,40 @@ def test_rows_that_the_state_has_no_place_for_are_refused():
     step, state, memory = start()
     with pytest.raises(ValueError, match=r"^tokens must be \[3 · beam\], as many as the state has rows, 3; got \[6\]"):
         step(jnp.zeros(6, jnp.int32), state, memory)
+
+
+def test_the_end_of_a_source_gets_no_attention_if_it_is_not_read():
+    sources, lens = SOURCES[:2], LENS[:2]
+    of_encoder, of_decoder = TransformerEncoder(N, D, F, 1, num_heads=2), TransformerDecoder(N, D, F, 2, num_heads=2)
+    whole = EncoderDecoder(of_encoder, of_decoder)
+    cut = EncoderDecoder(of_encoder.clone(source_end=False), of_decoder.clone(source_end=False))
+    params = whole.init(jax.random.key(0), sources, TARGETS[:2], lens)
+    for valid_lens in (lens, None):
+        shorter = jnp.full(2, 5) - 1 if valid_lens is None else valid_lens - 1
+        maps = cut.apply(params, sources, TARGETS[:2], valid_lens, method="attention_maps")
+        expected = whole.apply(params, sources, TARGETS[:2], shorter, method="attention_maps")
+        jax.tree.map(np.testing.assert_array_equal, maps, expected)
+        for row, length in enumerate(shorter):
+            assert not maps.cross[row, ..., length:].any()
+
+
+def test_tokens_that_are_never_produced_take_no_probability():
+    model = EncoderDecoder(TransformerEncoder(N, D, F, 1), TransformerDecoder(N, D, F, 1, never=(0, 3)))
+    params = model.init(jax.random.key(0), SOURCES, TARGETS, LENS)
+    memory = model.apply(params, SOURCES, LENS, method="encode")
+    state = model.apply(params, memory, 1, method="initial_state")
+    log_probs = model.apply(params, TARGETS[:, 0], state, memory, method="step")[0]
+    assert (log_probs[:, jnp.array([0, 3])] == -jnp.inf).all()
+    np.testing.assert_allclose(jnp.exp(log_probs).sum(axis=1), 1, rtol=1e-6)
+
+
+def test_a_fixed_start_gets_no_gradient_but_that_of_the_output():
+    def gradient(**settings):
+        model = EncoderDecoder(TransformerEncoder(N, D, F, 1), TransformerDecoder(N, D, F, 1, **settings))
+        params = model.init(jax.random.key(0), SOURCES, TARGETS, LENS)
+        targets = jnp.array([[1, 2, 3]] * 3)
+        found = jax.grad(lambda params: (model.apply(params, SOURCES, targets, LENS)[0] ** 2).sum())(params)
+        return np.abs(found["params"]["decoder"]["embedding"]["embedding"]).max(axis=1) > 0
+
+    assert gradient()[:5].tolist() == [False, True, True, True, False]
+    assert gradient(fixed_start=True)[:5].tolist() == [False, False, True, True, False]

@@ -93,26 +93,21 @@ def beam_search(
         length_penalty, length_norm, coverage_penalty, num_keys, batch_size, source_lens=source_lens
     )
 
-    def is_live(carry: tuple[Beam, Finished | None]) -> Array:
-        return (carry[0].time < max_len) & _is_live(carry[0]).any()
+    def is_live(found: tuple[Beam, Finished | None]) -> Array:
+        return (found[0].time < max_len) & _is_live(found[0]).any()
 
-    def advance(carry: tuple[Beam, Finished | None]) -> tuple[Beam, Finished | None]:
-        beam, finished = carry
+    def advance(found: tuple[Beam, Finished | None]) -> tuple[Beam, Finished | None]:
+        beam, finished = found
         if finished is None:
             return _keep_best(beam, _extend(beam, inputs, penalties, beam_size), eos), None
-        return _keep_unfinished(
-            beam, finished, _extend(beam, inputs, penalties, 2 * beam_size), stop, inputs, penalties
-        )
+        candidates = _extend(beam, inputs, penalties, beam_size + 1)  # one of them may be eos
+        return _keep_unfinished(beam, finished, candidates, inputs, penalties, stop)
 
-    beam = _first_beam(inputs, penalties, places=beam_size if stop == "all" else 2 * beam_size)
-    scores, dtype = beam.scores, inputs.outputs.dtype
-    start = None if stop == "all" else Finished(scores, beam.lengths, jnp.zeros(batch_size, bool))
-    beam, finished = jax.lax.while_loop(is_live, advance, (beam, start))
-    found: Any = _read_back(beam.history)
-    if finished is None:
-        return make_result(found[0], beam.lengths, beam.scores, *found[1:], eos=eos, dtype=dtype)
-    found = jax.tree.map(lambda x: x[:, beam_size:], found)
-    return make_result(found[0], finished.lengths, finished.scores, *found[1:], eos=eos, dtype=dtype)
+    beam = _first_beam(inputs, penalties)
+    beam, finished = jax.lax.while_loop(is_live, advance, (beam, None if stop == "all" else _none_finished(beam)))
+    ids, token_scores, weights = _read_back(beam.history, finished)
+    best = beam if finished is None else finished
+    return make_result(ids, best.lengths, best.scores, token_scores, weights, eos=eos, dtype=inputs.outputs.dtype)
 
 
 class History(NamedTuple):
@@ -142,14 +137,13 @@ class Beam(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """The best finished hypotheses of each sentence, best first, where they leave the beam.
-
-    In the history they have the places after those of the beam.
-    """
+    """The best finished hypotheses of each sentence, best first, where they leave the beam."""
 
     scores: Float[Array, "batch beam"]
     lengths: Int[Array, "batch beam"]
-    full: Bool[Array, "batch"]  # whether the sentence takes no more
+    origins: Int[Array, "batch beam"]  # the place in the beam before the last token
+    tokens: Int[Array, "batch beam"]  # the last token
+    token_scores: Float[Array, "batch beam"]  # log p of that token
 
 
 class Candidates(NamedTuple):
@@ -165,11 +159,10 @@ class Candidates(NamedTuple):
     weights: Float[Array, "batch beam key"] | None
 
 
-def _first_beam(inputs: SearchInputs, penalties: Penalties, places: int) -> Beam:
-    """Return the beam before the first token, with so many places in its history."""
+def _first_beam(inputs: SearchInputs, penalties: Penalties) -> Beam:
     outputs, eos, max_len = inputs.outputs, inputs.constraints.eos, inputs.max_len
     shape, dtype = (inputs.batch_size, inputs.num_hypotheses), outputs.score_dtype
-    origins = jnp.broadcast_to(jnp.arange(places, dtype=jnp.int32), (max_len, shape[0], places))
+    places = jnp.broadcast_to(jnp.arange(shape[1]), (max_len, *shape))
     return Beam(
         time=jnp.zeros((), jnp.int32),
         tokens=inputs.by_sentence(inputs.tokens),
@@ -182,10 +175,10 @@ def _first_beam(inputs: SearchInputs, penalties: Penalties, places: int) -> Beam
         ids=jnp.full((*shape, max_len), eos, jnp.int32) if inputs.constraints.read_ids else None,
         coverage=jnp.zeros((*shape, outputs.num_keys or 0), dtype) if penalties.coverage else None,
         history=History(
-            origins=origins,
-            tokens=jnp.full(origins.shape, eos, jnp.int32),
-            token_scores=jnp.zeros(origins.shape, dtype),
-            weights=outputs.zero_weights(max_len, *shape),
+            origins=places,
+            tokens=jnp.full(places.shape, eos, jnp.int32),
+            token_scores=jnp.zeros(places.shape, dtype),
+            weights=outputs.zero_weights(*places.shape),
         ),
     )
 
@@ -196,7 +189,7 @@ def _is_live(beam: Beam) -> Bool[Array, "batch beam"]:
 
 
 def _extend(beam: Beam, inputs: SearchInputs, penalties: Penalties, places: int) -> Candidates:
-    """Take a step, and continue each hypothesis by the most probable tokens that could fill so many places."""
+    """Take a step, and continue each hypothesis by its most probable tokens, which could fill so many places."""
     rows, dtype, live = inputs.tokens.shape[0], beam.sums.dtype, _is_live(beam)
     log_probs, state, weights = inputs.step(beam.tokens.reshape(rows), beam.state, inputs.memory)
     ids = None if beam.ids is None else beam.ids.reshape(rows, -1)
@@ -247,66 +240,42 @@ def _keep_best(beam: Beam, candidates: Candidates, eos: int) -> Beam:
     )
 
 
+def _none_finished(beam: Beam) -> Finished:
+    none = jnp.zeros_like(beam.tokens)
+    return Finished(jnp.full_like(beam.scores, -jnp.inf), none, none, none, jnp.zeros_like(beam.scores))
+
+
 def _keep_unfinished(
-    beam: Beam, finished: Finished, candidates: Candidates, stop: Stop, inputs: SearchInputs, penalties: Penalties
+    beam: Beam, finished: Finished, candidates: Candidates, inputs: SearchInputs, penalties: Penalties, stop: Stop
 ) -> tuple[Beam, Finished]:
-    """Make the best candidates that do not end the next beam; those among the best `beam_size` that end leave it."""
+    """Make the best candidates that do not end the next beam. Those that end leave it, if they are among the best."""
     batch_size, beam_size, width = candidates.sums.shape
     eos, length = inputs.constraints.eos, beam.time + 1
-    num_best = min(2 * beam_size, beam_size * width)
-    flat = jax.tree.map(
-        lambda x: x.reshape(batch_size, -1), (candidates.tokens, candidates.token_scores, candidates.scores)
-    )
-    sums, best = jax.lax.top_k(candidates.sums.reshape(batch_size, -1), num_best)
-    tokens, token_scores, scores = (jnp.take_along_axis(x, best, axis=-1) for x in flat)
-    origins, ends = best // width, (tokens == eos) | (length == inputs.max_len)
+    ends = (candidates.tokens == eos) | (length == inputs.max_len)
     has_nan = jnp.isnan(candidates.sums).any(axis=(1, 2))[:, None]
 
-    # Of the finished ones: the old, and the new among the best candidates, until the sentence takes no more.
-    is_new = ends & (jnp.arange(num_best) < beam_size) & ~finished.full[:, None]
-    of_all = jnp.concatenate([finished.scores, jnp.where(is_new, scores, -jnp.inf)], axis=1)
-    kept_scores, kept = jax.lax.top_k(of_all, beam_size)
-    kept_scores = jnp.where(has_nan, jnp.nan, kept_scores)
+    _, best = jax.lax.top_k(candidates.sums.reshape(batch_size, -1), beam_size)
+    new_scores = jnp.where(ends, candidates.scores, -jnp.inf)
+    lengths = jnp.broadcast_to(length, ends.shape)
+    tokens, token_scores = candidates.tokens, candidates.token_scores
+    scores, lengths, tokens, token_scores = (
+        jnp.take_along_axis(x.reshape(batch_size, -1), best, axis=-1)
+        for x in (new_scores, lengths, tokens, token_scores)
+    )
+    new = Finished(scores, lengths, best // width, tokens, token_scores)
+    both = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), finished, new)
+    _, kept = jax.lax.top_k(both.scores, beam_size)
+    updated = jax.tree.map(lambda x: _take(x, kept), both)
+    updated = updated._replace(scores=jnp.where(has_nan, jnp.nan, updated.scores))
+    finished = jax.tree.map(lambda old, new: jnp.where(beam.finished, old, new), finished, updated)
 
-    def of_finished(old: Array, new: Array) -> Array:
-        return jnp.take_along_axis(jnp.concatenate([old, new], axis=1), kept, axis=1)
-
-    own = jnp.broadcast_to(jnp.arange(beam_size, 2 * beam_size, dtype=origins.dtype), origins[:, :beam_size].shape)
-    lengths = of_finished(finished.lengths, jnp.full_like(tokens, length))
-
-    going_on = jnp.argsort(ends, axis=1, stable=True)[:, :beam_size]
-    live_sums = jnp.where(_take(ends, going_on), -jnp.inf, _take(sums, going_on))
-    live, live_tokens = _take(origins, going_on), _take(tokens, going_on)
-
-    has_room = ~(kept_scores > -jnp.inf).all(axis=1)
+    sums = jnp.where(ends, -jnp.inf, candidates.sums)
+    going_on = _keep_best(beam, candidates._replace(sums=sums, scores=sums), eos)
     final = jnp.full((batch_size, 1), inputs.max_len if stop == "never" else length)
-    hoped = penalized(live_sums[:, :1, None], final, None, penalties._replace(coverage=0.0))[:, 0, 0]
-    full = finished.full | has_nan[:, 0] | (~has_room & ((stop == "first") | (hoped <= kept_scores[:, -1])))
-
-    def reorder(rows: Array) -> Array:
-        return _take(rows.reshape(batch_size, beam_size, *rows.shape[1:]), live).reshape(rows.shape)
-
-    latest = History(
-        jnp.concatenate([live, of_finished(own, origins)], axis=1),
-        jnp.concatenate([live_tokens, of_finished(jnp.full_like(live_tokens, eos), tokens)], axis=1),
-        jnp.concatenate(
-            [_take(token_scores, going_on), of_finished(jnp.zeros_like(of_all[:, :beam_size]), token_scores)], axis=1
-        ),
-        candidates.weights,
-    )
-    now = Beam(
-        time=length,
-        tokens=live_tokens,
-        state=map_state(reorder, candidates.state),
-        finished=jnp.broadcast_to(full[:, None], live.shape),
-        lengths=_take(candidates.lengths, live),
-        sums=live_sums,
-        scores=live_sums,
-        ids=None if beam.ids is None else _take(beam.ids, live).at[:, :, beam.time].set(live_tokens),
-        coverage=None if candidates.coverage is None else _take(candidates.coverage, live),
-        history=jax.tree.map(lambda steps, step: steps.at[beam.time].set(step), beam.history, latest),
-    )
-    return now, Finished(kept_scores, lengths, full)
+    hoped = penalized(going_on.sums[:, :1, None], final, None, penalties)[..., 0]
+    has_room = (finished.scores == -jnp.inf).any(axis=1, keepdims=True)
+    is_full = ~has_room & ((stop == "first") | (hoped <= finished.scores[:, -1:]))
+    return going_on._replace(finished=beam.finished | has_nan | is_full), finished
 
 
 def _take(x: Array, places: Array) -> Array:
@@ -314,16 +283,24 @@ def _take(x: Array, places: Array) -> Array:
     return jnp.take_along_axis(x, places.reshape(places.shape + (1,) * (x.ndim - 2)), axis=1)
 
 
-def _read_back(history: History) -> tuple[Array, Array, Array | None]:
-    """Follow each hypothesis backwards: ids and token scores `[B, beam, L]`, weights `[B, beam, L, K]` or None."""
+def _read_back(history: History, finished: Finished | None) -> tuple[Array, Array, Array | None]:
+    """Follow each hypothesis backwards: ids and token scores `[B, beam, L]`, weights `[B, beam, L, K]` or None.
 
-    def back(place: Array, step: History) -> tuple[Array, Any]:
-        origin = _take(step.origins, place)
-        # A finished hypothesis outside the beam attends no more: any row will do.
-        weights = None if step.weights is None else _take(step.weights, origin % step.weights.shape[1])
-        return origin, (_take(step.tokens, place), _take(step.token_scores, place), weights)
+    Those that left the beam are followed from the step at which they did.
+    """
 
-    places = jnp.arange(history.origins.shape[-1], dtype=history.origins.dtype)
-    last = jnp.broadcast_to(places, history.origins.shape[1:])
-    _, found = jax.lax.scan(back, last, history, reverse=True)
+    def back(place: Array, at: tuple[Array, History]) -> tuple[Array, Any]:
+        time, step = at
+        origin, token, token_score = (_take(x, place) for x in (step.origins, step.tokens, step.token_scores))
+        if finished is not None:
+            is_last = time + 1 == finished.lengths
+            origin = jnp.where(is_last, finished.origins, origin)
+            token = jnp.where(is_last, finished.tokens, token)
+            token_score = jnp.where(is_last, finished.token_scores, token_score)
+        weights = None if step.weights is None else _take(step.weights, origin)
+        return origin, (token, token_score, weights)
+
+    length, _, beam_size = history.origins.shape
+    last = jnp.broadcast_to(jnp.arange(beam_size), history.origins.shape[1:])
+    _, found = jax.lax.scan(back, last, (jnp.arange(length), history), reverse=True)
     return jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), found)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from torch_ref.functional.dropout import draw_keep_masks, drop
 from torch_ref.functional.masks import causal_mask, length_mask
-from torch_ref.functional.positions import opennmt_positions, sinusoidal_positions
+from torch_ref.functional.positions import sinusoidal_positions
 from torch_ref.functional.precision import widen
 from torch_ref.functional.softmax import masked_log_softmax
 from torch_ref.modules.attention import Memory, MultiHeadAttention
@@ -177,13 +177,9 @@ class TransformerStack(nn.Module):
             x = x * self.embed_size**0.5
         if self.positions == "learnt":
             positions = self.position_embedding(torch.arange(length, device=tokens.device))
-        elif self.positions == "opennmt":
-            positions = opennmt_positions(length, self.embed_size, x.dtype, x.device)
         else:
-            interleaved = self.positions == "interleaved"
-            positions = sinusoidal_positions(
-                length, self.embed_size, x.dtype, interleaved=interleaved, device=x.device
-            )  # fmt: skip
+            forms = {"interleaved": self.positions == "interleaved", "opennmt": self.positions == "opennmt"}
+            positions = sinusoidal_positions(length, self.embed_size, x.dtype, device=x.device, **forms)
         return drop(x + positions, self.dropout, keep_mask)
 
     def _run(
@@ -254,8 +250,7 @@ class TransformerDecoder(TransformerStack):
     """Shapes: targets [B, T] -> logits [B, T, N], weights [B, T, S] of one layer, and one head or the mean of all.
 
     tie_embeddings: logits = output @ embedding^T (+ dense_bias, with output_bias), and no dense.
-    start: the first token's embedding is learnt, fixed (it gets no gradient) or zero. A step never produces the tokens
-    of never; with renormalize the probabilities of the others then sum to 1.
+    fixed_start: the first token's embedding gets no gradient. A step never produces the tokens of never.
     A step computes all earlier positions again, since its state is the tokens that were read.
     """
 
@@ -267,20 +262,17 @@ class TransformerDecoder(TransformerStack):
         *args: Any,
         tie_embeddings: bool = False,
         output_bias: bool = True,
-        start: str = "learnt",
+        fixed_start: bool = False,
         never: tuple[int, ...] = (),
-        renormalize: bool = True,
         alignment_layer: int = -1,
         alignment_head: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__(vocab_size, *args, **options)
-        if start not in ("learnt", "fixed", "zero"):
-            raise ValueError(f"start must be learnt, fixed or zero; got {start!r}")
         if any(not 0 <= token < vocab_size for token in never):
             raise ValueError(f"never must be ids in [0, {vocab_size}); got {never}")
         self.alignment_layer, self.alignment_head = alignment_layer, alignment_head
-        self.start, self.never, self.renormalize = start, list(never), renormalize
+        self.fixed_start, self.never = fixed_start, list(never)
         self.dense: Any = None
         self.dense_bias: Any = None
         if not tie_embeddings:
@@ -317,8 +309,7 @@ class TransformerDecoder(TransformerStack):
 
     def _embed_targets(self, targets: Tensor) -> Tensor:
         x = self.embedding(targets)
-        first = x[:, :1].detach()
-        return x if self.start == "learnt" else torch.cat([0 * first if self.start == "zero" else first, x[:, 1:]], 1)
+        return torch.cat([x[:, :1].detach(), x[:, 1:]], 1) if self.fixed_start else x
 
     def _logits(self, x: Tensor) -> Tensor:
         if self.dense is not None:
@@ -341,7 +332,4 @@ class TransformerDecoder(TransformerStack):
         logits, weights = self(state, tuple(repeated))
         (last,) = widen(logits[:, -1])
         never = torch.tensor(self.never, dtype=torch.int64, device=last.device)
-        if self.renormalize:
-            last = last.index_fill(1, never, -torch.inf)
-        log_probs = masked_log_softmax(last).index_fill(1, never, -torch.inf)
-        return log_probs, state, weights[:, -1]
+        return masked_log_softmax(last.index_fill(1, never, -torch.inf)), state, weights[:, -1]

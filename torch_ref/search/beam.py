@@ -40,7 +40,10 @@ def beam_search(
     when all are finished or at max_len. The length counts eos. Of equal scores the continuation of the better
     hypothesis wins, then the more probable token, then the lower. A candidate of probability 0 is left out. If a
     candidate's score is NaN, the sentence has no result.
-    stop other than "all": see leave_beam.
+    With stop other than "all" the beam ranks by log p alone, and finished hypotheses leave it, if they are among the
+    best beam_size candidates. It ends when beam_size have left and (stop="first") or the best of the beam is no better
+    than the worst of them, at its present length ("likely") or at max_len ("never"). The result is those that left.
+    Source: transformers.GenerationMixin._beam_search.
     Returns SearchResult with n = beam_size, best first.
     """
     constraints_of = make_constraints(eos, batch_size, max_len, **constraints)
@@ -49,14 +52,8 @@ def beam_search(
     for b in range(batch_size):
         memory_b = sentence(memory, b)
         beam = [Hypothesis(state=sentence(state, b))]
-        if stop != "all":
-            beam, outputs = leave_beam(
-                beam, lambda h: continuations(h, step, memory_b, constraints_of[b], bos),  # noqa: B023
-                penalties_of[b], stop=stop, max_len=max_len, beam_size=beam_size,
-            )  # fmt: skip
-            found.append(beam + [IMPOSSIBLE] * (beam_size - len(beam)))
-            continue
-        for _ in range(max_len):
+        left: list[Hypothesis] = []  # finished hypotheses outside the beam
+        for length in range(1, max_len + 1):
             if all(hypothesis.finished for hypothesis in beam):
                 break
             candidates = []
@@ -69,48 +66,24 @@ def beam_search(
             for candidate in candidates:
                 candidate.score = penalties_of[b].score(candidate)
             if any(math.isnan(candidate.score) for candidate in candidates):
-                beam = [UNKNOWN] * beam_size
+                beam = left = [UNKNOWN] * beam_size
                 break
             # Python's sort is stable: of equal scores the better hypothesis's more probable token stays first.
-            candidates.sort(key=lambda candidate: candidate.score, reverse=True)
-            beam = candidates[:beam_size]
-        found.append(beam + [IMPOSSIBLE] * (beam_size - len(beam)))
+            if stop == "all":
+                candidates.sort(key=lambda candidate: candidate.score, reverse=True)
+                beam = candidates[:beam_size]
+                continue
+            candidates.sort(key=lambda candidate: candidate.total, reverse=True)
+            left += [candidate for candidate in candidates[:beam_size] if candidate.finished or length == max_len]
+            beam = [candidate for candidate in candidates if not candidate.finished and length < max_len][:beam_size]
+            left = sorted(left, key=lambda candidate: candidate.score, reverse=True)[:beam_size]
+            if beam and len(left) == beam_size:
+                hoped = penalties_of[b].normalized(beam[0].total, max_len if stop == "never" else length)
+                if stop == "first" or hoped <= left[-1].score:
+                    break
+        best = beam if stop == "all" else left
+        found.append(best + [IMPOSSIBLE] * (beam_size - len(best)))
     return collect(found, outputs, eos=eos, max_len=max_len)
-
-
-def leave_beam(
-    beam: list[Hypothesis], extend: Any, penalties: Any, *, stop: str, max_len: int, beam_size: int
-) -> tuple[list[Hypothesis], Any]:
-    """Search with a beam that finished hypotheses leave. It ranks by log p alone.
-
-    Of the 2 * beam_size best candidates the finished ones among the first beam_size leave, and the best others go on.
-    Ends when beam_size have left and (stop="first") or the best of the beam is no better than the worst of them, at
-    its present length ("likely") or at max_len ("never"). Returns those that left, best first, and a step's outputs.
-    Source: transformers.GenerationMixin._beam_search.
-    """
-    finished: list[Hypothesis] = []
-    for length in range(1, max_len + 1):
-        extended = [extend(hypothesis) for hypothesis in beam]
-        outputs = extended[0][1]
-        candidates = [candidate for continued, _ in extended for candidate in continued]
-        if any(math.isnan(candidate.total) for candidate in candidates):
-            return [UNKNOWN] * beam_size, outputs
-        candidates.sort(key=lambda candidate: candidate.total, reverse=True)
-        ends = [candidate.finished or length == max_len for candidate in candidates]
-        for candidate, ended in zip(candidates[:beam_size], ends, strict=False):
-            if ended:
-                candidate.score = penalties.score(candidate)
-                finished.append(candidate)
-        finished = sorted(finished, key=lambda hypothesis: hypothesis.score, reverse=True)[:beam_size]
-        going_on = zip(candidates[: 2 * beam_size], ends, strict=False)
-        beam = [candidate for candidate, ended in going_on if not ended][:beam_size]
-        if not beam:
-            break
-        if len(finished) == beam_size:
-            hoped = penalties.normalized(beam[0].total, max_len if stop == "never" else length)
-            if stop == "first" or hoped <= finished[-1].score:
-                break
-    return finished, outputs
 
 
 def continuations(

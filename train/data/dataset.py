@@ -116,6 +116,8 @@ def load(config: Config, vocabularies: Vocabularies | None = None) -> Data:
                 f"{settings.steps} (or leave longer pairs out with corpus.max-len)"
             )
         longest = settings.steps - 1, settings.steps - 2
+    if not vocabularies[0].shortens:
+        longest = settings.max_len, longest[1]  # an imported model reads as much as before
     valid, test = (
         _encode_held_out(name, pairs, vocabularies, longest[0], report)
         for name, pairs in (("validation", corpus.valid), ("test", corpus.test))

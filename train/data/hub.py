@@ -1,5 +1,6 @@
 """Download a model by its name on the Hugging Face hub."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from train.setting import ConfigError
@@ -25,17 +26,21 @@ def download(name: str, revision: str | None = None) -> tuple[Path, str]:
     if name.count("/") != 1 or not all(name.split("/")) or name.startswith("."):
         raise ConfigError(f"there is no folder {name}, and a name on the hub is OWNER/MODEL")
     try:
-        from huggingface_hub import HfApi, snapshot_download
+        from huggingface_hub import snapshot_download
     except ImportError:
-        raise ConfigError(f"{name} is no folder; to download it run: pip install huggingface_hub; {by_hand}") from None
+        message = f"{name} is no folder; to download it run: pip install 'jax-attn[pretrained]'; {by_hand}"
+        raise ConfigError(message) from None
+
+    def find(**options: bool) -> tuple[Path, str]:
+        for weights in WEIGHTS:
+            found = Path(snapshot_download(name, revision=revision, allow_patterns=[*FILES, weights], **options))
+            if (found / weights).is_file():
+                return found, found.name
+        raise FileNotFoundError(f"it has no {' and no '.join(WEIGHTS)}")
+
+    with suppress(Exception):  # whatever is wrong with the cache, the hub has it
+        return find(local_files_only=True)
     try:
-        there = HfApi().list_repo_files(name, revision=revision)
-        weights = next((file for file in WEIGHTS if file in there), WEIGHTS[0])
-        folder = snapshot_download(name, revision=revision, allow_patterns=[*FILES, weights])
+        return find()
     except Exception as error:  # of the network, of the hub and of several libraries
-        try:
-            folder = snapshot_download(name, revision=revision, local_files_only=True)
-        except Exception:
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"{name} cannot be downloaded ({reason}); {by_hand}") from error
-    return Path(folder), Path(folder).name
+        raise ConfigError(f"{name} cannot be downloaded ({' '.join(str(error).split())}); {by_hand}") from error

@@ -60,7 +60,7 @@ def _load(path: Path, tokenizer: Tokenizer, sampling: float) -> Vocabulary:
         if tokenizer == "pretrained":
             from train.data.foreign import ForeignVocabulary
 
-            return ForeignVocabulary(content)
+            return ForeignVocabulary.read(content)
         if tokenizer in SUBWORDS:
             from train.data.subwords import PieceVocabulary
 
@@ -72,5 +72,5 @@ def _load(path: Path, tokenizer: Tokenizer, sampling: float) -> Vocabulary:
         if not isinstance(words, list):
             raise ValueError("it must hold a JSON list")
         return WordVocabulary(tuple(words), tokenizer)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path.name} is damaged: {error}; copy the folder again") from error

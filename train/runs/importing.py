@@ -1,8 +1,9 @@
 """Make a run folder of a checkpoint that another program wrote, so that it can be translated with."""
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_attn.checkpoints import Pretrained, load, read_folder, read_safetensors
-from jax_attn.checkpoints.pretrained import Side
+from jax_attn.checkpoints import Pretrained, load, marian, read_folder, read_safetensors
 from jax_attn.models import EncoderDecoder
 from jax_attn.weights import from_torch, to_torch
 from train.config import Config, CorpusConfig, SearchConfig, TrainingConfig
@@ -27,8 +27,6 @@ FINE_TUNING = Config(
     epochs=None, training=TrainingConfig(batch_size=32, learning_rate=2e-5, schedule="inverse_sqrt", warmup=100)
 )
 """The settings by which an imported model is trained on with --init."""
-
-DENSE_BIAS = "decoder.dense_bias"
 
 
 def import_checkpoint(
@@ -52,19 +50,15 @@ def import_checkpoint(
     module, params = load(read_safetensors(file))
     assert isinstance(module, EncoderDecoder), "every format holds translators"
     weights = to_torch(params)
-    vocabularies = list[WordVocabulary]()
-    for name, words, layers in (
-        ("source", source, ("encoder.embedding",)),
-        ("target", target, ("decoder.embedding", "decoder.dense")),
-    ):
-        rows = len(weights[f"{layers[0]}.weight"])
+    vocabularies, orders = list[WordVocabulary](), list[list[int]]()
+    for name, words, part in (("source", source, "encoder"), ("target", target, "decoder")):
+        rows = len(weights[f"{part}.embedding.weight"])
         if len(words) != rows or set(SPECIAL) - set(words):
             raise ConfigError(f"{name} must be {rows} words, {', '.join(SPECIAL)} among them; got {len(words)} words")
         rest = [i for i, word in enumerate(words) if word not in SPECIAL]
-        order = [*map(list(words).index, SPECIAL), *rest]
-        for key in [key for key in weights if key.rpartition(".")[0] in layers]:
-            weights[key] = weights[key][order]
-        vocabularies.append(WordVocabulary(tuple(words[i] for i in order), "book"))
+        orders.append([*map(list(words).index, SPECIAL), *rest])
+        vocabularies.append(WordVocabulary(tuple(words[i] for i in orders[-1]), "book"))
+    weights = _reorder(weights, *orders)
     config = Config(corpus=CorpusConfig(tokenizer="book", steps=steps), model=_settings(module))
     _require_same(build_model(config.model, len(source), len(target)), module, weights)
     folder = RunFolder.create(Path(out), "imported")
@@ -92,39 +86,72 @@ def import_pretrained(
     RunFolder.require_free(Path(out))
     try:
         model = read_folder(folder)
-        sides = _vocabulary(model, model.source, moses), _vocabulary(model, model.target, moses)
         model.load()
+        source, target = (
+            ForeignVocabulary(side if moses else replace(side, moses=None)) for side in (model.source, model.target)
+        )
     except OSError as error:
         raise ConfigError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{folder} cannot be imported: {error}") from error
-    weights = dict(model.weights)
-    for name in weights:
-        if name.rpartition(".")[0] in ("encoder.embedding", "decoder.embedding", "decoder.dense") or name == DENSE_BIAS:
-            weights[name] = weights[name][sides[0 if name.startswith("encoder") else 1].order]
-    never = tuple(sides[1].order.index(i) for i in model.settings.get("never", ()))
-    length = model.max_len
+    never = tuple(target.order.index(i) for i in model.settings["never"])
     config = replace(
         FINE_TUNING,
-        corpus=CorpusConfig(tokenizer="pretrained", max_len=length - 1),
+        corpus=CorpusConfig(tokenizer="pretrained", max_len=model.max_len - 1),
         model=TransformerConfig(**model.settings | {"never": never}),
         search=SearchConfig(**model.search),
     )
     created = RunFolder.create(Path(out), "imported")
     try:
-        facts = {"max_source_len": length - 1, "max_target_len": model.search["max_len"], "data_sha256": ""}
-        created.save_inputs("own", config, sides, facts)
-        created.save_weights(weights)
-        created.save_origin({"source": str(folder), "licence": model.licence, **(origin or {})})
+        facts = {"max_source_len": model.max_len - 1, "max_target_len": model.search["max_len"], "data_sha256": ""}
+        created.save_inputs("own", config, (source, target), facts)
+        created.save_weights(_reorder(model.weights, source.order, target.order))
+        created.save_origin({"source": str(folder), "licence": _read_licence(folder), **(origin or {})})
     except BaseException:
         shutil.rmtree(created.path)
         raise
     return created
 
 
-def _vocabulary(model: Pretrained, side: Side, moses: bool) -> ForeignVocabulary:
-    language = side.language if moses and model.normalizes else None
-    return ForeignVocabulary(ForeignVocabulary.write(side.tokens, side.special, side.pieces, language))
+def export_pretrained(run: Path | str, out: Path | str) -> None:
+    """Write the model of an imported run, trained on or not, as a folder of Marian's; see `checkpoints.marian.write`.
+
+    Raises:
+        ConfigError: the run cannot be loaded, or is no Marian model; or the folder exists.
+    """
+    saved = RunFolder(run).load()
+    RunFolder.require_free(Path(out))
+    source, target, config = saved.source, saved.target, saved.model
+    if not isinstance(source, ForeignVocabulary) or not isinstance(target, ForeignVocabulary):
+        raise ConfigError(f"{run} is no imported run, or one that goes on from it: Marian has no such vocabulary")
+    assert isinstance(config, TransformerConfig), "such a vocabulary comes with a Transformer"
+    settings = asdict(config) | {"encoder_layers": config.encoder_layers or config.num_layers}
+    settings["never"] = [target.order[i] for i in config.never]
+    weights = _reorder(saved.weights, *(np.argsort(side.order).tolist() for side in (source, target)))
+    longest, search = saved.max_source_len + 1, asdict(saved.config.search)
+    search["max_len"] = search["max_len"] or saved.max_target_len
+    try:
+        marian.write(Pretrained(settings, weights, source.side, target.side, longest, search), Path(out))
+    except ValueError as error:
+        raise ConfigError(f"{run} cannot be exported: {error}") from error
+    except OSError as error:
+        shutil.rmtree(out, ignore_errors=True)
+        raise ConfigError(f"{out} cannot be written: {error.strerror}") from error
+
+
+def _reorder(weights: Mapping[str, np.ndarray], source: Sequence[int], target: Sequence[int]) -> dict[str, np.ndarray]:
+    """Return the weights with the rows of tokens in another order: the old row for each new one."""
+    of_target = ("decoder.embedding.weight", "decoder.dense.weight", "decoder.dense.bias", "decoder.dense_bias")
+    orders = {"encoder.embedding.weight": list(source)} | {name: list(target) for name in of_target}
+    return {name: array[orders[name]] if name in orders else array for name, array in weights.items()}
+
+
+def _read_licence(folder: Path) -> str | None:
+    """Return the licence that the head of README.md names."""
+    path = folder / "README.md"
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    found = re.search(r"^license:[ \t]*([^\s].*?)\s*$", text[:10_000], re.MULTILINE)
+    return found[1] if found else None
 
 
 def _settings(module: EncoderDecoder) -> RecurrentConfig:

@@ -3,6 +3,9 @@
 import io
 import itertools
 import json
+import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +17,10 @@ import sentencepiece
 
 from jax_attn import beam_search, greedy_search
 from jax_attn.checkpoints import read_folder
-from jax_attn.checkpoints.marian import names
+from jax_attn.checkpoints.marian import LAYER, OUTPUT, SHARED, SOURCE, TARGET
+from jax_attn.checkpoints.pretrained import name_layers, name_rows
 from jax_attn.weights import to_torch
-from train import import_model
+from train import export_model, import_model
 from train.data.embedded.grammar import sentences
 from train.runs.importing import import_pretrained
 from train.translating.translator import Translator
@@ -82,7 +86,7 @@ def pieces(texts):
 def marian_folder(folder, pieces, **changes):
     """Write a folder as the hub has it, of a model with drawn weights; return that model in float64."""
     torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'jax-attn[pretrained]'")
+    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install transformers")
     dtype = changes.pop("dtype", "float32")
     generation, end = changes.pop("generation", {}), changes.pop("end", 2.0)
     folder.mkdir()
@@ -174,12 +178,16 @@ def test_logits_and_gradients_are_those_of_transformers(tmp_path, pieces, change
     require_equal("logits", ours, logits.detach().numpy())
     gradients = to_torch(gradients)
     theirs = {name.removeprefix("model."): each.grad for name, each in model.named_parameters()}
-    for ours, named in names(found.settings).items():
-        if named != ("final_logits_bias",):  # a buffer there
-            (name,) = [name for name in named if theirs.get(name) is not None]
-            # The gradient of the keys' bias is 0 but for rounding: it is measured against that of their kernel.
-            scale = theirs[name.replace("k_proj.bias", "k_proj.weight")].abs().max().item()
-            require_equal(ours, gradients[ours], theirs[name].numpy(), scale)
+    names = {ours: {name} for ours, name in name_layers(found.settings, LAYER).items()}
+    rows = name_rows(found.settings["tie_embeddings"])  # the bias is a buffer there
+    for role, named in (("source", {SHARED, SOURCE}), ("target", {SHARED, TARGET}), ("output", {OUTPUT})):
+        names[rows[role]] = names.get(rows[role], set()) | named
+    assert set(names) == set(gradients) - {rows["bias"]}
+    for ours, named in names.items():
+        (name,) = [name for name in named if theirs.get(name) is not None]
+        # The gradient of the keys' bias is 0 but for rounding: it is measured against that of their kernel.
+        scale = theirs[name.replace("k_proj.bias", "k_proj.weight")].abs().max().item()
+        require_equal(ours, gradients[ours], theirs[name].numpy(), scale)
 
 
 def require_equal(name, ours, theirs, scale=None):
@@ -193,7 +201,6 @@ SEARCHES = {
     "first": {"early_stopping": True},
     "never": {"early_stopping": "never"},
     "sums": {"length_penalty": 0.0},
-    "no renormalisation": {"renormalize_logits": False},
 }
 
 
@@ -259,8 +266,7 @@ def score(model, found, sources, lens, sentence, ids):
     read = torch.tensor([[found.target.special[0], *ids[:-1]]])
     with torch.no_grad():
         logits = model(**one, decoder_input_ids=read).logits[0]
-    if found.settings["renormalize"]:
-        logits[:, list(found.settings["never"])] = -torch.inf
+    logits[:, list(found.settings["never"])] = -torch.inf
     steps = logits.log_softmax(-1)[torch.arange(len(ids)), torch.tensor(ids)]
     if len(ids) == found.search["max_len"]:
         steps[-1] = 0.0  # the end is forced
@@ -270,8 +276,7 @@ def score(model, found, sources, lens, sentence, ids):
 
 def test_text_becomes_the_text_of_transformers(tmp_path, pieces, texts):
     folder = tmp_path / "marian"
-    varied = {"generation": {"no_repeat_ngram_size": 1, "renormalize_logits": False}, "end": 2.5}
-    model = marian_folder(folder, pieces, **CONFIGURATIONS["two vocabularies, untied"], **varied).float()
+    model = marian_folder(folder, pieces, **CONFIGURATIONS["two vocabularies, untied"], end=2.5).float()
     from transformers import MarianTokenizer
 
     assert import_model.main([str(folder), "--out", str(tmp_path / "run"), "--no-moses"]) == 0
@@ -307,6 +312,98 @@ def test_the_ids_are_those_of_the_tokenizer(tmp_path, pieces, texts, moses):
         assert target.decode(target.encode(text)) == tokenizer.decode(expected[:-1]).replace("<unk> ", "<unk>")
 
 
+@pytest.mark.parametrize(
+    "name", ["opus-mt", "two vocabularies", "two vocabularies, untied", "untied output", "float16"]
+)
+def test_transformers_loads_what_is_exported(tmp_path, pieces, texts, name):
+    folder, run, out = (tmp_path / each for each in ("marian", "run", "out"))
+    marian_folder(folder, pieces, **dict(CONFIGURATIONS[name]))
+    import torch
+    from transformers import MarianMTModel, MarianTokenizer
+
+    import_pretrained(folder, run, moses=False)
+    assert export_model.main([str(run), "--out", str(out)]) == 0
+    given, info = MarianMTModel.from_pretrained(out, output_loading_info=True)
+    assert not any(info.values()), info
+    before, after = MarianMTModel.from_pretrained(folder).float().state_dict(), given.state_dict()
+    shared = {"model.shared.weight"} if name == "untied output" else set()  # one more copy, which is not used
+    assert set(before) - shared == set(after) - shared
+    for key in (key for key in after if "embed_positions" not in key):  # these are computed
+        assert after[key].dtype == torch.float32
+        assert torch.equal(before[key], after[key]), key
+    old, new = (MarianTokenizer.from_pretrained(path) for path in (folder, out))
+    assert all(old(text)["input_ids"] == new(text)["input_ids"] for text in texts[0])
+    ids = old(texts[0][:4], return_tensors="pt", padding=True)
+    expected = MarianMTModel.from_pretrained(folder).float().generate(**ids)
+    assert torch.equal(given.generate(**ids), expected)
+
+
+HUB = """
+import http.server, json, pathlib, sys, urllib.parse
+root, commit = pathlib.Path(sys.argv[1]), "a" * 40
+class Hub(http.server.BaseHTTPRequestHandler):
+    def answer(self, content, **headers):
+        self.send_response(200)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+    def do_GET(self):
+        path = urllib.parse.urlparse(self.path).path
+        names = [file.name for file in sorted(root.iterdir())]
+        if path.startswith("/api/models/ORG/NAME"):
+            found = {"id": "ORG/NAME", "sha": commit, "siblings": [{"rfilename": name} for name in names]}
+            if "/tree/" in path:
+                found = [{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in names]
+            return self.answer(json.dumps(found).encode(), Content_Type="application/json")
+        name = path.rpartition("/")[2]
+        if path.startswith("/ORG/NAME/resolve/") and name in names:
+            return self.answer((root / name).read_bytes(), ETag=f'"{name}"', X_Repo_Commit=commit)
+        self.send_error(404)
+    do_HEAD = do_GET
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"""
+"""A server that gives the files of a folder as the hub does, and writes a line for each request to stderr."""
+
+
+def test_a_name_is_downloaded_once(tmp_path, pieces):
+    pytest.importorskip("huggingface_hub", reason="needs huggingface_hub: pip install 'jax-attn[pretrained]'")
+    marian_folder(tmp_path / "marian", pieces)
+    (tmp_path / "marian" / "README.md").write_text("---\nlicense: apache-2.0\n---\n", encoding="utf-8")
+    (tmp_path / "marian" / "pytorch_model.bin").write_bytes(b"not fetched")
+    arguments = [sys.executable, "-c", HUB, str(tmp_path / "marian")]
+    with (tmp_path / "requests").open("w") as log, subprocess.Popen(arguments, stdout=-1, stderr=log) as server:
+        port = int(server.stdout.readline())
+        own = {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HOME": str(tmp_path / "cache"), "HF_HUB_DISABLE_XET": "1"}
+
+        def run_import(name, out):
+            command = [sys.executable, "-m", "train.import_model", name, "--out", str(tmp_path / out)]
+            return subprocess.run(command, env=os.environ | own, capture_output=True, text=True)
+
+        first = run_import("ORG/NAME", "run")
+        assert first.returncode == 0, first.stderr
+        wrong = run_import("ORG/OTHER", "wrong")
+        server.terminate()
+    asked = (tmp_path / "requests").read_text()
+    assert "GET /ORG/NAME/resolve" in asked
+    assert "pytorch_model.bin" not in asked
+    origin = json.loads((tmp_path / "run" / "origin.json").read_text(encoding="utf-8"))
+    assert origin == {"source": "ORG/NAME", "revision": "a" * 40, "licence": "apache-2.0"}
+    again = run_import("ORG/NAME", "again")  # without the server
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "again" / "origin.json").read_text() == (tmp_path / "run" / "origin.json").read_text()
+    absent = run_import("ORG/ABSENT", "absent")
+    for failed in (wrong, absent):
+        assert failed.returncode == 2
+        assert "cannot be downloaded" in failed.stderr
+        assert "or fetch config.json, generation_config.json" in failed.stderr
+    assert not (tmp_path / "wrong").exists()
+    assert not (tmp_path / "absent").exists()
+
+
 NAMES = """
 محمد أحمد علي حسن حسين عمر عثمان خالد وليد سعيد سالم سلمان سليمان داود يوسف يعقوب إبراهيم إسماعيل إسحاق موسى عيسى يحيى
 زكريا إلياس هارون نوح آدم إدريس صالح هود شعيب لقمان طارق زياد كريم رشيد مجيد حميد جميل نبيل فيصل ماجد ناصر منصور
@@ -323,7 +420,7 @@ def test_a_trained_model_gives_what_ctranslate2_gives(tmp_path):
     folder = Path(__file__).parents[2] / "../shared/data/aren-transliteration"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not here: the model of that name in CTranslate2's repository, tests/data/models")
-    ctranslate2 = pytest.importorskip("ctranslate2", reason="needs ctranslate2: pip install 'jax-attn[pretrained]'")
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="needs ctranslate2: pip install ctranslate2")
     names = NAMES.split()
     assert len(names) == 100
     import_pretrained(folder, tmp_path / "run")
@@ -355,7 +452,7 @@ def same_hypotheses(ours, theirs):
 @pytest.mark.parametrize("quantization", [None, "float16", "int8", "int16"])
 @pytest.mark.parametrize("changes", [{}, {"activation_function": "relu", "encoder_layers": 2}], ids=["opus-mt", "relu"])
 def test_a_converted_model_gives_what_ctranslate2_gives(tmp_path, pieces, texts, quantization, changes):
-    ctranslate2 = pytest.importorskip("ctranslate2", reason="needs ctranslate2: pip install 'jax-attn[pretrained]'")
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="needs ctranslate2: pip install ctranslate2")
     marian_folder(tmp_path / "marian", pieces, **changes)
     from transformers import MarianTokenizer
 

@@ -152,13 +152,15 @@ def _read_references(translator: Translator, pairs: Sequence[Pair]) -> list[Read
     for batch, followed in translator.read_targets(list(zip(sources, targets, strict=True))):
         for row, i in enumerate(batch):
             length = len(targets[i])
-            nats = -float(np.sum(followed.target_log_probs[row, :length], dtype=np.float64))
+            log_probs = followed.target_log_probs[row, :length]
+            counted = log_probs[~np.isneginf(log_probs)]  # without tokens that the model may not produce
+            nats = -float(np.sum(counted, dtype=np.float64))
             linked = None
             if followed.weights is not None:
                 source, spans = translator.read(sources[i]), translator.target.words(targets[i])
                 matrix = by_words(followed.weights[row, :length], spans, source.spans)
                 linked = sorted(peaks(matrix, len(source.names), len(spans) - 1))
-            found[i] = Reading(nats, length, linked)
+            found[i] = Reading(nats, len(counted), linked)
     return found
 
 
