@@ -92,7 +92,8 @@ def test_layers_of_a_loop_are_stacked_while_they_are_read(tmp_path):
 
 def test_nothing_of_the_folder_is_held_in_memory(tmp_path):
     golden = load_golden(dumped(tmp_path))
-    numbers, run = golden.numbers("given inputs", "float32"), golden.run("given inputs", "float32", "float64", record=True)
+    numbers = golden.numbers("given inputs", "float32")
+    run = golden.run("given inputs", "float32", "float64", record=True)
     arrays = [*numbers.buffers.values(), *(x for calls in run.trace.tensors.values() for x in calls)]
     assert len(arrays) > 100
     assert all(isinstance(x, np.memmap) for x in arrays)

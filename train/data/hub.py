@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from train.setting import ConfigError
 
@@ -31,7 +32,7 @@ def download(name: str, revision: str | None = None) -> tuple[Path, str]:
         message = f"{name} is no folder; to download it run: pip install 'jax-attn[pretrained]'; {by_hand}"
         raise ConfigError(message) from None
 
-    def find(**options: bool) -> tuple[Path, str]:
+    def find(**options: Any) -> tuple[Path, str]:
         for weights in WEIGHTS:
             found = Path(snapshot_download(name, revision=revision, allow_patterns=[*FILES, weights], **options))
             if (found / weights).is_file():
