@@ -379,12 +379,12 @@ def _pad_rows(sentences: Sequence[Sequence[Any]], rows: int) -> list[Sequence[An
 
 
 def widths(longest: int) -> tuple[int, ...]:
-    """Return the widths that sources are padded to: the longest one and up to three halvings of it, of at least 16.
+    """Return the widths that sources are padded to: the longest one and its halvings, of at least 16.
 
     widths(63) = (16, 32, 63)
     """
     found = [longest]
-    while len(found) < 4 and found[0] // 2 >= 15:
+    while found[0] // 2 >= 15:
         found.insert(0, -(-found[0] // 2))
     return tuple(found)
 

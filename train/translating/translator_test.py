@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
 def test_widths_are_halvings_of_the_longest():
     assert widths(63) == (16, 32, 63)
     assert widths(14) == (14,)
-    assert widths(400) == (50, 100, 200, 400)
+    assert widths(513) == (17, 33, 65, 129, 257, 513)
 
 
 def test_weights_are_summed_over_source_pieces_and_averaged_over_target_pieces():
