@@ -38,6 +38,8 @@ CASES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
     "EncoderDecoder of Transformers": (TRANSFORMER, (IDS, IDS, LENS)),
 }
 """A decoder is called by its model."""
+QUICK = ("AdditiveAttention", "Embeddings", "GRU")
+"""The cases among the default tests: one of each kind."""
 
 
 def test_every_public_module_is_here() -> None:
@@ -56,7 +58,9 @@ def close(found: Any, expected: Any) -> None:
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5), found, expected)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in CASES]
+)
 def test_a_module_is_split_merged_compiled_differentiated_and_mapped_in_nnx(name: str) -> None:
     module, inputs = CASES[name]
     graph, state = nnx.split(nnx.bridge.ToNNX(module, rngs=nnx.Rngs(0)).lazy_init(*inputs))

@@ -44,7 +44,7 @@ def test_a_right_port_agrees_and_a_mistake_is_located(tmp_path):
     assert [cause, *rest] == ["  cause: not looked for, which needs PyTorch itself", weights]
 
 
-@pytest.mark.parametrize("truth", ["float64", "float32"])
+@pytest.mark.parametrize("truth", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
 def test_the_gradients_of_named_parameters_in_bfloat16(tmp_path, truth):
     folder = dumped(tmp_path, "bfloat16", gradients=("layers.1.mlp.*", "norm.weight"), truth=truth)
     report = compare(folder, nnx_llama(SIZES, "bfloat16"))
@@ -84,6 +84,7 @@ class Scanned(NnxLlama):
         return self.lm_head(self.norm(x))
 
 
+@pytest.mark.slow
 def test_layers_of_a_loop_are_stacked_while_they_are_read(tmp_path):
     report = compare(dumped(tmp_path), nnx.eval_shape(Scanned))
     assert report.agrees, report

@@ -46,13 +46,33 @@ def blind(module: Any, *inputs: Any, seconds: float = 20.0) -> Blind:
 @pytest.mark.parametrize(
     ("module", "inputs", "unseen"),
     [
-        (Attention(), (X, KEYS, MASK), None),
+        pytest.param(Attention(), (X, KEYS, MASK), None, marks=pytest.mark.slow),
         (Attention(), (X, KEYS, np.ones_like(MASK)), "the mask is ignored in JAX"),
-        (Attention(), (X, KEYS[:, :1], np.ones((2, 3, 1), bool)), "the factor 2 is missing in JAX"),
-        (Attention(), (np.ones_like(X), np.ones_like(KEYS), MASK), "q and k are exchanged in JAX"),
+        pytest.param(
+            Attention(),
+            (X, KEYS[:, :1], np.ones((2, 3, 1), bool)),
+            "the factor 2 is missing in JAX",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            Attention(),
+            (np.ones_like(X), np.ones_like(KEYS), MASK),
+            "q and k are exchanged in JAX",
+            marks=pytest.mark.slow,
+        ),
         (Tagger(), (IDS, LENGTHS), None),
-        (Tagger(), (IDS, np.array([3, 3])), "lengths is ignored in JAX, as if all were the largest"),
-        (Tagger(), (np.maximum(IDS, 1), LENGTHS), "the row of the padding gets a gradient in JAX"),
+        pytest.param(
+            Tagger(),
+            (IDS, np.array([3, 3])),
+            "lengths is ignored in JAX, as if all were the largest",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            Tagger(),
+            (np.maximum(IDS, 1), LENGTHS),
+            "the row of the padding gets a gradient in JAX",
+            marks=pytest.mark.slow,
+        ),
         (torch.nn.ReLU(), (X,), None),
         (torch.nn.ReLU(), (abs(X),), "relu is missing in JAX"),
     ],

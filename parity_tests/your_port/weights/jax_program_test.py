@@ -42,7 +42,14 @@ def function(weights: Any, x: Any) -> Any:
     return y * weights["norm.scale"] + weights["norm.bias"]
 
 
-@pytest.mark.parametrize("port", [NnxModel(), LinenModel(), function], ids=["nnx", "linen", "function"])
+@pytest.mark.parametrize(
+    "port",
+    [
+        pytest.param(NnxModel(), id="nnx"),
+        pytest.param(LinenModel(), id="linen", marks=pytest.mark.slow),
+        pytest.param(function, id="function", marks=pytest.mark.slow),
+    ],
+)
 def test_a_linen_module_and_the_same_in_nnx_linen_or_a_function_agree(port: Any) -> None:
     report = compare(LinenModel(), port, X)
     assert report.agrees, report
@@ -57,6 +64,7 @@ def test_another_epsilon_is_seen_and_located() -> None:
     assert "  cause: not looked for, which needs PyTorch itself" in str(report).splitlines()
 
 
+@pytest.mark.slow
 def test_nnx_and_equinox_can_be_the_first_too() -> None:
     assert compare(NnxModel(), LinenModel(), X, dtypes=("float64",)).agrees
     mlp = eqx.nn.MLP(4, 3, 8, 2, key=jax.random.key(0))
