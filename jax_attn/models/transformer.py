@@ -7,6 +7,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import field
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, get_args
 
 import flax.linen as nn
@@ -469,7 +470,8 @@ class TransformerDecoder(TransformerStack):
         allowed = is_own & (jnp.arange(length) <= time)[:, None]
         mask = allowed.reshape(sentences, 1, beam, length * beam)
 
-        x = self.embed(self.embedding, tokens.reshape(sentences, beam), self.first_positions(length)[time])
+        embedding = partial(self._embed_targets, time == 0)
+        x = self.embed(embedding, tokens.reshape(sentences, beam), self.first_positions(length)[time])
         caches, weights = [], []
         for layer, cache, of_source in zip(self.layers, state.cache.leaves, memory, strict=True):
             x, cache, on_source = layer(x, _attend_to_past(cache, mask, time * beam), of_source, return_weights=True)
@@ -537,12 +539,14 @@ class TransformerDecoder(TransformerStack):
         if targets.ndim != 2 or targets.shape[0] != sentences:
             raise ValueError(f"targets must be [{sentences}, T]; got {shape_text(targets.shape)}")
         keep = self._choose_keep_masks(keep_masks, deterministic, targets.shape, source_len)
-        x = self.embed(self._embed_targets, targets, self.first_positions(targets.shape[1]), keep.embedding)
+        embedding = partial(self._embed_targets, jnp.arange(targets.shape[1])[:, None] == 0)
+        x = self.embed(embedding, targets, self.first_positions(targets.shape[1]), keep.embedding)
         return self._run(x, keep, None, causal_mask(targets.shape[1]), memory, return_weights)
 
-    def _embed_targets(self, targets: Array) -> Array:
+    def _embed_targets(self, is_first: Array, targets: Array) -> Array:
+        """Embed tokens; of those that are first, by the rule of `fixed_start`."""
         x = self.embedding(targets)
-        return x.at[:, :1].set(jax.lax.stop_gradient(x[:, :1])) if self.fixed_start else x
+        return jnp.where(is_first, jax.lax.stop_gradient(x), x) if self.fixed_start else x
 
     def _choose(self, weights: Sequence[Any]) -> Array:
         """Choose the weights `[B, T, S]` of a token from each layer's `[B, heads, T, S]`."""
