@@ -175,8 +175,7 @@ class TransformerStack(nn.Module):
         activation: "relu", "gelu" or "silu", of the feed-forward networks.
         norm: where a layer is normalised, see `TransformerLayer`. With "pre" the last result is normalised too.
         norm_epsilon: added to the variance.
-        positions: added to the embeddings; "interleaved" and "halves": see `sinusoidal_positions`; "opennmt": sines
-            first, of positions from 1; "learnt".
+        positions: "interleaved", "halves" (see `sinusoidal_positions`), "opennmt" (halves, from 1 on) or "learnt".
         max_len: the number of learnt positions.
         scale_embedding: multiply the embeddings by √embed_size, before the positions are added.
         use_bias: whether the dense layers have biases.
