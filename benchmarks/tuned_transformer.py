@@ -78,7 +78,7 @@ class TunedTransformer(nn.Module):
         def advance(tokens: Tensor, t: int) -> Tensor:
             x = self.embed(self.targets, tokens[:, None], t)
             if self.compiled:
-                return self.step(x, cache, memory, allowed, times[t : t + 1], times <= t)
+                return self.step(x, cache, memory, allowed, times[t : t + 1], (times <= t)[None])
             return self.step(x, cache[..., : t + 1, :], memory, allowed, times[t : t + 1], None)
 
         def reorder(rows: Tensor, t: int) -> None:

@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import sentencepiece
@@ -15,10 +17,18 @@ import sentencepiece
 from jax_attn.checkpoints import read_safetensors, write_safetensors
 from jax_attn.checkpoints.marian import BIAS, LAYER, SHARED, read_config
 from jax_attn.checkpoints.pretrained import name_layers
+from jax_attn.weights import to_torch
 from train import evaluate, export_model, import_model, nmt, translate
+from train.config import Config, CorpusConfig, SearchConfig
 from train.data import hub
+from train.data.corpus import Pair
+from train.data.vocabularies import build_vocabularies
+from train.data.vocabulary import BOS
+from train.model_config import TransformerConfig
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
+from train.training.model import build_model
+from train.translating.translator import Translator
 
 CONFIG = {
     "model_type": "marian", "d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 12,
@@ -110,6 +120,25 @@ def test_the_run_translates_and_says_what_it_cannot_read(folder, tmp_path, capsy
         assert message in capsys.readouterr().err
 
 
+def test_the_sentences_of_a_line_are_translated_for_themselves(folder, tmp_path, capsys):
+    run_import(folder, tmp_path / "run")
+    texts, long = [">>fra<< The cat sleeps.", ">>fra<< A dog runs!"], ">>fra<< The cat sleeps. A dog runs!"
+    lines = {"parts": texts, "joined": [long, "", "cat " * 20 + "."]}
+    for name, given in lines.items():
+        (tmp_path / name).write_text("\n".join(given) + "\n", encoding="utf-8")
+    columns = {}
+    for name, status in {"parts": 0, "joined": 2}.items():
+        command = [str(tmp_path / "run"), "--file", str(tmp_path / name), "--scores", "--split", "--batch", "2"]
+        capsys.readouterr()
+        assert translate.main(command) == status
+        captured = capsys.readouterr()
+        columns[name] = [line.split("\t") for line in captured.out.splitlines()]
+    assert "sentence 3 has" in captured.err
+    assert columns["joined"][1][1] == ""
+    assert columns["joined"][0][1] == " ".join(text for _, text in columns["parts"])
+    assert float(columns["joined"][0][0]) == pytest.approx(sum(float(score) for score, _ in columns["parts"]), abs=2e-3)
+
+
 def test_an_exported_run_is_the_folder_that_was_imported(folder, tmp_path):
     run_import(folder, tmp_path / "run")
     assert export_model.main([str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
@@ -126,15 +155,52 @@ def test_an_exported_run_is_the_folder_that_was_imported(folder, tmp_path):
     assert (saved.config, saved.source, saved.target) == (again.config, again.source, again.target)
 
 
-def test_a_run_that_marian_cannot_have_is_not_exported(run, folder, tmp_path, capsys):
+@pytest.mark.parametrize("ties", ["all", "output"])
+def test_a_run_of_subwords_is_exported_and_translates_the_same(tmp_path, pairs, ties):
+    run = subword_run(tmp_path / "own", pairs, positions="halves", tie_embeddings=ties)
+    assert export_model.main([str(run.path), "--out", str(tmp_path / "marian")]) == 0
+    assert run_import(tmp_path / "marian", tmp_path / "again") == 0
+    sentences = ["the cat runs", "a dog sleeps", "a bird sings"]  # the last one has an unknown letter
+    own, again = (Translator.load(tmp_path / name)(sentences) for name in ("own", "again"))
+    assert any("<unk>" in translation.text or translation.unknown for translation in own)
+    for one, other in zip(own, again, strict=True):
+        assert [(each.ids, each.text, each.score) for each in one.hypotheses] == [
+            (each.ids, each.text, each.score) for each in other.hypotheses
+        ]
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return [Pair(*pair) for pair in [("the cat sleeps", "le chat dort"), ("a dog runs", "un chien court")] * 5]
+
+
+def subword_run(path, pairs, **settings):
+    """Write a run as `train.nmt` does, with drawn weights."""
+    corpus = CorpusConfig(tokenizer="unigram", vocab_size=27)
+    sizes = {"embed_size": 8, "num_hiddens": 12, "num_layers": 1, "num_heads": 2, "never": (BOS,)}
+    config = Config(
+        corpus=corpus, model=TransformerConfig(**sizes | settings), search=SearchConfig(beam_size=2, stop="likely")
+    )
+    vocabularies = build_vocabularies(corpus, pairs)
+    model = build_model(config.model, *map(len, vocabularies))
+    token = jnp.zeros((1, 1), jnp.int32)
+    run = RunFolder.create(path, "own")
+    run.save_inputs("own", config, vocabularies, {"max_source_len": 11, "max_target_len": 12, "data_sha256": ""})
+    run.save_weights(to_torch(model.init(jax.random.key(0), token, token)))
+    return run
+
+
+def test_a_run_that_marian_cannot_have_is_not_exported(run, folder, pairs, tmp_path, capsys):
     run_import(folder, tmp_path / "run")
+    subword_run(tmp_path / "book", pairs, norm="pre")
     changed = json.loads((tmp_path / "run" / "config.json").read_text(encoding="utf-8"))
     changed["model"]["norm_epsilon"] = 1e-6
     for source, message in (
-        (run[0], "is no imported run, or one that goes on from it: Marian has no such vocabulary"),
+        (run[0], "cannot be exported: Marian has no model with model.family recurrent"),
+        (tmp_path / "book", "Marian has no model with norm pre, positions interleaved"),
         (tmp_path / "run", "cannot be exported: Marian has no model with norm_epsilon 1e-06"),
     ):
-        if source != run[0]:
+        if source == tmp_path / "run":
             saved = RunFolder(source)
             saved._replace("config.json", lambda beside: write(beside, changed))
         assert export_model.main([str(source), "--out", str(tmp_path / "out")]) == 2

@@ -218,10 +218,30 @@ def translate(translator: Translator, lines: Sequence[str], first: int, options:
     """Translate lines, the first of which has the number `first`."""
     from train.translating.alignments import replace_unknown
 
+    if options.output.split:
+        return translate_parts(translator, lines, first)
     translations = translator(lines, first)
     if options.output.replace_unknown:
         return [replace_unknown(translation, translator.target) for translation in translations]
     return translations
+
+
+def translate_parts(translator: Translator, lines: Sequence[str], first: int) -> list[Translation]:
+    """Translate the sentences of each line for themselves; join the texts and add up the scores."""
+    from train.data.tokens import split_sentences
+
+    parts = [(number, text) for number, line in enumerate(lines, first) for text in split_sentences(line)]
+    numbers, texts = zip(*parts, strict=True)
+    joined: dict[int, Translation] = {}
+    for number, found in zip(numbers, translator(texts, numbers), strict=True):
+        if before := joined.get(number):
+            best = dataclasses.replace(
+                before.best, text=f"{before.text} {found.text}", score=before.score + found.score
+            )
+            words, unknown = before.source + found.source, before.unknown + found.unknown
+            found = dataclasses.replace(before, source=words, hypotheses=(best,), unknown=unknown)
+        joined[number] = found
+    return list(joined.values())
 
 
 def as_text(translations: Sequence[Translation], first: int, output: Output) -> str:

@@ -206,9 +206,12 @@ def write(model: Pretrained, folder: Path) -> None:
         ValueError: Marian has no such model.
     """
     settings, source, target, search = model.settings, model.source, model.target, model.search
-    other = [f"{name} {settings[name]}" for name in ALWAYS if settings[name] != ALWAYS[name]]
+    matters = {name: value for name, value in ALWAYS.items() if name != "fixed_start"}  # which is of the training alone
+    other = [f"{name} {settings[name]}" for name, value in matters.items() if settings[name] != value]
     if source.special != target.special:
         other.append("special tokens that have other ids in the source than in the target")
+    if any(len(set(side.tokens)) < len(side.tokens) for side in (source, target)):
+        other.append("two tokens of one name")
     if source.pieces is None or target.pieces is None:
         raise ValueError("Marian has no model with tokens that are no pieces")
     if other:

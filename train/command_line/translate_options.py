@@ -55,6 +55,8 @@ class Output:
     """pharaoh: write `i-j` for each target word j and the source word i with the largest weight. json: all weights."""
     replace_unknown: bool = False
     """Replace each <unk> by the source word with the largest attention weight."""
+    split: bool = False
+    """Translate each sentence of a line for itself, for lines that are longer than what the model reads."""
     pieces: bool = False
     """Show the pieces of subwords, and not words, in alignments, picture and page."""
 
@@ -165,6 +167,12 @@ def parse(arguments: list[str], description: str | None) -> Options:
         wrong.append("--compare needs --page, which shows the runs side by side")
     if options.output.pieces and options.output.replace_unknown:
         wrong.append("--replace-unknown replaces words, and cannot be given with --pieces")
+    shown = {"nbest": options.output.nbest > 1, "alignments": options.output.alignments, "heatmap": heatmap}
+    shown |= {"page": page, "replace_unknown": options.output.replace_unknown}
+    if options.output.split:
+        wrong += [
+            f"{option_name(name)} is of one sentence, and cannot be given with --split" for name in shown if shown[name]
+        ]
     text, force = Path("/dev/stdin") if options.file is None else options.file, options.picture.force
     wrong += refusals("--heatmap", heatmap, PICTURES, text, force) + refusals("--page", page, PAGES, text, force)
     if wrong:

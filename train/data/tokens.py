@@ -18,6 +18,15 @@ WORDS = regex.compile(rf"{LETTERS}*['’]|{LETTERS}+|\X")
 """A word, with the apostrophe that ends it; or one character of another kind, such as a punctuation mark or an emoji.
 `\\X` is a character as a reader sees it, of several code points perhaps."""
 
+SENTENCE_ENDS = regex.compile(
+    r"""(?<=[.!?…]\p{Pe}*(?:["']|\s?\p{Pf})*)(?<!\b(?:\p{Lu}|Mr|Mrs|Ms|Dr|Prof|St|vs|e\.g|i\.e|z\.B)\.)
+        \s+(?![\p{Ll}\p{Pe}\p{Pf}])
+      | (?<=[。！？]\p{Pe}*)(?![\p{Pe}\s]|$)""",
+    regex.VERBOSE,
+)
+"""Between two sentences: after `.`, `!` or `?` with its quotes, unless an initial, a common abbreviation or a letter in
+lower case says otherwise; and after the full stops of Chinese and Japanese."""
+
 
 def clean(text: str) -> str:
     """Compose characters (NFC), make each run of spaces one space, and trim the ends."""
@@ -35,6 +44,15 @@ def tokenize(text: str, tokenizer: Tokenizer = "words") -> list[str]:
     if tokenizer == "book":
         return regex.sub(r"(?<=[^ ])([,.!])", r" \1", text).split(" ") if text else []
     return [word for word in WORDS.findall(text) if word != " "]
+
+
+def split_sentences(text: str) -> list[str]:
+    """Cut a text into its sentences: `Hi! Is it far?` into `Hi!` and `Is it far?`. An empty text is one.
+
+    The target's language, as in `>>fra<< Hi! Is it far?`, is put before each.
+    """
+    language, text = regex.fullmatch(r"(>>\S+<<\s*)?(.*)", text.strip(), regex.DOTALL).groups(default="")
+    return [language + sentence for sentence in SENTENCE_ENDS.split(text)]
 
 
 def detokenize(tokens: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 import pytest
 
-from train.data.tokens import clean, detokenize, tokenize
+from train.data.tokens import clean, detokenize, split_sentences, tokenize
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,19 @@ def test_marks_and_joiners_stay_with_their_word(text, words):
 def test_control_characters_and_spaces_of_every_kind_are_spaces():
     assert clean(" a\u202fb\x1b\x00c\u2028\u00a0d\u2581") == "a b c d"
     assert tokenize("a\x1b[31mb") == ["a", "[", "31mb"]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("Hi! Is it far? Yes, 3.5 km.", ["Hi!", "Is it far?", "Yes, 3.5 km."]),
+        ("Mr. Smith came. “Go.” He said (so.) J. S. Bach", ["Mr. Smith came.", "“Go.”", "He said (so.)", "J. S. Bach"]),
+        ("Il dit : « Oui. » Elle part. 2 chats.", ["Il dit : « Oui. »", "Elle part.", "2 chats."]),
+        ("It is e.g. old. and so on… maybe", ["It is e.g. old. and so on… maybe"]),
+        ("你好。（我很好！）好", ["你好。", "（我很好！）", "好"]),
+        (">>fra<< One.  Two. ", [">>fra<< One.", ">>fra<< Two."]),
+        ("", [""]),
+    ],
+)
+def test_a_text_is_cut_into_its_sentences(text, sentences):
+    assert split_sentences(text) == sentences

@@ -12,11 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_attn.checkpoints import Pretrained, load, marian, read_folder, read_safetensors
+from jax_attn.checkpoints.pretrained import Side
 from jax_attn.models import EncoderDecoder
 from jax_attn.weights import from_torch, to_torch
 from train.config import Config, CorpusConfig, SearchConfig, TrainingConfig
 from train.data.foreign import ForeignVocabulary
-from train.data.vocabulary import SPECIAL
+from train.data.subwords import PieceVocabulary
+from train.data.vocabulary import BOS, EOS, SPECIAL, UNKNOWN, Vocabulary
 from train.data.words import WordVocabulary
 from train.model_config import RecurrentConfig, TransformerConfig
 from train.runs.run_folder import RunFolder
@@ -114,29 +116,42 @@ def import_pretrained(
 
 
 def export_pretrained(run: Path | str, out: Path | str) -> None:
-    """Write the model of an imported run, trained on or not, as a folder of Marian's; see `checkpoints.marian.write`.
+    """Write the Transformer of a run as a folder of Marian's; see `checkpoints.marian.write`.
+
+    The run was imported and perhaps trained on, or it was trained here with subwords.
 
     Raises:
-        ConfigError: the run cannot be loaded, or is no Marian model; or the folder exists.
+        ConfigError: the run cannot be loaded, or Marian has no such model; or the folder exists.
     """
     saved = RunFolder(run).load()
     RunFolder.require_free(Path(out))
-    source, target, config = saved.source, saved.target, saved.model
-    if not isinstance(source, ForeignVocabulary) or not isinstance(target, ForeignVocabulary):
-        raise ConfigError(f"{run} is no imported run, or one that goes on from it: Marian has no such vocabulary")
-    assert isinstance(config, TransformerConfig), "such a vocabulary comes with a Transformer"
+    config = saved.model
+    if not isinstance(config, TransformerConfig):
+        raise ConfigError(f"{run} cannot be exported: Marian has no model with model.family {config.family}")
+    (source, of_source), (target, of_target) = (_foreign(run, side) for side in (saved.source, saved.target))
     settings = asdict(config) | {"encoder_layers": config.encoder_layers or config.num_layers}
-    settings["never"] = [target.order[i] for i in config.never]
-    weights = _reorder(saved.weights, *(np.argsort(side.order).tolist() for side in (source, target)))
-    longest, search = saved.max_source_len + 1, asdict(saved.config.search)
+    settings["never"] = [of_target[i] for i in config.never]
+    weights = _reorder(saved.weights, *(np.argsort(order).tolist() for order in (of_source, of_target)))
+    longest, search = max(saved.max_source_len + 1, saved.max_target_len), asdict(saved.config.search)
     search["max_len"] = search["max_len"] or saved.max_target_len
     try:
-        marian.write(Pretrained(settings, weights, source.side, target.side, longest, search), Path(out))
+        marian.write(Pretrained(settings, weights, source, target, longest, search), Path(out))
     except ValueError as error:
         raise ConfigError(f"{run} cannot be exported: {error}") from error
     except OSError as error:
         shutil.rmtree(out, ignore_errors=True)
         raise ConfigError(f"{out} cannot be written: {error.strerror}") from error
+
+
+def _foreign(run: Path | str, vocabulary: Vocabulary) -> tuple[Side, Sequence[int]]:
+    """Return the tokens of a run as a folder has them, and the folder's id for each id of the run."""
+    if isinstance(vocabulary, ForeignVocabulary):
+        return vocabulary.side, vocabulary.order
+    if not isinstance(vocabulary, PieceVocabulary):
+        raise ConfigError(f"{run} cannot be exported: Marian has no vocabulary of words; corpus.tokenizer unigram has")
+    names = ["<none>", "<pad>", "</s>", "<unk>"]  # Marian's decoder begins with <pad>
+    special = BOS, EOS, UNKNOWN
+    return Side([*names, *vocabulary.tokens[len(names) :]], special, vocabulary.model), range(len(vocabulary))
 
 
 def _reorder(weights: Mapping[str, np.ndarray], source: Sequence[int], target: Sequence[int]) -> dict[str, np.ndarray]:

@@ -203,17 +203,20 @@ class Translator:
         )
 
     @overload
-    def __call__(self, sentences: str, first: int = 1) -> Translation: ...  # type: ignore[overload-overlap] # a str is a sequence
+    def __call__(self, sentences: str, first: int | Sequence[int] = 1) -> Translation: ...  # type: ignore[overload-overlap] # a str is a sequence
 
     @overload
-    def __call__(self, sentences: Sequence[str], first: int = 1) -> list[Translation]: ...
+    def __call__(self, sentences: Sequence[str], first: int | Sequence[int] = 1) -> list[Translation]: ...
 
-    def __call__(self, sentences: str | Sequence[str], first: int = 1) -> Translation | list[Translation]:
+    def __call__(
+        self, sentences: str | Sequence[str], first: int | Sequence[int] = 1
+    ) -> Translation | list[Translation]:
         """Translate a sentence or a list of sentences. A sentence that is too long is shortened with a warning.
 
         Args:
             sentences: one text gives one translation, a list gives a list in its order.
-            first: the number of the first sentence in its text, for warnings and for sampling, which draws by it.
+            first: the number of the first sentence in its text, for warnings and for sampling, which draws by it; or
+                the number of each.
 
         Raises:
             FloatingPointError: the model's scores are NaN.
@@ -221,13 +224,14 @@ class Translator:
         """
         if isinstance(sentences, str):
             return self([sentences], first)[0]
-        sources = [self.read(text, number) for number, text in enumerate(sentences, first)]
+        numbers = range(first, first + len(sentences)) if isinstance(first, int) else first
+        sources = [self.read(text, number) for number, text in zip(numbers, sentences, strict=True)]
         translations = [Translation((), (NOTHING,), source.text) for source in sources]
         # Sentences of similar lengths are searched together, since a batch takes the steps of its longest translation.
         order = sorted(range(len(sources)), key=lambda i: len(sources[i].ids))
         for width, members in self._batches([sources[i] for i in order], self.batch_size * self.num_devices):
             batch = [order[i] for i in members]
-            translated = self._translate_batch([sources[i] for i in batch], [first + i for i in batch], width)
+            translated = self._translate_batch([sources[i] for i in batch], [numbers[i] for i in batch], width)
             for i, translation in zip(batch, translated, strict=True):
                 translations[i] = translation
         return translations
@@ -239,7 +243,8 @@ class Translator:
             unit = "words" if self.source.lower_case else "pieces"
             if not self.source.shortens:
                 raise ConfigError(
-                    f"sentence {number} has {len(ids)} {unit}, and the model reads {limit}: split it into sentences"
+                    f"sentence {number} has {len(ids)} {unit}, and the model reads {limit}: "
+                    "split it into sentences, or let --split do it"
                 )
             warnings.warn(
                 f"sentence {number} has {len(ids)} {unit} and is translated in part: "
