@@ -97,7 +97,7 @@ def run(times: int) -> list[float]:
 def measure_memory(build: Build, *arguments: Any) -> int | None:
     """Return the bytes that one call needs at its peak; None if they cannot be measured."""
     prepare(build, *arguments)
-    return max(_linux_peak(_programs[0].run) for _ in range(2)) if sys.platform == "linux" else None
+    return max(linux_peak(_programs[0].run) for _ in range(2)) if sys.platform == "linux" else None
 
 
 def _write_to(log: str) -> None:
@@ -107,7 +107,8 @@ def _write_to(log: str) -> None:
         os.dup2(file, stream)
 
 
-def _linux_peak(run: Callable[[], Any]) -> int:
+def linux_peak(run: Callable[[], Any]) -> int:
+    """Return the most bytes that a call holds above what the process held before it."""
     gc.collect()
     time.sleep(0.3)  # JAX frees memory in another thread, a short time after the last reference is gone
     Path("/proc/self/clear_refs").write_text("5")

@@ -321,7 +321,7 @@ def test_a_process_answers_has_its_environment_and_says_why_it_failed():
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the high-water mark")
 def test_the_peak_is_that_of_the_call():
     with Worker("peak") as worker:  # in this process other tests' threads free memory at the same time
-        assert 120 * MB < worker.ask(process._linux_peak, hold_64_mb) < 160 * MB
+        assert 120 * MB < worker.ask(process.linux_peak, hold_64_mb) < 160 * MB
 
 
 @pytest.mark.slow

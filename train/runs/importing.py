@@ -30,6 +30,9 @@ FINE_TUNING = Config(
 )
 """The settings by which an imported model is trained on with --init."""
 
+BATCH_SIZE = 32
+"""Sentences of one search. A single one is computed in a program of as many rows, and these models are large."""
+
 
 def import_checkpoint(
     file: Path | str, out: Path | str, source: Sequence[str], target: Sequence[str], *, steps: int = 10
@@ -101,7 +104,7 @@ def import_pretrained(
         FINE_TUNING,
         corpus=CorpusConfig(tokenizer="pretrained", max_len=model.max_len - 1),
         model=TransformerConfig(**model.settings | {"never": never}),
-        search=SearchConfig(**model.search),
+        search=SearchConfig(**model.search, batch_size=BATCH_SIZE),
     )
     created = RunFolder.create(Path(out), "imported")
     try:
