@@ -27,6 +27,7 @@ from train.data.vocabulary import BOS
 from train.model_config import TransformerConfig
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
+from train.training import machine
 from train.training.model import build_model
 from train.translating.translator import Translator
 
@@ -139,6 +140,16 @@ def test_the_sentences_of_a_line_are_translated_for_themselves(folder, tmp_path,
     assert float(columns["joined"][0][0]) == pytest.approx(sum(float(score) for score, _ in columns["parts"]), abs=2e-3)
 
 
+def test_a_model_larger_than_the_memory_is_not_read(folder, tmp_path, capsys, monkeypatch):
+    size = (folder / "model.safetensors").stat().st_size
+    monkeypatch.setattr(machine, "memory", lambda: 2 * size - 1)
+    assert run_import(folder, tmp_path / "run") == 2
+    assert "cannot be imported: it needs about 0.0 GB of memory, and this machine has 0.0 GB" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(machine, "memory", lambda: 2 * size)
+    assert run_import(folder, tmp_path / "run") == 0
+
+
 def test_an_exported_run_is_the_folder_that_was_imported(folder, tmp_path):
     run_import(folder, tmp_path / "run")
     assert export_model.main([str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 0
@@ -161,7 +172,7 @@ def test_a_run_of_subwords_is_exported_and_translates_the_same(tmp_path, pairs, 
     assert export_model.main([str(run.path), "--out", str(tmp_path / "marian")]) == 0
     assert run_import(tmp_path / "marian", tmp_path / "again") == 0
     sentences = ["the cat runs", "a dog sleeps", "a bird"]  # with a letter that the model lacks
-    own, again = (Translator.load(tmp_path / name)(sentences) for name in ("own", "again"))
+    own, again = (Translator.load(tmp_path / name, batch_size=4)(sentences) for name in ("own", "again"))
     assert any("<unk>" in translation.text or translation.unknown for translation in own)
     for one, other in zip(own, again, strict=True):
         assert [(each.ids, each.text, each.score) for each in one.hypotheses] == [

@@ -23,6 +23,7 @@ from train.data.words import WordVocabulary
 from train.model_config import RecurrentConfig, TransformerConfig
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
+from train.training import machine
 from train.training.model import build_model
 
 FINE_TUNING = Config(
@@ -89,6 +90,7 @@ def import_pretrained(
             exists. Nothing is left of it.
     """
     RunFolder.require_free(Path(out))
+    _require_memory(folder)
     try:
         model = read_folder(folder)
         model.load()
@@ -116,6 +118,17 @@ def import_pretrained(
         shutil.rmtree(created.path)
         raise
     return created
+
+
+def _require_memory(folder: Path) -> None:
+    """Raise ConfigError unless this machine can hold the weights twice: as they are read, and in the order of a run."""
+    files = [folder / name for name in ("model.safetensors", "pytorch_model.bin", "model.bin")]
+    needed, available = 2 * max(path.stat().st_size if path.is_file() else 0 for path in files), machine.memory()
+    if available is not None and needed > available:
+        raise ConfigError(
+            f"{folder} cannot be imported: it needs about {needed / 1e9:.1f} GB of memory, and this machine has "
+            f"{available / 1e9:.1f} GB"
+        )
 
 
 def export_pretrained(run: Path | str, out: Path | str) -> None:
