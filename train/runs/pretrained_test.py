@@ -441,6 +441,8 @@ def same_hypotheses(ours, theirs):
         places = [texts.index(each.text) for each in ours.hypotheses]
         if any(abs(scores[i] - scores[place]) > 1e-5 for i, place in enumerate(places)):
             return False
+        listed = [f"{texts[i]} ({scores[i]:.6f})" for i, place in enumerate(places) if i != place]
+        print("in another order:", ", ".join(listed))  # `pytest -rP` shows it
         texts, scores = [texts[i] for i in places], [scores[i] for i in places]
     np.testing.assert_allclose([each.score for each in ours.hypotheses], scores, atol=1e-5)
     for each, attention in zip(ours.hypotheses, theirs.attention, strict=True):
