@@ -78,8 +78,9 @@ def masked_log_softmax(
 def _exponentials(scores: Any, valid_lens: Any, mask: Any, empty_row: EmptyRow) -> tuple[Array, Array, Array, Array]:
     """Return exp(shifted), its row sums, shifted = scores − row maximum (−inf where masked), and the mask.
 
-    In an empty row the maximum is the least finite number, since −inf − (−inf) would be NaN, and the sum is the least
-    positive one and not 0. These are bounds by `maximum`: in the place of two `where` it halves the time on a CPU.
+    In an empty row the maximum is the least finite number, since −inf − (−inf) would be NaN, and the sum is 0.5 and not
+    0; other rows have at least 1. These are bounds by `maximum`: in the place of two `where` it saves a third of the
+    time on a CPU.
     """
     require_empty_row(empty_row)
     require_float(scores=scores)
@@ -92,8 +93,7 @@ def _exponentials(scores: Any, valid_lens: Any, mask: Any, empty_row: EmptyRow) 
         scores = jnp.where(allowed.any(axis=-1, keepdims=True), scores, 0)
         allowed = allow_all_where_empty(allowed)
     scores = jnp.where(allowed, scores, -jnp.inf)
-    info = jnp.finfo(scores.dtype)
-    highest = jnp.maximum(scores.max(axis=-1, keepdims=True, initial=-jnp.inf), info.min)
+    highest = jnp.maximum(scores.max(axis=-1, keepdims=True, initial=-jnp.inf), jnp.finfo(scores.dtype).min)
     shifted = scores - jax.lax.stop_gradient(highest)
     exponents = jnp.exp(shifted)
-    return exponents, jnp.maximum(exponents.sum(axis=-1, keepdims=True), info.tiny), shifted, allowed
+    return exponents, jnp.maximum(exponents.sum(axis=-1, keepdims=True), 0.5), shifted, allowed

@@ -63,6 +63,14 @@ def test_what_is_masked_reaches_neither_value_nor_gradient(function, empty_row):
         np.testing.assert_array_equal(gradient, clean)
 
 
+@pytest.mark.parametrize("function", [masked_softmax, masked_log_softmax])
+def test_a_row_of_minus_infinity_has_no_gradient(function):
+    scores = jnp.array([[[1.0, 2.0], [-jnp.inf, -jnp.inf]]])
+    gradient = jax.grad(lambda s: function(s)[0, 0, 0] + jnp.exp(function(s)[0, 1]).sum())(scores)
+    np.testing.assert_array_equal(gradient[0, 1], 0)
+    assert (gradient[0, 0] != 0).all()
+
+
 @pytest.mark.parametrize("empty_row", ["zero", "uniform"])
 def test_no_gradient_flows_to_an_empty_row(empty_row):
     scores, mask = SCORES, jnp.zeros((3, 5), bool).at[0].set(True)
