@@ -13,13 +13,14 @@
 """
 
 from jax_attn.checkpoints import ctranslate2, d2l, marian
-from jax_attn.checkpoints.files import read_safetensors, write_safetensors
+from jax_attn.checkpoints.files import SafetensorsFile, read_safetensors, write_safetensors
 from jax_attn.checkpoints.pretrained import Pretrained
 from jax_attn.checkpoints.registry import FORMATS, load, read_folder
 
 __all__ = [
     "FORMATS",
     "Pretrained",
+    "SafetensorsFile",
     "ctranslate2",
     "d2l",
     "load",

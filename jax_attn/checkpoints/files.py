@@ -4,8 +4,10 @@ A safetensors file holds names, shapes and bytes. A `.pt` file is a pickle, whic
 is never read here. `python -m torch_ref.to_safetensors FILE.pt` converts one.
 """
 
+import json
 import os
-from collections.abc import Mapping
+import weakref
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,35 +40,58 @@ DTYPES: dict[str, Any] = {
 """Names of dtypes in safetensors, and the dtypes of NumPy and JAX."""
 
 
-def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """Read all tensors of a file: names to new arrays, in the file's dtypes.
+class SafetensorsFile(Mapping[str, np.ndarray]):
+    """The tensors of a file by name, each read into a new array when it is asked for, so that one is held at a time.
+
+        weights = SafetensorsFile("model.safetensors")
+        params = from_torch(weights, like)
 
     Raises:
         OSError: the file does not exist, is a folder or may not be read.
         ValueError: the file is not a safetensors file, is damaged or cut short, or has a dtype that NumPy lacks.
     """
-    from safetensors import SafetensorError, deserialize
 
-    content = Path(path).read_bytes()
-    try:
-        tensors = deserialize(content)
-    except SafetensorError as error:
-        if content.startswith(PICKLES):
-            raise ValueError(
-                f"{path} looks like a file of torch.save, which is a pickle and is not read here; "
-                f"`python -m torch_ref.to_safetensors {path}` converts it"
-            ) from error
-        raise ValueError(f"{path} is not a safetensors file, or is damaged or cut short: {error}") from error
-    return {name: _array(path, name, **tensor) for name, tensor in sorted(tensors)}
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self._file = Path(path).open("rb")  # noqa: SIM115 (a file that is replaced meanwhile is still this one)
+        weakref.finalize(self, self._file.close)
+        try:
+            with safe_open(path, "numpy"):  # it checks the whole header against the size of the file
+                pass
+        except SafetensorError as error:
+            if self._file.read(8).startswith(PICKLES):
+                raise ValueError(
+                    f"{path} looks like a file of torch.save, which is a pickle and is not read here; "
+                    f"`python -m torch_ref.to_safetensors {path}` converts it"
+                ) from error
+            raise ValueError(f"{path} is not a safetensors file, or is damaged or cut short: {error}") from error
+        size = int.from_bytes(self._file.read(8), "little")
+        header = json.loads(self._file.read(size))
+        self._start = 8 + size
+        self._tensors = {name: header[name] for name in sorted(header) if name != "__metadata__"}
+        for name, tensor in self._tensors.items():
+            if tensor["dtype"] not in DTYPES:
+                raise ValueError(f"{name} of {path} has the dtype {tensor['dtype']}, which NumPy does not have")
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        tensor = self._tensors[name]
+        dtype: Any = np.dtype(DTYPES[tensor["dtype"]])
+        found = np.empty(tensor["shape"], dtype.newbyteorder("<"))
+        self._file.seek(self._start + tensor["data_offsets"][0])
+        self._file.readinto(found.reshape(-1).view(np.uint8).data)
+        return found.astype(dtype, copy=False)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
 
 
-def _array(
-    path: str | os.PathLike[str], name: str, dtype: str, shape: list[int], data: bytes | bytearray
-) -> np.ndarray:
-    if dtype not in DTYPES:
-        raise ValueError(f"{name} of {path} has the dtype {dtype}, which NumPy does not have")
-    little_endian = np.dtype(DTYPES[dtype]).newbyteorder("<")
-    return np.frombuffer(data, little_endian).reshape(shape).astype(DTYPES[dtype])  # a writable copy
+def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """Read all tensors of a file: names to new arrays, in the file's dtypes. See `SafetensorsFile` for errors."""
+    return dict(SafetensorsFile(path))
 
 
 def write_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:

@@ -43,8 +43,8 @@ class SavedRun:
     """The tokens of the longest source in training. The model reads no more of a sentence."""
     max_target_len: int
     """The tokens of the longest target in training, `<eos>` included."""
-    weights: dict[str, np.ndarray]
-    """The parameters under PyTorch's names."""
+    weights: Mapping[str, np.ndarray]
+    """The parameters under PyTorch's names, each read from the file when it is asked for."""
 
     @property
     def model(self) -> ModelConfig:
@@ -156,7 +156,7 @@ class RunFolder:
             check_files(self.path, needed)
         source, target = load_vocabularies(self.path, config.corpus.tokenizer)
         lengths = {name: _read_length(content, name) for name in ("max_source_len", "max_target_len")}
-        weights = _read_weights(self.path / WEIGHTS)
+        weights = _open_weights(self.path / WEIGHTS)
         return SavedRun(self.path, config, source, target, weights=weights, **lengths)
 
     def load_vocabularies(self, config: Config) -> tuple[Vocabulary, Vocabulary]:
@@ -298,10 +298,10 @@ def _read_length(content: Mapping[str, Any], name: str) -> int:
     return length
 
 
-def _read_weights(path: Path) -> dict[str, np.ndarray]:
-    from jax_attn.checkpoints import read_safetensors
+def _open_weights(path: Path) -> Mapping[str, np.ndarray]:
+    from jax_attn.checkpoints import SafetensorsFile
 
-    weights = read_safetensors(path)
+    weights = SafetensorsFile(path)
     for name, array in weights.items():
         if not np.isfinite(array).all():
             raise ValueError(f"{path.name} is damaged: {name} holds NaN or infinite numbers; train the run again")

@@ -1,5 +1,6 @@
 """Begin a training with what another run has learnt."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ OF_VOCABULARIES = ("tokenizer", "vocab_size", "joint", "min_freq")
 """Settings of a corpus that its vocabularies depend on."""
 
 
-def load_weights(run: Path, config: Config) -> dict[str, np.ndarray]:
+def load_weights(run: Path, config: Config) -> Mapping[str, np.ndarray]:
     """Read the parameters that a training begins with, by PyTorch's names.
 
     Raises:
