@@ -369,18 +369,69 @@ def test_weight_norm_of_nnx_keeps_its_scales_or_gets_them_by_name() -> None:
     assert compare_wide(layer, port, X, names=names).agrees
 
 
-def test_a_pretrained_model_is_taken_like_its_module() -> None:
+def test_a_pretrained_model_is_called_since_it_fills_in_what_its_module_needs() -> None:
+    class Scaled(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, scale: Any) -> Any:
+            return nn.Dense(3)(x) * scale
+
     class Pretrained:
         """As those of `transformers`."""
 
         def __init__(self) -> None:
-            self.module = nn.Dense(3)
-            self.params = self.module.init(jax.random.key(0), X)["params"]
+            self.module = Scaled()
+            self.params = self.module.init(jax.random.key(0), X, 1)["params"]
 
-        def __call__(self, x: Any) -> Any:
-            raise NotImplementedError
+        def __call__(self, x: Any, scale: Any = None) -> Any:
+            return self.module.apply({"params": self.params}, x, 1 if scale is None else scale)
 
-    assert compare_wide(torch.nn.Linear(4, 3), Pretrained(), X).agrees
+    model = Pretrained()
+    before = model.params
+    assert compare_wide(torch.nn.Sequential(torch.nn.Linear(4, 3)), model, X).agrees
+    assert model.params is before
+
+
+def test_a_result_that_is_no_tensor_is_named() -> None:
+    def call(module: torch.nn.Linear, x: torch.Tensor) -> Any:
+        return {"logits": module(x), "cache": object()}
+
+    with pytest.raises(ValueError, match="PyTorch's cache is no tensor but object: leave it out by torch_call"):
+        compare(torch.nn.Linear(4, 3), nnx.Linear(4, 3, rngs=nnx.Rngs(0)), X, torch_call=call)
+
+
+def test_a_mask_of_narrow_numbers_is_no_cast_inside() -> None:
+    def port(x: Any, mask: Any) -> Any:
+        return jnp.where(mask.astype(jnp.float32) > 0, x, 1e-9)
+
+    report = compare_wide(lambda x, mask: torch.where(mask, x, 0), port, (X, X > 0))
+    assert not report.agrees
+    assert "casts to float32" not in str(report)
+
+
+class FrozenPositions(torch.nn.Module):
+    def __init__(self, table: np.ndarray) -> None:
+        super().__init__()
+        self.linear, self.positions = torch.nn.Linear(4, 3), torch.nn.Embedding.from_pretrained(torch.tensor(table))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) + self.positions(torch.arange(len(x)))
+
+
+POSITIONS = np.sin(np.arange(len(X))[:, None] * np.arange(1, 4))
+
+
+def test_a_frozen_table_keeps_its_numbers_beside_weights_that_train() -> None:
+    layer = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+    assert compare_wide(FrozenPositions(POSITIONS), layer, X, jax_call=lambda layer, x: layer(x) + POSITIONS).agrees
+
+
+def test_a_table_made_in_float32_is_named_beside_a_gradient_that_is_wrong() -> None:
+    def call(layer: Any, x: Any) -> Any:
+        return layer(jax.lax.stop_gradient(x)) + POSITIONS
+
+    narrow, layer = FrozenPositions(POSITIONS.astype(np.float32)), nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+    report = compare_wide(narrow, layer, X, jax_call=call)
+    assert "note: PyTorch's positions.weight is a table made in float32" in str(report)
 
 
 def test_a_search_that_fails_leaves_the_verdict_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,15 @@
 """The score of the zoo must not fall."""
 
+import sys
+
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+import torch
 
 from parity_tests.zoo import ZOO
+from parity_tests.zoo.pairs import Pair, compare_all
 from parity_tests.zoo.planted import plant_all
 from parity_tests.zoo.port import run_all
 
@@ -30,6 +36,21 @@ def test_names_are_distinct_and_each_bug_is_one_that_people_reported() -> None:
     assert sum(len(port.bugs) for port in ZOO) >= 36
     assert all(len({bug.name for bug in port.bugs}) == len(port.bugs) for port in ZOO)
     assert all("#" in bug.issue for port in ZOO for bug in port.bugs)
+
+
+def test_a_pair_whose_verdict_is_another_than_expected_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["layers", "sin"])
+    x = np.array([0.5, 2.0])
+    options = {"dtypes": ("float32",)}
+    assert compare_all("JAX", [Pair("sin", torch.sin, jnp.sin, x, options), Pair("another", None, None, x)])
+    assert not compare_all("JAX", [Pair("sin", torch.sin, jnp.sin, x, options, agrees=False)])
+    assert not compare_all("JAX", [Pair("sin", torch.sin, None, x)])
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first.endswith("agrees")
+    assert second.endswith("agrees")
+    assert "TypeError: jax_module must be" in third
 
 
 @pytest.mark.slow

@@ -88,7 +88,8 @@ def _values(case: Case, variant: Variant) -> tuple[Arrays, Arrays]:
     """Draw or take the parameters with a gradient, and all else that is floating in a module's state.
 
     Running statistics are drawn too: a port that took them for 0 and 1 would go unnoticed. The row of an embedding's
-    padding is zero, as in PyTorch. Other buffers are constants, and keep their values.
+    padding is zero, as in PyTorch. Other buffers are constants, and keep their values. So do frozen parameters beside
+    trained ones, such as a table of positions, unless all of one is the same number.
     """
     assert case.torch.build is not None
     module = case.torch.build(variant.options, variant.inputs)
@@ -104,6 +105,9 @@ def _values(case: Case, variant: Variant) -> tuple[Arrays, Arrays]:
             table = values.get(f"{path}.weight".lstrip("."))
             if getattr(part, "padding_idx", None) is not None and table is not None:
                 table[part.padding_idx] = 0
+        if any(x.requires_grad for x in parameters.values()):
+            frozen = {name: to_numpy(x) for name, x in parameters.items() if not x.requires_grad and x.numel()}
+            values |= {name: x for name, x in frozen.items() if x.min() < x.max()}
     values = {name: x for name, x in values.items() if is_floating(x)}
     trained = {name: x for name, x in values.items() if name in parameters and parameters[name].requires_grad}
     aliases = {name for name, x in module.named_parameters(remove_duplicate=False)} - parameters.keys()

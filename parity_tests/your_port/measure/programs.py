@@ -25,7 +25,15 @@ def draws_numbers(program: Any) -> bool:
 
 
 def computed_dtypes(program: Any) -> set[Any]:
-    """Return the dtypes of the results and tables of a program, and of the programs inside of it."""
+    """Return the dtypes of the results and tables of a program, and of the programs inside of it.
+
+    A mask of booleans that becomes one of numbers does not count: every dtype has 0 and 1.
+    """
     tables = [table.aval for part in programs(program) for table in part.constvars if table.aval.shape]
-    results = [x.aval for part in programs(program) for operation in part.eqns for x in operation.outvars]
+    operations = [operation for part in programs(program) for operation in part.eqns if not _casts_booleans(operation)]
+    results = [x.aval for operation in operations for x in operation.outvars]
     return {x.dtype for x in (*tables, *results) if hasattr(x, "dtype")}
+
+
+def _casts_booleans(operation: Any) -> bool:
+    return operation.primitive.name == "convert_element_type" and operation.invars[0].aval.dtype == bool

@@ -4,6 +4,7 @@ A module is made for one dtype and is run in others. So its weights are replaced
 variables are cast, and where it has a field `dtype` or `param_dtype` of float32, that is set to the run's dtype.
 """
 
+import copy
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -55,7 +56,7 @@ def make_port(model: Any, call: Call, variables: Any, arguments: Arguments, torc
     if isinstance(model, nnx.Module):
         return _nnx(model, call)
     if _is_pretrained(model):
-        model, variables = model.module, model.params if variables is None else variables
+        return _linen(model.module, call, model.params if variables is None else variables, arguments, model)
     if isinstance(model, nn.Module):
         return _linen(model, call, variables, arguments)
     if not callable(model) and call is None:
@@ -152,7 +153,8 @@ def _nnx(model: nnx.Module, call: Call) -> Port:
 # Flax Linen
 
 
-def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments) -> Port:
+def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments, pretrained: Any = None) -> Port:
+    """Run a Linen module, or in its place the model that holds it, which fills in what its caller leaves out."""
     args, kwargs = arguments
     order: list[str] = []
 
@@ -180,7 +182,12 @@ def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments) -
             raise ValueError(f"JAX keeps its own value of {', '.join(unknown)}: give the module's variables=")
         bound = Applied(model, filled, [key for key in variables if key != "params"] if train else [])
         with nn.intercept_methods(_setting_dtype(dtype)):
-            results = _call(call, bound, model, arguments, train)
+            if pretrained is None or train:
+                results = _call(call, bound, model, arguments, train)
+            else:
+                holder = copy.copy(pretrained)
+                holder.params = filled if "params" in pretrained.params else filled["params"]
+                results = _call(call, holder, pretrained, arguments, train)
         after = {**_named(filled, name), **_named(bound.updated, name)}
         return results, {path: after[path] for path in buffers}
 

@@ -12,7 +12,7 @@ from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.case import Case, TorchSide
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
 from parity_tests.your_port.measure.torch_side import default_dtype, run_torch, to_tensor
-from parity_tests.your_port.measure.tree import plain
+from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.weights.original import Inputs, Original, Weight, read_inputs
 
 
@@ -48,7 +48,7 @@ def read_program(
     original = Original(f"{name}, a training step" if train else name, side, given, described, values)
     case = original.case()
     numbers = make_numbers(case, case.variants[0], "float64")
-    _check_inputs_stay(case, numbers)
+    _check_run(case, numbers)
     _check_results(case, numbers, gradients)
     return original
 
@@ -115,19 +115,22 @@ def _role(module: torch.nn.Module) -> str:
 # Checks: what cannot be compared is an error that says what to do
 
 
-def _check_inputs_stay(case: Case, numbers: Numbers) -> None:
-    """Raise ValueError if PyTorch writes into its inputs."""
+def _check_run(case: Case, numbers: Numbers) -> None:
+    """Raise ValueError if PyTorch cannot be run, returns what is no tensor, or writes into its inputs."""
     tensors = {name: to_tensor(x, "float64") for name, x in numbers.inputs.items()}
     before = {name: x.clone() for name, x in tensors.items() if x is not None}
     module = None if case.torch.build is None else case.torch.build({}, {}).eval().double()
     try:
         with torch.no_grad(), default_dtype("float64"):
-            case.torch.call(module, numbers.rebuild(tensors), {})
+            results = case.torch.call(module, numbers.rebuild(tensors), {})
     except Exception as error:
         raise ValueError(
             f"PyTorch's module cannot be run in float64 on these inputs: {type(error).__name__}: {error}. If it needs "
             "other arguments, give them in inputs, or torch_call=lambda module, x: …"
         ) from error
+    for name, x in flatten(plain(results))[0].items():
+        if x is not None and not isinstance(x, torch.Tensor):
+            raise ValueError(f"PyTorch's {name} is no tensor but {type(x).__name__}: leave it out by torch_call")
     for name, x in before.items():
         if not torch.equal(torch.nan_to_num(tensors[name]), torch.nan_to_num(x)):
             raise ValueError(
