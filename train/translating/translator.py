@@ -31,6 +31,9 @@ Framework = Literal["jax", "torch"]
 MAPS_AT_A_TIME = 8
 """Sentences whose weights of every layer and head are computed together."""
 
+LEAST_ROWS = 4
+"""Rows of a product, at least: on a CPU, XLA takes twice as long for a single one."""
+
 NUM_CANDIDATES = 8
 """The number of tokens that `explain` lists for each step."""
 
@@ -195,7 +198,8 @@ class Translator:
         make = _torch_functions if framework == "torch" else partial(_jax_functions, mesh=mesh)
         search, follow, attend = make(runs, config, min(run.max_target_len for run in runs))
         max_source_len = min(run.max_source_len for run in runs)
-        rows = 1 if framework == "torch" else config.batch_size
+        hypotheses = config.num_samples if config.sample else config.beam_size
+        rows = 1 if framework == "torch" else max(config.batch_size, -(-LEAST_ROWS // hypotheses))
         num_devices = 1 if mesh is None else mesh.size
         longest = min((run.model.longest for run in runs if run.model.longest is not None), default=None)
         return cls(
