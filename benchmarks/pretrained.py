@@ -63,10 +63,17 @@ class Options:
 def main() -> int:
     """Measure, and print each number as soon as it is known."""
     options = tyro.cli(Options, prog="python -m benchmarks.pretrained", description=__doc__)
+    sentences = draw_sentences(options.lines)
+    if len(sentences) < 128:
+        print(
+            f"error: --lines must have at least 128 lines with words; {options.lines} has {len(sentences)}",
+            file=sys.stderr,
+        )
+        return 2
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     with tempfile.TemporaryDirectory() as name:
-        folder, sentences = Path(name), draw_sentences(options.lines)
+        folder = Path(name)
         with Worker("the folders") as worker:
             weights = worker.ask(make_folders, folder)
         for scenario, (beam, batch) in SCENARIOS.items():
@@ -77,7 +84,7 @@ def main() -> int:
                 ratio = Spread.of([theirs / ours for ours, theirs in zip(found[OURS], seconds, strict=True)])
                 than_it = f"ours is {ratio.median:.2f} times as fast (spread {ratio.iqr:.2f})"
                 print(f"{scenario:18} {each:13} {rate:7.2f} sentences/s   {than_it}", flush=True)
-        for each in BUILDS:
+        for each in BUILDS if sys.platform == "linux" else ():
             with Worker(each, THREADS | process.RETURN_MEMORY) as worker:
                 peak = worker.ask(peak_memory, each, folder, sentences[:32], 4, 32, 32)
             print(f"{'peak memory':18} {each:13} {peak / weights:7.2f} times the weights", flush=True)
@@ -91,7 +98,8 @@ def draw_sentences(lines: Path | None) -> Sentences:
     rng = random_for("pretrained")
     lens = np.clip(rng.normal(13, 4, 1000), 4, 40).astype(int)
     if lines is not None:
-        lens = np.array([len(line.split()) for line in lines.read_text(encoding="utf-8").splitlines()[:1000]])
+        words = [len(line.split()) for line in lines.read_text(encoding="utf-8").splitlines()]
+        lens = np.array([count for count in words if count][:1000])
     return [[f"t{i}" for i in rng.integers(2, PIECES - 1, length)] for length in lens]
 
 

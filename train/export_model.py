@@ -5,7 +5,7 @@ $ python -m train.export_model runs/mine --out folders/mine
 `transformers.MarianMTModel.from_pretrained("folders/mine")` then loads the same weights. RUN is an imported run, one
 that goes on from it, or one of subwords with a Transformer in Marian's form:
 
-$ python -m train.nmt --corpus.tokenizer unigram --model.family transformer --model.positions halves --model.norm post
+$ python -m train.nmt --corpus.tokenizer unigram --model.family transformer --model.positions halves --out runs/mine
 """
 
 import argparse

@@ -227,7 +227,7 @@ def translate(translator: Translator, lines: Sequence[str], first: int, options:
 
 
 def translate_parts(translator: Translator, lines: Sequence[str], first: int) -> list[Translation]:
-    """Translate the sentences of each line for themselves; join the texts and add up the scores."""
+    """Translate the sentences of each line one at a time; join the texts by spaces and add up the scores."""
     from train.data.tokens import split_sentences
 
     parts = [(number, text) for number, line in enumerate(lines, first) for text in split_sentences(line)]
@@ -236,7 +236,9 @@ def translate_parts(translator: Translator, lines: Sequence[str], first: int) ->
     for number, found in zip(numbers, translator(texts, numbers), strict=True):
         if before := joined.get(number):
             best = dataclasses.replace(
-                before.best, text=f"{before.text} {found.text}", score=before.score + found.score
+                before.best,
+                text=" ".join(filter(None, (before.text, found.text))),
+                score=before.score + found.score,
             )
             words, unknown = before.source + found.source, before.unknown + found.unknown
             found = dataclasses.replace(before, source=words, hypotheses=(best,), unknown=unknown)

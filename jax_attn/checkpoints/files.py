@@ -79,8 +79,12 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
         dtype: Any = np.dtype(DTYPES[tensor["dtype"]])
         found = np.empty(tensor["shape"], dtype.newbyteorder("<"))
         self._file.seek(self._start + tensor["data_offsets"][0])
-        self._file.readinto(found.reshape(-1).view(np.uint8).data)
+        if self._file.readinto(found.reshape(-1).view(np.uint8).data) != found.nbytes:
+            raise ValueError(f"{self._file.name} was cut short while it was read")
         return found.astype(dtype, copy=False)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)

@@ -1,9 +1,11 @@
+import os
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from jax_attn.checkpoints.files import DTYPES, read_safetensors, write_safetensors
+from jax_attn.checkpoints.files import DTYPES, SafetensorsFile, read_safetensors, write_safetensors
 
 
 def samples():
@@ -106,3 +108,20 @@ def test_a_missing_file_is_an_os_error(tmp_path):
         read_safetensors(tmp_path / "none")
     with pytest.raises(IsADirectoryError):
         read_safetensors(tmp_path)
+
+
+def test_a_tensor_is_read_when_it_is_asked_for_and_a_file_cut_meanwhile_is_found(tmp_path):
+    path, arrays = (
+        tmp_path / "w.safetensors",
+        {"a": np.arange(6.0).reshape(2, 3), "b": np.float32(2), "c": np.zeros((0, 2))},
+    )
+    write_safetensors(path, arrays)
+    weights = SafetensorsFile(path)
+    assert list(weights) == ["a", "b", "c"]
+    assert "a" in weights
+    assert "d" not in weights
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(weights[name], array)
+    os.truncate(path, path.stat().st_size - 8)
+    with pytest.raises(ValueError, match="was cut short while it was read"):
+        [weights[name] for name in weights]

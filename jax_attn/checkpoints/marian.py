@@ -241,10 +241,14 @@ def write(model: Pretrained, folder: Path) -> None:
         "forced_eos_token_id": end if search["force_end"] else None,
         "no_repeat_ngram_size": search["no_repeat_ngram"] or 0,
         "max_length": search["max_len"] + 1,
-        "bad_words_ids": [[i] for i in settings["never"]],
+        "bad_words_ids": [[i] for i in sorted({*settings["never"], start})],
         "renormalize_logits": True,
     }
-    tokenizer = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": ties != "all"}
+    tokenizer = {
+        "tokenizer_class": "MarianTokenizer",
+        "separate_vocabs": ties != "all",
+        "model_max_length": model.max_len,
+    }
     tokenizer |= {"source_lang": source.moses, "target_lang": target.moses}
     rows = {role: model.weights[ours] for role, ours in name_rows(ties).items()}
     tensors = {theirs: model.weights[ours] for ours, theirs in name_layers(settings, LAYER).items()}

@@ -47,7 +47,7 @@ def blockwise_attention(
         context = blockwise_attention(additive_score, queries, keys, values, valid_lens, parameters=(w_v,))
 
     Besides a mask or keep-mask that is given, memory grows as Q + K and not as Q · K, for the gradient too. Examples
-    are taken one after the other, so that a block's scores stay in the cache. With many short sequences the plain
+    are taken one after the other, so that one block's scores are held at a time. With many short sequences the plain
     form is faster.
 
     Args:

@@ -37,9 +37,10 @@ CONFIGS: dict[str, Any] = {
     "MarianMTModel": MarianConfig(**BART, decoder_start_token_id=1),
 }
 AGREE = ("BertForSequenceClassification", "GPT2Model", "GPT2LMHeadModel")
-numpy: Any = jnp
+jax_numpy: Any = jnp
 clip = jnp.clip
-numpy.clip = lambda x, a_min=None, a_max=None: clip(x, a_min, a_max)  # T5 has names that newer versions of JAX lack
+# T5 has names that newer versions of JAX lack.
+jax_numpy.clip = lambda x, *, a_min=None, a_max=None, **given: clip(x, **{"min": a_min, "max": a_max} | given)
 
 
 def inputs_of(config: Any) -> dict[str, np.ndarray]:
@@ -57,8 +58,8 @@ def pairs() -> Iterator[Pair]:
         in_torch, in_flax = getattr(transformers, name), getattr(transformers, f"Flax{name}")
         inputs = inputs_of(config)
         yield Pair(name, in_torch(config), in_flax(config), inputs, agrees=name in AGREE)
-        if name in ("T5Model", "MarianModel"):
-            narrow, agrees = {"inside": "float32"}, name == "T5Model"
+        if name.startswith("T5") or name == "MarianModel":
+            narrow, agrees = {"inside": "float32"}, name.startswith("T5")
             yield Pair(f"{name}, float32 inside", in_torch(config), in_flax(config), inputs, narrow, agrees)
 
 

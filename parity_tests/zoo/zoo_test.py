@@ -38,7 +38,7 @@ def test_names_are_distinct_and_each_bug_is_one_that_people_reported() -> None:
     assert all("#" in bug.issue for port in ZOO for bug in port.bugs)
 
 
-def test_a_pair_whose_verdict_is_another_than_expected_is_told(
+def test_an_unexpected_verdict_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["layers", "sin"])

@@ -56,7 +56,7 @@ class Output:
     replace_unknown: bool = False
     """Replace each <unk> by the source word with the largest attention weight."""
     split: bool = False
-    """Translate each sentence of a line for itself, for lines that are longer than what the model reads."""
+    """Translate the sentences of a line one at a time, for lines that are longer than what the model reads."""
     pieces: bool = False
     """Show the pieces of subwords, and not words, in alignments, picture and page."""
 

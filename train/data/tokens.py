@@ -19,13 +19,14 @@ WORDS = regex.compile(rf"{LETTERS}*['’]|{LETTERS}+|\X")
 `\\X` is a character as a reader sees it, of several code points perhaps."""
 
 SENTENCE_ENDS = regex.compile(
-    r"""(?<=[.!?…]\p{Pe}*(?:["']|\s?\p{Pf})*)(?<!\b(?:\p{Lu}|Mr|Mrs|Ms|Dr|Prof|St|vs|e\.g|i\.e|z\.B)\.)
-        \s+(?![\p{Ll}\p{Pe}\p{Pf}])
-      | (?<=[。！？]\p{Pe}*)(?![\p{Pe}\s]|$)""",
+    r"""(?<=[.!?…؟۔।]\p{Pe}*(?:["'“«]|\s?\p{Pf})*)(?<!\b(?:\p{Lu}|\d{1,2}|Mr|Mrs|Ms|Dr|Prof|St|No|Nr|vs|e\.g|i\.e|z\.B)\.)
+        \s+(?![\p{Ll}\p{Pe}]|\p{Pf}(?:\s|$))
+      | (?<=[。！？][。！？\p{Pe}\p{Pf}]*)(?![。！？\p{Pe}\p{Pf}]|$)\s*""",
     regex.VERBOSE,
 )
-"""Between two sentences: after `.`, `!` or `?` with its quotes, unless an initial, a common abbreviation or a letter in
-lower case says otherwise; and after the full stops of Chinese and Japanese."""
+"""Between two sentences: after `.`, `!` or `?` (Latin, Arabic and Indian ones) with its quotes, unless an initial, an
+abbreviation, a short number or a letter in lower case says otherwise; and after the full stops of Chinese and
+Japanese."""
 
 
 def clean(text: str) -> str:

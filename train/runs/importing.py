@@ -122,11 +122,11 @@ def import_pretrained(
 
 def _require_memory(folder: Path) -> None:
     """Raise ConfigError unless this machine can hold the weights twice: as they are read, and in the order of a run."""
-    files = [folder / name for name in ("model.safetensors", "pytorch_model.bin", "model.bin")]
-    needed, available = 2 * max(path.stat().st_size if path.is_file() else 0 for path in files), machine.memory()
+    files = [folder / name for name in ("model.bin", "model.safetensors", "pytorch_model.bin")]
+    needed, available = 2 * next((path.stat().st_size for path in files if path.is_file()), 0), machine.memory()
     if available is not None and needed > available:
         raise ConfigError(
-            f"{folder} cannot be imported: it needs about {needed / 1e9:.1f} GB of memory, and this machine has "
+            f"{folder} cannot be imported: it needs at least {needed / 1e9:.1f} GB of memory, and this machine has "
             f"{available / 1e9:.1f} GB"
         )
 

@@ -32,7 +32,7 @@ MAPS_AT_A_TIME = 8
 """Sentences whose weights of every layer and head are computed together."""
 
 LEAST_ROWS = 4
-"""Rows of a product, at least: on a CPU, XLA takes twice as long for a single one."""
+"""Rows of a search, at least: on a CPU, XLA takes longer for a product with one row than for one with four."""
 
 NUM_CANDIDATES = 8
 """The number of tokens that `explain` lists for each step."""

@@ -27,7 +27,7 @@ def draws_numbers(program: Any) -> bool:
 def computed_dtypes(program: Any) -> set[Any]:
     """Return the dtypes of the results and tables of a program, and of the programs inside of it.
 
-    A mask of booleans that becomes one of numbers does not count: every dtype has 0 and 1.
+    The cast of a mask of booleans to numbers does not count: every dtype has 0 and 1.
     """
     tables = [table.aval for part in programs(program) for table in part.constvars if table.aval.shape]
     operations = [operation for part in programs(program) for operation in part.eqns if not _casts_booleans(operation)]
