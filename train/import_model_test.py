@@ -168,7 +168,7 @@ def test_an_exported_run_is_the_folder_that_was_imported(folder, tmp_path):
     assert (saved.config, saved.source, saved.target) == (again.config, again.source, again.target)
 
 
-@pytest.mark.parametrize("ties", ["all", "output"])
+@pytest.mark.parametrize("ties", ["all", pytest.param("output", marks=pytest.mark.slow)])
 def test_a_run_of_subwords_is_exported_and_translates_the_same(tmp_path, pairs, ties):
     run = subword_run(tmp_path / "own", pairs, positions="halves", tie_embeddings=ties)
     assert export_model.main([str(run.path), "--out", str(tmp_path / "marian")]) == 0
