@@ -153,7 +153,7 @@ def bilinear_ranks(folders, name="decoder.attention.W.weight"):
         run, (pairs, _) = RunFolder(folder).load(), read_test(folder)
         left, values, right = np.linalg.svd(run.weights[name])
         for rank in [*(2**i for i in range(20) if 2**i < len(values)), len(values)]:
-            kept = replace(run, weights=run.weights | {name: (left[:, :rank] * values[:rank]) @ right[:rank]})
+            kept = replace(run, weights={**run.weights, name: (left[:, :rank] * values[:rank]) @ right[:rank]})
             links = [peaks(w, w.shape[1] - 1, w.shape[0] - 1) for w in read_weights(kept, pairs)]
             error = alignment_error_of(alignment_counts(links, [p.alignment for p in pairs]).sum(axis=0))
             found.setdefault(rank, []).append([(values[:rank] ** 2).sum() / (values**2).sum(), error])
