@@ -227,6 +227,7 @@ def test_a_run_that_is_stopped_in_its_final_test_can_be_resumed(tmp_path, monkey
     assert (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.mark.slow  # three trainings begin
 def test_a_run_that_ends_before_its_first_checkpoint_leaves_no_folder_or_one_that_can_be_resumed(
     tmp_path, monkeypatch, capsys
 ):

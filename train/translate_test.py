@@ -66,7 +66,10 @@ def sign(folder: Path) -> None:
     write_json(folder / "manifest.json", {"files": {name: [sha256(folder / name)] for name in names}})
 
 
-@pytest.mark.parametrize("options", [["--beam", "1"], ["--beam", "3"], ["--sample", "--nbest", "2"]])
+@pytest.mark.parametrize(
+    "options",
+    [["--beam", "1"], ["--beam", "3"], pytest.param(["--sample", "--nbest", "2"], marks=pytest.mark.slow)],
+)
 def test_neither_the_batch_nor_the_order_changes_a_bit(folder, options):
     search = {"sample": True, "num_samples": 2} if "--sample" in options else {"beam_size": int(options[1])}
     translator = Translator.load(folder, **search)
