@@ -207,7 +207,7 @@ class Translator:
         )
 
     @overload
-    def __call__(self, sentences: str, first: int | Sequence[int] = 1) -> Translation: ...  # type: ignore[overload-overlap] # a str is a sequence
+    def __call__(self, sentences: str, first: int = 1) -> Translation: ...  # type: ignore[overload-overlap] # a str is a sequence
 
     @overload
     def __call__(self, sentences: Sequence[str], first: int | Sequence[int] = 1) -> list[Translation]: ...
