@@ -270,11 +270,12 @@ def test_the_end_of_a_source_gets_no_attention_if_it_is_not_read():
     of_encoder, of_decoder = TransformerEncoder(N, D, F, 1, num_heads=2), TransformerDecoder(N, D, F, 2, num_heads=2)
     whole = EncoderDecoder(of_encoder, of_decoder)
     cut = EncoderDecoder(of_encoder.clone(source_end=False), of_decoder.clone(source_end=False))
-    params = whole.init(jax.random.key(0), sources, TARGETS[:2], lens)
+    params = jax.jit(whole.init)(jax.random.key(0), sources, TARGETS[:2], lens)
+    maps_of, maps_of_whole = (jax.jit(partial(model.apply, method="attention_maps")) for model in (cut, whole))
     for valid_lens in (lens, None):
         shorter = jnp.full(2, 5) - 1 if valid_lens is None else valid_lens - 1
-        maps = cut.apply(params, sources, TARGETS[:2], valid_lens, method="attention_maps")
-        expected = whole.apply(params, sources, TARGETS[:2], shorter, method="attention_maps")
+        maps = maps_of(params, sources, TARGETS[:2], valid_lens)
+        expected = maps_of_whole(params, sources, TARGETS[:2], shorter)
         jax.tree.map(np.testing.assert_array_equal, maps, expected)
         for row, length in enumerate(shorter):
             assert not maps.cross[row, ..., length:].any()
@@ -282,10 +283,10 @@ def test_the_end_of_a_source_gets_no_attention_if_it_is_not_read():
 
 def test_tokens_that_are_never_produced_take_no_probability():
     model = EncoderDecoder(TransformerEncoder(N, D, F, 1), TransformerDecoder(N, D, F, 1, never=(0, 3)))
-    params = model.init(jax.random.key(0), SOURCES, TARGETS, LENS)
-    memory = model.apply(params, SOURCES, LENS, method="encode")
+    params = jax.jit(model.init)(jax.random.key(0), SOURCES, TARGETS, LENS)
+    memory = jax.jit(partial(model.apply, method="encode"))(params, SOURCES, LENS)
     state = model.apply(params, memory, 1, method="initial_state")
-    log_probs = model.apply(params, TARGETS[:, 0], state, memory, method="step")[0]
+    log_probs = jax.jit(partial(model.apply, method="step"))(params, TARGETS[:, 0], state, memory)[0]
     assert (log_probs[:, jnp.array([0, 3])] == -jnp.inf).all()
     np.testing.assert_allclose(jnp.exp(log_probs).sum(axis=1), 1, rtol=1e-6)
 
@@ -293,9 +294,10 @@ def test_tokens_that_are_never_produced_take_no_probability():
 def test_a_fixed_start_gets_no_gradient_but_that_of_the_output():
     def gradient(**settings):
         model = EncoderDecoder(TransformerEncoder(N, D, F, 1), TransformerDecoder(N, D, F, 1, **settings))
-        params = model.init(jax.random.key(0), SOURCES, TARGETS, LENS)
+        params = jax.jit(model.init)(jax.random.key(0), SOURCES, TARGETS, LENS)
         targets = jnp.array([[1, 2, 3]] * 3)
-        found = jax.grad(lambda params: (model.apply(params, SOURCES, targets, LENS)[0] ** 2).sum())(params)
+        differentiate = jax.jit(jax.grad(lambda params: (model.apply(params, SOURCES, targets, LENS)[0] ** 2).sum()))
+        found = differentiate(params)
         return np.abs(found["params"]["decoder"]["embedding"]["embedding"]).max(axis=1) > 0
 
     assert gradient()[:5].tolist() == [False, True, True, True, False]

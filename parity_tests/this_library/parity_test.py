@@ -81,7 +81,6 @@ CONTROLS = {fault.comparison: fault for fault in CASE_FAULTS}
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", CONTROLS.values(), ids=lambda fault: " | ".join(fault.comparison))
 def test_without_a_fault_the_same_comparison_passes(fault: Fault) -> None:
-    """Run it as the faults run, operation by operation."""
     failures = fault.failures()
     assert not failures, "\n".join(map(str, failures))
 

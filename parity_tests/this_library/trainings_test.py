@@ -63,6 +63,7 @@ def test_both_frameworks_train_alike(which):
         assert comparison.worst.error == max(errors.max() for errors in comparison.errors.values()) > 0
 
 
+@pytest.mark.slow
 @each_training(BOOK)
 def test_jaxs_drift_in_float32_is_of_pytorchs_size(which):
     apart = drift(which, 40)

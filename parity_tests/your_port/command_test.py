@@ -108,6 +108,7 @@ def test_the_files_hold_what_was_found_in_the_fields_of_the_documentation(port, 
     assert [name for part in parts for name in part if f"`{name}`" not in table] == []
 
 
+@pytest.mark.slow  # a process that imports both frameworks
 def test_the_module_runs_the_command_of_the_documentation(tmp_path: Path) -> None:
     example = re.search(r"```python\n(# port\.py\n.*?)```", PAGE, re.DOTALL)
     assert example is not None

@@ -41,6 +41,7 @@ def port(gru_step):
     return text + port
 
 
+@pytest.mark.slow  # runs pytest in a process of its own
 @pytest.mark.skipif(nnx.GRUCell(1, 1, rngs=nnx.Rngs(0)).dense_h.bias is not None, reason="this version has the bias")
 def test_the_missing_hidden_bias_of_nnx_is_found_and_named_and_a_port_with_the_bias_passes(tmp_path: Path) -> None:
     settings = "[pytest]\npython_files = *_test.py\n"

@@ -44,7 +44,8 @@ def test_a_right_port_agrees_and_a_mistake_is_located(tmp_path):
     assert [cause, *rest] == ["  cause: not looked for, which needs PyTorch itself", weights]
 
 
-@pytest.mark.parametrize("truth", ["float32", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("truth", ["float32", "float64"])
 def test_the_gradients_of_named_parameters_in_bfloat16(tmp_path, truth):
     folder = dumped(tmp_path, "bfloat16", gradients=("layers.1.mlp.*", "norm.weight"), truth=truth)
     report = compare(folder, nnx_llama(SIZES, "bfloat16"))

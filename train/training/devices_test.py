@@ -127,6 +127,7 @@ def test_a_transformer_is_trained_alike_on_devices_that_share_its_parameters():
     np.testing.assert_allclose(alone["losses"], four["losses"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_second_run_reads_the_cache_and_has_the_same_bits(on_two, cache):
     programs = set(cache.glob("jit_train_steps*"))
     assert programs

@@ -14,7 +14,7 @@ from parity_tests.this_library.cases import find_case
 from parity_tests.this_library.trainings import TRAININGS, free_running
 from parity_tests.your_port.measure.case import Case, Variant
 from parity_tests.your_port.measure.comparison import Measurement, compare_variant
-from parity_tests.your_port.measure.jax_side import without_jit
+from parity_tests.your_port.measure.jax_side import forget_programs
 
 Make = Callable[[Any], Any]
 """What is there -> what takes its place."""
@@ -46,7 +46,9 @@ class Fault:
         owner = reduce(getattr, owners, importlib.import_module(".".join(filter(None, ("jax_attn", module)))))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(owner, attribute, self.make(getattr(owner, attribute)))
+            forget_programs()  # those that were compiled without it
             yield
+        forget_programs()
 
     def is_caught(self) -> bool:
         """Whether the case fails while the fault is there, by its outputs or, which takes longer, by its gradients."""
@@ -56,13 +58,12 @@ class Fault:
             return bool(self.failures(gradients=False) or self.failures())
 
     def failures(self, gradients: bool = True) -> list[Measurement]:
-        """Compare operation by operation, with the fault if it is planted; return what differs."""
+        """Compare, with the fault if it is planted; return what differs."""
         case = find_case(self.case)
         variant = case.find_variant(self.variant)
         if not gradients:
             case = _frozen(case, variant)
-        compared = compare_variant(case, variant, "float64", without_jit)
-        return [measurement for measurement in compared if measurement.failed]
+        return [measurement for measurement in compare_variant(case, variant, "float64") if measurement.failed]
 
 
 def _frozen(case: Case, variant: Variant) -> Case:

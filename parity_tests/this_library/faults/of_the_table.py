@@ -9,7 +9,6 @@ from parity_tests.your_port.cause.planting import Mistake, NotHereError, Planted
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.comparison import Runs, compare_runs, run_both, run_torch_side
 from parity_tests.your_port.measure.errors import relative_error
-from parity_tests.your_port.measure.jax_side import without_jit
 from parity_tests.your_port.measure.numbers import Run, make_numbers
 
 SIZES = (2, 4)
@@ -22,7 +21,7 @@ def plant_table(case: Case) -> Iterator[tuple[Mistake, bool]]:
     """Yield each mistake that changes a number of the case in float64, and whether the comparison notices it."""
     variants = [variant for variant in case.variants if "float64" in variant.dtypes and not variant.slow]
     drawn = [(variant, make_numbers(case, variant, "float64")) for variant in variants]
-    right = [run_both(case, *each, "float64", transform=without_jit) for each in drawn]
+    right = [run_both(case, *each, "float64") for each in drawn]
     noted = Planted([""])
 
     def note(program: Program, module: Any, inputs: Any) -> Any:

@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs/training_parity.md").read_text("utf-8")
 EXAMPLES = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", TEXT, re.DOTALL))
 OUTPUTS = re.findall(r"```\n\n```\n(.*?)\n```", TEXT, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_examples_print_what_the_page_says(tmp_path: Path) -> None:
     mended = EXAMPLES["trainings.py"]
     for wrong, right in (
