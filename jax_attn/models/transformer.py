@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, get_args
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
@@ -478,7 +479,7 @@ class TransformerDecoder(TransformerStack):
             weights.append(on_source)
         logits = self._logits(self._last(x)).reshape(rows, -1)
         if self.never:
-            logits = logits.at[:, jnp.array(self.never)].set(-jnp.inf)
+            logits = jnp.where(np.isin(np.arange(self.vocab_size), self.never), -jnp.inf, logits)
         log_probs = jax.nn.log_softmax(logits.astype(wide_dtype(logits)), axis=-1)
         log_probs = jnp.where(time < length, log_probs, jnp.nan)  # the cache is full
         new = TransformerState(state.time + 1, places, Stationary(tuple(caches)))
