@@ -76,17 +76,16 @@ SUBWORDS_TRANSFORMER = replace(
         num_layers=4,
         num_heads=4,
         norm="pre",
-        dropout=0.2,
+        dropout=0.3,
         tie_embeddings="all",
     ),
     training=replace(MULTI30K.training, learning_rate=0.003, warmup=1000),
 )
 """The settings of `--model.family transformer` where words are cut into subwords.
 
-On Multi30k's validation set, German to English: greedy BLEU 35.0 after 6 of 16 epochs. With the norm
-after each sublayer it was 12.6 after 10 of 40. No training was measured to its end.
+Multi30k, German to English: an hour, BLEU 41.6 on the test set of 2016 (13a, cased, beam 5).
 
-    python -m train.nmt multi30k --model.family transformer
+    python -m train.nmt multi30k --model.family transformer --epochs 36
 """
 
 TATOEBA = Config(
