@@ -171,10 +171,10 @@ def copy(x: Array) -> Array:
 def sum_over_data(tree: Any, mesh: Mesh) -> Any:
     """Within `shard_map`: add up what the devices along `data` have computed, in one collective operation.
 
-    On a CPU, XLA lets the devices wait for one another at each array, which took half of the time of a small model's
-    step. So there all arrays are one. And the devices of one process are added in their order, but those of several in
-    another, so that the last bits would differ. So each device gets one part from the others, adds up these in their
-    order, and sends the sum to the others: as many bytes as any sum over devices takes.
+    On a CPU, XLA lets the devices wait for one another at each array, so there all arrays are made one. It adds the
+    devices of one process in their order, but those of several processes in another, so that the last bits would
+    differ. With several, each device therefore gets one part from the others, adds up these in their order, and sends
+    the sum to the others: as many bytes as any sum over devices takes.
     """
     count = mesh.shape[DATA]
     if jax.default_backend() != "cpu" or mesh.shape[MODEL] > 1:

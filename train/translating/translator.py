@@ -32,7 +32,7 @@ MAPS_AT_A_TIME = 8
 """Sentences whose weights of every layer and head are computed together."""
 
 LEAST_ROWS = 2
-"""Rows of a search, at least: on a CPU, XLA takes almost four times as long for a model with one row as with two."""
+"""Rows of a search, at least: on a CPU, a step with one row takes XLA almost four times as long as one with two."""
 
 NUM_CANDIDATES = 8
 """The number of tokens that `explain` lists for each step."""

@@ -44,11 +44,13 @@ class Fault:
         module, _, path = self.at.partition(":")
         *owners, attribute = (path or self.case).split(".")
         owner = reduce(getattr, owners, importlib.import_module(".".join(filter(None, ("jax_attn", module)))))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(owner, attribute, self.make(getattr(owner, attribute)))
-            forget_programs()  # those that were compiled without it
-            yield
-        forget_programs()
+        forget_programs()  # those that were compiled without it
+        try:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(owner, attribute, self.make(getattr(owner, attribute)))
+                yield
+        finally:
+            forget_programs()
 
     def is_caught(self) -> bool:
         """Whether the case fails while the fault is there, by its outputs or, which takes longer, by its gradients."""
