@@ -11,15 +11,17 @@ from train import nmt
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
-LINE = re.compile(r"^ *(?:\$ )?(?:\.venv/bin/)?python -m train\.(nmt|translate|evaluate|page)\b(.*)$", re.MULTILINE)
-FORMS = re.compile(r"\[--|\$|…")
-"""What shows the form of a command: options in brackets, variables of the shell."""
+PROGRAM = r"python -m train\.(nmt|translate|evaluate|page)"
+LINE = re.compile(rf"^ *(?:\$ )?(?:\.venv/bin/)?{PROGRAM}\b(.*)$", re.MULTILINE)
+IN_PROSE = re.compile(rf"`{PROGRAM} ([^`]+)`")
+FORMS = re.compile(r"\[--|\$|…|--help")
+"""What shows the form of a command (options in brackets, variables of the shell), or that it only prints its help."""
 
 
 def _commands():
     for page in PAGES:
         text = re.sub(r" *\\\n *", " ", page.read_text("utf-8"))
-        for program, rest in LINE.findall(text):
+        for program, rest in [*LINE.findall(text), *IN_PROSE.findall(text)]:
             if not FORMS.search(rest):
                 arguments = shlex.split(re.split(r" {3,}| [<>] ", rest)[0], comments=True)
                 yield pytest.param(program, arguments, id=f"{page.relative_to(ROOT)}: {program} {' '.join(arguments)}")

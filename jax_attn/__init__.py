@@ -5,7 +5,7 @@
     modules      Flax Linen modules: parameters around those functions
     models       encoders and decoders with attention: recurrent, and the Transformer
     weights      parameters between PyTorch's names and layouts and Flax's
-    checkpoints  the d2l.ai book's trained translators, and safetensors files
+    checkpoints  translators of the d2l.ai book, of Marian and of CTranslate2
     plots        heatmaps of attention
 
 The axes of every shape in this library:

@@ -147,6 +147,6 @@ ABOUT = {
     "demo": "the embedded English-French corpus: within a minute, BLEU 97 (the default without --data)",
     "book": "the translator of d2l.ai; needs --data fra.txt: a minute, the book's three translations",
     "multi30k": "Multi30k, German to English: 30 minutes, BLEU 42.6",
-    "tatoeba": "the English-French pairs of Tatoeba, cased subwords: BLEU 44.2 from 76,038 pairs, an hour or less",
+    "tatoeba": "the English-French pairs of Tatoeba, cased subwords: BLEU 44.2 from 76,038 pairs, an hour",
 }
 """What `--help` says of each preset."""

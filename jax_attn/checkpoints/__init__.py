@@ -7,7 +7,7 @@
     d2l        the translator with attention of the d2l.ai book
     marian     Marian's translators of the Hugging Face hub
     ctranslate2  the same and others, converted to CTranslate2
-    files      safetensors, the only kind of file that is read
+    files      safetensors files
 
 `python -m jax_attn.checkpoints FILE` shows what a file holds and which model it makes.
 """

@@ -7,7 +7,7 @@ from importlib import import_module
 PROGRAMS = {
     "train": ("train.nmt", "train a translator"),
     "import": ("train.import_model", "make a run folder of a pretrained model"),
-    "export": ("train.export_model", "write an imported run as a pretrained model"),
+    "export": ("train.export_model", "write a run as a pretrained model"),
     "translate": ("train.translate", "translate with a run folder"),
     "evaluate": ("train.evaluate", "score a run folder on a test set"),
     "page": ("train.page", "show the attention of any model"),
