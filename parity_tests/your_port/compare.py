@@ -1,7 +1,7 @@
 """Compare a PyTorch module with its JAX port in one call. Imports no torch where PyTorch's side is a file."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.golden import load_golden
-from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide
+from parity_tests.your_port.measure.case import AFTER_A_STEP, DTYPES, Case, JaxSide
 from parity_tests.your_port.measure.comparison import Measurement, compare_variant, run_torch_side
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import as_function, forget_programs_of, narrow_inside, without_jit
@@ -138,8 +138,11 @@ def compare(
             trouble = f"{type(error).__name__}: {error}".splitlines()[0]
     for pair in pairs:
         forget_programs_of(pair.case)
-    differ = _differing_dtypes(first, port)
-    return Report(first.name, port, found, tuple(measured), divergence, note, pairs[0].case, trouble, differ)
+    return Report(
+        *(first.name, port, found, tuple(measured), divergence, note, pairs[0].case, trouble),
+        dtypes_differ=_differing_dtypes(first, port),
+        trained_otherwise=tuple(_trained_otherwise(first, port, found)),
+    )
 
 
 def _differing_dtypes(original: Original, port: Port) -> str:
@@ -155,6 +158,21 @@ def _most_common_dtype(leaves: Iterable[Weight | Leaf]) -> str:
     for leaf in leaves:
         sizes[leaf.dtype] += prod(leaf.shape)
     return max(sizes, key=sizes.__getitem__, default="")
+
+
+def _trained_otherwise(original: Original, port: Port, found: WeightMap) -> Iterator[str]:
+    """Say which weights an optimiser moves in one of the two alone, or apart; their values and gradients may agree."""
+    is_buffer = {weight.name: weight.is_buffer for weight in original.weights}
+    paths: dict[str, list[str]] = {}
+    for path, entry in found.entries.items():
+        for name in dict.fromkeys(entry.source.names):
+            paths.setdefault(name, []).append(path)
+            if port.knows_buffers and is_buffer[name] != port.leaves[path].is_buffer:
+                in_jax = f"in JAX {path} is {'trained' if is_buffer[name] else 'not'}"
+                yield f"{name} is {'a buffer' if is_buffer[name] else 'trained'} in PyTorch, and {in_jax}"
+    for name in dict.fromkeys(weight.first for weight in original.weights if not weight.is_first):
+        if name in found.uses and found.uses[name].min(initial=2) > 1 and len(paths.get(name, ())) > 1:
+            yield f"{name} is one weight in PyTorch, and JAX trains {' and '.join(paths[name])} apart"
 
 
 PLACED = "placed"
@@ -223,10 +241,11 @@ class _Pair:
         results = to_torch_layout(plain(results), layouts)
         if not self.train:
             return results
-        shapes = {w.name: w.shape for w in self.original.weights if "running_" in w.name}
+        moved = {name.removesuffix(AFTER_A_STEP) for name in self.truth.outputs() if name.endswith(AFTER_A_STEP)}
+        shapes = {w.name: w.shape for w in self.original.weights if w.name in moved}
         sources = {path: entry.source.names for path, entry in self.map.entries.items() if path in after}
         names = {path: names[0] for path, names in sources.items() if names and names[0] in shapes}
-        return {"result": results, **{f"{n} after a step": after[p].reshape(shapes[n]) for p, n in names.items()}}
+        return {"result": results, **{f"{n}{AFTER_A_STEP}": after[p].reshape(shapes[n]) for p, n in names.items()}}
 
     # Trying a map
 
@@ -275,7 +294,7 @@ class _Pair:
 
     def without_jit(self, compiled: list[Measurement]) -> list[Measurement]:
         """Measure JAX without jit; return what is right in only one of the two ways."""
-        failed = {m.tensor for m in compiled if m.failed and m.dtype == "float64"}
+        failed = {m.tensor for m in compiled if m.failed and m.dtype == "float64" and m.case == self.case.name}
         measured = compare_variant(self.case, self.case.variants[0], "float64", without_jit)
         return [replace(m, dtype="float64 without jit") for m in measured if m.failed != (m.tensor in failed)]
 

@@ -26,7 +26,7 @@ from parity_tests.your_port.measure.tree import flatten
 from parity_tests.your_port.place.taps import Trace
 from parity_tests.your_port.weights.original import Inputs, Original, Weight
 
-FORMAT = 3
+FORMAT = 4
 """The version of the file's form: another where a reader would misread it."""
 ARRAY = "name of an array"
 """The key of what stands in the place of an array in the file's text."""

@@ -100,7 +100,7 @@ def test_the_file_says_what_wrote_it(golden: Path) -> None:
     record = load_golden(golden)
     header = record.header
     assert header["versions"].keys() == {"torch", "python", "numpy"}
-    assert (header["seed"], header["format"]) == (0, 3)
+    assert (header["seed"], header["format"]) == (0, 4)
     assert [record.draws(dtype) for dtype in ("float64", "float32")] == [1, 8]
     with pytest.raises(GoldenError, match="has no run in bfloat16: write it again, or pass other dtypes"):
         record.draws("bfloat16")
@@ -118,9 +118,9 @@ def test_a_file_that_cannot_be_trusted_is_an_error(golden: Path, tmp_path: Path)
             jax.tree.map(np.testing.assert_array_equal, load_golden(bad).header, load_golden(golden).header)
     with np.load(golden) as file:
         arrays = dict(file)
-    text = json.dumps({**json.loads(str(arrays["header"])), "format": 4})
+    text = json.dumps({**json.loads(str(arrays["header"])), "format": 5})
     np.savez(bad, **{**arrays, "header": np.array(text)})
-    with pytest.raises(GoldenError, match=r"has format 4, by .*reads format 3"):
+    with pytest.raises(GoldenError, match=r"has format 5, by .*reads format 4"):
         load_golden(bad)
     np.savez(bad, header=np.array({"a": object()}, dtype=object))
     with pytest.raises(GoldenError, match="no golden file"):

@@ -37,6 +37,8 @@ class Report:
     """Why the search for the place and the cause failed, if it did."""
     dtypes_differ: str = ""
     """The dtypes of the two modules' weights, if one has fewer digits."""
+    trained_otherwise: tuple[str, ...] = ()
+    """The weights that an optimiser moves in one of the two alone, or apart."""
 
     @property
     def failed(self) -> list[Measurement]:
@@ -96,6 +98,8 @@ class Report:
             yield f"  the search for the place failed: {self.trouble}; please report it"
         if self.float32_inside:
             yield f"  note: {self.float32_inside}; if that is meant, pass inside='float32'"
+        if others := len(self.trained_otherwise):
+            yield f"  note: {self.trained_otherwise[0]}{f'; and {others - 1} more' if others > 1 else ''}"
         for m in [m for m in self.measurements if m.dtype.endswith("without jit")][:1]:
             yield f"  jit: {m.tensor} is {'wrong' if m.failed else 'right'} only without jit"
         if constant := find_constant(self.case.variants[0]):

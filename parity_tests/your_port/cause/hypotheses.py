@@ -188,7 +188,9 @@ def _weights(subject: Subject) -> Iterator[Hypothesis]:
     copies = {name: sources.setdefault(kind_of(name), name) for name in state}
     copies = {n: source for n, source in copies.items() if n != source and state[n].shape == state[source].shape}
     if copies:
-        yield weighted("all layers have the same weights in JAX, those of the first one", _taken(copies))
+        names = [f"{{at}}{name}" for name in copies]
+        shown = f"{', '.join(names[:4])}{' …' * (len(names) > 4)}"
+        yield weighted(f"{shown} are those of the first layer of their kind in JAX", _taken(copies))
 
 
 def _of_gates(state: Weights) -> Iterator[Hypothesis]:

@@ -312,7 +312,7 @@ def test_kernels_transposed_gate_by_gate() -> None:
 def test_one_block_for_all() -> None:
     module = torch.nn.Sequential(*(linear(6, 6) for _ in range(3)))
     found = cause(module, lambda w, x: dense(w, "0", dense(w, "0", dense(w, "0", x))), X)
-    assert found == f"all layers have the same weights in JAX, those of the first one {BOTH}"
+    assert found == f"1.weight, 1.bias, 2.weight, 2.bias are those of the first layer of their kind in JAX {BOTH}"
 
 
 def normed(w: Any, x: Any, deviation: Any) -> Any:

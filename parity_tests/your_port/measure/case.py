@@ -13,6 +13,9 @@ RUN_DTYPE = "the dtype of the run"
 
 DTYPES = ("float64", "float32", "bfloat16")
 
+AFTER_A_STEP = " after a step"
+"""The end of the name of a running statistic among the results of a step of training. It has no gradient."""
+
 
 @dataclass(frozen=True)
 class Variant:

@@ -148,9 +148,13 @@ class Judge:
 
     @cached_property
     def rounding_of_scores(self) -> float:
-        """16 u max|score| of the largest gradient, which counts at most as 1; any gradient may have it as its error."""
-        sizes = (np.abs(x[np.isfinite(x)]).max(initial=0.0) for x in self.truth.gradients().values())
-        return 16 * unit_roundoff("float64") * self.truth.max_score * min(1.0, max(sizes, default=0.0))
+        """16 u max|score| of the largest gradient, which counts at most as 1; any gradient may have it as its error.
+
+        A score counts at least as 1: where terms of about 1 cancel, such as in the gradient of a bias before a batch
+        norm, their rounding is left, whether there is a softmax or not.
+        """
+        sizes = (np.abs(x[np.isfinite(x)]).max(initial=0.0) for x in self.truth.gradients().values() if x is not None)
+        return 16 * unit_roundoff("float64") * max(1.0, self.truth.max_score) * min(1.0, max(sizes, default=0.0))
 
     def measure(
         self, tensor: str, in_jax: np.ndarray | None, in_torch: np.ndarray | None, truth: np.ndarray | None

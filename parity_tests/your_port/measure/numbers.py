@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.measure.arrays import to_numpy
-from parity_tests.your_port.measure.case import RUN_DTYPE, Case, Variant, make_weights, name_of_draw, random_for
+from parity_tests.your_port.measure.case import (
+    AFTER_A_STEP,
+    RUN_DTYPE,
+    Case,
+    Variant,
+    make_weights,
+    name_of_draw,
+    random_for,
+)
 from parity_tests.your_port.measure.errors import is_floating
 from parity_tests.your_port.measure.tree import flatten
 from parity_tests.your_port.place.taps import Trace
@@ -28,8 +36,6 @@ class Run:
     """The intermediate tensors, if they were recorded."""
     is_narrow_inside: bool = False
     """Whether PyTorch computed something in float32 although it ran in float64."""
-    without_path: frozenset[str] = frozenset()
-    """The results through which PyTorch takes no gradient, such as running statistics."""
 
     def gradients(self) -> dict[str, Any]:
         """The gradients by the name of their input or weight."""
@@ -63,7 +69,7 @@ class Numbers:
         if not like.gradients():
             return {}
         floating = {name: x for name, x in like.outputs().items() if x is not None and is_floating(x)}
-        return {name: self.direction(name, x.shape) for name, x in floating.items() if name not in like.without_path}
+        return {name: self.direction(name, x.shape) for name, x in floating.items() if not name.endswith(AFTER_A_STEP)}
 
 
 def make_numbers(case: Case, variant: Variant, dtype: str) -> Numbers:

@@ -63,10 +63,9 @@ def run_module(
     outputs = dict(sorted(outputs.items(), key=lambda item: observer.order.get(id(item[1]), 0)))
     gradients = _gradients(numbers, outputs, {name: tensors[name] for name in numbers.differentiated} | parameters)
     named = outputs | {f"gradient of {name}": gradient for name, gradient in gradients.items()}
-    without_path = frozenset(name for name, x in outputs.items() if x is not None and not x.requires_grad)
     tensors = {name: None if x is None else to_numpy(x) for name, x in named.items()}
     narrow = dtype == "float64" and observer.saw_float32
-    return Run(tensors, observer.max_score, is_narrow_inside=narrow, without_path=without_path)
+    return Run(tensors, observer.max_score, is_narrow_inside=narrow)
 
 
 @contextmanager

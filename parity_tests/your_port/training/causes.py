@@ -128,7 +128,8 @@ def _in_loss(quantity: str, step: int, trials: list[JaxTraining], in_jax: JaxTra
     clipped = [
         worst_error("clipped", a["gradients"], b["clipped"], {}) for a, b in pairs if "clipped" in b and not only
     ]
-    if quantity == "gradients" and max(clipped, default=np.inf) <= CLIP_EPSILON:
+    clips = any(worst_error("clipped", b["clipped"], b["gradients"], {}) > 0 for _, b in pairs if "clipped" in b)
+    if quantity == "gradients" and clips and max(clipped, default=np.inf) <= CLIP_EPSILON:
         yield "the gradients that JAX returns are clipped already; return them as they are before"
         return
     yield from (words + only for words in _as_factor(pairs, step))

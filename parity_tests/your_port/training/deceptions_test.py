@@ -316,6 +316,15 @@ PARTED = {
             "explained by: the gradients that JAX returns are clipped already; return them as they are before",
         ],
     ),
+    "gradients that are almost right, and nothing is clipped": (
+        Jax(optax.sgd(RATE), of_gradients=lambda gradients: jax.tree.map(lambda x: x * (1 + 1e-7), gradients)),
+        {"optimizer": sgd},
+        [
+            "1 in gradients of tokens.weight (4 tensors part): error 1e-07, bound 1e-08",
+            "looks like: rounding: the two are equal to 6 digits; a precision, an epsilon or an order of summation",
+            "looks like: no mistake of a training explains it: compare the models themselves",
+        ],
+    ),
     "steps of one length, which any rates explain": (
         Jax(optax.chain(optax.stateless(normalised), optax.sgd(RATE))),
         {"optimizer": sgd},

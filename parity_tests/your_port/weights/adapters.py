@@ -15,6 +15,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
@@ -49,6 +50,11 @@ class Port:
     """(weights, arguments, dtype, whether it trains) -> the results, and the running statistics afterwards."""
     read: Callable[[Any], dict[str, Any]]
     """What a converter returns -> its arrays by their JAX names."""
+
+    @property
+    def knows_buffers(self) -> bool:
+        """Whether its kind tells parameters from other variables."""
+        return self.kind in ("nnx", "linen")
 
 
 def make_port(model: Any, call: Call, variables: Any, arguments: Arguments, torch_leaves: dict[str, Leaf]) -> Port:
@@ -115,7 +121,9 @@ def _filled(tree: Any, weights: Arrays, dtype: Any, name: Callable[[Any], str] =
 
     def fill(path: Any, x: Any) -> Any:
         x = weights.get(name(path), x)
-        return x.astype(dtype) if is_floating(x) and not isinstance(x, jax.ShapeDtypeStruct) else x
+        if not is_floating(x) or isinstance(x, jax.ShapeDtypeStruct) or x.dtype == dtype:
+            return x
+        return x.astype(dtype) if isinstance(x, jax.core.Tracer) else jnp.asarray(np.asarray(x).astype(dtype))
 
     return jax.tree_util.tree_map_with_path(fill, tree)
 

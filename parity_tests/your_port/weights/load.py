@@ -11,7 +11,7 @@ from parity_tests.your_port.weights.adapters import Port
 from parity_tests.your_port.weights.layouts import Shape, find_layouts
 from parity_tests.your_port.weights.original import Weight
 from parity_tests.your_port.weights.positions import Affine, Arrays, is_floating, read_places
-from parity_tests.your_port.weights.weight_map import Entry, Joined, Piece, WeightMap, count_uses
+from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, WeightMap, count_uses
 
 Load = Callable[[Arrays], Any]
 
@@ -42,7 +42,7 @@ def map_by_load(load: Load, weights: Sequence[Weight], port: Port) -> WeightMap:
         ValueError: the function fails, or does not return what the JAX module has.
     """
     shapes = {w.name: w.shape for w in weights}
-    _check({path: x.shape for path, x in port.read(call_load(load, weights)).items() if is_floating(x)}, port)
+    _check({path: Leaf.of(x) for path, x in port.read(call_load(load, weights)).items() if is_floating(x)}, port)
     places = read_places(lambda arrays: port.read(load(arrays)), shapes, {w.name: w.first for w in weights})
     if computed := [path for path, made in places.items() if made.again is not None]:
         _check_traceable(load, weights, computed)
@@ -55,14 +55,16 @@ def map_by_load(load: Load, weights: Sequence[Weight], port: Port) -> WeightMap:
     return WeightMap(port.leaves, entries, uses, remarks=tuple(_remarks(entries, uses, port)))
 
 
-def _check(loaded: Mapping[str, Shape], port: Port) -> None:
-    wrong, wanted = [], {path: leaf.shape for path, leaf in port.leaves.items()}
+def _check(loaded: Mapping[str, Leaf], port: Port) -> None:
+    wrong, wanted = [], port.leaves
     for path in {**wanted, **loaded}:
         if path not in loaded:
-            wrong.append(f"no {path} {list(wanted[path])}")
-        elif loaded[path] != wanted.get(path):
-            has = f" for {list(wanted[path])}" if path in wanted else ", which it has not"
-            wrong.append(f"{path} {list(loaded[path])}{has}")
+            wrong.append(f"no {path} {list(wanted[path].shape)}")
+        elif path not in wanted or loaded[path].shape != wanted[path].shape:
+            has = f" for {list(wanted[path].shape)}" if path in wanted else ", which it has not"
+            wrong.append(f"{path} {list(loaded[path].shape)}{has}")
+        elif loaded[path].dtype.endswith("16") and not wanted[path].dtype.endswith("16"):
+            wrong.append(f"{path} in {loaded[path].dtype} for {wanted[path].dtype}")
     if wrong:
         raise ValueError(f"load returns other weights than the JAX module has: {'; '.join(wrong)}")
 

@@ -135,7 +135,7 @@ def _find_terms(
     of the weights is sent alone, and so on.
     """
     zero, rng = read(np.zeros(size)), np.random.default_rng(0)
-    noise = [2.0 * rng.integers(-_BASE // 2, _BASE // 2, size) + 1 for _ in range(3)]
+    noise = [2.0 * rng.integers(-_BASE // 2, _BASE // 2, size) + 1 for _ in range(2)]
     digits = [np.arange(size) // _BASE**power % _BASE for power in range(1 + int(np.log(max(size, 2)) / np.log(_BASE)))]
     found: _Found = []
 
@@ -143,11 +143,11 @@ def _find_terms(
         is_sent = np.zeros(size)
         for name in names:
             is_sent[slices[name]] = 1
-        scales, *rest = (read(x * is_sent) - zero for x in (np.ones(size), *digits, *noise[:2]))
+        scales, *rest = (read(x * is_sent) - zero for x in (np.ones(size), *digits, *noise))
         position = sum(np.rint(x / scales) * _BASE**power for power, x in enumerate(rest[:-2]))
         places = np.where((position >= 0) & (position < size), position, 0).astype(np.int64)
         is_one, is_none = entries & (scales != 0), entries.copy()
-        for x, sent in zip(rest[-2:], noise, strict=False):
+        for x, sent in zip(rest[-2:], noise, strict=True):
             is_one &= _close(x, scales * (sent * is_sent)[places], roundoff)
             is_none &= x == 0
         for name in names:
@@ -160,10 +160,13 @@ def _find_terms(
 
     with np.errstate(all="ignore"):
         search(list(slices), np.isfinite(zero))
-        made, wanted = zero.copy(), read(noise[2])
+        numbers = rng.normal(size=size) * 10.0 ** rng.uniform(-2, 3, size)  # which a cast or a clip changes
+        made, largest = zero.copy(), np.abs(zero)
         for name, entries, places, scales in found:
-            np.add.at(made, entries, scales * noise[2][slices[name]][places])
-        return found, _close(made, wanted, 2 * roundoff, zero)
+            parts = scales * numbers[slices[name]][places]
+            np.add.at(made, entries, parts)
+            np.add.at(largest, entries, np.abs(parts))
+        return found, _close(made, read(numbers), 2 * roundoff, largest)
 
 
 def _close(x: np.ndarray, y: np.ndarray, roundoff: np.ndarray, zero: Any = 0.0) -> np.ndarray:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from parity_tests.your_port.measure.arrays import to_numpy
-from parity_tests.your_port.measure.case import Case, TorchSide
+from parity_tests.your_port.measure.case import AFTER_A_STEP, Case, TorchSide
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
 from parity_tests.your_port.measure.torch_side import default_dtype, run_torch, to_tensor
 from parity_tests.your_port.measure.tree import flatten, plain
@@ -65,13 +65,14 @@ def torch_side(module: Any, call: Any, given: Inputs, *, train: bool, gradients:
         target = built if is_module else module
         if train:
             _train(built)
+        before = {name: x.clone() for name, x in built.named_buffers()} if train else {}
         context: AbstractContextManager[Any] = nullcontext() if gradients else torch.no_grad()
         with context:
             results = target(*args, **kwargs) if call is None else call(target, *args, **kwargs)
         if not train:
             return results
-        after = {f"{n} after a step": x.clone() for n, x in built.named_buffers() if "running_" in n}
-        return {"result": plain(results), **after}
+        moved = {name: x for name, x in built.named_buffers() if x.is_floating_point() and not x.equal(before[name])}
+        return {"result": plain(results), **{f"{name}{AFTER_A_STEP}": x.clone() for name, x in moved.items()}}
 
     return TorchSide(run, (lambda options, inputs: copy.deepcopy(module).cpu()) if is_module else None)
 
@@ -119,7 +120,12 @@ def _check_run(case: Case, numbers: Numbers) -> None:
     """Raise ValueError if PyTorch cannot be run, returns what is no tensor, or writes into its inputs."""
     tensors = {name: to_tensor(x, "float64") for name, x in numbers.inputs.items()}
     before = {name: x.clone() for name, x in tensors.items() if x is not None}
-    module = None if case.torch.build is None else case.torch.build({}, {}).eval().double()
+    module = None if case.torch.build is None else case.torch.build({}, {}).eval()
+    _require_real(
+        {} if module is None else module.state_dict(), "leave it out, or keep its two parts as two parameters"
+    )
+    _require_real(tensors, "give its real and its imaginary part")
+    module = module and module.double()
     try:
         with torch.no_grad(), default_dtype("float64"):
             results = case.torch.call(module, numbers.rebuild(tensors), {})
@@ -131,12 +137,20 @@ def _check_run(case: Case, numbers: Numbers) -> None:
     for name, x in flatten(plain(results))[0].items():
         if x is not None and not isinstance(x, torch.Tensor):
             raise ValueError(f"PyTorch's {name} is no tensor but {type(x).__name__}: leave it out by torch_call")
+        _require_real({name: x}, "return its real and its imaginary part by torch_call and jax_call")
     for name, x in before.items():
         if not torch.equal(torch.nan_to_num(tensors[name]), torch.nan_to_num(x)):
             raise ValueError(
                 f"PyTorch's module changes its input {name} in place, so its gradient has no meaning. Give it a copy: "
                 f"torch_call=lambda module, {name}: module({name}.clone())"
             )
+
+
+def _require_real(tensors: Mapping[str, Any], remedy: str) -> None:
+    """Raise ValueError for a complex tensor, which would be cast to its real part."""
+    for name, x in tensors.items():
+        if x is not None and x.is_complex():
+            raise ValueError(f"PyTorch's {name} is complex, and only real numbers are compared: {remedy}")
 
 
 def _check_results(case: Case, numbers: Numbers, gradients: bool) -> None:
@@ -155,8 +169,8 @@ def _check_results(case: Case, numbers: Numbers, gradients: bool) -> None:
         if count:
             raise ValueError(
                 f"PyTorch's {name} has NaN in {count} of {x.size} places, where nothing can be compared. Choose inputs "
-                "without it: no row that is masked everywhere, no division by 0. Or leave it out by torch_call and "
-                "jax_call"
+                "without it: no row that is masked everywhere, no division by 0. If a weight must be positive, give "
+                "the module's own: weights=module.state_dict(). Or leave it out by torch_call and jax_call"
             )
     if gradients and (numbers.weights or numbers.differentiated) and not runs[0].gradients():
         raise ValueError(
