@@ -23,7 +23,7 @@ import numpy as np
 from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide
 from parity_tests.your_port.measure.numbers import Numbers, Run
 from parity_tests.your_port.measure.tree import flatten
-from parity_tests.your_port.place.taps import Trace
+from parity_tests.your_port.place.taps import Tensor
 from parity_tests.your_port.weights.original import Inputs, Original, Weight
 
 FORMAT = 4
@@ -83,7 +83,7 @@ class Golden:
         It always has what was recorded.
         """
         facts = self.header["runs"][of][self.header.get("truth", dtype) if dtype == "float64" else dtype][variant]
-        return Run(**{**facts, "trace": Trace(**facts["trace"])})
+        return Run(**{**facts, "trace": [Tensor(**x) for x in facts["trace"]]})
 
 
 def _cannot_run(*_: Any) -> Any:
@@ -95,8 +95,6 @@ def _pack(value: Any, store: Callable[[np.ndarray, str], str], name: str = "") -
     if isinstance(value, np.ndarray | np.generic):
         array = value if isinstance(value, np.ndarray) else np.asarray(value)
         return {ARRAY: store(array, name), "bfloat16": value.dtype == jnp.bfloat16}
-    if isinstance(value, Trace):
-        value = {key: part for key, part in vars(value).items() if key != "keep"}
     if is_dataclass(value):
         value = vars(value)
     if isinstance(value, Mapping):

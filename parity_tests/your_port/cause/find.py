@@ -8,7 +8,7 @@ kind that pass are named, none that fails.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -33,16 +33,18 @@ PRECISION = "products in less than full precision: set jax_default_matmul_precis
 RANDOM = "random numbers are drawn in JAX, as by dropout or noise that is left on"
 
 
-def find_causes(search: "Search", place: str, within: str, deadline: float) -> Found:
-    """Find the mistakes that explain why a submodule's results disagree."""
+def find_causes(search: "Search", place: Sequence[str], within: str, deadline: float) -> Found:
+    """Find the mistakes that explain why a submodule's results disagree; for the place see `subjects`."""
     wide = _in_float64(search)
     if wide is None:
         with jax.default_matmul_precision("highest"):
-            agrees = not search.differs("", search.run([]))
+            runs = search.runs._replace(jax=search.run([]))
+        measured = compare_runs(search.case, search.variant, search.dtype, runs)
+        agrees = not any(m.failed for m in measured if not m.is_gradient)
         return Found((Cause(PRECISION, Explains.GIVEN_NUMBERS),) if agrees else ())
     if _is_random(wide):
         return Found((Cause(RANDOM, Explains.RANDOMNESS),))
-    trial = _Trial(wide, place, deadline)
+    trial = _Trial(wide, place[-1] if place else "", deadline)
     for subject in subjects(wide, place, within):
         found = trial.of(subject, hypotheses(subject))
         if found.causes or found.stopped_after is not None:
@@ -159,8 +161,9 @@ class _Trial:
             return subject.places
         search = self.search
         alike = [name for name in search.names if kind_of(name) == kind_of(subject.name)]
-        parting = search.run([part for name in alike for part in search.inputs(name)])
-        wrong = (search.names[name][0] for name in alike if search.differs(name, parting))
+        seen = search.seen([given for name in alike for given in search.inputs(name)])
+        differ = {x.tensor.of for x in seen if x.measured.failed and x.tensor.is_result}
+        wrong = (search.names[name][0] for name in alike if name in differ)
         return tuple(dict.fromkeys((*subject.places, *wrong)))
 
     def _explained(self, hypothesis: Hypothesis, places: Places, variant: Variant) -> Explains | None:
@@ -180,5 +183,5 @@ class _Trial:
 
     def _fits_alone(self, hypothesis: Hypothesis, subject: Subject, variant: Variant) -> bool:
         """Whether the submodule alone gives JAX's outputs on a draw: another mistake may be elsewhere."""
-        other = next(subjects(_on(variant, self.search), subject.name))
+        other = next(subjects(_on(variant, self.search), [subject.name]))
         return other.places == subject.places and not other.fits() and other.fits(hypothesis)

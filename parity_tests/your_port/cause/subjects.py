@@ -2,7 +2,7 @@
 
 import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -70,13 +70,13 @@ class Subject:
         return list(mode.sites)
 
 
-def subjects(search: "Search", place: str = "", within: str = "") -> Iterator[Subject]:
-    """Yield the submodule, those around it, and the program; `within` is PyTorch's path where JAX has no submodules."""
+def subjects(search: "Search", place: Sequence[str] = (), within: str = "") -> Iterator[Subject]:
+    """Yield the submodule at the end of a place, those around it, and the program.
+
+    Where JAX has no submodules, `within` is the path of PyTorch's.
+    """
     captured = _capture(search)
-    chain = [place] if place else []
-    while chain and (above := search.owner(chain[-1])):
-        chain.append(above)
-    for name in chain:
+    for name in reversed(place):
         if search.results(name) and any(path in captured.calls for path in search.names[name]):
             yield _submodule(search, name, captured)
     for path in dict.fromkeys(("", "" if place else within)):
@@ -164,9 +164,10 @@ def _submodule(search: "Search", name: str, captured: _Captured) -> Subject:
         return [part(*args, **kwargs) for (part, *_), (args, kwargs) in zip(calls, given, strict=True)]
 
     def agrees(results: Any) -> bool:
-        made = list(zip(*([to_numpy(x) for _, x in torch_leaves(torch, result)] for result in results), strict=True))
+        made = list(zip(*([to_numpy(x) for x in torch_leaves(result).values()] for result in results), strict=True))
         for part in search.results(name):
-            in_jax, in_torch = alone.trace.tensors.get(part, []), search.wanted[part][0]
+            in_jax = [x.value for x in alone.trace if x.name == part]
+            in_torch = [x.in_torch for x in search.partners[part]]
             forms = (align(list(results), in_jax) for results in made)
             pairs = (list(zip(in_jax, form, in_torch, strict=False)) for form in forms if form)
             if not any(pair and all(_agree(search, part, *arrays) for arrays in pair) for pair in pairs):

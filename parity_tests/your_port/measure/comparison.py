@@ -34,7 +34,7 @@ from parity_tests.your_port.measure.errors import (
 )
 from parity_tests.your_port.measure.jax_side import Transform, narrow_inside, run_jax, without_jit
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers, name_of_draw
-from parity_tests.your_port.place.taps import Trace, recording
+from parity_tests.your_port.place.taps import Tensor, recording
 
 DRAWS = 8
 """The draws of weights and directions below float64: in one alone PyTorch's error may be small by chance."""
@@ -119,7 +119,7 @@ def run_torch_side(case: Case, variant: Variant, numbers: Numbers, of: str, dtyp
         return case.torch.golden.run(variant.name, of, dtype, record)
     from parity_tests.your_port.measure.torch_side import run_torch  # which a machine that has a record need not have
 
-    with recording() if record else nullcontext(Trace()) as trace:
+    with recording() if record else nullcontext(list[Tensor]()) as trace:
         run = run_torch(case, variant, numbers, dtype)
     return replace(run, trace=trace)
 

@@ -19,7 +19,7 @@ from parity_tests.your_port.measure.case import (
 )
 from parity_tests.your_port.measure.errors import is_floating
 from parity_tests.your_port.measure.tree import flatten
-from parity_tests.your_port.place.taps import Trace
+from parity_tests.your_port.place.taps import Tensor
 
 Shape = tuple[int, ...]
 Arrays = dict[str, np.ndarray]
@@ -32,7 +32,7 @@ class Run:
     tensors: dict[str, np.ndarray | None]
     max_score: float = 0.0
     """The largest finite number that entered a softmax; only PyTorch's side knows it."""
-    trace: Trace = field(default_factory=Trace)
+    trace: list[Tensor] = field(default_factory=list)
     """The intermediate tensors, if they were recorded."""
     is_narrow_inside: bool = False
     """Whether PyTorch computed something in float32 although it ran in float64."""

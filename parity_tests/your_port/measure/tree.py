@@ -7,13 +7,17 @@ from typing import Any
 import jax
 
 
-def flatten(tree: Any, names: tuple[str, ...] = ()) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], Any]]:
+def flatten(
+    tree: Any, names: tuple[str, ...] = (), is_leaf: Callable[[Any], bool] = lambda _: False
+) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], Any]]:
     """Return the leaves by name (`initial_state.0`, `memory.keys`), and the function that puts leaves back in place.
 
     The parts of a tuple are called `names` where given. None is a leaf, so that a side that returns None where the
-    other does not is seen.
+    other does not is seen; and so is what `is_leaf` says.
     """
-    paths, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is None or is_mixed(x))
+    paths, structure = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda x: x is None or is_mixed(x) or is_leaf(x)
+    )
     flat = {name_of(path, names): leaf for path, leaf in paths}
     return flat, lambda leaves: jax.tree_util.tree_unflatten(structure, [leaves[name] for name in flat])
 

@@ -2,20 +2,17 @@
 
 If the forward passes differ, both run once more with every intermediate tensor recorded (see `taps`). Then JAX runs
 again, and each of its tensors, once recorded, is replaced by PyTorch's: a tensor that still differs is computed wrongly
-from right ones, and does not inherit an error. The first of these that matters is the place. If only the gradients
-differ, they are compared from the outputs back.
+from right ones, and does not inherit an error. The first of these is the place; after them come the outputs, and the
+gradients from the outputs back.
 """
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import cached_property
-from itertools import takewhile
 from typing import Any
 
 import jax
-import numpy as np
 
 from parity_tests.your_port.cause.cause import Cause, Found, in_words
 from parity_tests.your_port.cause.symptoms import describe, report
@@ -23,36 +20,16 @@ from parity_tests.your_port.measure.case import DTYPES, Case, Variant
 from parity_tests.your_port.measure.comparison import Judge, Measurement, Runs, compare_runs, fitting, run_both
 from parity_tests.your_port.measure.jax_side import as_function, run_jax
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
-from parity_tests.your_port.place.pairing import align, kind_of, match_names
-from parity_tests.your_port.place.taps import Trace, input_of, recording
+from parity_tests.your_port.place.pairing import align, kind_of, match_names, parts_of
+from parity_tests.your_port.place.taps import Tensor, input_of, recording
 from parity_tests.your_port.place.values import compute_values, find_missing
 from parity_tests.your_port.weights.layouts import wanted_layout
 
-Calls = list[list[np.ndarray]]
-"""A tensor call by call, of PyTorch and of PyTorch in float64."""
-OUTPUT = -1
-"""In the place of the number of a call."""
-
-
-class Phase(StrEnum):
-    """The pass in which two programs part."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
-
 
 @dataclass(frozen=True)
-class Divergence:
-    """Where two programs differ first."""
+class Divergence(Measurement):
+    """The first tensor in which two programs differ: an intermediate one, an output or a gradient."""
 
-    case: str
-    variant: str
-    dtype: str
-    phase: Phase
-    tensor: str
-    """The first that differs: an intermediate, an output, or the `gradient of` an input or a weight."""
-    difference: str
-    """By how much, or in what."""
     agreed: tuple[str, ...] = ()
     """The tensors that were compared before it, and agree."""
     symptoms: tuple[str, ...] = ()
@@ -65,6 +42,11 @@ class Divergence:
     """Its path in JAX."""
     alike: tuple[str, ...] = ()
     """PyTorch's paths of the other submodules of the same kind that part too."""
+
+    @property
+    def phase(self) -> str:
+        """The pass in which the two part."""
+        return "backward" if self.is_gradient else "forward"
 
     @property
     def causes(self) -> tuple[Cause, ...]:
@@ -115,26 +97,30 @@ def _find_in_variant(case: Case, variant: Variant, dtype: str, seconds: float) -
     if first is None:
         return None
     search = Search(case, variant, dtype, numbers, run_both(case, variant, numbers, dtype, record=True))
-    deadline = time.process_time() + seconds
-    if search.differs("", search.runs.jax):
-        return search.in_forward_pass(deadline)
-    phase = Phase.BACKWARD if first.is_gradient else Phase.FORWARD
     words = f"{first.difference}, and only in the compiled program: without `jax.jit` it agrees"
-    compiled = Divergence(case.name, variant.name, dtype, phase, first.tensor, words)
-    return search.in_backward_pass(deadline) or compiled
+    return search.find(time.process_time() + seconds) or Divergence(**{**vars(first), "mismatch": words})
+
+
+@dataclass(frozen=True, eq=False)
+class Partner:
+    """The tensor of PyTorch that one of JAX is held against."""
+
+    name: str
+    """PyTorch's, with the number of the call if there are several."""
+    inside: tuple[str, ...]
+    """PyTorch's submodules whose code computes it."""
+    in_torch: Any
+    truth: Any
+    """PyTorch's in float64; both are in JAX's form."""
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """A tensor of JAX that is computed from PyTorch's, beside PyTorch's."""
+    """A tensor of JAX that is computed from PyTorch's, beside its partner."""
 
-    name: str
-    call: int
-    place: str
-    """JAX's path of the submodule that computes it; "" is the program."""
+    tensor: Tensor
+    partner: Partner
     measured: Measurement
-    in_jax: Any
-    truth: Any
 
 
 @dataclass(frozen=True)
@@ -153,175 +139,128 @@ class Search:
         return Judge(self.case, self.variant, self.dtype, self.runs.truth)
 
     @cached_property
-    def trace(self) -> Trace:
+    def trace(self) -> list[Tensor]:
         """The intermediate tensors of JAX."""
         return self.run(()).trace
 
     @cached_property
     def names(self) -> dict[str, list[str]]:
-        """The names of JAX's submodules and taps, with PyTorch's."""
-        given = {input_of(path) for path in self.trace.parents}
-        mine = [name for name in {**self.trace.parents, **self.trace.parts} if name not in given]
-        theirs = self.runs.truth.trace
-        return match_names(mine, [*{**theirs.parents, **theirs.parts}], self.case.jax.paths)
+        """The names of JAX's submodules and taps, with PyTorch's; a loop over a stack has those of all layers."""
+        in_jax = dict.fromkeys(name for x in self.trace for name in (*x.inside, x.of) if not x.is_input)
+        in_torch = dict.fromkeys(name for x in self.runs.truth.trace for name in (*x.inside, x.of))
+        return match_names(list(in_jax), list(in_torch), self.case.jax.paths)
 
     @cached_property
-    def partners(self) -> dict[str, tuple[set[str], Calls]]:
-        """The tensors of JAX, each with PyTorch's names in all layers of a stack, and with its calls in JAX's form.
+    def partners(self) -> dict[str, list[Partner]]:
+        """The partners of JAX's tensors, call by call.
 
         Where a submodule returns another structure in JAX, a tensor's partner is the next one that has its form.
         """
-        found: dict[str, tuple[set[str], Calls]] = {}
+        found = {}
         given = {input_of(name): [input_of(other) for other in others] for name, others in self.names.items()}
-        for mine, theirs in {**given, **self.names}.items():
-            parts = self.trace.parts.get(mine, [])
-            ends = [part.removeprefix(theirs[0]) for part in self.runs.truth.trace.parts.get(theirs[0], [])]
-            for i, part in enumerate(parts):
-                for end in ends[i : i + 1] if len(ends) == len(parts) else [*ends[i:], *ends[:i]]:
-                    names = {other + end for other in theirs}
-                    like, wish = self.trace.tensors[part], wanted_layout(self.case.layouts, part, *names)
-                    calls = [align(run.trace.calls(names), like, wish) for run in self.runs[1:]]
-                    if all(calls):
-                        found.setdefault(part, (names, calls))
+        for name, others in {**given, **self.names}.items():
+            in_torch, truth = (parts_of(run.trace, others) for run in self.runs[1:])
+            theirs = list(zip(in_torch, truth, strict=True))
+            for i, calls in enumerate(parts_of(self.trace, [name])):
+                tried = (self._in_form_of(calls, *part) for part in [*theirs[i:], *theirs[:i]])
+                if partners := next(filter(None, tried), None):
+                    found[calls[0].name] = partners
         return found
 
-    @cached_property
-    def wanted(self) -> dict[str, Calls]:
-        """PyTorch's tensors, and those of PyTorch in float64, in the form and under the names of JAX's."""
-        return {part: calls for part, (_, calls) in self.partners.items()}
-
-    def owner(self, name: str) -> str:
-        """The submodule of both sides in which another one is called; "" is the program."""
-        return self._shared(self.trace.parents.get(name, ""))
-
-    def _shared(self, name: str) -> str:
-        """The submodule itself, or the next around it that both sides have."""
-        return name if name == "" or name in self.names else self.owner(name)
-
-    def inputs(self, name: str) -> list[str]:
-        """The tensors that a submodule is given, as far as PyTorch has them."""
-        return self.results(input_of(name))
+    def _in_form_of(self, calls: list[Tensor], in_torch: list[Tensor], truth: list[Tensor]) -> list[Partner]:
+        """Bring a tensor of PyTorch into the form of one of JAX; [] if it has another."""
+        names = list(dict.fromkeys(x.name for x in truth))
+        wish = wanted_layout(self.case.layouts, calls[0].name, *names)
+        sides = [align([x.value for x in side], [x.value for x in calls], wish) for side in (in_torch, truth)]
+        found = []
+        for i, values in enumerate(zip(*sides, strict=True) if all(sides) else ()):
+            one = truth[i if len(truth) == len(calls) else 0]
+            name = one.name if len(names) >= len(calls) else f"{one.name}[{i}]"
+            found.append(Partner(name, one.inside, *values))
+        return found
 
     def results(self, name: str) -> list[str]:
-        """The tensors that a submodule returns, as far as PyTorch has them."""
-        return [part for part in self.trace.parts.get(name, ()) if part in self.wanted]
+        """Return the names of the tensors that JAX's submodule returns, as far as PyTorch has them."""
+        names = (calls[0].name for calls in parts_of(self.trace, [name]))
+        return [name for name in names if name in self.partners]
+
+    def inputs(self, name: str) -> list[str]:
+        """Return the names of those that it is given."""
+        return self.results(input_of(name))
 
     def run(self, forced: Collection[str]) -> Run:
         """Run JAX forward with these tensors replaced by PyTorch's in float64."""
-        with recording({name: self.wanted[name][1] for name in forced}) as trace:
+        with recording({name: [x.truth for x in self.partners[name]] for name in forced}) as trace:
             run = run_jax(self.case, self.variant, self.numbers, self.dtype, {})
         return replace(run, trace=trace)
 
-    def differs(self, name: str, alone: Run) -> bool:
-        """Whether a submodule's result differs from PyTorch's; "" is the whole program."""
-        seen = self._recorded(alone, self.results(name)) if name else self._outputs(alone)
-        return any(x.measured.failed for x in seen)
-
-    def _recorded(self, alone: Run, names: Collection[str]) -> Iterator[Seen]:
-        """Yield tensors that PyTorch has too, in the order of the computation."""
-        narrow = bool(self.case.inside) and self.dtype == "float64"  # then a dtype is no difference
-        for name, call in alone.trace.events:
-            if name in names and call < len(self.wanted[name][0]):
-                in_jax, (in_torch, truth) = alone.trace.tensors[name][call], (side[call] for side in self.wanted[name])
-                same_dtype = in_jax.astype(truth.dtype) if narrow else in_jax
-                measured = self.judge.measure(name, same_dtype, in_torch, truth)
-                yield Seen(name, call, self._shared(alone.trace.makers[name]), measured, in_jax, truth)
-
-    def _outputs(self, alone: Run) -> Iterator[Seen]:
-        for name in dict.fromkeys([*self.runs.torch.outputs(), *alone.outputs()]):
-            in_jax, in_torch, truth = (run.tensors.get(name) for run in (alone, *self.runs[1:]))
-            yield Seen(name, OUTPUT, "", self.judge.measure(name, in_jax, in_torch, truth), in_jax, truth)
-
-    # The forward pass
-
-    def in_forward_pass(self, deadline: float) -> Divergence:
-        """Find the submodule in which the forward passes part, and the mistake."""
-        faults, agreed = self._first_faults()
-        first, module = faults[0], self._module(faults[0])
-        others = dict.fromkeys(self._module(fault) for fault in faults[1:] if fault.place)
-        alike = tuple(other for other in others if other != module and kind_of(other) == kind_of(module))
+    def find(self, deadline: float) -> Divergence | None:
+        """Find the first tensor that differs, and the mistake that makes it; None if all agree."""
+        results = self._results()
+        outputs_differ = any(x.measured.failed for x in results if not x.measured.is_gradient)
+        seen = [*self.seen(self.partners), *results] if outputs_differ else results
+        faults = [x for x in seen if x.measured.failed]
+        if not faults:
+            return None
+        first, place, module = faults[0], self._place(faults[0]), self._module(faults[0])
+        others = dict.fromkeys(self._module(fault) for fault in faults[1:] if self._place(fault))
         return Divergence(
-            *(self.case.name, self.variant.name, self.dtype, Phase.FORWARD),
-            tensor=self._label(first),
-            difference=first.measured.difference,
-            agreed=tuple(agreed),
-            symptoms=describe(first.in_jax, first.truth),
-            found=self._explain(deadline, first.place, module),
+            **vars(first.measured),
+            agreed=tuple(x.measured.tensor for x in seen[: seen.index(first)] if not x.tensor.is_input),
+            symptoms=describe(first.tensor.value, first.partner.truth),
+            found=self._explain(first, module, deadline),
             module=module,
-            in_jax=first.place,
-            alike=alike,
+            in_jax=place[-1] if place else "",
+            alike=tuple(other for other in others if other != module and kind_of(other) == kind_of(module)),
         )
 
-    def _first_faults(self) -> tuple[list[Seen], list[str]]:
-        """Return what differs though it is computed from PyTorch's tensors, and the names of what agrees before it.
+    def seen(self, forced: Collection[str]) -> list[Seen]:
+        """Run JAX with these tensors replaced; measure all that PyTorch has too, in the order of the computation."""
+        found = []
+        left = {name: iter(partners) for name, partners in self.partners.items()}
+        narrow = bool(self.case.inside) and self.dtype == "float64"  # then a dtype is no difference
+        for tensor in self.run(forced).trace:
+            if partner := next(left.get(tensor.name, iter(())), None):
+                in_jax = tensor.value.astype(partner.truth.dtype) if narrow else tensor.value
+                measured = self.judge.measure(partner.name, in_jax, partner.in_torch, partner.truth)
+                found.append(Seen(tensor, partner, measured))
+        return found
 
-        A submodule that PyTorch cuts out elsewhere seems to be wrong too. But where JAX's own values are left in its
-        place, nothing else differs more than before: then the next kind is taken.
-        """
-        seen = self._seen(self.wanted)
-        if not any(x.measured.failed for x in seen):
-            seen = self._seen(())
-        faults, own = [x for x in seen if x.measured.failed], set[str]()
-        while faults[0].call != OUTPUT and len({kind_of(x.name) for x in faults}) > 1:
-            own |= {x.name for x in faults if kind_of(x.name) == kind_of(faults[0].name)}
-            again = self._seen(self.wanted.keys() - own)
-            left = [x for x in again if x.measured.failed and x.name not in own]
-            before = {(x.name, x.call): x.measured.error for x in faults}
-            if not left or any(x.measured.error > 1.01 * before.get((x.name, x.call), 0.0) for x in left):
-                break
-            seen, faults = again, left
-        earlier = takewhile(lambda x: x is not faults[0], seen)
-        results = (x for x in earlier if not x.measured.failed and not x.name.startswith(input_of("")))
-        return faults, [self._label(x) for x in results]
+    def _results(self) -> list[Seen]:
+        """Measure the outputs, and the gradients from the outputs back: that of the last weight is the first."""
+        found, (in_jax, in_torch, _) = [], self.runs
+        gradients = {f"gradient of {name}": name for name in [*{**in_torch.gradients(), **in_jax.gradients()}][::-1]}
+        for name in {**in_torch.outputs(), **in_jax.outputs(), **gradients}:
+            x, y, truth = (run.tensors.get(name) for run in self.runs)
+            inside = (gradients[name].rpartition(".")[0],) if name in gradients else ()
+            measured = self.judge.measure(name, x, y, truth)
+            found.append(Seen(Tensor(name, False, "", (), x), Partner(name, inside, y, truth), measured))
+        return found
 
-    def _seen(self, forced: Collection[str]) -> list[Seen]:
-        alone = self.run(forced)
-        return [*self._recorded(alone, self.wanted), *self._outputs(alone)]
+    def _place(self, fault: Seen) -> tuple[str, ...]:
+        """JAX's submodules whose code computes a tensor, from the outermost, as far as PyTorch has them."""
+        return tuple(name for name in fault.tensor.inside if name in self.names)
 
-    def _explain(self, deadline: float, place: str | None = None, module: str = "") -> Found:
-        """Search for a known mistake: in JAX's and PyTorch's submodule, or without a place in the gradients."""
+    def _module(self, fault: Seen) -> str:
+        """PyTorch's path of the submodule in which a fault is."""
+        if place := self._place(fault):
+            layers = self.names[place[-1]]
+            return next((layer for layer in layers if layer in fault.partner.inside), layers[0])
+        if fault.measured.is_gradient:
+            return fault.partner.inside[-1]
+        if any(x.inside for x in self.trace):
+            return ""
+        with jax.enable_x64(self.dtype == "float64"):
+            function, given = as_function(self.case, self.variant, self.numbers, self.dtype)
+            values = compute_values(function, *given)
+        return find_missing(self.runs.torch.trace, self.runs.truth.trace, values, self.judge)
+
+    def _explain(self, first: Seen, module: str, deadline: float) -> Found:
+        """Search for a known mistake: in the submodules of JAX and PyTorch, or in the gradients."""
         if self.case.torch.golden is not None:
             return Found()
         from parity_tests.your_port.cause.find import find_causes, find_gradient_causes  # they need torch
 
-        if place is None:
+        if first.measured.is_gradient:
             return find_gradient_causes(self, deadline)
-        return find_causes(self, place, module, deadline)
-
-    def _module(self, fault: Seen) -> str:
-        """PyTorch's path of the submodule in which a fault is."""
-        if not self.trace.parents:
-            with jax.enable_x64(self.dtype == "float64"):
-                function, given = as_function(self.case, self.variant, self.numbers, self.dtype)
-                values = compute_values(function, *given)
-            return find_missing(self.runs.torch.trace, self.runs.truth.trace, values, self.judge)
-        others = self.names.get(fault.place, [""])
-        return others[fault.call] if fault.call < len(others) else others[0]
-
-    def _label(self, seen: Seen) -> str:
-        """PyTorch's name of a tensor, with the number of the call if there are several."""
-        if seen.call == OUTPUT:
-            return seen.name
-        calls, names = len(self.wanted[seen.name][0]), self.partners[seen.name][0]
-        in_order = [name for name in self.runs.truth.trace.tensors if name in names]
-        return in_order[seen.call] if len(names) == calls else in_order[0] + f"[{seen.call}]" * (calls > 1)
-
-    # The backward pass
-
-    def in_backward_pass(self, deadline: float) -> Divergence | None:
-        """Find the first gradient that differs, from the outputs back: that of the last weight is the first."""
-        agreed, gradients = [*self.runs.torch.outputs()], [run.gradients() for run in self.runs]
-        for name in [*{**gradients[1], **gradients[0]}][::-1]:
-            in_jax, in_torch, truth = (side.get(name) for side in gradients)
-            measured = self.judge.measure(f"gradient of {name}", in_jax, in_torch, truth)
-            if measured.failed:
-                return Divergence(
-                    *(self.case.name, self.variant.name, self.dtype, Phase.BACKWARD),
-                    *(measured.tensor, measured.difference),
-                    agreed=tuple(agreed),
-                    symptoms=describe(in_jax, truth),
-                    found=self._explain(deadline),
-                    module=name.rpartition(".")[0],
-                )
-            agreed.append(measured.tensor)
-        return None
+        return find_causes(self, self._place(first), module, deadline)

@@ -6,13 +6,15 @@ Names, shapes and the user's `layout=` decide. Values do not: a wrong tensor may
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from itertools import accumulate
 from operator import mul
 from typing import Any
 
 import numpy as np
 
+from parity_tests.your_port.place.taps import Tensor
 from parity_tests.your_port.weights.layouts import CHANNELS_LAST
 
 Calls = Sequence[np.ndarray]
@@ -25,14 +27,16 @@ def match_names(in_jax: Sequence[str], in_torch: Sequence[str], paths: Mapping[s
         in_jax, in_torch: the names of submodules and taps.
         paths: JAX's names with PyTorch's, as far as their weights say it.
     """
-    same = {}
+    same: dict[str, str] = {}
     for name in in_jax:
         known = max((path for path in paths if f"{name}.".startswith(f"{path}.")), key=len, default="")
-        same[name] = paths[known] + name.removeprefix(known) if known else name
-    found = {name: [same[name]] for name in in_jax if same[name] in in_torch}
+        other = paths[known] + name.removeprefix(known) if known else name
+        if other not in same.values():  # where a submodule only wraps another one, the outer one
+            same[name] = other
+    found = {name: [other] for name, other in same.items() if other in in_torch}
     for change in (lambda name: name, lambda name: re.sub(r"\.\d+", "", name)):  # the same name, or a stack's
         left = [name for name in in_torch if [name] not in found.values()]
-        for name in (name for name in in_jax if name not in found):
+        for name in (name for name in same if name not in found):
             alike = [other for other in left if _words(change(other)) == _words(same[name])]
             found |= {name: alike} if alike else {}
     return found
@@ -40,6 +44,15 @@ def match_names(in_jax: Sequence[str], in_torch: Sequence[str], paths: Mapping[s
 
 def _words(name: str) -> list[str]:
     return re.findall(r"[a-z]+|\d+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
+
+
+def parts_of(tensors: Sequence[Tensor], names: Collection[str]) -> list[list[Tensor]]:
+    """Return the tensors that submodules of these names return, or are given, part by part, each call by call."""
+    found = defaultdict(list)
+    for x in tensors:
+        if x.of in names:
+            found[x.part].append(x)
+    return list(found.values())
 
 
 def kind_of(name: str) -> str:
@@ -56,26 +69,18 @@ def align(calls: Calls, like: Calls, wish: Any = None) -> list[np.ndarray]:
         wish: what the user says about the layout in JAX.
     """
     if len(calls) == 1 < len(like):
-        calls = _cut(calls[0].squeeze(), len(like), like[0].squeeze().shape)
+        calls = [x for axis in _axes(calls[0], like) for x in np.moveaxis(calls[0].squeeze(), axis, 0)]
     elif len(like) == 1 < len(calls):
-        calls = _joined([x.squeeze() for x in calls], like[0].squeeze().shape)
+        calls = [np.stack([x.squeeze() for x in calls], axis) for axis in _axes(like[0], calls)]
     formed = [bring(x, y.shape, wish) for x, y in zip(calls, like, strict=False)]
     found = [x for x in formed if x is not None]
     return found if len(found) == len(like) == len(calls) else []
 
 
-def _cut(x: np.ndarray, count: int, shape: tuple[int, ...]) -> Calls:
-    """Cut a tensor along the only axis that leaves this shape, such as a batch into its rows."""
-    axes = [a for a in range(x.ndim) if x.shape[a] == count and (*x.shape[:a], *x.shape[a + 1 :]) == shape]
-    return list(np.moveaxis(x, axes[0], 0)) if len(axes) == 1 else []
-
-
-def _joined(calls: Calls, shape: tuple[int, ...]) -> Calls:
-    """Put tensors together along the only new axis that makes this shape, such as time steps."""
-    if any(x.shape != calls[0].shape for x in calls):
-        return []
-    ways = [way for way in (np.stack(calls, axis) for axis in range(calls[0].ndim + 1)) if way.shape == shape]
-    return ways if len(ways) == 1 else []
+def _axes(whole: np.ndarray, parts: Calls) -> list[int]:
+    """Return the axes along which the parts make the whole, such as the rows of a batch, or time steps."""
+    shape, shapes = whole.squeeze().shape, {x.squeeze().shape for x in parts}
+    return [a for a in range(len(shape)) if {(*each[:a], len(parts), *each[a:]) for each in shapes} == {shape}]
 
 
 def bring(x: np.ndarray, shape: tuple[int, ...], wish: Any = None) -> np.ndarray | None:

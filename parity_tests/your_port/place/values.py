@@ -5,6 +5,7 @@ result is none of them is where the two part.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -13,17 +14,16 @@ import numpy as np
 from parity_tests.your_port.measure.comparison import Judge
 from parity_tests.your_port.measure.errors import is_floating
 from parity_tests.your_port.place.pairing import bring
-from parity_tests.your_port.place.taps import Trace
-
-_INLINE = ("jaxpr", "call_jaxpr", "fun_jaxpr")
-"""The parameters in which operations such as `jit` and `checkpoint` keep the program that they call."""
+from parity_tests.your_port.place.taps import Tensor
 
 
-def find_missing(in_torch: Trace, truth: Trace, values: Sequence[np.ndarray], judge: Judge) -> str:
+def find_missing(
+    in_torch: Sequence[Tensor], truth: Sequence[Tensor], values: Sequence[np.ndarray], judge: Judge
+) -> str:
     """Return PyTorch's path of the innermost submodule whose result JAX does not compute; "" if it computes all.
 
     Args:
-        in_torch, truth: the records of PyTorch, and of PyTorch in float64.
+        in_torch, truth: the tensors of PyTorch, and of PyTorch in float64.
         values: those that JAX computes.
         judge: measures whether two are the same.
     """
@@ -32,38 +32,19 @@ def find_missing(in_torch: Trace, truth: Trace, values: Sequence[np.ndarray], ju
         alike = ((value, bring(x, value.shape), bring(y, value.shape)) for value in values if value.size == x.size)
         return any(pair[0] is not None and not judge.measure("", value, *pair).failed for value, *pair in alike)
 
-    def is_missing(path: str) -> bool:
-        calls = ((in_torch.calls({part}), truth.calls({part})) for part in truth.parts.get(path, ()))
-        return not all(is_known(*pair) for sides in calls for pair in zip(*sides, strict=True))
+    results = [(x, y) for x, y in zip(in_torch, truth, strict=True) if y.is_result]
 
-    place = ""
-    while inner := next((path for path in truth.parents if truth.parents[path] == place and is_missing(path)), ""):
-        place = inner
-    return place
+    @cache
+    def is_missing(path: str) -> bool:
+        return not all(is_known(x.value, y.value) for x, y in results if y.of == path)
+
+    return next((y.of for _, y in results if all(map(is_missing, y.inside))), "")
 
 
 def compute_values(function: Callable[..., Any], *args: Any) -> list[np.ndarray]:
     """Run a function operation by operation; return all floating values that it computes."""
-    found: list[np.ndarray] = []
-
-    def run(program: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-        values = dict(zip((*program.constvars, *program.invars), (*constants, *args), strict=True))
-
-        def read(variable: Any) -> Any:
-            return variable.val if hasattr(variable, "val") else values[variable]
-
-        for operation in program.eqns:
-            given = [read(variable) for variable in operation.invars]
-            inner = next((operation.params[key] for key in _INLINE if key in operation.params), None)
-            if inner is not None and operation.primitive.name != "scan":
-                computed = run(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), given)
-            else:
-                computed = operation.primitive.bind(*given, **operation.params)
-                computed = computed if operation.primitive.multiple_results else [computed]
-            values.update(zip(operation.outvars, computed, strict=True))
-            found.extend(np.asarray(x) for x in computed if is_floating(x))
-        return [read(variable) for variable in program.outvars]
-
-    closed = jax.make_jaxpr(function)(*args)
-    run(closed.jaxpr, closed.consts, jax.tree.leaves(args))
-    return found
+    with jax.disable_jit():  # compiled functions and loops are part of the program
+        program = jax.make_jaxpr(function)(*args)
+    computed = [x for operation in program.eqns for x in operation.outvars if is_floating(x.aval)]
+    with_all = program.jaxpr.replace(outvars=computed)
+    return [np.asarray(x) for x in jax.core.eval_jaxpr(with_all, program.consts, *jax.tree.leaves(args))]
