@@ -232,6 +232,20 @@ def test_a_variable_of_jax_s_own_is_no_cast() -> None:
     assert lines(report, "  note: ") == []
 
 
+# What PyTorch keeps in another form
+
+
+def test_a_sparse_gradient_is_compared_as_a_dense_one() -> None:
+    table = nn.Embedding(11, 6, sparse=True)
+    assert compare_wide(table, lambda w, ids: w["weight"][ids], IDS).agrees
+    assert not compare_wide(table, lambda w, ids: jax.lax.stop_gradient(w["weight"])[ids], IDS).agrees
+
+
+def test_a_lazy_module_has_to_be_called_before() -> None:
+    with pytest.raises(ValueError, match="lazy and has no weights yet: call it once before"):
+        compare_wide(nn.LazyLinear(5), nnx.Linear(6, 5, rngs=nnx.Rngs(0)), X)
+
+
 # Complex numbers
 
 

@@ -87,7 +87,7 @@ def _gradients(
         return {}
     directions = [to_tensor(numbers.direction(name, tuple(x.shape)), None).to(x.dtype) for name, x in ends.items()]
     gradients = torch.autograd.grad(list(ends.values()), list(sources.values()), directions, materialize_grads=True)
-    return dict(zip(sources, gradients, strict=True))
+    return {name: x.to_dense() for name, x in zip(sources, gradients, strict=True)}  # of a sparse embedding
 
 
 def to_tensor(array: np.ndarray | None, dtype: str | None) -> Any:

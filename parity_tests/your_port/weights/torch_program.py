@@ -37,6 +37,8 @@ def read_program(
     given = read_inputs(inputs, program)
     values = None if weights is None else {name: to_numpy(weight) for name, weight in weights.items()}
     is_module = isinstance(program, torch.nn.Module)
+    if is_module and any(map(torch.nn.parameter.is_lazy, program.parameters())):
+        raise ValueError("PyTorch's module is lazy and has no weights yet: call it once before")
     if values is not None and is_module:
         try:
             copy.deepcopy(program).load_state_dict({name: to_tensor(x, None) for name, x in values.items()})
