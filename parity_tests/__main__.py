@@ -137,7 +137,9 @@ def print_report(results: Results) -> None:
     if results.trainings:
         CONSOLE.print(as_training_table(results.trainings))
     if results.faults:
-        CONSOLE.print(as_fault_table(results.faults))
+        table = as_fault_table(results.faults)
+        if table.row_count:
+            CONSOLE.print(table)
         CONSOLE.print(f"{sum(fault.caught for fault in results.faults)} of {len(results.faults)} planted faults caught")
 
 
