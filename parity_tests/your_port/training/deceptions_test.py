@@ -320,7 +320,7 @@ PARTED = {
         Jax(optax.sgd(RATE), of_gradients=lambda gradients: jax.tree.map(lambda x: x * (1 + 1e-7), gradients)),
         {"optimizer": sgd},
         [
-            "1 in gradients of tokens.weight (4 tensors part): error 1e-07, bound 1e-08",
+            "1 in gradients of mix.bias (4 tensors part): error 1e-07, bound 1e-08",
             "looks like: rounding: the two are equal to 6 digits; a precision, an epsilon or an order of summation",
             "looks like: no mistake of a training explains it: compare the models themselves",
         ],
