@@ -161,15 +161,15 @@ def _most_common_dtype(leaves: Iterable[Weight | Leaf]) -> str:
 
 
 def _trained_otherwise(original: Original, port: Port, found: WeightMap) -> Iterator[str]:
-    """Say which weights an optimiser moves in one of the two alone, or apart; their values and gradients may agree."""
+    """Say which weights an optimiser moves in one of the two alone, or apart, though values and gradients may agree."""
     is_buffer = {weight.name: weight.is_buffer for weight in original.weights}
     paths: dict[str, list[str]] = {}
     for path, entry in found.entries.items():
         for name in dict.fromkeys(entry.source.names):
             paths.setdefault(name, []).append(path)
             if port.knows_buffers and is_buffer[name] != port.leaves[path].is_buffer:
-                in_jax = f"in JAX {path} is {'trained' if is_buffer[name] else 'not'}"
-                yield f"{name} is {'a buffer' if is_buffer[name] else 'trained'} in PyTorch, and {in_jax}"
+                kinds = ("buffer", "parameter") if is_buffer[name] else ("parameter", "buffer")
+                yield f"{name} is a {kinds[0]} in PyTorch, and {path} is a {kinds[1]} in JAX"
     for name in dict.fromkeys(weight.first for weight in original.weights if not weight.is_first):
         if name in found.uses and found.uses[name].min(initial=2) > 1 and len(paths.get(name, ())) > 1:
             yield f"{name} is one weight in PyTorch, and JAX trains {' and '.join(paths[name])} apart"

@@ -81,7 +81,7 @@ class NnxPositions(nnx.Module):
     ("kind", "tied", "notes"),
     [
         (nnx.BatchStat, True, []),
-        (nnx.Param, True, ["pe is a buffer in PyTorch, and in JAX pe is trained"]),
+        (nnx.Param, True, ["pe is a buffer in PyTorch, and pe is a parameter in JAX"]),
         (
             nnx.BatchStat,
             False,

@@ -8,8 +8,8 @@ by its own error e in a narrower dtype. With u the unit roundoff:
     narrower    |jax − truth| ≤ c u size + 2 e, in the median of a few draws of weights and directions
 
 Where the truth itself is no more than the rounding of float64, such as the gradient of a bias before a batch norm, no
-digit means anything: JAX's may be 16 e in narrower dtypes, and the measurement says `only_rounding`. With large scores
-all gradients of a softmax may be that small, and the largest gradient of the run says how much rounding there is.
+digit means anything: JAX's may be 16 e in narrower dtypes, and the measurement says `only_rounding`. By chance e itself
+may be 0 there, so in float64 a gradient may also be off by 16 u max(1, max|score|) min(1, the run's largest gradient).
 Shapes and dtypes must be equal, and NaN and the infinities must stand in the same places.
 """
 
@@ -147,7 +147,7 @@ class Judge:
         return self.case.inside or "float64" if self.dtype == "float64" else self.dtype
 
     @cached_property
-    def rounding_of_scores(self) -> float:
+    def rounding_of_gradients(self) -> float:
         """16 u max|score| of the largest gradient, which counts at most as 1; any gradient may have it as its error.
 
         A score counts at least as 1: where terms of about 1 cancel, such as in the gradient of a bias before a batch
@@ -183,16 +183,16 @@ class Judge:
         )
         narrow = "float32" if self.dtype == "float64" else self.dtype
         in_float64 = LUCK * unit_roundoff("float64") / unit_roundoff(narrow) * noise
-        of_scores = self.rounding_of_scores if found.is_gradient else 0.0
-        is_rounding = np.maximum(in_float64, LUCK * of_scores) > sizes
+        of_gradients = self.rounding_of_gradients if found.is_gradient else 0.0
+        is_rounding = np.maximum(in_float64, LUCK * of_gradients) > sizes
         if wide:
             relative = 1e-12 if self.case.bound is None else self.case.bound
             relative += 16 * unit_roundoff("float64") * self.truth.max_score
-            bounds = relative * sizes + in_float64 + of_scores
+            bounds = relative * sizes + in_float64 + of_gradients
         else:
             bounds = self.case.factor * unit_roundoff(self.rule) * sizes + 2 * noise
-            of_scores *= unit_roundoff(self.rule) / unit_roundoff("float64")
-            bounds = np.where(is_rounding, np.maximum(16 * noise, of_scores) + bounds, bounds)
+            of_gradients *= unit_roundoff(self.rule) / unit_roundoff("float64")
+            bounds = np.where(is_rounding, np.maximum(16 * noise, of_gradients) + bounds, bounds)
         errors = np.abs(in_jax - truth)
         shares = errors / bounds
         passed = is_rounding & (shares <= 1)
