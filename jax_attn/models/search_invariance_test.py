@@ -16,7 +16,7 @@ from jax_attn import (
     sample_search,
 )
 
-SENTENCES, LONGEST, VOCAB, BOS, EOS, MAX_LEN = 30, 10, 40, 1, 2, 12
+SENTENCES, LONGEST, VOCAB, BOS, EOS, MAX_LEN = 32, 11, 40, 1, 2, 12
 RNG = np.random.default_rng(11)
 LENGTHS = RNG.integers(0, LONGEST + 1, SENTENCES)
 SOURCES = np.where(np.arange(LONGEST) < LENGTHS[:, None], RNG.integers(3, VOCAB, (SENTENCES, LONGEST)), 0)

@@ -19,7 +19,7 @@ CONFIG = Config(
     model=RecurrentConfig(attention="dot", embed_size=8, num_hiddens=8, dropout=0.2, bidirectional=False),
     training=TrainingConfig(
         batch_size=8,
-        valid_every=20,
+        valid_every=10,
         learning_rate=0.3,
         average=0.9,
         schedule="plateau",

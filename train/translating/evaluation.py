@@ -23,7 +23,7 @@ from train.setting import ConfigError
 from train.training.processes import gather_list, own_part
 from train.translating.metrics import Link, TextScores, alignment_error_rate, diagonal, peaks, score_texts
 from train.translating.search import make_search
-from train.translating.translator import Translation, Translator, by_words
+from train.translating.translator import Translation, Translator, by_words, rows_for
 
 Results = dict[str, Any]
 
@@ -279,7 +279,7 @@ def make_validation(
         if shared:
             params = jax.tree.map(lambda x: x.addressable_data(0), params)
         own = own_part(len(texts)) if shared else slice(None)
-        translator = Translator(partial(search, [params]), source, target, max_source_len, batch_size)
+        translator = Translator(partial(search, [params]), source, target, max_source_len, rows_for(batch_size))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of sentences that are shortened
             found = [t.text for t in translator(texts[own])]

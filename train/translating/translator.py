@@ -31,6 +31,10 @@ Framework = Literal["jax", "torch"]
 MAPS_AT_A_TIME = 8
 """Sentences whose weights of every layer and head are computed together."""
 
+ROWS = 8
+"""The rows of a program are a multiple of this. A CPU computes 8 numbers at once, and XLA lets it compute what is left
+over one by one, which rounds differently: with 12 rows the last bits of the last rows can depend on their place."""
+
 LEAST_ROWS = 2
 """Rows of a search, at least: on a CPU, a step with one row takes XLA almost four times as long as one with two."""
 
@@ -125,7 +129,7 @@ class Source(NamedTuple):
 class Translator:
     """Translate sentences with a search.
 
-    The search is one compiled program for each of a few widths: `batch_size` rows of that many tokens. A sentence is
+    The search is one compiled program for each of a few widths: `rows` rows of that many tokens. A sentence is
     searched at the smallest width that it fits, and the rows of a program do not influence each other. So a translation
     depends on its sentence alone, to the last bit, and not on the number or the order of the other sentences. (A
     program of another shape would take the same sums in another order.) Each device of a mesh runs this program.
@@ -136,14 +140,15 @@ class Translator:
     target: Vocabulary
     max_source_len: int
     """The most tokens of a sentence that are read, without `<eos>`."""
-    batch_size: int
+    rows: int
+    """Of the search, on each device: a multiple of `ROWS`, or fewer, of which only the first has a sentence."""
     follow: Follow | None = None
     attend: Attend | None = None
     """None for an ensemble: its models can have different layers and heads."""
     pieces: bool = False
     """Show the pieces of subwords instead of words."""
     num_devices: int = 1
-    """`search` takes `batch_size` rows for each of these devices."""
+    """`search` takes `rows` rows for each of these devices."""
     longest: int | None = None
     """The most tokens of a target that `follow` can read; None for any number."""
 
@@ -198,9 +203,12 @@ class Translator:
         make = _torch_functions if framework == "torch" else partial(_jax_functions, mesh=mesh)
         search, follow, attend = make(runs, config, min(run.max_target_len for run in runs))
         max_source_len = min(run.max_source_len for run in runs)
-        hypotheses = config.num_samples if config.sample else config.beam_size
-        rows = 1 if framework == "torch" else max(config.batch_size, -(-LEAST_ROWS // hypotheses))
         num_devices = 1 if mesh is None else mesh.size
+        rows = rows_for(config.batch_size)
+        if framework == "torch":
+            rows = 1
+        elif config.batch_size == num_devices == 1:
+            rows = -(-LEAST_ROWS // (config.num_samples if config.sample else config.beam_size))
         longest = min((run.model.longest for run in runs if run.model.longest is not None), default=None)
         return cls(
             search, first.source, first.target, max_source_len, rows, follow, attend, pieces, num_devices, longest
@@ -239,6 +247,11 @@ class Translator:
             for i, translation in zip(batch, translated, strict=True):
                 translations[i] = translation
         return translations
+
+    @property
+    def batch_size(self) -> int:
+        """The sentences that are searched together, on each device."""
+        return 1 if self.rows % ROWS else self.rows
 
     def read(self, text: str, number: int | None = None) -> Source:
         """Encode a sentence; warn if it is shortened and has a number."""
@@ -283,7 +296,7 @@ class Translator:
         return pad(_pad_rows([[*source.ids, EOS] for source in sources], rows), width)
 
     def _translate_batch(self, sentences: list[Source], numbers: list[int], width: int) -> list[Translation]:
-        rows = self.batch_size * self.num_devices
+        rows = self.rows * self.num_devices
         found = self.search(*self._pad(sentences, width, rows), np.resize(np.array(numbers, np.int32), rows))
         result: Any = jax.device_get(found)
         for row, number in enumerate(numbers):
@@ -385,6 +398,11 @@ class Translator:
 def _pad_rows(sentences: Sequence[Sequence[Any]], rows: int) -> list[Sequence[Any]]:
     """Add empty rows up to a program's number of rows."""
     return [*sentences, *[()] * (rows - len(sentences))]
+
+
+def rows_for(batch_size: int) -> int:
+    """Return the rows of a program that searches so many sentences together: a multiple of `ROWS`."""
+    return -(-batch_size // ROWS) * ROWS
 
 
 def widths(longest: int) -> tuple[int, ...]:

@@ -68,22 +68,18 @@ def test_words_and_pieces_of_the_same_translations(folder):
             assert replace_unknown(one, by_word.target) == one
 
 
-def test_a_sentence_has_the_same_bits_in_any_batch_at_every_width(folder):
-    translator = Translator.load(folder)
-    together = translator(SENTENCES)
-    assert (
-        len(
-            {
-                next(w for w in widths(translator.max_source_len + 1) if len(translator.read(s).ids) < w)
-                for s in SENTENCES
-            }
-        )
-        > 1
-    )
-    for sentence, whole in zip(SENTENCES[:12], together, strict=False):
-        alone = translator(sentence)
-        assert (alone.best.ids, alone.score) == (whole.best.ids, whole.score)
-        assert alone.weights.tobytes() == whole.weights.tobytes()
+@pytest.mark.parametrize("batch_size", [1, 6])
+def test_a_sentence_has_the_same_bits_in_any_batch_at_every_width(folder, batch_size, full_compilation):
+    translator = Translator.load(folder, batch_size=batch_size)
+    assert (translator.rows, translator.batch_size) == {1: (2, 1), 6: (8, 8)}[batch_size]
+    limits = widths(translator.max_source_len + 1)
+    assert len({sum(len(translator.read(sentence).ids) < width for width in limits) for sentence in SENTENCES}) > 1
+    backwards = translator(SENTENCES[::-1])[::-1]
+    for sentence, one, other in zip(SENTENCES, translator(SENTENCES), backwards, strict=True):
+        for whole in (one, other):
+            alone = translator(sentence)
+            assert (alone.best.ids, alone.score) == (whole.best.ids, whole.score)
+            assert alone.weights.tobytes() == whole.weights.tobytes()
 
 
 def test_unknown_characters_are_copied_as_words(folder):

@@ -267,7 +267,7 @@ PARTED = {
         Jax(optax.chain(optax.scale(2.0), ADAM), returns=("loss",)),
         {"optimizer": adam},
         [
-            "1 in exp_avg of mix.bias (4 tensors part): error 1, bound 1e-08",
+            "1 in exp_avg of tokens.weight (4 tensors part): error 1, bound 1e-08",
             "looks like: JAX's is 2 times PyTorch's: a scale, a sum for a mean, or a sign",
             "note: JAX gives nothing to compare with PyTorch's gradients or to take over",
             "note: JAX's step returns no gradients, so no cause in the optimiser is looked for",
@@ -301,7 +301,7 @@ PARTED = {
         Jax(optax.sgd(RATE), of_gradients=normalised),
         {"optimizer": sgd},
         [
-            "1 in gradients of mix.bias (4 tensors part): error 0.329, bound 1e-08",
+            "1 in gradients of tokens.weight (4 tensors part): error 0.329, bound 1e-08",
             "looks like: JAX's is 1.32856 times PyTorch's: a scale, a sum for a mean, or a sign",
             "explained by: every gradient is one multiple of PyTorch's in each step, 1.32856 at step 1, and "
             "another in others, and the loss is equal: clipped or normalised",
@@ -320,7 +320,7 @@ PARTED = {
         Jax(optax.sgd(RATE), of_gradients=lambda gradients: jax.tree.map(lambda x: x * (1 + 1e-7), gradients)),
         {"optimizer": sgd},
         [
-            "1 in gradients of mix.bias (4 tensors part): error 1e-07, bound 1e-08",
+            "1 in gradients of tokens.weight (4 tensors part): error 1e-07, bound 1e-08",
             "looks like: rounding: the two are equal to 6 digits; a precision, an epsilon or an order of summation",
             "looks like: no mistake of a training explains it: compare the models themselves",
         ],
@@ -354,7 +354,7 @@ PARTED = {
         Jax(optax.adam(RATE, 0.87, 0.993)),
         {"optimizer": adam, "steps": 1},
         [
-            "1 in exp_avg of mix.bias (4 tensors part): error 0.3, bound 1e-08",
+            "1 in exp_avg of tokens.weight (4 tensors part): error 0.3, bound 1e-08",
             "looks like: JAX's is 1.3 times PyTorch's: a scale, a sum for a mean, or a sign",
             "explained by: betas is (0.87, 0.993) in JAX, and (0.9, 0.999) in PyTorch",
         ],
@@ -363,7 +363,7 @@ PARTED = {
         Jax(optax.nadam(RATE)),
         {"optimizer": adam},
         [
-            "1 in parameters of mix.weight (4 tensors part): error 0.00474, bound 1e-08",
+            "1 in parameters of tokens.weight (4 tensors part): error 0.00474, bound 1e-08",
             "looks like: JAX's is 1.47368 times PyTorch's: a scale, a sum for a mean, or a sign",
             "explained by: JAX takes the steps of optax.nadam, and PyTorch those of Adam",
         ],
@@ -391,7 +391,7 @@ PARTED = {
         Jax(AFTER),
         {"optimizer": adam, "clip": 0.5},
         [
-            "1 in exp_avg of mix.bias (4 tensors part): error 0.505, bound 1e-08",
+            "1 in exp_avg of tokens.weight (4 tensors part): error 0.505, bound 1e-08",
             "looks like: JAX's is 1.50539 times PyTorch's: a scale, a sum for a mean, or a sign",
             "explained by: the norm of the update, before the learning rate, is clipped to 0.5 in JAX, and "
             "not that of the gradients; PyTorch clips their norm to 0.5",
