@@ -145,7 +145,7 @@ class SearchConfig(SearchOptions):
     sample: Annotated[bool, Doc("Draw translations at random instead of searching.")] = False
     seed: Annotated[Seed, Doc("Seed of sampling: the same seed draws the same translations.")] = 0
     batch_size: Size = 100
-    """Sentences translated at a time; it changes no translation."""
+    """Sentences translated at a time, rounded up to a multiple of 8; it changes no translation."""
     examples: Annotated[tuple[str, ...], without_default("[SENTENCE ...]")] = ()
     """Sentences to translate at the end; the default is the first 8 of the test set."""
 

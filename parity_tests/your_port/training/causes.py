@@ -285,8 +285,11 @@ def _of_rates(in_jax: list[float], in_torch: list[float]) -> str:
     """Say how JAX's learning rates differ from PyTorch's."""
     close = partial(np.allclose, rtol=1e-5, atol=1e-12)
     a, b = np.array(in_jax), np.array(in_torch[: len(in_jax)])
-    step = int(np.argmax(~np.isclose(a, b, 1e-5, 1e-12)))
-    here = f"{a[step]:.6g} in JAX and {b[step]:.6g} in PyTorch at step {step + 1}"
+    apart = np.abs(a - b)
+    step = int(np.argmax(apart > np.minimum(apart.max() / 2, 1e-12 + 1e-5 * np.abs(b))))
+    pairs = [(f"{a[step]:.{digits}g}", f"{b[step]:.{digits}g}") for digits in (6, 9, 17)]
+    shown = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
+    here = f"{shown[0]} in JAX and {shown[1]} in PyTorch at step {step + 1}"
     if len(a) > 2 and not close(b, b[0]):
         for way, x, y in (("ahead", a[:-1], b[1:]), ("behind", a[1:], b[:-1])):
             if close(x, y):

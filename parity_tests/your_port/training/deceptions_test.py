@@ -359,6 +359,15 @@ PARTED = {
             "explained by: betas is (0.87, 0.993) in JAX, and (0.9, 0.999) in PyTorch",
         ],
     ),
+    "rates alike to six digits": (
+        Jax(optax.adam(1.000003 * RATE)),
+        {"optimizer": adam},
+        [
+            "1 in parameters of tokens.weight (4 tensors part): error 3e-08, bound 1e-08",
+            "looks like: JAX's is 1.000003 times PyTorch's: a scale, a sum for a mean, or a sign",
+            "explained by: the learning rate is 0.01000003 in JAX and 0.01 in PyTorch at step 1",
+        ],
+    ),
     "NAdam": (
         Jax(optax.nadam(RATE)),
         {"optimizer": adam},
