@@ -112,7 +112,7 @@ def test_at_one_shape_all_bits_are_the_same(setting):
     in_order = np.arange(SENTENCES)
     alone = translate(setting, in_order, 1, SENTENCES)
     lengths = np.concatenate([found.lengths for found in alone.values()])
-    assert len(set(lengths.tolist())) > 4
+    assert len(set(lengths.tolist())) > 3
     assert all(np.isfinite(found.scores).all() for found in alone.values())
     different = 0
     for batch_size in (7, SENTENCES):
