@@ -17,7 +17,7 @@ from jax_attn import (
 )
 
 SENTENCES, LONGEST, VOCAB, BOS, EOS, MAX_LEN = 32, 11, 40, 1, 2, 12
-RNG = np.random.default_rng(11)
+RNG = np.random.default_rng(23)
 LENGTHS = RNG.integers(0, LONGEST + 1, SENTENCES)
 SOURCES = np.where(np.arange(LONGEST) < LENGTHS[:, None], RNG.integers(3, VOCAB, (SENTENCES, LONGEST)), 0)
 PREFIX, PREFIX_LENS = RNG.integers(3, VOCAB, (SENTENCES, 3)), RNG.integers(0, 4, SENTENCES)
@@ -112,7 +112,7 @@ def test_at_one_shape_all_bits_are_the_same(setting):
     in_order = np.arange(SENTENCES)
     alone = translate(setting, in_order, 1, SENTENCES)
     lengths = np.concatenate([found.lengths for found in alone.values()])
-    assert len(set(lengths.tolist())) > 3
+    assert len(set(lengths.tolist())) > 4
     assert all(np.isfinite(found.scores).all() for found in alone.values())
     different = 0
     for batch_size in (7, SENTENCES):

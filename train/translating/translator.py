@@ -141,7 +141,7 @@ class Translator:
     max_source_len: int
     """The most tokens of a sentence that are read, without `<eos>`."""
     rows: int
-    """Of the search, on each device: a multiple of `ROWS`, or fewer, of which only the first has a sentence."""
+    """The rows of its program, on each device: a multiple of `ROWS`, or fewer, where only the first has a sentence."""
     follow: Follow | None = None
     attend: Attend | None = None
     """None for an ensemble: its models can have different layers and heads."""

@@ -287,9 +287,8 @@ def _of_rates(in_jax: list[float], in_torch: list[float]) -> str:
     a, b = np.array(in_jax), np.array(in_torch[: len(in_jax)])
     apart = np.abs(a - b)
     step = int(np.argmax(apart > np.minimum(apart.max() / 2, 1e-12 + 1e-5 * np.abs(b))))
-    pairs = [(f"{a[step]:.{digits}g}", f"{b[step]:.{digits}g}") for digits in (6, 9, 17)]
-    shown = next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
-    here = f"{shown[0]} in JAX and {shown[1]} in PyTorch at step {step + 1}"
+    digits = 9 if f"{a[step]:.6g}" == f"{b[step]:.6g}" else 6
+    here = f"{a[step]:.{digits}g} in JAX and {b[step]:.{digits}g} in PyTorch at step {step + 1}"
     if len(a) > 2 and not close(b, b[0]):
         for way, x, y in (("ahead", a[:-1], b[1:]), ("behind", a[1:], b[:-1])):
             if close(x, y):

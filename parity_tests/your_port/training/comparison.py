@@ -167,7 +167,7 @@ def compare_steps(
             b = theirs[quantity]
             a = {name: x for name, x in ours[quantity].items() if name in b or name not in frozen}
             by_tensor = tensor_errors(a, b) if own else errors_of(quantity, a, b, before)
-            # the first of equals: one wrong beta is the same error in all tensors, up to the last digits
+            # Of equal errors the first: a wrong beta gives all tensors the same one, up to the last digits.
             tensor, error = max(by_tensor.items(), key=lambda item: float(f"{item[1]:.6g}"))
             errors.setdefault(quantity, np.zeros(steps))[number] = error
             parted = tuple(part for part, error in by_tensor.items() if not error <= bound)
