@@ -141,7 +141,7 @@ class Translator:
     max_source_len: int
     """The most tokens of a sentence that are read, without `<eos>`."""
     rows: int
-    """The rows of its program, on each device: a multiple of `ROWS`, or fewer, where only the first has a sentence."""
+    """The rows of its program, on each device."""
     follow: Follow | None = None
     attend: Attend | None = None
     """None for an ensemble: its models can have different layers and heads."""
@@ -151,6 +151,8 @@ class Translator:
     """`search` takes `rows` rows for each of these devices."""
     longest: int | None = None
     """The most tokens of a target that `follow` can read; None for any number."""
+    one_by_one: bool = False
+    """Search one sentence at a time: the other rows stay empty."""
 
     @classmethod
     def load(
@@ -204,14 +206,24 @@ class Translator:
         search, follow, attend = make(runs, config, min(run.max_target_len for run in runs))
         max_source_len = min(run.max_source_len for run in runs)
         num_devices = 1 if mesh is None else mesh.size
+        one_by_one = framework == "torch" or config.batch_size == num_devices == 1
         rows = rows_for(config.batch_size)
-        if framework == "torch":
-            rows = 1
-        elif config.batch_size == num_devices == 1:
-            rows = -(-LEAST_ROWS // (config.num_samples if config.sample else config.beam_size))
+        if one_by_one:
+            hypotheses = config.num_samples if config.sample else config.beam_size
+            rows = 1 if framework == "torch" else -(-LEAST_ROWS // hypotheses)
         longest = min((run.model.longest for run in runs if run.model.longest is not None), default=None)
         return cls(
-            search, first.source, first.target, max_source_len, rows, follow, attend, pieces, num_devices, longest
+            search=search,
+            source=first.source,
+            target=first.target,
+            max_source_len=max_source_len,
+            rows=rows,
+            follow=follow,
+            attend=attend,
+            pieces=pieces,
+            num_devices=num_devices,
+            longest=longest,
+            one_by_one=one_by_one,
         )
 
     @overload
@@ -251,7 +263,7 @@ class Translator:
     @property
     def batch_size(self) -> int:
         """The sentences that are searched together, on each device."""
-        return 1 if self.rows % ROWS else self.rows
+        return 1 if self.one_by_one else self.rows
 
     def read(self, text: str, number: int | None = None) -> Source:
         """Encode a sentence; warn if it is shortened and has a number."""
