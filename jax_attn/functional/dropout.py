@@ -11,15 +11,9 @@ from jax_attn.functional.checks import require_bool, require_float, require_rate
 
 
 def keep_mask(key: PRNGKeyArray, rate: float, shape: tuple[int, ...]) -> Bool[Array, "..."]:
-    """Draw a mask that keeps each entry with probability 1 − rate, rounded to a multiple of 2⁻¹⁶.
-
-    Each random number of 32 bits decides two. `jax.random.bernoulli` draws one for each and makes a float of it.
-    """
+    """Draw a mask that keeps each entry with probability 1 − rate."""
     require_rate(rate=rate)
-    *leading, size = shape
-    bits = jax.random.bits(key, (*leading, -(-size // 2)), jnp.uint32)
-    halves = jax.lax.bitcast_convert_type(bits, jnp.uint16).reshape(*leading, -1)[..., :size]
-    return halves >= jnp.uint16(min(round(rate * 2**16), 2**16 - 1))
+    return jax.random.bernoulli(key, 1 - rate, shape)
 
 
 def draw_keep_masks(

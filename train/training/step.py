@@ -183,7 +183,8 @@ def make_train_steps(
     gradients_of_all = _over_data(gradients, mesh, num_whole=2)
 
     def train_step(state: TrainState, batch: Examples) -> tuple[TrainState, Losses]:
-        dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
+        # On a CPU, "rbg" draws the large masks of a Transformer several times as fast as JAX's default does.
+        dropout_key = jax.random.fold_in(jax.random.key(seed, impl="rbg"), state.step)
         # Drawn for the whole batch, so that they do not depend on the number of devices.
         keep_masks = model.draw_keep_masks(dropout_key, batch.sources.shape, batch.targets[:, 1:].shape)
         if loss == "sentences":  # each one's mean over all label positions
