@@ -165,14 +165,15 @@ class TransformerConfig(ModelConfig):
     norm_epsilon: Annotated[float, Range(1e-12, 1)] = 1e-5
     """Added to the variance of a normalisation."""
     positions: Literal["interleaved", "halves", "opennmt", "learnt"] = "interleaved"
-    """Sines and cosines in turn (the book); sines in the first half and cosines in the second (Marian), or these with
-    positions counted from 1 (OpenNMT); learnt: parameters."""
+    """interleaved: sines and cosines in turn (the book). halves: sines in the first half, cosines in the second
+    (Marian). opennmt: halves with positions from 1, and D - 2 in the place of D in the frequencies. learnt:
+    parameters."""
     max_len: Size = 512
     """With positions learnt: their number, and so the most tokens of a sentence, <bos> or <eos> included."""
     scale_embedding: bool = True
     """Multiply the embeddings by the root of embed_size."""
     use_bias: bool = True
-    """Give the dense layers biases."""
+    """Give the dense layers of attention and feed-forward networks biases; output_bias is of the output layer."""
     tie_embeddings: Literal["none", "output", "input", "all"] = "none"
     """output: use the target embedding as the output layer too. input: use it as the source embedding, which needs one
     vocabulary for both languages. all: use it as both."""
@@ -206,6 +207,8 @@ class TransformerConfig(ModelConfig):
                 f"model.embed-size must be a multiple of model.num-heads; got {self.embed_size} for "
                 f"{self.num_heads} heads"
             )
+        if self.positions != "learnt" and self.max_len != TransformerConfig.max_len:
+            wrong.append(f"model.max-len is the number of learnt positions, and model.positions is {self.positions}")
         if not -self.num_layers <= self.alignment_layer < self.num_layers:
             wrong.append(
                 f"model.alignment-layer must be one of {self.num_layers} layers, counted from 0; "

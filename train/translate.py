@@ -140,7 +140,7 @@ def settings_of(options: Options) -> dict[str, Any]:
         for folder in (options.run, *options.model.ensemble)
     ]
     chosen = dataclasses.asdict(options.output) | {"sample": options.samples} | options.search | options.sampling
-    named = {option_name(name): value for name, value in chosen.items()}
+    named = {option_name(name): value for name, value in (chosen | options.picture.picks).items()}
     return {"run": runs, "--framework": options.model.framework} | named
 
 
@@ -189,20 +189,21 @@ def load(options: Options) -> Translator:
     mesh = None if shape is None else make_mesh(shape)
     translator = Translator.from_runs(runs, config, options.model.framework, output.pieces, mesh)
     if options.picture.picks:
-        check_picks(translator, **options.picture.picks)
+        check_picks(translator, options.picture.picks)
     return translator
 
 
-def check_picks(translator: Translator, kind: str = "cross", layer: int = 0, head: int = 0) -> None:
+def check_picks(translator: Translator, picks: dict[str, Any]) -> None:
     """Raise ConfigError unless the model has this kind of attention, this layer and this head."""
     from train.translating.maps import sizes
 
     found = sizes(translator)
-    layers, heads = found.get(kind, (0, 0))
-    if not (0 <= layer < layers and 0 <= head < heads):
+    layers, heads = found.get(picks.get("kind", "cross"), (0, 0))
+    if not (0 <= picks.get("layer", 0) < layers and 0 <= picks.get("head", 0) < heads):
+        given = " and ".join(f"{option_name(name)} {value}" for name, value in picks.items())
         has = ", ".join(f"{name} with {layers} layers of {heads} heads" for name, (layers, heads) in found.items())
         must = "--kind, --layer and --head must be what one model has, counted from 0"
-        raise ConfigError(f"{must}: {has or 'nothing of an ensemble'}; got {kind}, {layer} and {head}")
+        raise ConfigError(f"{must}: {has or 'nothing of an ensemble'}; got {given}")
 
 
 def compared_options(name: str, options: Options) -> Options:
@@ -217,10 +218,13 @@ def compared_options(name: str, options: Options) -> Options:
 def translate(translator: Translator, lines: Sequence[str], first: int, options: Options) -> list[Translation]:
     """Translate lines, the first of which has the number `first`."""
     from train.translating.alignments import replace_unknown
+    from train.translating.maps import pick
 
     if options.output.split:
         return translate_parts(translator, lines, first)
     translations = translator(lines, first)
+    if options.picture.picks and options.output.uses_weights:
+        translations = pick(translator, translations, options.picture.layer, options.picture.head)
     if options.output.replace_unknown:
         return [replace_unknown(translation, translator.target) for translation in translations]
     return translations

@@ -20,7 +20,7 @@ from jax_attn.checkpoints.pretrained import (
     read_json,
     rename,
 )
-from jax_attn.functional.positions import sinusoidal_positions
+from jax_attn.functional.positions import Form, sinusoidal_positions
 
 VERSIONS = range(2, 7)
 """The versions of the file that are read."""
@@ -214,8 +214,9 @@ def _scales(tensors: Mapping[str, np.ndarray], size: int) -> bool:
 
 def find_positions(tables: list[np.ndarray], size: int) -> str:
     """Return the name of the positions that the file holds; those of OpenNMT where it holds none."""
-    for name in ("opennmt", "halves", "interleaved"):
-        known = sinusoidal_positions(64, size, interleaved=name == "interleaved", opennmt=name == "opennmt")
+    forms: tuple[Form, ...] = ("opennmt", "halves", "interleaved")
+    for name in forms:
+        known = sinusoidal_positions(64, size, form=name)
         if all(np.allclose(table[:64], known[: len(table)], rtol=0, atol=2e-3) for table in tables):
             return name
     raise ValueError("the file's positions are no sines and cosines that are supported; learnt ones are not")

@@ -1,14 +1,18 @@
 """The position of a token as features."""
 
+from typing import Literal, get_args
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
+Form = Literal["interleaved", "halves", "opennmt"]
+
 
 def sinusoidal_positions(
-    length: int, num_features: int, dtype: DTypeLike = jnp.float32, *, interleaved: bool = True, opennmt: bool = False
+    length: int, num_features: int, dtype: DTypeLike = jnp.float32, *, form: Form = "interleaved"
 ) -> Float[Array, "{length} {num_features}"]:
     r"""Encode positions as sines and cosines of geometrically falling frequencies (Vaswani et al., 2017).
 
@@ -17,20 +21,24 @@ def sinusoidal_positions(
     Args:
         length: T, the number of positions.
         num_features: D; an odd one ends with a sine.
-        interleaved: False puts all sines in the first half and all cosines in the second, as Marian does.
-
-        opennmt: count positions from 1 and divide i by D/2 − 1, halves apart, as OpenNMT-tf and CTranslate2 do.
+        form: "interleaved" is the equation. "halves" has all sines in the first half and all cosines in the second, as
+            Marian does. "opennmt" is "halves" with t + 1 and D − 2 in the place of t and D, as in OpenNMT-tf and
+            CTranslate2.
 
     Returns:
         `[T, D]`, computed in float64 on the host: a float32 angle of 5000 is off by 2e-4.
 
     Raises:
-        ValueError: `length` is negative, or `num_features` is less than 1.
+        ValueError: `form` is unknown, `length` is negative, or `num_features` is less than 1; than 3 for "opennmt".
     """
-    if length < 0 or num_features < 1:
-        raise ValueError(f"length and num_features must be at least 0 and 1; got {length} and {num_features}")
-    frequencies = 10000.0 ** (-np.arange(0, num_features, 2) / (num_features - 2 * opennmt))
-    angles = (np.arange(length)[:, None] + opennmt) * frequencies  # [T, ceil(D / 2)]
+    if form not in get_args(Form):
+        raise ValueError(f"form must be one of {get_args(Form)}; got {form!r}")
+    shift = int(form == "opennmt")
+    least = 1 + 2 * shift
+    if length < 0 or num_features < least:
+        raise ValueError(f"length and num_features must be at least 0 and {least}; got {length} and {num_features}")
+    frequencies = 10000.0 ** (-np.arange(0, num_features, 2) / (num_features - 2 * shift))
+    angles = (np.arange(length)[:, None] + shift) * frequencies  # [T, ceil(D / 2)]
     # [T, ceil(D / 2), 2], or [T, 2, ceil(D / 2)]
-    pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1 if interleaved and not opennmt else 1)
+    pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1 if form == "interleaved" else 1)
     return jnp.asarray(pairs.reshape(length, 2 * frequencies.size)[:, :num_features], dtype)

@@ -23,4 +23,17 @@ def test_the_dtype_is_the_one_asked_for_and_rounded_once():
 def test_opennmt_counts_from_1_and_ends_with_the_lowest_frequency():
     angles = np.arange(1, 4)[:, None] * [1.0, 1e-2, 1e-4]
     expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-    np.testing.assert_allclose(sinusoidal_positions(3, 6, opennmt=True), expected, rtol=1e-6)
+    np.testing.assert_allclose(sinusoidal_positions(3, 6, form="opennmt"), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"form": "rotary"}, r"form must be one of \('interleaved', 'halves', 'opennmt'\); got 'rotary'"),
+        ({"form": "opennmt", "num_features": 2}, "must be at least 0 and 3; got 4 and 2"),
+        ({"num_features": 0}, "must be at least 0 and 1; got 4 and 0"),
+    ],
+)
+def test_a_form_that_there_is_not_or_too_few_features_are_refused(own_checks, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        sinusoidal_positions(**{"length": 4, "num_features": 6} | arguments)

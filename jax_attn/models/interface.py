@@ -1,8 +1,8 @@
 """What training and search ask of a translation model, and nothing else.
 
 `EncoderDecoder` makes a model of any `Encoder` and `Decoder` that fit each other. A new family of models is two modules
-with these methods. To share an embedding, both have the fields `vocab_size`, `embed_size` and `embedding`. The masks,
-the memory and the state are the family's own: nobody else looks into them.
+with these methods. To share an embedding, both have the fields `vocab_size` and `embed_size`, and the decoder has the
+submodule `embedding`. The masks, the memory and the state are the family's own: nobody else looks into them.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -31,7 +31,7 @@ class AttentionMaps(NamedTuple):
     target: Float[Array, "batch layers heads time time"] | None = None
     """What each step of the decoder looks at in the targets that it has read."""
     layer: int = 0
-    """The layer of `cross` whose weights `step` and `features` return, or their mean over the heads."""
+    """The layer of `cross` from which `step` and `features` take their one map: one head of it, or the mean of all."""
 
 
 @runtime_checkable
@@ -56,6 +56,12 @@ class Encoder(Protocol):
 @runtime_checkable
 class Decoder(Protocol):
     """Reads the target so far, attends to the source, and predicts the next token."""
+
+    def __call__(
+        self, targets: Array, memory: Any, *, deterministic: bool = True, keep_masks: Any = None,
+        return_weights: bool = True,
+    ) -> tuple[Array, Array | None]:  # fmt: skip
+        """Read the targets `[B, T]`: logits `[B, T, N]` of the token after each, one map of weights `[B, T, S]`."""
 
     def prepare(self, encoded: Any, valid_lens: Array | None = None) -> Any:
         """Compute the memory once: what all steps share, with one entry for each source."""

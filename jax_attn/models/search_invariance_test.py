@@ -11,6 +11,8 @@ from jax_attn import (
     EncoderDecoder,
     Seq2SeqAttentionDecoder,
     Seq2SeqEncoder,
+    TransformerDecoder,
+    TransformerEncoder,
     beam_search,
     greedy_search,
     sample_search,
@@ -23,10 +25,11 @@ SOURCES = np.where(np.arange(LONGEST) < LENGTHS[:, None], RNG.integers(3, VOCAB,
 PREFIX, PREFIX_LENS = RNG.integers(3, VOCAB, (SENTENCES, 3)), RNG.integers(0, 4, SENTENCES)
 KEYS = jax.random.split(jax.random.key(0), SENTENCES)
 
-MODEL = EncoderDecoder(
+RECURRENT = EncoderDecoder(
     Seq2SeqEncoder(VOCAB, 16, 16, bidirectional=True),
     Seq2SeqAttentionDecoder(VOCAB, 16, 16, bridge=True),
 )
+TRANSFORMER = EncoderDecoder(TransformerEncoder(VOCAB, 16, 32), TransformerDecoder(VOCAB, 16, 32))
 
 
 def greedy(step, state, memory, lens, extra, **ends):
@@ -59,36 +62,51 @@ def sampled(step, state, memory, lens, extra, **ends):
     return sample_search(step, state, memory, key=extra["key"], num_samples=2, top_k=10, top_p=0.9, **ends)
 
 
-SLOW = [pytest.param(setting, marks=pytest.mark.slow) for setting in (greedy, beam)]
-SETTINGS = (
-    everything,
-    sampled,
-    *SLOW,
-)  # samples share their loop with greedy search
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+each_search = pytest.mark.parametrize(
+    ("model", "setting"),
+    [
+        (RECURRENT, everything),
+        (RECURRENT, sampled),  # shares its loop with greedy search
+        (TRANSFORMER, everything),
+        slow(RECURRENT, greedy),
+        slow(RECURRENT, beam),
+        slow(TRANSFORMER, sampled),
+        slow(TRANSFORMER, greedy),
+        slow(TRANSFORMER, beam),
+    ],
+    ids=lambda value: type(value.decoder).__name__ if isinstance(value, EncoderDecoder) else value.__name__,
+)
 
 
 @cache
-def parameters():
+def parameters(model):
     """Return random parameters, sharpened so that sentences have many lengths and no ties."""
     token = jnp.zeros((1, LONGEST), jnp.int32)
-    params = jax.jit(MODEL.init)(jax.random.key(4), token, token)
-    params["params"]["decoder"]["dense"]["kernel"] *= 4.0
+    params = jax.jit(model.init)(jax.random.key(4), token, token)
+    dense = params["params"]["decoder"]["dense"]
+    dense["kernel"] *= 4.0
+    if model is TRANSFORMER:
+        dense["bias"] = dense["bias"].at[EOS].add(5.0)
     return params
 
 
 @cache
-def program(setting):
+def program(model, setting):
     @jax.jit
     def run(params, sources, lens, extra):
-        memory = MODEL.apply(params, sources, lens, method="encode")
-        state = MODEL.apply(params, memory, method="initial_state")
-        step = partial(MODEL.apply, params, method="step")
+        memory = model.apply(params, sources, lens, method="encode")
+        state = model.apply(params, memory, MAX_LEN, method="initial_state")
+        step = partial(model.apply, params, method="step")
         return setting(step, state, memory, lens, extra, bos=BOS, eos=EOS, max_len=MAX_LEN, batch_size=sources.shape[0])
 
     return run
 
 
-def translate(setting, order, batch_size, rows, width=LONGEST):
+def translate(model, setting, order, batch_size, rows, width=LONGEST):
     """Translate `batch_size` sentences at a time in `rows` rows of `width`; return the results by sentence number."""
     found = {}
     for start in range(0, len(order), batch_size):
@@ -99,7 +117,7 @@ def translate(setting, order, batch_size, rows, width=LONGEST):
         prefix[: len(chosen)], prefix_lens[: len(chosen)] = PREFIX[chosen], PREFIX_LENS[chosen]
         keys = KEYS[np.resize(chosen, rows)]
         extra = {"prefix": prefix, "prefix_lens": prefix_lens, "key": keys}
-        result = program(setting)(parameters(), sources, lens, jax.tree.map(jnp.asarray, extra))
+        result = program(model, setting)(parameters(model), sources, lens, jax.tree.map(jnp.asarray, extra))
         result = jax.tree.map(np.asarray, result)
         for row, sentence in enumerate(chosen):
             own = jax.tree.map(lambda x, row=row: x[row], result)
@@ -107,30 +125,30 @@ def translate(setting, order, batch_size, rows, width=LONGEST):
     return found
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_at_one_shape_all_bits_are_the_same(setting):
+@each_search
+def test_at_one_shape_all_bits_are_the_same(model, setting):
     in_order = np.arange(SENTENCES)
-    alone = translate(setting, in_order, 1, SENTENCES)
+    alone = translate(model, setting, in_order, 1, SENTENCES)
     lengths = np.concatenate([found.lengths for found in alone.values()])
     assert len(set(lengths.tolist())) > 4
     assert all(np.isfinite(found.scores).all() for found in alone.values())
     different = 0
     for batch_size in (7, SENTENCES):
         for order in (in_order, in_order[::-1], np.random.default_rng(batch_size).permutation(SENTENCES)):
-            found = translate(setting, order, batch_size, SENTENCES)
+            found = translate(model, setting, order, batch_size, SENTENCES)
             for sentence in range(SENTENCES):
                 one, other = jax.tree.leaves(alone[sentence]), jax.tree.leaves(found[sentence])
                 different += any(a.tobytes() != b.tobytes() for a, b in zip(one, other, strict=True))
     assert different == 0
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_at_other_shapes_the_tokens_are_the_same(setting):
+@each_search
+def test_at_other_shapes_the_tokens_are_the_same(model, setting):
     order = np.random.default_rng(3).permutation(SENTENCES)
-    reference = translate(setting, np.arange(SENTENCES), SENTENCES, SENTENCES)
+    reference = translate(model, setting, np.arange(SENTENCES), SENTENCES, SENTENCES)
     different = 0
     for rows, width in ((1, LONGEST), (7, LONGEST + 6)):
-        found = translate(setting, order, rows, rows, width)
+        found = translate(model, setting, order, rows, rows, width)
         for sentence in range(SENTENCES):
             one, other = reference[sentence], found[sentence]
             np.testing.assert_allclose(one.scores, other.scores, atol=1e-5)

@@ -24,7 +24,7 @@ class EncoderDecoder(nn.Module):
 
     Args:
         encoder: an `Encoder`.
-        decoder: a `Decoder`, with a call for teacher forcing.
+        decoder: a `Decoder`.
         share_embedding: the encoder reads the decoder's embedding and has none of its own. Both need one vocabulary and
             `embed_size`. With the decoder's `tie_embeddings` one matrix serves three times (Press & Wolf, 2017).
     """
@@ -97,10 +97,11 @@ class EncoderDecoder(nn.Module):
 
         `deterministic=False` turns dropout on, which draws from the "dropout" stream; `keep_masks` are given instead.
         """
-        of_encoder, of_decoder = (None, None) if keep_masks is None else keep_masks
+        of_encoder, of_decoder = keep_masks or KeepMasks()
         memory = self.encode(sources, source_lens, deterministic=deterministic, keep_masks=of_encoder)
-        options = {"deterministic": deterministic, "keep_masks": of_decoder, "return_weights": return_weights}
-        return self.decoder(targets, memory, **options)
+        return self.decoder(
+            targets, memory, deterministic=deterministic, keep_masks=of_decoder, return_weights=return_weights
+        )
 
     def attention_maps(
         self,
@@ -138,9 +139,10 @@ class EncoderDecoder(nn.Module):
         Returns:
             Σ weights · losses, and the nats `[B, T]` without smoothing, which have no gradient.
         """
-        of_encoder, of_decoder = (None, None) if keep_masks is None else keep_masks
+        of_encoder, of_decoder = keep_masks or KeepMasks()
         memory = self.encode(sources, source_lens, deterministic=deterministic, keep_masks=of_encoder)
-        options = {"deterministic": deterministic, "keep_masks": of_decoder, "return_weights": False}
-        features, _ = self.decoder.features(targets, memory, **options)
+        features, _ = self.decoder.features(
+            targets, memory, deterministic=deterministic, keep_masks=of_decoder, return_weights=False
+        )
         kernel, bias = self.decoder.output_layer()
         return projected_cross_entropy(features, kernel, bias, labels, weights, label_smoothing=label_smoothing)

@@ -65,14 +65,14 @@ class TransformerState(NamedTuple):
     time: Int[Array, "rows"]
     """The number of tokens read, the same in every row."""
     places: Int[Array, "rows length"]
-    """Which of its sentence's places in the beam each hypothesis had at each time. The keys and values of that time
-    stand there in the cache, so that the cache need not be copied when the beam is reordered."""
+    """The place in the beam that each hypothesis had at each time. The keys and values of that time stand there in the
+    cache, so that the cache need not be copied when the beam is reordered."""
     cache: Stationary
     """(keys, values) of each layer, each `[batch, heads, length · beam, H / heads]`; time t begins at t · beam."""
 
 
 AttendSelf = Callable[[MultiHeadAttention, Array], tuple[Array, Any]]
-"""(attention of a layer, its queries) -> context, and what else the caller wants to know of the layer."""
+"""(attention of a layer, its queries) -> context, and the attention weights or the new cache."""
 
 
 def make_norm(epsilon: float, dtype: DTypeLike | None, param_dtype: DTypeLike) -> nn.LayerNorm:
@@ -176,10 +176,10 @@ class TransformerStack(nn.Module):
         activation: "relu", "gelu" or "silu", of the feed-forward networks.
         norm: where a layer is normalised, see `TransformerLayer`. With "pre" the last result is normalised too.
         norm_epsilon: added to the variance.
-        positions: "interleaved", "halves" (see `sinusoidal_positions`), "opennmt" (halves, from 1 on) or "learnt".
+        positions: a form of `sinusoidal_positions`, or "learnt".
         max_len: the number of learnt positions.
         scale_embedding: multiply the embeddings by √embed_size, before the positions are added.
-        use_bias: whether the dense layers have biases.
+        use_bias: whether the dense layers of attention and feed-forward networks have biases.
         source_end: whether the last token of each source, its `<eos>`, is read.
         dtype, param_dtype: as in Flax.
     """
@@ -235,8 +235,7 @@ class TransformerStack(nn.Module):
         """Return what is added to the embeddings of positions 0 … length − 1; ValueError if fewer are learnt."""
         if self.positions != "learnt":
             dtype = self.dtype or self.param_dtype
-            forms = {"interleaved": self.positions == "interleaved", "opennmt": self.positions == "opennmt"}
-            return sinusoidal_positions(length, self.embed_size, dtype, **forms)
+            return sinusoidal_positions(length, self.embed_size, dtype, form=self.positions)
         if length > self.max_len:
             raise ValueError(f"max_len = {self.max_len} positions are learnt; got {length} tokens")
         return self.position_embedding(jnp.arange(length))
@@ -436,7 +435,8 @@ class TransformerDecoder(TransformerStack):
             raise ValueError("initial_state needs max_len, the most tokens that a search may take; got None")
         self.first_positions(max_len)  # an error if there are fewer
         sentences, width = memory[0].keys.shape[0], self.embed_size // self.num_heads
-        empty = jnp.zeros((sentences, self.num_heads, max_len, width), self.dtype or self.param_dtype)
+        dtype = self.dtype or jnp.result_type(memory[0].keys, self.embedding.embedding)
+        empty = jnp.zeros((sentences, self.num_heads, max_len, width), dtype)
         return TransformerState(
             time=jnp.zeros(sentences, jnp.int32),
             places=jnp.zeros((sentences, max_len), jnp.int32),
@@ -592,7 +592,7 @@ def _attend_to_past(cache: tuple[Array, Array], mask: Array, start: Array) -> At
     def attend(attention: MultiHeadAttention, x: Array) -> tuple[Array, tuple[Array, Array]]:
         newest = attention.project_keys(x, x.shape[-1]), attention.project_values(x)  # [B, heads, beam, H / heads]
         keys, values = (
-            jax.lax.dynamic_update_slice_in_dim(old, new, start, axis=-2)
+            jax.lax.dynamic_update_slice_in_dim(old, new.astype(old.dtype), start, axis=-2)
             for old, new in zip(cache, newest, strict=True)
         )
         return attention.attend(x, Memory(keys, values, mask), return_weights=False)[0], (keys, values)

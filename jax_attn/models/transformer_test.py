@@ -83,6 +83,19 @@ def test_the_step_repeated_is_teacher_forcing(name):
         close(of_step, weights[:, t])
 
 
+@pytest.mark.parametrize("halves", [("encoder", "decoder"), ("encoder",)], ids=["all", "encoder"])
+def test_the_cache_has_the_dtype_of_parameters_that_were_made_wider(x64, halves):
+    wide = {half: jax.tree.map(lambda x: x.astype(jnp.float64), make_params()["params"][half]) for half in halves}
+    params = {"params": make_params()["params"] | wide}
+    model, token = make_model(), TARGETS[:, :1]
+    memory = model.apply(params, SOURCES, LENS, method="encode")
+    state = model.apply(params, memory, 1, method="initial_state")
+    log_probs, _, _ = model.apply(params, token[:, 0], state, memory, method="step")
+    logits, _ = model.apply(params, SOURCES, token, LENS)
+    assert log_probs.dtype == jnp.float64
+    close(log_probs, jax.nn.log_softmax(logits[:, 0]))
+
+
 BEAM, SAMPLES = partial(beam_search, beam_size=4), partial(sample_search, num_samples=4)
 
 

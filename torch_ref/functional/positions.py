@@ -9,25 +9,28 @@ def sinusoidal_positions(
     num_features: int,
     dtype: torch.dtype = torch.float32,
     *,
-    interleaved: bool = True,
-    opennmt: bool = False,
+    form: str = "interleaved",
     device: torch.device | None = None,
 ) -> Tensor:
     """PE[t, 2i] = sin(t / 10000^(2i/D)), PE[t, 2i+1] = cos(t / 10000^(2i/D)).
 
     Shapes: [length, num_features]. With an odd num_features the last column is a sine.
-    interleaved=False: all sines, then all cosines, as in Marian.
-    opennmt: the same with t + 1 and D - 2 in the place of t and D, as in OpenNMT-tf and CTranslate2.
+    form="halves": all sines, then all cosines, as in Marian.
+    form="opennmt": the same with t + 1 and D - 2 in the place of t and D, as in OpenNMT-tf and CTranslate2.
     """
+    if form not in ("interleaved", "halves", "opennmt"):
+        raise ValueError(f"form must be interleaved, halves or opennmt; got {form!r}")
+    if length < 0 or num_features < (3 if form == "opennmt" else 1):
+        raise ValueError(f"there are no positions of length {length} and {num_features} features of this form")
     # float64 until the end: the angle grows with t, and a float32 angle of 5000 is already off by 2e-4.
     positions = torch.arange(length, dtype=torch.float64, device=device).unsqueeze(-1)  # [T, 1]
     num_frequencies = num_features
     even = torch.arange(0, num_features, 2, dtype=torch.float64, device=device)  # 2i
-    if opennmt:
-        positions, num_frequencies, interleaved = positions + 1, num_features - 2, False
+    if form == "opennmt":
+        positions, num_frequencies = positions + 1, num_features - 2
     angles = positions / 10000.0 ** (even / num_frequencies)
     table = torch.zeros(length, num_features, dtype=torch.float64, device=device)
-    if interleaved:
+    if form == "interleaved":
         table[:, 0::2] = torch.sin(angles)
         table[:, 1::2] = torch.cos(angles[:, : num_features // 2])
     else:

@@ -98,7 +98,8 @@ class TransformerStack(nn.Module):
     embed_size D is the size of embeddings and of every layer's result, num_hiddens that within the feed-forward
     networks. dropout acts on the embeddings and on each sublayer's result, dropout_attention on the attention weights,
     dropout_hidden within the feed-forward networks. activation: relu, gelu or silu. norm: post, or pre with a last
-    norm. positions: interleaved or halves (see sinusoidal_positions), opennmt, or learnt, of which there are max_len.
+    norm. positions: a form of sinusoidal_positions, or learnt, of which there are max_len. The output layer aside,
+    use_bias gives the dense layers biases.
     scale_embedding multiplies the embeddings by sqrt(D). source_end=False leaves out the last token of each source.
     """
 
@@ -178,8 +179,7 @@ class TransformerStack(nn.Module):
         if self.positions == "learnt":
             positions = self.position_embedding(torch.arange(length, device=tokens.device))
         else:
-            forms = {"interleaved": self.positions == "interleaved", "opennmt": self.positions == "opennmt"}
-            positions = sinusoidal_positions(length, self.embed_size, x.dtype, device=x.device, **forms)
+            positions = sinusoidal_positions(length, self.embed_size, x.dtype, form=self.positions, device=x.device)
         return drop(x + positions, self.dropout, keep_mask)
 
     def _run(

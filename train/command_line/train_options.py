@@ -11,7 +11,7 @@ from tyro.conf import arg
 
 from train.config import Config, OptimizerName, check
 from train.config_file import read_config
-from train.model_config import AttentionName, other_family
+from train.model_config import FAMILIES, AttentionName, other_family
 from train.presets import ABOUT, PRESETS, in_family
 from train.setting import ConfigError, setting_name
 
@@ -95,6 +95,17 @@ class Options:
     settings: Annotated[Config, arg(name="")] = field(default_factory=Config)
 
 
+@dataclass(frozen=True)
+class Origin:
+    """The options that decide what the defaults of the others are. They are read first, and then with all others."""
+
+    config: Path | None = None
+    resume: Path | None = None
+    init: Path | None = None
+    family: Annotated[str | None, arg(name="model.family")] = None
+    tokenizer: Annotated[str | None, arg(name="corpus.tokenizer")] = None
+
+
 HELPS = frozenset(("-h", "--help", "--help-all"))
 
 
@@ -121,8 +132,13 @@ def parse(arguments: list[str]) -> Command:
     has_preset = len(options) < len(arguments)
     asked, options = HELPS.intersection(options), [option for option in options if option not in HELPS]
     default = PRESETS[preset]
-    given, rest = _read(preset, default, options)
-    file, resume, init = given.config, given.resume, given.settings.init
+    origin, _ = tyro.cli(Origin, prog=f"{PROGRAM} {preset}", args=options, return_unknown_args=True)
+    file, resume, init, family = (
+        origin.config,
+        origin.resume,
+        origin.init,
+        origin.family if origin.family in FAMILIES else None,
+    )
     if resume is not None:
         changed = {option.split("=")[0].replace("_", "-") for option in options if option.startswith("-")}
         if has_preset or changed - RESUMED_OPTIONS - {"--resume"}:
@@ -131,18 +147,15 @@ def parse(arguments: list[str]) -> Command:
         file = resume / "config.json"
     elif init is not None and file is None and not has_preset:
         file = init / "config.json"
-    is_given = any(option.split("=")[0] == "--model.family" for option in options)
-    family = given.settings.model.family if is_given else None
     if file is not None:  # its settings are the defaults of the options
-        preset, default = read_config(file, family if given.config else None)
+        preset, default = read_config(file, family if origin.config else None)
         if family not in (None, default.model.family):
             raise ConfigError(f"a training with --init {init} must have its --model.family {default.model.family}")
     elif family is not None:
-        default = in_family(default, family)
+        default = in_family(default, family, origin.tokenizer or default.corpus.tokenizer)
     if asked:
         _print_all_options(preset, default) if "--help-all" in asked else _print_help(preset, default)
-    if file is not None or default is not PRESETS[preset]:
-        given, rest = _read(preset, default, options)
+    given, rest = _read(preset, default, options)
     config = given.settings
     for name in (*config.data, *config.valid, *config.test):
         if name in PRESETS:
@@ -213,7 +226,7 @@ def _similar(name: str, config: Config) -> list[str]:
 def _print_help(preset: str, config: Config) -> NoReturn:
     attentions = fill(", ".join(get_args(AttentionName)), 110, initial_indent=INDENT, subsequent_indent=INDENT)
     optimizers = ", ".join(get_args(OptimizerName))
-    presets = "\n".join(f"  {name:<9} {about}" for name, about in ABOUT.items())
+    presets = "\n".join(f"  {name:<20} {about}" for name, about in ABOUT.items())
     by_pairs = {"epochs": config.epochs or "by pairs", "vocab_size": config.corpus.vocab_size or "by pairs"}
     of_family = OF_FAMILY[config.model.family].format(c=config, attentions=attentions)
     texts = {"presets": presets, "of_family": of_family, "optimizers": optimizers}

@@ -11,7 +11,7 @@ from jax_attn.modules.attention import ATTENTIONS
 from torch_ref.modules import attention as torch_attention
 from train.command_line.train_options import parse
 from train.model_config import AttentionName
-from train.presets import BOOK, DEMO, OWN, fit_to_pairs, vocab_size_for
+from train.presets import BOOK, DEMO, DEMO_TRANSFORMER, OWN, SUBWORDS_TRANSFORMER, fit_to_pairs, vocab_size_for
 from train.setting import ConfigError
 
 
@@ -135,6 +135,12 @@ def test_the_command_line_knows_every_attention():
     assert set(get_args(AttentionName)) == {*ATTENTIONS, "none"} == {*torch_attention.ATTENTIONS, "none"}
 
 
+ONE_VOCABULARY = (
+    "needs one vocabulary for both languages, which only corpus.tokenizer unigram or bpe learns, with corpus.joint; "
+    "give model.tie-embeddings none or output"
+)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -151,8 +157,38 @@ def test_the_command_line_knows_every_attention():
             "--model.family transformer --model.alignment-layer 2",
             "model.alignment-layer must be one of 2 layers, counted from 0; got 2",
         ),
+        (
+            "--model.family transformer --model.max-len 40",
+            "model.max-len is the number of learnt positions, and model.positions is interleaved",
+        ),
+        ("--model.tie-embeddings all", f"model.tie-embeddings all {ONE_VOCABULARY}"),
+        ("multi30k --corpus.no-joint", f"model.tie-embeddings all {ONE_VOCABULARY}"),
+        ("multi30k-transformer --corpus.no-joint", f"model.tie-embeddings all {ONE_VOCABULARY}"),
+        (
+            "--model.family transformer --model.tie-embeddings input",
+            f"model.tie-embeddings input {ONE_VOCABULARY}",
+        ),
     ],
 )
 def test_a_setting_of_the_other_family_or_that_cannot_be_is_named(options, message):
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
         parse(options.split())
+
+
+def test_another_family_has_the_settings_that_suit_the_tokenizer(tmp_path):
+    def model(options):
+        return parse(options.split()).config.model
+
+    of_words, of_subwords = DEMO_TRANSFORMER.model, SUBWORDS_TRANSFORMER.model
+    assert model("--model.family transformer") == of_words
+    assert model("--model.family transformer --corpus.tokenizer unigram") == of_subwords
+    assert model("--data a b --model.family transformer") == of_subwords
+    assert model("--data a b --model.family transformer --corpus.tokenizer words") == of_words
+    file = tmp_path / "a.json"
+    file.write_text('{"model": {"family": "transformer"}, "corpus": {"tokenizer": "bpe"}}')
+    assert model(f"--config {file}") == of_subwords
+
+
+def test_the_preset_of_the_transformer_is_the_other_family_s_with_more_epochs():
+    given = parse(["multi30k-transformer"]).config
+    assert given == parse(["multi30k", "--model.family", "transformer", "--epochs", "36"]).config

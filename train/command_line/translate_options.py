@@ -60,6 +60,11 @@ class Output:
     pieces: bool = False
     """Show the pieces of subwords, and not words, in alignments, picture and page."""
 
+    @property
+    def uses_weights(self) -> bool:
+        """Whether the attention weights change what is written."""
+        return self.alignments is not None or self.replace_unknown
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -73,9 +78,10 @@ class Picture:
     """What --heatmap draws of a model with more than one kind of attention. cross: translation → source.
     source: source → source. target: translation → translation."""
     layer: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
-    """The layer that --heatmap draws, counted from 0. By default it is that of the alignments."""
+    """The layer, counted from 0, whose attention --heatmap, --alignments and --replace-unknown use.
+    By default it is that of the training, model.alignment_layer, or the last."""
     head: Annotated[int | None, arg(metavar="N", help_behavior_hint="")] = None
-    """The head that --heatmap draws, counted from 0, instead of the mean of the layer's heads."""
+    """The head of the layer, counted from 0, instead of the mean of all."""
     page: OptionalFile = None
     """Write an interactive .html page: attention weights, and the most probable tokens at each step."""
     force: bool = False
@@ -85,7 +91,7 @@ class Picture:
 
     @property
     def picks(self) -> dict[str, Any]:
-        """The options that choose what the heatmap draws, as far as they are given."""
+        """The options that choose other weights than those that search kept, as far as they are given."""
         picks = {"kind": self.kind, "layer": self.layer, "head": self.head}
         return {name: value for name, value in picks.items() if value is not None}
 
@@ -162,7 +168,15 @@ def parse(arguments: list[str], description: str | None) -> Options:
         wrong.append(f"--mesh must be data=N, since each device holds the whole model; got {options.model.mesh}")
     if options.model.mesh is not None and options.model.framework == "torch":
         wrong.append("--mesh needs --framework jax")
-    wrong += [f"{option_name(name)} needs --heatmap" for name in options.picture.picks if heatmap is None]
+    if heatmap is None:
+        picks, used = options.picture.picks, options.output.uses_weights
+        wrong += ["--kind needs --heatmap"] * ("kind" in picks)
+        needed = "--heatmap, --alignments or --replace-unknown"
+        wrong += [f"{option_name(name)} needs {needed}" for name in picks if name != "kind" and not used]
+    if options.picture.kind in ("source", "target") and options.output.uses_weights:
+        wrong.append(
+            f"--kind {options.picture.kind} is no attention to the source, which --alignments and --replace-unknown use"
+        )
     if options.picture.compare and page is None:
         wrong.append("--compare needs --page, which shows the runs side by side")
     if options.output.pieces and options.output.replace_unknown:

@@ -136,7 +136,7 @@ def in_float64(model):
     model = model.double()
     for part in (model.model.encoder, model.model.decoder):
         length, size = part.embed_positions.weight.shape
-        part.embed_positions.weight.data = sinusoidal_positions(length, size, torch.float64, interleaved=False)
+        part.embed_positions.weight.data = sinusoidal_positions(length, size, torch.float64, form="halves")
     return model
 
 

@@ -1,6 +1,7 @@
 """What every layer and head of a model looks at in a sentence and its translation, by words."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -56,6 +57,20 @@ def attention_maps(translator: Translator, translations: Sequence[Translation]) 
                 found[i] = _by_words(maps, row, translator.read(pairs[i][0].source_text), *pairs[i])
     remaining = iter(found)
     return [[next(remaining) for _ in t.hypotheses] for t in translations]
+
+
+def pick(
+    translator: Translator, translations: Sequence[Translation], layer: int | None = None, head: int | None = None
+) -> list[Translation]:
+    """Put the attention to the source of another layer or head in the place of the weights that search kept."""
+    found = []
+    for translation, of_translation in zip(translations, attention_maps(translator, translations), strict=True):
+        hypotheses = [
+            replace(hypothesis, weights=next((m.matrix(layer, head) for m in maps if m.kind == "cross"), None))
+            for hypothesis, maps in zip(translation.hypotheses, of_translation, strict=True)
+        ]
+        found.append(replace(translation, hypotheses=tuple(hypotheses)))
+    return found
 
 
 def _map_of_search(translation: Translation, hypothesis: Hypothesis) -> Maps:

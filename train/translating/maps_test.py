@@ -1,5 +1,7 @@
 """The maps of every layer and head: those that search kept, the same in both frameworks, and what is made of them."""
 
+import json
+
 import jax
 import numpy as np
 import pytest
@@ -123,10 +125,10 @@ def test_the_error_of_the_chosen_head_is_that_of_the_run(folder):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--kind source --layer 3", "source, 3 and 0"),
-        ("--layer -1", "cross, -1 and 0"),
-        ("--head 2", "cross, 0 and 2"),
-        ("--head 1 --ensemble {folder}", "cross, 0 and 1"),
+        ("--kind source --layer 3", "--kind source and --layer 3"),
+        ("--layer -1", "--layer -1"),
+        ("--head 2", "--head 2"),
+        ("--head 1 --ensemble {folder}", "--head 1"),
     ],
 )
 def test_a_pick_that_the_model_lacks_is_an_error(folder, tmp_path, capsys, options, message):
@@ -145,9 +147,26 @@ def test_picks_are_drawn_and_need_a_heatmap(folder, run, tmp_path, capsys):
     assert "&lt;bos&gt;" in (tmp_path / "a.svg").read_text(encoding="utf-8")
     capsys.readouterr()
     assert translate.main([str(run[0]), "--heatmap", path, "--kind", "target", "a"]) == 2
-    assert "has, counted from 0: cross with 1 layers of 1 heads; got target, 0 and 0" in capsys.readouterr().err
+    assert "has, counted from 0: cross with 1 layers of 1 heads; got --kind target" in capsys.readouterr().err
     assert translate.main([str(folder), "--layer", "0", "--kind", "cross", "a"]) == 2
-    assert capsys.readouterr().err == "error: --kind needs --heatmap; --layer needs --heatmap\n"
+    needed = "--kind needs --heatmap; --layer needs --heatmap, --alignments or --replace-unknown"
+    assert capsys.readouterr().err == f"error: {needed}\n"
+    assert translate.main([str(folder), "--kind", "target", "--alignments", "json", "--heatmap", path, "a"]) == 2
+    assert "--kind target is no attention to the source, which --alignments" in capsys.readouterr().err
+
+
+def test_alignments_are_those_of_the_head_that_is_picked(folder, capsys):
+    def weights(*options):
+        assert translate.main([str(folder), "--alignments", "json", *options, SENTENCES[0]]) == 0
+        return json.loads(capsys.readouterr().out.split("\t")[1])["weights"]
+
+    translator = Translator.load(folder)
+    (((cross, *_),),) = attention_maps(translator, [translator(SENTENCES[0])])
+    for layer, head in ((0, 0), (1, 1)):
+        found = weights("--layer", str(layer), "--head", str(head))
+        np.testing.assert_allclose(found, cross.weights[layer, head], atol=1e-6)
+    np.testing.assert_allclose(weights("--layer", "1"), cross.weights[1].mean(axis=0), atol=1e-6)
+    assert np.abs(np.array(weights()) - cross.weights[1, 1]).max() > 1e-3
 
 
 def test_a_page_of_too_many_weights_has_fewer_sentences(folder, monkeypatch, tmp_path, capsys):

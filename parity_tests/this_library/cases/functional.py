@@ -211,7 +211,9 @@ def positions() -> Iterator[Variant]:
     for length, num_features in ((1, 1), (10, 7), (60, 32), (1500, 8)):
         options = {"length": length, "num_features": num_features, "dtype": RUN_DTYPE}
         yield Variant(f"{length} positions, {num_features} features", {}, options)
-    yield Variant("OpenNMT's", {}, {"length": 60, "num_features": 32, "dtype": RUN_DTYPE, "opennmt": True})
+    for form, num_features in (("halves", 8), ("halves", 7), ("opennmt", 32)):
+        options = {"length": 60, "num_features": num_features, "dtype": RUN_DTYPE, "form": form}
+        yield Variant(f"{form}, {num_features} features", {}, options)
 
 
 # Recurrence
