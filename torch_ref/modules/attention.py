@@ -230,6 +230,8 @@ class MultiHeadAttention(Attention):
         value_size: int | None = None,
     ) -> None:
         super().__init__(dropout, empty_row=empty_row)
+        if num_heads < 1 or num_hiddens % num_heads:
+            raise ValueError(f"num_hiddens must be a multiple of num_heads; got {num_hiddens} for {num_heads} heads")
         self.num_hiddens, self.num_heads = num_hiddens, num_heads
         self.W_q = nn.Linear(query_size or num_hiddens, num_hiddens, bias=use_bias)
         self.W_k = nn.Linear(key_size or num_hiddens, num_hiddens, bias=use_bias)

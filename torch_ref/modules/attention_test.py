@@ -140,3 +140,9 @@ def test_the_registry_builds_every_attention():
     queries, keys = torch.randn(2, 3, 4), torch.randn(2, 5, 6)
     for name in ("additive", "bilinear", "scaled_bilinear", "multi_head", "sum"):
         assert make_attention(name, 4, key_size=6)(queries, keys, keys)[0].shape[:2] == (2, 3)
+
+
+@pytest.mark.parametrize("num_heads", [0, 3])
+def test_heads_that_do_not_divide_the_features_are_refused(num_heads):
+    with pytest.raises(ValueError, match=f"must be a multiple of num_heads; got 8 for {num_heads} heads"):
+        MultiHeadAttention(8, num_heads)

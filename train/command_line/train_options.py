@@ -133,12 +133,8 @@ def parse(arguments: list[str]) -> Command:
     asked, options = HELPS.intersection(options), [option for option in options if option not in HELPS]
     default = PRESETS[preset]
     origin, _ = tyro.cli(Origin, prog=f"{PROGRAM} {preset}", args=options, return_unknown_args=True)
-    file, resume, init, family = (
-        origin.config,
-        origin.resume,
-        origin.init,
-        origin.family if origin.family in FAMILIES else None,
-    )
+    file, resume, init = origin.config, origin.resume, origin.init
+    family = origin.family if origin.family in FAMILIES else None
     if resume is not None:
         changed = {option.split("=")[0].replace("_", "-") for option in options if option.startswith("-")}
         if has_preset or changed - RESUMED_OPTIONS - {"--resume"}:
