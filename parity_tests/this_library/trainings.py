@@ -9,8 +9,8 @@ max|a − b| / max|b|.
     re-synchronised  before each step JAX takes over PyTorch's parameters and moments; float64, within 1e-11
     drift            both run in float32, each measured against PyTorch in float64; JAX's drift is of PyTorch's size
 
-Every tensor is compared, and all are trained but one kind: the biases of a Transformer's keys add the same to all scores
-of a query, so their gradients are rounding alone.
+Every tensor is compared, and all are trained but one kind: the biases of a Transformer's keys add the same to all
+scores of a query, so their gradients are rounding alone.
 
 Adam divides by the gradient's own size, and so amplifies rounding where the true gradient is nearly 0. The recurrent
 models' W_q is such a tensor (its gradient is 1e-8 at the start), and has the largest error in nearly every step; it
