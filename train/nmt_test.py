@@ -330,7 +330,7 @@ def test_the_default_run_translates_and_aligns(tmp_path):
             ["--model.tie-embeddings", "output", "--model.query", "previous", "--model.no-input-feeding"],
             "needs embed_size == num_hiddens",
         ),
-        (["--model.tie-embeddings", "all"], "share_embedding needs vocab_size"),
+        (["--model.tie-embeddings", "all"], "model.tie-embeddings all needs one vocabulary"),
         (["--model.num-hiddens", "15"], "num_hiddens must be even for two directions; got 15"),
         (
             ["--model.attention", "multi_head", "--model.num-heads", "5"],

@@ -44,7 +44,7 @@ Examples:
 
 Options, with their values in the preset {preset}:
   --data FILE                      sentence pairs, one source<TAB>target a line; or two files, a stem or a name
-                                   (default: the embedded corpus); --valid and --test likewise
+                                   (default: {data}); --valid and --test likewise
   --out FOLDER                     the run folder, a new one (default: the next free one in runs/)
   --config FILE                    settings of a JSON, YAML or TOML file, such as config.json of a run
   --init RUN                       begin with the parameters, vocabularies and settings of a run (fine-tuning)
@@ -225,7 +225,8 @@ def _print_help(preset: str, config: Config) -> NoReturn:
     presets = "\n".join(f"  {name:<20} {about}" for name, about in ABOUT.items())
     by_pairs = {"epochs": config.epochs or "by pairs", "vocab_size": config.corpus.vocab_size or "by pairs"}
     of_family = OF_FAMILY[config.model.family].format(c=config, attentions=attentions)
-    texts = {"presets": presets, "of_family": of_family, "optimizers": optimizers}
+    data = " ".join(config.data) or ("the embedded corpus" if preset == "demo" else "none, it must be given")
+    texts = {"data": data, "presets": presets, "of_family": of_family, "optimizers": optimizers}
     print(HELP.format(preset=preset, c=config, **by_pairs, **texts), end="")
     raise SystemExit(0)
 
