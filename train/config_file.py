@@ -40,9 +40,7 @@ def read_config(path: Path, family: str | None = None) -> tuple[str, Config]:
             values = _merge(values, {"model": {"family": family}})
         model = values.get("model")
         if isinstance(model, dict) and model.get("family") in tuple(FAMILIES):
-            corpus = values.get("corpus")
-            tokenizer = corpus.get("tokenizer") if isinstance(corpus, dict) else None
-            default = in_family(default, model["family"], str(tokenizer or default.corpus.tokenizer))
+            default = in_family(default, model["family"])
         return preset, read_settings(Config, _merge(dataclasses.asdict(default), values))
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -82,7 +82,7 @@ SUBWORDS_TRANSFORMER = replace(
     ),
     training=replace(MULTI30K.training, learning_rate=0.003, warmup=1000),
 )
-"""The settings of `--model.family transformer` where words are cut into subwords."""
+"""The settings of `--model.family transformer` with a preset that cuts words into subwords."""
 
 MULTI30K_TRANSFORMER = replace(SUBWORDS_TRANSFORMER, epochs=36)
 """Multi30k, German to English, with a Transformer: an hour, BLEU 41.6 on the test set of 2016 (13a, cased, beam 5).
@@ -124,15 +124,15 @@ def vocab_size_for(pairs: int) -> int:
 
 
 OF_FAMILY = {"recurrent": (DEMO, MULTI30K), "transformer": (DEMO_TRANSFORMER, SUBWORDS_TRANSFORMER)}
-"""The settings of each family where the corpus is cut into words, and where into subwords."""
+"""The settings of each family for the presets that cut a corpus into words, and for those that cut it into subwords."""
 
 
-def in_family(config: Config, family: str, tokenizer: str) -> Config:
-    """Return a configuration with a model of another family, and with the training that suits it and the tokenizer."""
+def in_family(config: Config, family: str) -> Config:
+    """Return a preset with a model of another family, and with the training that suits it."""
     if family == config.model.family:
         return config
     of_words, of_subwords = OF_FAMILY[family]
-    other = of_subwords if tokenizer in SUBWORDS else of_words
+    other = of_subwords if config.corpus.tokenizer in SUBWORDS else of_words
     return replace(config, model=other.model, training=other.training)
 
 

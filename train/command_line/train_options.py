@@ -103,7 +103,6 @@ class Origin:
     resume: Path | None = None
     init: Path | None = None
     family: Annotated[str | None, arg(name="model.family")] = None
-    tokenizer: Annotated[str | None, arg(name="corpus.tokenizer")] = None
 
 
 HELPS = frozenset(("-h", "--help", "--help-all"))
@@ -148,7 +147,7 @@ def parse(arguments: list[str]) -> Command:
         if family not in (None, default.model.family):
             raise ConfigError(f"a training with --init {init} must have its --model.family {default.model.family}")
     elif family is not None:
-        default = in_family(default, family, origin.tokenizer or default.corpus.tokenizer)
+        default = in_family(default, family)
     if asked:
         _print_all_options(preset, default) if "--help-all" in asked else _print_help(preset, default)
     given, rest = _read(preset, default, options)

@@ -175,18 +175,18 @@ def test_a_setting_of_the_other_family_or_that_cannot_be_is_named(options, messa
         parse(options.split())
 
 
-def test_another_family_has_the_settings_that_suit_the_tokenizer(tmp_path):
+def test_another_family_has_the_settings_that_suit_the_preset():
     def model(options):
         return parse(options.split()).config.model
 
-    of_words, of_subwords = DEMO_TRANSFORMER.model, SUBWORDS_TRANSFORMER.model
-    assert model("--model.family transformer") == of_words
-    assert model("--model.family transformer --corpus.tokenizer unigram") == of_subwords
-    assert model("--data a b --model.family transformer") == of_subwords
-    assert model("--data a b --model.family transformer --corpus.tokenizer words") == of_words
-    file = tmp_path / "a.json"
-    file.write_text('{"model": {"family": "transformer"}, "corpus": {"tokenizer": "bpe"}}')
-    assert model(f"--config {file}") == of_subwords
+    assert model("--model.family transformer") == DEMO_TRANSFORMER.model
+    assert model("--model.family transformer --corpus.tokenizer unigram") == DEMO_TRANSFORMER.model
+    assert model("--data a b --model.family transformer") == SUBWORDS_TRANSFORMER.model
+
+
+def test_a_value_that_one_family_alone_has_is_read_with_that_family():
+    options = "--model.family transformer --corpus.tokenizer unigram --model.tie-embeddings input"
+    assert parse(options.split()).config.model.tie_embeddings == "input"
 
 
 def test_the_preset_of_the_transformer_is_the_other_family_s_with_more_epochs():
