@@ -173,7 +173,7 @@ class TransformerConfig(ModelConfig):
     scale_embedding: bool = True
     """Multiply the embeddings by the root of embed_size."""
     use_bias: bool = True
-    """Give the dense layers of attention and feed-forward networks biases; output_bias is of the output layer."""
+    """Give the dense layers of attention and feed-forward networks biases; that of the output layer is output_bias."""
     tie_embeddings: Literal["none", "output", "input", "all"] = "none"
     """output: use the target embedding as the output layer too. input: use it as the source embedding, which needs one
     vocabulary for both languages. all: use it as both."""

@@ -20,8 +20,9 @@ def sinusoidal_positions(
     """
     if form not in ("interleaved", "halves", "opennmt"):
         raise ValueError(f"form must be interleaved, halves or opennmt; got {form!r}")
-    if length < 0 or num_features < (3 if form == "opennmt" else 1):
-        raise ValueError(f"there are no positions of length {length} and {num_features} features of this form")
+    least = 3 if form == "opennmt" else 1
+    if length < 0 or num_features < least:
+        raise ValueError(f"length and num_features must be at least 0 and {least}; got {length} and {num_features}")
     # float64 until the end: the angle grows with t, and a float32 angle of 5000 is already off by 2e-4.
     positions = torch.arange(length, dtype=torch.float64, device=device).unsqueeze(-1)  # [T, 1]
     num_frequencies = num_features
