@@ -98,9 +98,9 @@ class TransformerStack(nn.Module):
     embed_size D is the size of embeddings and of every layer's result, num_hiddens that within the feed-forward
     networks. dropout acts on the embeddings and on each sublayer's result, dropout_attention on the attention weights,
     dropout_hidden within the feed-forward networks. activation: relu, gelu or silu. norm: post, or pre with a last
-    norm. positions: a form of sinusoidal_positions, or learnt, of which there are max_len. use_bias gives
-    biases to all dense layers but the output layer.
-    scale_embedding multiplies the embeddings by sqrt(D). source_end=False leaves out the last token of each source.
+    norm. positions: a form of sinusoidal_positions, or learnt, of which there are max_len. use_bias gives biases to
+    all dense layers but the output layer. scale_embedding multiplies the embeddings by sqrt(D). source_end=False leaves
+    out the last token of each source.
     """
 
     reads_source = False
