@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parity_tests.your_port.compare import compare
+    from parity_tests.your_port.divergence import Divergence, find_divergence
     from parity_tests.your_port.golden import GoldenError, load_golden
     from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, Variant
     from parity_tests.your_port.measure.comparison import Measurement, compare_case
     from parity_tests.your_port.measure.jax_side import jax_function
     from parity_tests.your_port.measure.torch_side import torch_function, torch_module
-    from parity_tests.your_port.place.bisect import Divergence, find_divergence
     from parity_tests.your_port.place.taps import tap, tapped
     from parity_tests.your_port.report import Report
     from parity_tests.your_port.training.comparison import TrainingDivergence, TrainingReport, compare_training
@@ -47,7 +47,7 @@ if sys.argv[0] == "-m":  # Python is about to run one of the programs
 _PLACES = {
     "measure.case": ("Case", "JaxSide", "TorchSide", "Variant"),
     "measure.comparison": ("Measurement", "compare_case"),
-    "place.bisect": ("Divergence", "find_divergence"),
+    "divergence": ("Divergence", "find_divergence"),
     "training.updates": ("find_update_divergence",),
     "golden": ("GoldenError", "load_golden"),
     "measure.jax_side": ("jax_function",),

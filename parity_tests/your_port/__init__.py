@@ -1,6 +1,7 @@
 """The harness: it holds any PyTorch program against its JAX port, and knows neither library of this project.
 
 compare    the call: it makes a case of the two, runs it and finds where they part; `report` is what it returns
+divergence the first tensor that differs, and what explains it, for any case
 measure    the records of a case, its runs in both frameworks, errors and bounds
 weights    which weight of PyTorch stands where in JAX
 place      where two programs part: recorded tensors, submodules, values

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parity_tests.your_port.divergence import find_divergence
 from parity_tests.your_port.golden import load_golden
 from parity_tests.your_port.measure.case import AFTER_A_STEP, DTYPES, Case, JaxSide
 from parity_tests.your_port.measure.comparison import Measurement, compare_variant, run_torch_side
@@ -19,7 +20,6 @@ from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import as_function, forget_programs_of, narrow_inside, without_jit
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
 from parity_tests.your_port.measure.tree import flatten, plain
-from parity_tests.your_port.place.bisect import find_divergence
 from parity_tests.your_port.report import Report
 from parity_tests.your_port.weights.adapters import Port, is_function, make_port
 from parity_tests.your_port.weights.jax_program import read_jax

@@ -51,10 +51,10 @@ def parity(request: pytest.FixtureRequest, record_property: Callable[[str, objec
 
     A failure names the first tensor that differs, and why.
     """
+    from parity_tests.your_port.divergence import find_divergence
     from parity_tests.your_port.measure.case import name_of_draw
     from parity_tests.your_port.measure.comparison import DRAWS, compare_case
     from parity_tests.your_port.measure.tables import summarize
-    from parity_tests.your_port.place.bisect import find_divergence
     from parity_tests.your_port.record import Record
     from parity_tests.your_port.report import Report
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from parity_tests.your_port.cause.cause import Blind
+from parity_tests.your_port.divergence import Divergence
 from parity_tests.your_port.measure.comparison import Measurement
-from parity_tests.your_port.place.bisect import Divergence
 from parity_tests.your_port.weights.weight_map import WeightMap
 
 SCHEMA = 1

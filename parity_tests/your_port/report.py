@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from parity_tests.your_port.cause.cause import Blind, in_words
+from parity_tests.your_port.divergence import Divergence
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.comparison import Measurement
 from parity_tests.your_port.measure.strength import find_constant
-from parity_tests.your_port.place.bisect import Divergence
 from parity_tests.your_port.record import Record
 from parity_tests.your_port.weights.adapters import Port
 from parity_tests.your_port.weights.weight_map import WeightMap

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
@@ -23,17 +23,15 @@ from parity_tests.your_port.measure.case import Case, Variant
 from parity_tests.your_port.measure.comparison import Measurement, compare_runs, run_both
 from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.measure.numbers import fresh, make_numbers
+from parity_tests.your_port.place.bisect import Search
 from parity_tests.your_port.place.pairing import kind_of
-
-if TYPE_CHECKING:
-    from parity_tests.your_port.place.bisect import Search
 
 DRAWS = (1, 2)
 PRECISION = "products in less than full precision: set jax_default_matmul_precision to highest"
 RANDOM = "random numbers are drawn in JAX, as by dropout or noise that is left on"
 
 
-def find_causes(search: "Search", place: Sequence[str], within: str, deadline: float) -> Found:
+def find_causes(search: Search, place: Sequence[str], within: str, deadline: float) -> Found:
     """Find the mistakes that explain why a submodule's results disagree; for the place see `subjects`."""
     wide = _in_float64(search)
     if wide is None:
@@ -52,7 +50,7 @@ def find_causes(search: "Search", place: Sequence[str], within: str, deadline: f
     return Found(tried=trial.tried)
 
 
-def find_gradient_causes(search: "Search", deadline: float) -> Found:
+def find_gradient_causes(search: Search, deadline: float) -> Found:
     """Find the mistakes that explain why gradients disagree where the values agree."""
     wide = _in_float64(search)
     if wide is None:
@@ -62,7 +60,7 @@ def find_gradient_causes(search: "Search", deadline: float) -> Found:
     return found._replace(causes=tuple(c for c in found.causes if c.explains is Explains.OUTPUTS_AND_GRADIENTS))
 
 
-def _in_float64(search: "Search") -> "Search | None":
+def _in_float64(search: Search) -> Search | None:
     """Return the search in float64, where small mistakes are seen; None if the two agree there."""
     if search.dtype == "float64":
         return search
@@ -74,14 +72,14 @@ def _in_float64(search: "Search") -> "Search | None":
     return wide if any(m.failed for m in compare_runs(search.case, variant, "float64", wide.runs)) else None
 
 
-def _on(variant: Variant, search: "Search") -> "Search":
+def _on(variant: Variant, search: Search) -> Search:
     """Return the same search in other runs."""
     numbers = make_numbers(search.case, variant, search.dtype)
     runs = run_both(search.case, variant, numbers, search.dtype, record=True)
     return replace(search, variant=variant, numbers=numbers, runs=runs)
 
 
-def _is_random(search: "Search") -> bool:
+def _is_random(search: Search) -> bool:
     """Whether JAX's results change with the way in which it makes random bits of a key."""
     with jax.threefry_partitionable(not jax.config.jax_threefry_partitionable):  # type: ignore[attr-defined]
         other = search.run([]).outputs()
@@ -93,7 +91,7 @@ def _is_random(search: "Search") -> bool:
 class _Trial:
     """Tries mistakes until the time runs out, and confirms those that fit on fresh draws of weights and inputs."""
 
-    search: "Search"
+    search: Search
     place: str
     """Where the two part, which needs no mention."""
     deadline: float

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,11 +15,9 @@ from parity_tests.your_port.cause.planting import Hypothesis, Planted, Program, 
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.torch_side import run_torch
 from parity_tests.your_port.measure.tree import flatten, is_mixed, plain
+from parity_tests.your_port.place.bisect import Search
 from parity_tests.your_port.place.pairing import align
 from parity_tests.your_port.place.taps import torch_leaves
-
-if TYPE_CHECKING:
-    from parity_tests.your_port.place.bisect import Search
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class Subject:
         return list(mode.sites)
 
 
-def subjects(search: "Search", place: Sequence[str] = (), within: str = "") -> Iterator[Subject]:
+def subjects(search: Search, place: Sequence[str] = (), within: str = "") -> Iterator[Subject]:
     """Yield the submodule at the end of a place, those around it, and the program.
 
     Where JAX has no submodules, `within` is the path of PyTorch's.
@@ -95,7 +93,7 @@ class _Captured:
     """Path of a submodule -> itself, the arguments and the results of each call."""
 
 
-def _capture(search: "Search") -> _Captured:
+def _capture(search: Search) -> _Captured:
     """Run PyTorch in float64 once more, to have hold of its modules and of what they are given."""
     side, found = search.case.torch, _Captured()
 
@@ -139,7 +137,7 @@ def _named(call: tuple[Any, ...]) -> tuple[dict[str, torch.Tensor], dict[str, to
     return tensors_in(dict(inspect.signature(part.forward).bind(*args, **kwargs).arguments)), tensors_in(results)
 
 
-def _program(search: "Search", captured: _Captured, place: str) -> Subject:
+def _program(search: Search, captured: _Captured, place: str) -> Subject:
     def compute(module: Any, inputs: Any) -> Any:
         return search.case.torch.call(module, inputs, captured.options)
 
@@ -155,7 +153,7 @@ def _program(search: "Search", captured: _Captured, place: str) -> Subject:
     return Subject("", (place,), captured.module, compute, captured.inputs, inputs, results, agrees)
 
 
-def _submodule(search: "Search", name: str, captured: _Captured) -> Subject:
+def _submodule(search: Search, name: str, captured: _Captured) -> Subject:
     """Make the subject of a submodule of both sides; a stack of layers is one subject."""
     calls = [call for path in search.names[name] for call in captured.calls.get(path, [])]
     alone = search.run(search.inputs(name))
@@ -178,7 +176,7 @@ def _submodule(search: "Search", name: str, captured: _Captured) -> Subject:
     return Subject(name, tuple(search.names[name]), captured.module, compute, given, *_named(calls[0]), agrees)
 
 
-def _agree(search: "Search", name: str, in_jax: Any, made: Any, in_torch: Any) -> bool:
+def _agree(search: Search, name: str, in_jax: Any, made: Any, in_torch: Any) -> bool:
     """Whether JAX's tensor agrees with one made by mistake, in the dtype of PyTorch's."""
     with np.errstate(over="ignore"):  # of the lowest number of float64, which a mask may be
         rounded = made if made is None or in_torch is None else made.astype(in_torch.dtype)

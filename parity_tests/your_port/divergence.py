@@ -1,0 +1,121 @@
+"""Say where two programs part, and by which known mistake: `place` finds the tensor, `cause` explains it.
+
+This file imports no torch until there is a difference to explain.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+from parity_tests.your_port.cause.cause import Cause, Found, in_words
+from parity_tests.your_port.cause.symptoms import describe, report
+from parity_tests.your_port.measure.case import DTYPES, Case, Variant
+from parity_tests.your_port.measure.comparison import Measurement, compare_runs, fitting, run_both
+from parity_tests.your_port.measure.numbers import make_numbers
+from parity_tests.your_port.place.bisect import Search, Seen
+from parity_tests.your_port.place.pairing import kind_of
+
+
+@dataclass(frozen=True)
+class Divergence(Measurement):
+    """The first tensor in which two programs differ: an intermediate one, an output or a gradient."""
+
+    agreed: tuple[str, ...] = ()
+    """The tensors that were compared before it, and agree."""
+    symptoms: tuple[str, ...] = ()
+    """What the difference looks like."""
+    found: Found = field(default_factory=Found)
+    """What the search for a known mistake found."""
+    module: str = ""
+    """PyTorch's path of the submodule in which they part; empty: the program's own code."""
+    in_jax: str = ""
+    """Its path in JAX."""
+    alike: tuple[str, ...] = ()
+    """PyTorch's paths of the other submodules of the same kind that part too."""
+
+    @property
+    def phase(self) -> str:
+        """The pass in which the two part."""
+        return "backward" if self.is_gradient else "forward"
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """The known mistakes that fit: with one of them made on purpose, the two agree."""
+        return self.found.causes
+
+    def __str__(self) -> str:
+        last = f"the last that agrees is {self.agreed[-1]}" if self.agreed else "nothing before it could be compared"
+        where = f"{self.case} | {self.variant} | {self.dtype}: the {self.phase} pass differs at {self.tensor}"
+        if self.module:
+            path = f" ({self.in_jax} in JAX)" if self.in_jax not in ("", self.module) else ""
+            others = f" and {len(self.alike)} other{'s' * (len(self.alike) > 1)} of its kind" if self.alike else ""
+            where += f", inside of {self.module}{path}{others}"
+        known = self.found.causes or self.found.stopped_after is not None
+        causes = (in_words(self.found),) if known else ()
+        return report(f"{where}: {self.difference}; {last}", self.symptoms, causes)
+
+
+def find_divergence(
+    case: Case, variant: Variant | None = None, dtype: str | None = None, seconds: float = 60.0
+) -> Divergence | None:
+    """Find the first tensor in which a case's two programs differ; None if they agree.
+
+    Args:
+        case: one of the registry, or your own.
+        variant: one of the case's; by default the first that disagrees.
+        dtype: by default the widest that the case has inputs for. Another, if the two agree there.
+        seconds: of computing time that the search for causes may take.
+
+    Raises:
+        ValueError: if no variant has that dtype.
+    """
+    variants = case.variants if variant is None else (variant,)
+    widest = next((name for name in DTYPES if any(name in candidate.dtypes for candidate in variants)), "float64")
+    chosen = [candidate for candidate in variants if (dtype or widest) in candidate.dtypes]
+    if not chosen:
+        raise ValueError(f"{case.name} has no inputs in {dtype}; its variants must have it in `dtypes`")
+    found = (_find_in_variant(case, candidate, dtype or widest, seconds) for candidate in chosen)
+    return next((divergence for divergence in found if divergence is not None), None)
+
+
+def _find_in_variant(case: Case, variant: Variant, dtype: str, seconds: float) -> Divergence | None:
+    numbers = make_numbers(case, variant, dtype)
+    if dtype == "float64":
+        case = fitting(case, variant, numbers)
+    measured = compare_runs(case, variant, dtype, run_both(case, variant, numbers, dtype))
+    first = next((m for m in measured if m.failed), None)
+    if first is None:
+        return None
+    search = Search(case, variant, dtype, numbers, run_both(case, variant, numbers, dtype, record=True))
+    words = f"{first.difference}, and only in the compiled program: without `jax.jit` it agrees"
+    return _find_in_runs(search, seconds) or Divergence(**{**vars(first), "mismatch": words})
+
+
+def _find_in_runs(search: Search, seconds: float) -> Divergence | None:
+    """Find the first tensor that differs, and the mistake that makes it; None if all agree."""
+    deadline = time.process_time() + seconds
+    seen = search.all_seen()
+    faults = [x for x in seen if x.measured.failed]
+    if not faults:
+        return None
+    first, place, module = faults[0], search.place(faults[0]), search.module(faults[0])
+    others = dict.fromkeys(search.module(fault) for fault in faults[1:] if search.place(fault))
+    return Divergence(
+        **vars(first.measured),
+        agreed=tuple(x.measured.tensor for x in seen[: seen.index(first)] if not x.tensor.is_input),
+        symptoms=describe(first.tensor.value, first.partner.truth),
+        found=_explain(search, first, module, deadline),
+        module=module,
+        in_jax=place[-1] if place else "",
+        alike=tuple(other for other in others if other != module and kind_of(other) == kind_of(module)),
+    )
+
+
+def _explain(search: Search, first: Seen, module: str, deadline: float) -> Found:
+    """Search for a known mistake: in the submodules of JAX and PyTorch, or in the gradients."""
+    if search.case.torch.golden is not None:
+        return Found()
+    from parity_tests.your_port.cause.find import find_causes, find_gradient_causes  # they need torch
+
+    if first.measured.is_gradient:
+        return find_gradient_causes(search, deadline)
+    return find_causes(search, search.place(first), module, deadline)
