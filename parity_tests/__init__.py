@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, Variant
     from parity_tests.your_port.measure.comparison import Measurement, compare_case
     from parity_tests.your_port.measure.jax_side import jax_function
+    from parity_tests.your_port.measure.taps import tap, tapped
     from parity_tests.your_port.measure.torch_side import torch_function, torch_module
-    from parity_tests.your_port.place.taps import tap, tapped
     from parity_tests.your_port.report import Report
     from parity_tests.your_port.training.comparison import TrainingDivergence, TrainingReport, compare_training
     from parity_tests.your_port.training.updates import find_update_divergence
@@ -53,7 +53,7 @@ _PLACES = {
     "measure.jax_side": ("jax_function",),
     "compare": ("compare",),
     "report": ("Report",),
-    "place.taps": ("tap", "tapped"),
+    "measure.taps": ("tap", "tapped"),
     "measure.torch_side": ("torch_function", "torch_module"),
     "training.comparison": ("TrainingDivergence", "TrainingReport", "compare_training"),
 }

@@ -4,7 +4,7 @@ compare    the call: it makes a case of the two, runs it and finds where they pa
 divergence the first tensor that differs, and what explains it, for any case
 measure    the records of a case, its runs in both frameworks, errors and bounds
 weights    which weight of PyTorch stands where in JAX
-place      where two programs part: recorded tensors, submodules, values
+place      where two programs part: submodules, tensors, values
 cause      which known mistake explains a difference
 training   whole trainings, step by step: `compare_training`, `find_update_divergence`
 command    `python -m parity_tests.your_port compare`; `builder` calls the user's function, `record` writes the files

@@ -18,8 +18,8 @@ from parity_tests.this_library.sides import linen_module
 from parity_tests.your_port.cause import find
 from parity_tests.your_port.cause.cause import Found
 from parity_tests.your_port.measure.jax_side import forget_programs
+from parity_tests.your_port.measure.taps import Tensor, recording, tapped
 from parity_tests.your_port.place.pairing import align
-from parity_tests.your_port.place.taps import Tensor, recording, tapped
 
 X = np.random.default_rng(0).normal(size=(3, 4))
 

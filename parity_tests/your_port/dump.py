@@ -28,8 +28,8 @@ from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.case import TorchSide, name_of_draw
 from parity_tests.your_port.measure.comparison import DRAWS, run_torch_side
 from parity_tests.your_port.measure.numbers import make_numbers
+from parity_tests.your_port.measure.taps import recording
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, run_module
-from parity_tests.your_port.place.taps import recording
 from parity_tests.your_port.weights.original import Original, read_inputs
 from parity_tests.your_port.weights.torch_program import describe_weights, read_program, torch_side
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide
 from parity_tests.your_port.measure.numbers import Numbers, Run
+from parity_tests.your_port.measure.taps import Tensor
 from parity_tests.your_port.measure.tree import flatten
-from parity_tests.your_port.place.taps import Tensor
 from parity_tests.your_port.weights.original import Inputs, Original, Weight
 
 FORMAT = 4

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from flax import nnx
 
-from parity_tests.your_port.place.taps import tap
+from parity_tests.your_port.measure.taps import tap
 from parity_tests.zoo.port import PROGRAM, Bug, Port
 
 RNG = np.random.default_rng(0)

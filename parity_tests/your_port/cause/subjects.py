@@ -13,11 +13,11 @@ import torch
 
 from parity_tests.your_port.cause.planting import Hypothesis, Planted, Program, Site, tensors_in
 from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.taps import torch_leaves
 from parity_tests.your_port.measure.torch_side import run_torch
 from parity_tests.your_port.measure.tree import flatten, is_mixed, plain
 from parity_tests.your_port.place.bisect import Search
 from parity_tests.your_port.place.pairing import align
-from parity_tests.your_port.place.taps import torch_leaves
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from parity_tests.your_port.measure.errors import (
 )
 from parity_tests.your_port.measure.jax_side import Transform, narrow_inside, run_jax, without_jit
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers, name_of_draw
-from parity_tests.your_port.place.taps import Tensor, recording
+from parity_tests.your_port.measure.taps import Tensor, recording
 
 DRAWS = 8
 """The draws of weights and directions below float64: in one alone PyTorch's error may be small by chance."""

@@ -18,8 +18,8 @@ from parity_tests.your_port.measure.case import (
     random_for,
 )
 from parity_tests.your_port.measure.errors import is_floating
+from parity_tests.your_port.measure.taps import Tensor
 from parity_tests.your_port.measure.tree import flatten
-from parity_tests.your_port.place.taps import Tensor
 
 Shape = tuple[int, ...]
 Arrays = dict[str, np.ndarray]

@@ -14,8 +14,8 @@ from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.case import Case, TorchSide, Variant
 from parity_tests.your_port.measure.errors import is_floating
 from parity_tests.your_port.measure.numbers import Numbers, Run, options_in
+from parity_tests.your_port.measure.taps import hooked
 from parity_tests.your_port.measure.tree import flatten, plain
-from parity_tests.your_port.place.taps import hooked
 
 TORCH_DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 

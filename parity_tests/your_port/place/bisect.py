@@ -1,9 +1,9 @@
 """Find where two programs part.
 
-If the forward passes differ, both run once more with every intermediate tensor recorded (see `taps`). Then JAX runs
-again, and each of its tensors, once recorded, is replaced by PyTorch's: a tensor that still differs is computed wrongly
-from right ones, and does not inherit an error. The first of these is the place; after them come the outputs, and the
-gradients from the outputs back.
+If the forward passes differ, both run once more with every intermediate tensor recorded (see `measure.taps`). Then JAX
+runs again, and each of its tensors, once recorded, is replaced by PyTorch's: a tensor that still differs is computed
+wrongly from right ones, and does not inherit an error. The first of these is the place; after them come the outputs,
+and the gradients from the outputs back.
 """
 
 from collections.abc import Collection
@@ -17,8 +17,8 @@ from parity_tests.your_port.measure.case import Case, Variant
 from parity_tests.your_port.measure.comparison import Judge, Measurement, Runs
 from parity_tests.your_port.measure.jax_side import as_function, run_jax
 from parity_tests.your_port.measure.numbers import Numbers, Run
+from parity_tests.your_port.measure.taps import Tensor, input_of, recording
 from parity_tests.your_port.place.pairing import align, match_names, parts_of
-from parity_tests.your_port.place.taps import Tensor, input_of, recording
 from parity_tests.your_port.place.values import compute_values, find_missing
 from parity_tests.your_port.weights.layouts import wanted_layout
 

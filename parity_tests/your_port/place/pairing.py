@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from parity_tests.your_port.place.taps import Tensor
+from parity_tests.your_port.measure.taps import Tensor
 from parity_tests.your_port.weights.layouts import CHANNELS_LAST
 
 Calls = Sequence[np.ndarray]

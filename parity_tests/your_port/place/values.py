@@ -13,8 +13,8 @@ import numpy as np
 
 from parity_tests.your_port.measure.comparison import Judge
 from parity_tests.your_port.measure.errors import is_floating
+from parity_tests.your_port.measure.taps import Tensor
 from parity_tests.your_port.place.pairing import bring
-from parity_tests.your_port.place.taps import Tensor
 
 
 def find_missing(

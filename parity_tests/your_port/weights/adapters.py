@@ -20,7 +20,7 @@ from flax import nnx
 from flax.traverse_util import flatten_dict
 
 from parity_tests.your_port.measure.jax_side import Applied
-from parity_tests.your_port.place.taps import tapped
+from parity_tests.your_port.measure.taps import tapped
 from parity_tests.your_port.weights.layouts import Role
 from parity_tests.your_port.weights.original import Arguments
 from parity_tests.your_port.weights.positions import is_floating

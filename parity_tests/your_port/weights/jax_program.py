@@ -12,7 +12,7 @@ from parity_tests.your_port.measure.comparison import DRAWS
 from parity_tests.your_port.measure.errors import is_floating
 from parity_tests.your_port.measure.jax_side import run_jax, without_jit
 from parity_tests.your_port.measure.numbers import Arrays, Numbers, Run, make_numbers, rounded
-from parity_tests.your_port.place.taps import recording
+from parity_tests.your_port.measure.taps import recording
 from parity_tests.your_port.weights.adapters import Port, make_port
 from parity_tests.your_port.weights.original import Original, Weight, read_inputs
 

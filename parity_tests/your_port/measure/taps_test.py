@@ -15,7 +15,7 @@ import torch
 from flax import nnx
 
 from parity_tests import compare, tap
-from parity_tests.your_port.place.taps import recording, tapped
+from parity_tests.your_port.measure.taps import recording, tapped
 
 X = np.random.default_rng(0).normal(size=(3, 4))
 locate = partial(compare, gradients=False, dtypes=("float64",))
