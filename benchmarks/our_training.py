@@ -20,7 +20,7 @@ from jax_attn.models import (
 )
 from train.config import TrainingConfig
 from train.data.batches import Examples
-from train.training.devices import distribute, make_mesh, shard_batches, start_jax
+from train.machine.devices import distribute, make_mesh, shard_batches, start_jax
 from train.training.optimizer import make_optimizer
 from train.training.step import Losses, TrainState, make_init, make_train_steps
 

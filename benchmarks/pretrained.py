@@ -160,7 +160,7 @@ def make_folders(folder: Path) -> int:
 
 def load_ours(folder: Path, beam: int, batch: int) -> Translate:
     """Return this library's translator."""
-    from train.training.devices import start_jax
+    from train.machine.devices import start_jax
     from train.translating.translator import Translator
 
     start_jax()

@@ -40,7 +40,7 @@ from benchmarks.tuned_transformer import TunedTransformer
 from jax_attn.weights import from_torch, to_torch
 from torch_ref.recipe import clip_gradients, sentence_losses
 from train.config import SearchConfig
-from train.training.devices import start_jax
+from train.machine.devices import start_jax
 from train.translating.search import make_search
 
 TUNED = ("tuned", COMPILED)

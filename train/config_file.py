@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 import yaml
 
 from train.config import Config
+from train.machine.files import without_repetition
 from train.model_config import FAMILIES, ModelConfig, other_family
 from train.presets import PRESETS, in_family
-from train.runs.files import without_repetition
 from train.setting import ConfigError
 
 NO_SETTINGS = ("format", "preset", "max_source_len", "max_target_len", "data_sha256")

@@ -78,8 +78,8 @@ def run(options: Options) -> None:
         raise ConfigError("; ".join(wrong))
     pairs: Sequence[Pair] = given_pairs(options) if options.data else ()
 
+    from train.machine.devices import start_jax
     from train.runs.run_folder import RunFolder
-    from train.training.devices import start_jax
     from train.translating.evaluation import evaluate
     from train.translating.metrics import compare_texts, score_in_detail
     from train.translating.translator import Translator, configure

@@ -24,11 +24,11 @@ from train.data import hub
 from train.data.corpus import Pair
 from train.data.vocabularies import build_vocabularies
 from train.data.vocabulary import BOS
+from train.machine import memory
+from train.model import build_model
 from train.model_config import TransformerConfig
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
-from train.training import machine
-from train.training.model import build_model
 from train.translating.translator import Translator
 
 CONFIG = {
@@ -142,13 +142,13 @@ def test_the_sentences_of_a_line_are_translated_for_themselves(folder, tmp_path,
 
 def test_a_model_larger_than_the_memory_is_not_read(folder, tmp_path, capsys, monkeypatch):
     size = (folder / "model.safetensors").stat().st_size
-    monkeypatch.setattr(machine, "memory", lambda: 2 * size - 1)
+    monkeypatch.setattr(memory, "total", lambda: 2 * size - 1)
     assert run_import(folder, tmp_path / "run") == 2
     assert (
         "cannot be imported: it needs at least 0.0 GB of memory, and this machine has 0.0 GB" in capsys.readouterr().err
     )
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr(machine, "memory", lambda: 2 * size)
+    monkeypatch.setattr(memory, "total", lambda: 2 * size)
     assert run_import(folder, tmp_path / "run") == 0
 
 

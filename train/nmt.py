@@ -22,8 +22,8 @@ from train.command_line.train_options import Command, parse
 from train.config import Config, DevicesConfig
 from train.data import dataset
 from train.data.corpus import CorpusError
+from train.machine.files import DamageError, sha256
 from train.presets import fit_to_pairs
-from train.runs.files import DamageError, sha256
 from train.runs.run_folder import WEIGHTS, RunFolder
 from train.setting import ConfigError, setting_name
 from train.training.interfaces import DivergenceError, Learner, Report
@@ -59,11 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except RuntimeError as error:  # of JAX, if another process is gone
             if not devices.is_distributed:
                 raise
-            from train.training import processes
+            from train.machine import processes
 
             status = processes.await_abortion(error, devices.timeout)
-        if devices.is_distributed and "train.training.processes" in sys.modules:
-            from train.training import processes
+        if devices.is_distributed and "train.machine.processes" in sys.modules:
+            from train.machine import processes
 
             processes.leave(status)
         return status
@@ -89,7 +89,8 @@ def run(command: Command, stop: StopRequest, started: float) -> int:
     if folder is not None:
         folder.require_data(data)
 
-    from train.training import console, processes
+    from train.machine import processes
+    from train.training import console
     from train.training.recorder import RunRecorder
 
     learner = make_learner(config, data)
@@ -139,7 +140,8 @@ def finish(
     learner: Learner, command: Command, data: dataset.Data, folder: RunFolder, reports: Sequence[Report], started: float
 ) -> None:
     """Test the trained model, and write the results."""
-    from train.training import console, learning_curve, machine
+    from train.machine import memory
+    from train.training import console, learning_curve
     from train.translating.evaluation import finish_run
 
     config = command.config
@@ -152,8 +154,8 @@ def finish(
     summary |= summarize(reports) | count_parameters(learner.weights())
     summary |= finish_run(folder, config, data.corpus.test, data.corpus.train)
     summary |= {
-        "peak_memory_bytes": machine.peak_memory(),
-        "peak_device_memory_bytes": machine.peak_device_memory(config.framework),
+        "peak_memory_bytes": memory.peak(),
+        "peak_device_memory_bytes": memory.peak_on_device(config.framework),
     }
     summary["seconds"] = time.perf_counter() - started
     if not folder.writes:
@@ -188,8 +190,8 @@ def make_learner(config: Config, data: dataset.Data) -> Learner:
 
 def start_devices(config: Config, data: dataset.Data) -> None:
     """Start JAX; join the other processes, if there are some, and see that they train the same."""
-    from train.training import processes
-    from train.training.devices import start_jax
+    from train.machine import processes
+    from train.machine.devices import start_jax
 
     devices, shape = config.devices, config.devices.shape()
     _, count = devices.place() or (0, 1)

@@ -22,7 +22,7 @@ from train.conftest import OPTIONS
 from train.data import dataset
 from train.data.corpus import Alignment
 from train.data.tokens import detokenize
-from train.runs.files import DamageError, check
+from train.machine.files import DamageError, check
 from train.runs.run_folder import RunFolder, read_manifest
 from train.setting import ConfigError
 from train.training.interfaces import DivergenceError

@@ -27,7 +27,7 @@ from train.command_line.translate_options import Options, Output, Picture, optio
 from train.config import parse_mesh
 from train.data.embedded import TOPICS
 from train.data.vocabularies import FILES
-from train.runs.files import read_json, sha256
+from train.machine.files import read_json, sha256
 from train.runs.run_folder import WEIGHTS
 from train.setting import ConfigError
 from train.translating.lines import InputError, Tally, batched, read_every_line
@@ -167,8 +167,8 @@ def size_of(file: BinaryIO) -> int | None:
 
 def load(options: Options) -> Translator:
     """Load the runs that the options name."""
+    from train.machine.devices import make_mesh, start_jax
     from train.runs.run_folder import RunFolder
-    from train.training.devices import make_mesh, start_jax
     from train.translating.translator import Translator, configure
 
     shape = None if options.model.mesh is None else parse_mesh(options.model.mesh)

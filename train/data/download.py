@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from train.data.corpus import CorpusError
 from train.data.files import PairFiles
+from train.machine.files import sha256, write_whole
 from train.progress import Bar
-from train.runs.files import sha256, write_whole
 
 TATOEBA = "https://www.manythings.org/anki"
 """Its archives grow, so no checksum is known. A zip archive holds checksums of its own."""

@@ -2,6 +2,5 @@
 
 run_folder  the folder of a run: made, locked, written, checked, read to translate with
 checkpoint  the states from which a training goes on, by Orbax
-files       files that are whole or not there, and the SHA-256 by which damage is found
 importing   a run folder of a checkpoint that another program wrote
 """

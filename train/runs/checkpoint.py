@@ -12,8 +12,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from train.runs.files import check, read_json, sha256_of_tree, write_json
-from train.training.processes import from_lead, is_lead
+from train.machine.files import check, read_json, sha256_of_tree, write_json
+from train.machine.processes import from_lead, is_lead
 
 KEPT = 2
 """Checkpoints that are kept: the last one, and the one before it, which is used if the last is damaged."""

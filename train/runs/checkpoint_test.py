@@ -4,8 +4,8 @@ import jax
 import numpy as np
 import pytest
 
+from train.machine.files import write_json
 from train.runs.checkpoint import KEPT, Checkpoints
-from train.runs.files import write_json
 
 STATE = {"a": np.arange(6.0).reshape(2, 3), "step": np.int32(3)}
 LIKE = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype), STATE)

@@ -29,10 +29,10 @@ from train.data import dataset
 from train.data.batches import Examples, make_buckets, plan, take
 from train.data.embedded.grammar import sentences
 from train.data.vocabulary import BOS, EOS
+from train.model import parts
 from train.runs.importing import import_pretrained
 from train.runs.pretrained_test import make_pieces, marian_folder
 from train.training.loop import STEPS_PER_CALL
-from train.training.model import parts
 from train.training.optimizer import make_optimizer, make_schedule
 from train.training.step import TrainState, label_lens, make_train_steps
 

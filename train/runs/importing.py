@@ -20,11 +20,11 @@ from train.data.foreign import ForeignVocabulary
 from train.data.subwords import PieceVocabulary
 from train.data.vocabulary import BOS, EOS, SPECIAL, UNKNOWN, Vocabulary
 from train.data.words import WordVocabulary
+from train.machine import memory
+from train.model import build_model
 from train.model_config import RecurrentConfig, TransformerConfig
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
-from train.training import machine
-from train.training.model import build_model
 
 FINE_TUNING = Config(
     epochs=None, training=TrainingConfig(batch_size=32, learning_rate=2e-5, schedule="inverse_sqrt", warmup=100)
@@ -123,7 +123,7 @@ def import_pretrained(
 def _require_memory(folder: Path) -> None:
     """Raise ConfigError unless this machine can hold the weights twice: as they are read, and in the order of a run."""
     files = [folder / name for name in ("model.bin", "model.safetensors", "pytorch_model.bin")]
-    needed, available = 2 * next((path.stat().st_size for path in files if path.is_file()), 0), machine.memory()
+    needed, available = 2 * next((path.stat().st_size for path in files if path.is_file()), 0), memory.total()
     if available is not None and needed > available:
         raise ConfigError(
             f"{folder} cannot be imported: it needs at least {needed / 1e9:.1f} GB of memory, and this machine has "

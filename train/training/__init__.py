@@ -1,11 +1,10 @@
 """What happens between the data and the run folder.
 
 loop, step              the epochs; a few steps as one compiled program
-model, optimizer        those of a configuration
+optimizer               that of a configuration
 interfaces              what a run and the model that it trains ask of each other, in either framework
 reference               the same training in PyTorch
-devices, processes      the mesh of devices; several processes that train together
 recorder, console       what is written down; what is shown
 fine_tuning, signals    a training that begins with another run; a training that is asked to stop
-learning_curve, machine the picture of the losses; the machine's memory
+learning_curve          the picture of the losses
 """

@@ -21,8 +21,8 @@ from train.model_config import RecurrentConfig
 meshes, dtype, steps, coordinator, process = json.loads(sys.argv[1])
 import jax
 jax.config.update("jax_enable_x64", dtype == "float64")
-from train.training import processes
-from train.training.devices import start_jax
+from train.machine import processes
+from train.machine.devices import start_jax
 devices = DevicesConfig(meshes[0], coordinator=coordinator, process=process, timeout=60)
 start_jax(8, max(parse_mesh(mesh).size for mesh in meshes))
 if process:
@@ -31,7 +31,7 @@ if process:
 from dataclasses import replace
 import numpy as np
 from train.data import dataset
-from train.training.devices import distribute, gather
+from train.machine.devices import distribute, gather
 from train.training.loop import JaxLearner
 
 class Recorder:

@@ -30,13 +30,13 @@ from train.data.batches import (
 from train.data.dataset import Data
 from train.data.prefetch import prefetch
 from train.data.sentences import PairIds
+from train.machine import memory
+from train.machine.devices import DATA, MODEL, copy, distribute, gather, make_mesh, own_rows, placement, shard_batches
+from train.machine.processes import Agreement
+from train.model import build_model
 from train.setting import ConfigError
-from train.training import machine
-from train.training.devices import DATA, MODEL, copy, distribute, gather, make_mesh, own_rows, placement, shard_batches
 from train.training.interfaces import DivergenceError, Recorder, Report
-from train.training.model import build_model
 from train.training.optimizer import make_optimizer
-from train.training.processes import Agreement
 from train.training.step import Losses, make_eval_step, make_init, make_train_steps
 from train.translating.evaluation import make_validation
 
@@ -338,7 +338,7 @@ class JaxLearner:
 def _require_memory(state: Any) -> None:
     """Raise ConfigError if parameters, gradients and the optimiser's state are larger than the memory of the CPU."""
     sizes = [sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(tree)) for tree in (state, state.params)]
-    needed, available = sum(sizes), machine.memory()
+    needed, available = sum(sizes), memory.total()
     if jax.default_backend() == "cpu" and available is not None and needed > available:
         raise ConfigError(
             f"the training needs at least {needed / 1e9:.1f} GB, and this machine has {available / 1e9:.1f} GB: lower "

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from jax_attn.checkpoints import read_safetensors
+from train.machine.processes import from_lead
 from train.runs.checkpoint import Checkpoints
 from train.runs.run_folder import WEIGHTS, RunFolder
 from train.setting import ConfigError
 from train.training.console import Progress
 from train.training.interfaces import Report
-from train.training.processes import from_lead
 
 
 class RunRecorder:

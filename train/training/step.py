@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from jax_attn.functional import length_mask
 from jax_attn.models import EncoderDecoder, KeepMasks
 from train.data.batches import Examples
-from train.training.devices import DATA, placement, sum_over_data
+from train.machine.devices import DATA, placement, sum_over_data
 
 
 class TrainState(NamedTuple):
@@ -91,7 +91,7 @@ def make_init(
 ) -> Callable[[np.uint32, Examples], TrainState]:
     """Make a jitted function (seed, example) -> the state before the first step; only the example's shapes matter.
 
-    On a mesh each device makes its part of the state alone; see `train.training.devices.placement`.
+    On a mesh each device makes its part of the state alone; see `train.machine.devices.placement`.
 
     Args:
         average: whether the state has a moving average of the parameters.

@@ -3,8 +3,8 @@ import numpy as np
 import optax
 
 from train.data.batches import Examples
+from train.model import build_model
 from train.model_config import RecurrentConfig
-from train.training.model import build_model
 from train.training.step import make_init, make_train_steps
 
 MODEL = build_model(

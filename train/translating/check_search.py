@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from train.config import SearchConfig, wrong_search
+from train.machine import memory
 from train.model_config import ModelConfig
 from train.setting import ConfigError
-from train.training import machine
 
 
 def check_search(
@@ -38,7 +38,7 @@ def check_search(
             f"unless {option_name('max_len')} is given; got {search.min_len}"
         )
     if not wrong:
-        needed, available = search_bytes(search, model, vocab_size, max_source_len, max_target_len), machine.memory()
+        needed, available = search_bytes(search, model, vocab_size, max_source_len, max_target_len), memory.total()
         if available is not None and needed > available:
             several = option_name("num_samples" if search.sample else "beam_size")
             wrong.append(

@@ -18,9 +18,9 @@ from train.config import Config, SearchConfig
 from train.data.corpus import Pair
 from train.data.tokens import detokenize
 from train.data.vocabulary import EOS, Vocabulary
+from train.machine.processes import gather_list, own_part
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
-from train.training.processes import gather_list, own_part
 from train.translating.metrics import Link, TextScores, alignment_error_rate, diagonal, peaks, score_texts
 from train.translating.search import make_search
 from train.translating.translator import Translation, Translator, by_words, rows_for

@@ -12,8 +12,8 @@ from train.data import dataset
 from train.data.embedded import grammar
 from train.data.load_corpus import load_corpus
 from train.data.vocabulary import EOS
+from train.model import build_model
 from train.runs.run_folder import RunFolder
-from train.training.model import build_model
 from train.translate import Translator
 from train.translating.evaluation import evaluate
 from train.translating.heads import alignment_errors

@@ -9,7 +9,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from train.runs.files import DamageError, read_json, write_json
+from train.machine.files import DamageError, read_json, write_json
 from train.setting import ConfigError
 from train.translating.lines import Tally
 

@@ -19,7 +19,7 @@ import sys
 from train import translate
 from train.config import MeshShape
 status = translate.main([*sys.argv[1:], "--mesh", "data=3"])
-from train.training.devices import make_mesh
+from train.machine.devices import make_mesh
 from train.data.embedded import grammar
 sentences = [" ".join(pair.source) for pair in grammar.generate(5, (50, 1, 1))[0]]
 

@@ -13,9 +13,9 @@ from torch_ref import models
 from torch_ref import search as searches
 from train.config import SearchConfig
 from train.data.vocabulary import BOS, EOS
+from train.model import parts
 from train.runs.run_folder import SavedRun
 from train.setting import ConfigError
-from train.training.model import parts
 from train.translating.search import Followed
 
 

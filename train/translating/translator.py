@@ -20,9 +20,9 @@ from jax_attn.weights import from_torch
 from train.config import SearchConfig
 from train.data.batches import pad
 from train.data.vocabulary import EOS, UNKNOWN, Vocabulary
+from train.model import build_model
 from train.runs.run_folder import RunFolder, SavedRun
 from train.setting import ConfigError
-from train.training.model import build_model
 from train.translating.check_search import check_search, wrong_length
 from train.translating.search import Attend, Follow, Search, make_attend, make_follow, make_search
 
@@ -174,7 +174,7 @@ class Translator:
             more: further runs with the same vocabularies, which form an ensemble with the first.
             framework: what computes. torch needs PyTorch, searches one sentence at a time, and is for comparison.
             pieces: give the pieces of subwords and their weights instead of those of words.
-            mesh: the devices that search, with JAX alone; see `train.training.devices.make_mesh`.
+            mesh: the devices that search, with JAX alone; see `train.machine.devices.make_mesh`.
             search: options of `SearchConfig`; the others are those of the run.
 
         Raises:

@@ -13,8 +13,8 @@ from train.data import dataset
 from train.data.corpus import Pair
 from train.data.embedded import grammar
 from train.data.vocabulary import UNKNOWN
+from train.model import build_model
 from train.runs.run_folder import RunFolder
-from train.training.model import build_model
 from train.translate import Translator, main
 from train.translating.alignments import as_json, replace_unknown
 from train.translating.evaluation import evaluate, make_validation

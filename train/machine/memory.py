@@ -1,4 +1,4 @@
-"""This machine: its memory, and how much of it a run takes."""
+"""The memory of this machine, and how much of it a run takes."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 STATUS = Path("/proc/self/status")
 
 
-def memory() -> int | None:
+def total() -> int | None:
     """Return the bytes of memory that this machine has; None if the system does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -17,7 +17,7 @@ def memory() -> int | None:
         return None
 
 
-def peak_memory() -> int:
+def peak() -> int:
     """Return the largest resident set of this process in bytes.
 
     On Linux, /proc counts this program alone, while getrusage starts from the size of the process that started it.
@@ -30,7 +30,7 @@ def peak_memory() -> int:
     return largest if sys.platform == "darwin" else largest * 1024
 
 
-def peak_device_memory(framework: str) -> int | None:
+def peak_on_device(framework: str) -> int | None:
     """Return JAX's peak of bytes on its first device; None on a CPU, which has no memory of its own."""
     if framework == "torch":
         return None

@@ -1,6 +1,6 @@
 import pytest
 
-from train.runs.files import DamageError, check, read_json, sha256, write_json, write_whole
+from train.machine.files import DamageError, check, read_json, sha256, write_json, write_whole
 
 
 def test_a_write_that_fails_leaves_the_old_content_and_nothing_beside(tmp_path):

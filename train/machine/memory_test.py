@@ -7,16 +7,16 @@ import sys
 import jax
 import numpy as np
 
-from train.training import machine
+from train.machine import memory
 
 HOLD = """
 import numpy
-from train.training import machine
-before = machine.peak_memory()
+from train.machine import memory
+before = memory.peak()
 held = numpy.ones(2**25)  # 256 MB, which is more than there ever was
 size = held.nbytes
 del held
-print(before, size, machine.peak_memory())
+print(before, size, memory.peak())
 """
 
 
@@ -31,17 +31,17 @@ def test_the_peak_grows_with_what_is_held_and_stays_when_it_is_given_back():
 
 def test_the_peak_is_that_of_the_process_alone():
     held = np.ones(2**26)  # half a gigabyte, which the one that is started has no part in
-    (printed,) = run("from train.training import machine; print(machine.peak_memory())")
+    (printed,) = run("from train.machine import memory; print(memory.peak())")
     assert 2**20 <= int(printed) < held.nbytes
 
 
 def test_elsewhere_getrusage_tells(monkeypatch, tmp_path):
-    monkeypatch.setattr(machine, "STATUS", tmp_path / "none")
+    monkeypatch.setattr(memory, "STATUS", tmp_path / "none")
     largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert machine.peak_memory() >= largest * (1 if sys.platform == "darwin" else 1024)
+    assert memory.peak() >= largest * (1 if sys.platform == "darwin" else 1024)
 
 
 def test_a_cpu_has_no_memory_of_its_own():
-    assert machine.peak_device_memory("torch") is None
+    assert memory.peak_on_device("torch") is None
     if jax.default_backend() == "cpu":
-        assert machine.peak_device_memory("jax") is None
+        assert memory.peak_on_device("jax") is None

@@ -8,9 +8,9 @@ import pytest
 from jax_attn.weights import to_torch
 from train.config import Config, TrainingConfig, check
 from train.data.batches import Examples
+from train.model import build_model
 from train.model_config import RecurrentConfig, TransformerConfig
 from train.setting import ConfigError
-from train.training.model import build_model
 from train.training.optimizer import make_optimizer
 from train.training.step import make_init, make_train_steps
 

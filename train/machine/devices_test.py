@@ -12,10 +12,10 @@ import pytest
 from jax.sharding import AbstractMesh
 
 from train.config import MeshShape
+from train.machine.devices import DATA, MODEL, make_mesh, own_rows, placement
+from train.model import build_model
 from train.model_config import RecurrentConfig, TransformerConfig
 from train.setting import ConfigError
-from train.training.devices import DATA, MODEL, make_mesh, own_rows, placement
-from train.training.model import build_model
 
 PROGRAM = """
 import dataclasses, json, sys
@@ -57,8 +57,8 @@ jax.config.update("jax_num_cpu_devices", 4)
 from train.config import MeshShape
 from train.model_config import RecurrentConfig
 from train.data.batches import Examples
-from train.training.devices import make_mesh
-from train.training.model import build_model
+from train.machine.devices import make_mesh
+from train.model import build_model
 from train.training.step import make_init, make_train_steps
 
 settings = RecurrentConfig(attention="additive", embed_size=8, num_hiddens=8, dropout=0.2, bidirectional=False)
@@ -77,7 +77,7 @@ PROGRAMS = ["jit(init)", "jit(train_steps)"]
 
 CACHED = """
 import jax, jax.numpy as jnp
-from train.training.devices import start_jax
+from train.machine.devices import start_jax
 start_jax()
 jax.jit(lambda x: jnp.sin(x) + {number})(jnp.ones(3))
 print(jax.config.jax_compilation_cache_dir)
@@ -186,7 +186,7 @@ def four_of_two(monkeypatch):
     def mesh(devices, names):
         return SimpleNamespace(devices=devices, shape=dict(zip(names, devices.shape, strict=True)))
 
-    monkeypatch.setattr("train.training.devices.Mesh", mesh)
+    monkeypatch.setattr("train.machine.devices.Mesh", mesh)
     for name, value in {"devices": devices, "process_count": 2, "process_index": 1, "local_device_count": 2}.items():
         monkeypatch.setattr(f"jax.{name}", lambda value=value: value)
 
