@@ -2,7 +2,8 @@
 
 `EncoderDecoder` makes a model of any `Encoder` and `Decoder` that fit each other. A new family of models is two modules
 with these methods. To share an embedding, both have the fields `vocab_size` and `embed_size`, and the decoder has the
-submodule `embedding`. The masks, the memory and the state are the family's own: nobody else looks into them.
+submodule `embedding`. The masks, the memory and the state are the family's own: nobody else looks into them. The call,
+the logits and the output layer are in `base_decoder.py` for those who want them.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable

@@ -21,6 +21,7 @@ from jax_attn.functional.checks import (
 )
 from jax_attn.functional.dropout import draw_keep_masks, drop
 from jax_attn.functional.recurrence import scan
+from jax_attn.models.base_decoder import BaseDecoder
 from jax_attn.models.interface import AttentionMaps
 from jax_attn.models.rnn_encoder import EncoderOutput
 from jax_attn.modules.attention import Memory, make_attention
@@ -78,7 +79,7 @@ class NoAttention(nn.Module):
         return jnp.repeat(memory.values, queries.shape[-2], axis=-2), None
 
 
-class Seq2SeqAttentionDecoder(nn.Module):
+class Seq2SeqAttentionDecoder(BaseDecoder):
     r"""A recurrent language model of the target that attends to the source at each step.
 
     s is the state, of which attention and the output layer read the top layer's h; x is the embedded token. With
@@ -224,10 +225,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
             )
         if self.query != "previous":
             self.attentional = dense(self.output_size, use_bias=False)
-        if self.tie_embeddings:
-            self.dense_bias = self.param("dense_bias", nn.initializers.zeros, (self.vocab_size,), self.param_dtype)
-        else:
-            self.dense = dense(self.vocab_size, use_bias=True)
+        self._setup_output()
 
     def prepare(
         self,
@@ -334,32 +332,6 @@ class Seq2SeqAttentionDecoder(nn.Module):
         logits = self._logits(output)
         return jax.nn.log_softmax(logits.astype(wide_dtype(logits)), axis=-1), state, weights
 
-    def __call__(
-        self,
-        targets: Int[Array, "batch time"],
-        memory: DecoderMemory,
-        *,
-        deterministic: bool = True,
-        keep_masks: DecoderKeepMasks | None = None,
-        return_weights: bool = True,
-    ) -> tuple[Float[Array, "batch time vocab"], Float[Array, "batch time key"] | None]:
-        """Read the given tokens and predict the next token at each (teacher forcing).
-
-        Args:
-            targets: `[B, T]` ids, the first of them `<bos>`.
-            memory: of the B sentences.
-            deterministic: False turns dropout on, which draws from the "dropout" stream.
-            keep_masks: the entries that dropout keeps, given instead of drawn.
-            return_weights: False returns None in the place of the weights.
-
-        Returns:
-            Logits `[B, T, N]` and attention weights `[B, T, K]`.
-        """
-        features, weights = self.features(
-            targets, memory, deterministic=deterministic, keep_masks=keep_masks, return_weights=return_weights
-        )
-        return self._logits(features), weights
-
     def features(
         self,
         targets: Int[Array, "batch time"],
@@ -444,15 +416,6 @@ class Seq2SeqAttentionDecoder(nn.Module):
         features = drop(outputs, self.dropout_output, keep.output)
         return jnp.swapaxes(features, 0, 1), state, None if weights is None else jnp.swapaxes(weights, 0, 1)
 
-    def output_layer(self) -> tuple[Float[Array, "output vocab"], Float[Array, "vocab"]]:
-        """Return the output layer's kernel `[output_size, N]` and bias `[N]`, in the dtype of the computation."""
-        if self.tie_embeddings:
-            kernel, bias = self.embedding.embedding.T, self.dense_bias
-        else:
-            parameters = self.dense.variables["params"]
-            kernel, bias = parameters["kernel"], parameters["bias"]
-        return (kernel, bias) if self.dtype is None else (kernel.astype(self.dtype), bias.astype(self.dtype))
-
     def _unbound(self) -> tuple["Seq2SeqAttentionDecoder", Any]:
         """Return this module without its parameters, and the parameters; its name is its path, for recordings."""
         module, variables = self.unbind()
@@ -527,11 +490,6 @@ class Seq2SeqAttentionDecoder(nn.Module):
         if weights is not None:
             weights = (weights.mean(axis=1) if weights.ndim == 4 else weights).reshape(rows, -1)  # over the heads
         return context.reshape(rows, -1), weights
-
-    def _logits(self, outputs: Array) -> Array:
-        if self.tie_embeddings:
-            return self.embedding.attend(outputs) + self.dense_bias
-        return self.dense(outputs)
 
     @nn.nowrap
     def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...], source_len: int) -> DecoderKeepMasks:

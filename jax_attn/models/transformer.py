@@ -30,6 +30,7 @@ from jax_attn.functional.checks import (
 from jax_attn.functional.dropout import draw_keep_masks, drop
 from jax_attn.functional.masks import causal_mask, length_mask
 from jax_attn.functional.positions import sinusoidal_positions
+from jax_attn.models.base_decoder import BaseDecoder
 from jax_attn.models.interface import AttentionMaps
 from jax_attn.modules.attention import Memory, MultiHeadAttention
 from jax_attn.modules.feed_forward import ACTIVATIONS, FeedForward
@@ -365,7 +366,7 @@ class TransformerEncoder(TransformerStack):
         return self._draw_keep_masks(key, shape)
 
 
-class TransformerDecoder(TransformerStack):
+class TransformerDecoder(TransformerStack, BaseDecoder):
     """A language model of the target whose layers attend to the source, too. `TransformerStack` explains the arguments.
 
     Args beside those:
@@ -403,13 +404,7 @@ class TransformerDecoder(TransformerStack):
 
     def setup(self) -> None:
         super().setup()
-        if not self.tie_embeddings:
-            xavier = nn.initializers.xavier_uniform()
-            self.dense = nn.Dense(
-                self.vocab_size, self.output_bias, self.dtype, self.param_dtype, kernel_init=xavier
-            )  # fmt: skip
-        elif self.output_bias:
-            self.dense_bias = self.param("dense_bias", nn.initializers.zeros, (self.vocab_size,), self.param_dtype)
+        self._setup_output(nn.initializers.xavier_uniform(), self.output_bias)
 
     def prepare(
         self, encoded: Float[Array, "batch source feature"], valid_lens: Int[Array, "batch"] | None = None
@@ -485,32 +480,6 @@ class TransformerDecoder(TransformerStack):
         new = TransformerState(state.time + 1, places, Stationary(tuple(caches)))
         return log_probs, new, self._choose(weights).reshape(rows, -1)
 
-    def __call__(
-        self,
-        targets: Int[Array, "batch time"],
-        memory: tuple[Memory, ...],
-        *,
-        deterministic: bool = True,
-        keep_masks: TransformerKeepMasks | None = None,
-        return_weights: bool = True,
-    ) -> tuple[Float[Array, "batch time vocab"], Float[Array, "batch time source"] | None]:
-        """Read the given tokens and predict the next token at each (teacher forcing).
-
-        Args:
-            targets: `[B, T]` ids, the first of them `<bos>`.
-            memory: of the B sentences.
-            deterministic: False turns dropout on, which draws from the "dropout" stream.
-            keep_masks: the entries that dropout keeps, given instead of drawn.
-            return_weights: False returns None in the place of the weights.
-
-        Returns:
-            Logits `[B, T, N]`, and the attention weights `[B, T, S]` of the chosen layer and head.
-        """
-        features, weights = self.features(
-            targets, memory, deterministic=deterministic, keep_masks=keep_masks, return_weights=return_weights
-        )
-        return self._logits(features), weights
-
     def features(
         self,
         targets: Int[Array, "batch time"],
@@ -552,22 +521,6 @@ class TransformerDecoder(TransformerStack):
         """Choose the weights `[B, T, S]` of a token from each layer's `[B, heads, T, S]`."""
         of_layer = weights[self.alignment_layer]
         return of_layer.mean(axis=1) if self.alignment_head is None else of_layer[:, self.alignment_head]
-
-    def _logits(self, features: Array) -> Array:
-        if not self.tie_embeddings:
-            return self.dense(features)
-        logits = self.embedding.attend(features)
-        return logits + self.dense_bias.astype(logits.dtype) if self.output_bias else logits
-
-    def output_layer(self) -> tuple[Float[Array, "feature vocab"], Float[Array, "vocab"]]:
-        """Return the output layer's kernel `[embed_size, N]` and bias `[N]`, in the dtype of the computation."""
-        if self.tie_embeddings:
-            kernel = self.embedding.embedding.T
-            bias = self.dense_bias if self.output_bias else None
-        else:
-            kernel, bias = (self.dense.variables["params"].get(name) for name in ("kernel", "bias"))
-        bias = jnp.zeros(self.vocab_size, kernel.dtype) if bias is None else bias
-        return (kernel, bias) if self.dtype is None else (kernel.astype(self.dtype), bias.astype(self.dtype))
 
     @nn.nowrap
     def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...], source_len: int) -> TransformerKeepMasks:
