@@ -29,7 +29,7 @@ from jax_attn.functional.checks import (
 )
 from jax_attn.functional.dropout import draw_keep_masks, drop
 from jax_attn.functional.masks import causal_mask, length_mask
-from jax_attn.functional.positions import sinusoidal_positions
+from jax_attn.functional.positions import Form, sinusoidal_positions
 from jax_attn.models.base_decoder import BaseDecoder
 from jax_attn.models.interface import AttentionMaps
 from jax_attn.modules.attention import Memory, MultiHeadAttention
@@ -37,7 +37,7 @@ from jax_attn.modules.feed_forward import ACTIVATIONS, FeedForward
 from jax_attn.search.step import Stationary
 
 Norm = Literal["post", "pre"]
-Positions = Literal["interleaved", "halves", "opennmt", "learnt"]
+Positions = Literal[Form, "learnt"]
 
 
 class TransformerKeepMasks(NamedTuple):
