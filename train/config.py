@@ -248,14 +248,15 @@ def check(config: Config) -> None:
         )
     if not config.data and config.corpus.tokenizer == "book":
         wrong.append("the tokenizer book, and so the preset book, needs a file of pairs: --data fra.txt")
-    is_joint = config.corpus.tokenizer in ("unigram", "bpe") and config.corpus.joint
-    if config.model.tie_embeddings in ("input", "all") and not is_joint and config.corpus.tokenizer != "pretrained":
+    tokenizer = config.corpus.tokenizer
+    is_joint = tokenizer in SUBWORDS and (config.corpus.joint or tokenizer == "pretrained")
+    if config.model.tie_embeddings in ("input", "all") and not is_joint:
         wrong.append(
             f"model.tie-embeddings {config.model.tie_embeddings} needs one vocabulary for both languages, which only "
             "corpus.tokenizer unigram or bpe learns, with corpus.joint; give model.tie-embeddings none or output"
         )
-    if config.corpus.sampling and config.corpus.tokenizer != "unigram":
-        wrong.append(f"corpus.sampling needs corpus.tokenizer unigram; got {config.corpus.tokenizer}")
+    if config.corpus.sampling and tokenizer != "unigram":
+        wrong.append(f"corpus.sampling needs corpus.tokenizer unigram; got {tokenizer}")
     if not config.data and (config.valid or config.test):
         wrong.append("valid and test are files beside those of data; give data, too")
     if len(config.languages) not in (0, 2):

@@ -15,7 +15,7 @@ class BaseDecoder(nn.Module):
     its `setup` the embedding and a call of `_setup_output`.
     """
 
-    def _setup_output(self: Any, kernel_init: Any = nn.linear.default_kernel_init, use_bias: bool = True) -> None:
+    def _setup_output(self: Any, kernel_init: Any, use_bias: bool = True) -> None:
         """Make the output layer: `dense`, or if it is tied `dense_bias` alone."""
         if not self.tie_embeddings:
             self.dense = nn.Dense(

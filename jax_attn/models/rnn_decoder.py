@@ -225,7 +225,7 @@ class Seq2SeqAttentionDecoder(BaseDecoder):
             )
         if self.query != "previous":
             self.attentional = dense(self.output_size, use_bias=False)
-        self._setup_output()
+        self._setup_output(nn.initializers.lecun_normal())
 
     def prepare(
         self,

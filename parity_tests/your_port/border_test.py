@@ -6,8 +6,6 @@ from pathlib import Path
 import parity_tests.your_port
 
 OWN = {"jax_attn", "torch_ref", "train", "book", "benchmarks"}
-FOLDERS = ("measure", "weights", "place", "cause", "training")
-"""Each imports only from those before it."""
 
 
 def test_the_harness_imports_neither_library_nor_its_users() -> None:
@@ -16,15 +14,6 @@ def test_the_harness_imports_neither_library_nor_its_users() -> None:
     assert len(files) > 10
     wrong = [f"{path.relative_to(folder)}: {name}" for path in files for name in _imports(path) if _is_outside(name)]
     assert wrong == []
-
-
-def test_each_folder_imports_only_those_before_it() -> None:
-    folder = Path(parity_tests.your_port.__file__).parent
-    assert {path.name for path in folder.iterdir() if (path / "__init__.py").is_file()} == set(FOLDERS)
-    for number, name in enumerate(FOLDERS):
-        files = [path for path in (folder / name).rglob("*.py") if not path.name.endswith("_test.py")]
-        found = {x.split(".")[2] for path in files for x in _imports(path) if x.startswith("parity_tests.your_port.")}
-        assert found <= set(FOLDERS[: number + 1]), name
 
 
 def _is_outside(name: str) -> bool:

@@ -97,7 +97,8 @@ def _find_in_runs(search: Search, seconds: float) -> Divergence | None:
     faults = [x for x in seen if x.measured.failed]
     if not faults:
         return None
-    first, place, module = faults[0], search.place(faults[0]), search.module(faults[0])
+    first = faults[0]
+    place, module = search.place(first), search.module(first)
     others = dict.fromkeys(search.module(fault) for fault in faults[1:] if search.place(fault))
     return Divergence(
         **vars(first.measured),
