@@ -24,6 +24,8 @@ import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
+from parity_tests.your_port.measure.x64 import enable_x64
+
 gc.disable()  # until all is collected: what is imported stays, and need not be looked through again and again
 install_import_hook("jax_attn", "beartype.beartype")
 
@@ -72,7 +74,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture
 def x64() -> Iterator[None]:
     """float64 wherever a dtype is not given."""
-    with jax.enable_x64(True):
+    with enable_x64(True):
         yield
 
 

@@ -6,7 +6,6 @@ values are those of float64 on the same rounded numbers, within the rounding of 
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from parity_tests.your_port.measure.jax_side import run_jax
 from parity_tests.your_port.measure.numbers import Numbers
 from parity_tests.your_port.measure.torch_side import run_torch
 from parity_tests.your_port.measure.tree import flatten
+from parity_tests.your_port.measure.x64 import enable_x64
 
 FUNCTIONS = (
     *("dot_score", "scaled_dot_score", "gaussian_score", "additive_score", "bilinear_score"),
@@ -59,7 +59,7 @@ def test_results_have_the_dtype_of_what_they_are_made_of(name: str, mix: tuple[s
     for outputs in (run_jax(*run, "float64", {}).outputs(), run_torch(*run, None).outputs()):
         for result, found in outputs.items():
             parts = PARTS[result.partition(" ")[0]]
-            with jax.enable_x64(True):
+            with enable_x64(True):
                 expected = jnp.result_type(*(dtypes[part] for part in parts if part in dtypes))
             assert found.dtype == expected, result
             if "after dropout" not in result:  # which stands for any function, and has a step

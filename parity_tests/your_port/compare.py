@@ -20,6 +20,7 @@ from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import as_function, forget_programs_of, narrow_inside, without_jit
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
 from parity_tests.your_port.measure.tree import flatten, plain
+from parity_tests.your_port.measure.x64 import enable_x64
 from parity_tests.your_port.report import Report
 from parity_tests.your_port.weights.adapters import Port, is_function, make_port
 from parity_tests.your_port.weights.jax_program import read_jax
@@ -260,7 +261,7 @@ class _Pair:
 
     def distance(self, tried: WeightMap) -> float:
         """Measure how far apart the outputs are, from 0 to 1, if another map puts the weights into place."""
-        with jax.enable_x64(self.dtype == "float64"):
+        with enable_x64(self.dtype == "float64"):
             outputs = self._outputs(tried.place({**self.numbers.buffers, **self.numbers.weights}), self.numbers.inputs)
         truth = {n: x for n, x in self.truth.outputs().items() if x is not None}
         errors = [np.inf if outputs[n] is None else relative_error(np.asarray(outputs[n]), truth[n]) for n in truth]
@@ -276,7 +277,7 @@ class _Pair:
     def check_structure(self) -> None:
         """Raise ValueError if the JAX side cannot be called, or returns another structure."""
         try:
-            with jax.enable_x64(self.dtype == "float64"):
+            with enable_x64(self.dtype == "float64"):
                 function, given = as_function(self.case, self.case.variants[0], self.numbers, self.dtype)
                 shapes = jax.eval_shape(function, *given)
         except Exception as error:

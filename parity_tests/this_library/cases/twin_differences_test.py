@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 import jax_attn
 import torch_ref
 from parity_tests.your_port.measure.case import random_for
+from parity_tests.your_port.measure.x64 import enable_x64
 
 
 def draw(*shape: int, seed: str = "") -> np.ndarray:
@@ -248,7 +249,7 @@ def test_the_softmax_of_jax_nn_is_narrow() -> None:
     """jax.nn.dot_product_attention, float64: the softmax is computed in float32 whatever the inputs are, so it is
     compared in float32 and bfloat16 alone.
     """
-    with jax.enable_x64(True):
+    with enable_x64(True):
         arrays = tuple(jnp.asarray(array, jnp.float64) for array in (QUERIES, KEYS, VALUES))
         theirs = jax.nn.dot_product_attention(*(array[:, :, None] for array in arrays))[:, :, 0]
         ours = run(jax_attn.DotProductAttention(), *arrays)[0]

@@ -16,6 +16,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 import jax_attn
 from parity_tests.your_port.measure.jax_side import Applied, Transform
+from parity_tests.your_port.measure.x64 import enable_x64
 
 SIZES = {"B": 3, "Q": 2, "D": 4, "E": 6, "V": 3, "H": 4, "N": 6, "h": 2}
 LONG, SHORT = 5, 3
@@ -96,7 +97,7 @@ class Sample:
 
     def run(self, transform: Transform = jax.jit) -> dict[str, np.ndarray]:
         """Compute the results and `gradient of` each input and weight, as float64."""
-        with jax.enable_x64(self.dtype == "float64"):
+        with enable_x64(self.dtype == "float64"):
             moved = {name: x.astype(self.dtype) for name, x in self.inputs.items() if x.dtype.kind == "f"}
             fixed = {name: x for name, x in self.inputs.items() if name not in moved}
             weights, directions = (

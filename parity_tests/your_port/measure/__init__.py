@@ -8,4 +8,5 @@ errors                the error function: each entry is measured beside those of
 comparison            both sides run, their tensors measured, and the verdict
 strength              inputs and weights that are too weak to show mistakes, and stronger ones
 tables                the measurements as rows and as a table
+x64                   the switch to float64, for every version of JAX
 """

@@ -13,6 +13,7 @@ from parity_tests.your_port.measure.case import Case, JaxSide, Variant
 from parity_tests.your_port.measure.numbers import Numbers, Run, options_in
 from parity_tests.your_port.measure.programs import computed_dtypes
 from parity_tests.your_port.measure.tree import flatten, plain
+from parity_tests.your_port.measure.x64 import enable_x64
 
 
 def jax_function(call: Callable[[Any, Any], Any]) -> JaxSide:
@@ -84,7 +85,7 @@ def run_jax(
         transform: applied to the program (weights, differentiated inputs, (other inputs, buffers), directions) ->
             (outputs, gradients); a compiled program is kept, and variants that differ in numbers alone share it.
     """
-    with jax.enable_x64(dtype == "float64"):
+    with enable_x64(dtype == "float64"):
         fixed, weights = jax.device_put((numbers.inputs, numbers.weights))  # `jnp.asarray` compiles for each shape
         buffers = (case.jax.prepare or jax.device_put)(numbers.buffers)
         moved = {name: fixed.pop(name) for name in numbers.differentiated}
@@ -107,7 +108,7 @@ def as_function(case: Case, variant: Variant, numbers: Numbers, dtype: str) -> t
 
 def narrow_inside(case: Case, variant: Variant, numbers: Numbers) -> str:
     """Return the narrowest floating dtype in which JAX computes a part of its run in float64; "" if there is none."""
-    with jax.enable_x64(True):
+    with enable_x64(True):
         function, given = as_function(case, variant, numbers, "float64")
         found = computed_dtypes(jax.make_jaxpr(function)(*given).jaxpr)
     return next((name for name in ("float16", "bfloat16", "float32") if jnp.dtype(name) in found), "")

@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import jax
-
 from parity_tests.your_port.measure.case import Case, Variant
 from parity_tests.your_port.measure.comparison import Judge, Measurement, Runs
 from parity_tests.your_port.measure.jax_side import as_function, run_jax
 from parity_tests.your_port.measure.numbers import Numbers, Run
 from parity_tests.your_port.measure.taps import Tensor, input_of, recording
+from parity_tests.your_port.measure.x64 import enable_x64
 from parity_tests.your_port.place.pairing import align, match_names, parts_of
 from parity_tests.your_port.place.values import compute_values, find_missing
 from parity_tests.your_port.weights.layouts import wanted_layout
@@ -158,7 +157,7 @@ class Search:
             return fault.partner.inside[-1]
         if any(x.inside for x in self.trace):
             return ""
-        with jax.enable_x64(self.dtype == "float64"):
+        with enable_x64(self.dtype == "float64"):
             function, given = as_function(self.case, self.variant, self.numbers, self.dtype)
             values = compute_values(function, *given)
         return find_missing(self.runs.torch.trace, self.runs.truth.trace, values, self.judge)

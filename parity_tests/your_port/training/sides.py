@@ -13,6 +13,7 @@ from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.measure.programs import draws_numbers
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, default_dtype
 from parity_tests.your_port.measure.tree import flatten
+from parity_tests.your_port.measure.x64 import enable_x64
 from parity_tests.your_port.weights.positions import Arrays, Layout
 
 Record = dict[str, Arrays]
@@ -141,7 +142,7 @@ class JaxTraining(_Training):
     def __init__(self, start: JaxStart, beside: TorchTraining, layout: Layout | None = None):
         super().__init__(beside.weights)
         self.start, self.beside, self.wide = start, beside, beside.dtype == "float64"
-        with jax.enable_x64(self.wide):
+        with enable_x64(self.wide):
             started = start(dict(beside.weights))
             self.params, self.opt_state, self.step = _checked(started, "JAX's function", "params, opt_state, step")
         narrow = {x.dtype.name for x in jax.tree.leaves(self.params) if x.dtype.kind == "f"} - {beside.dtype}
@@ -159,7 +160,7 @@ class JaxTraining(_Training):
 
     def run(self, batch: Any) -> Record:
         """Train on a batch; return what the step returns, the moments that the state holds, and the parameters."""
-        with jax.enable_x64(self.wide):
+        with enable_x64(self.wide):
             self.params, self.opt_state, returned = self.step(self.params, self.opt_state, batch)
         leaves: Record = {}
         for path, leaf in jax.tree_util.tree_leaves_with_path(self._trees):
@@ -182,13 +183,13 @@ class JaxTraining(_Training):
             x = given.get(quantity, {}).get(parameter)
             return leaf if x is None else jax.device_put(x.astype(leaf.dtype))
 
-        with jax.enable_x64(self.wide):
+        with enable_x64(self.wide):
             params, self.opt_state = jax.tree_util.tree_map_with_path(new, self._trees)
         self.params = params["parameters"]
 
     def draws(self, batch: Any) -> bool:
         """Whether the step draws random numbers, as dropout does; False where it cannot be traced."""
-        with jax.enable_x64(self.wide):
+        with enable_x64(self.wide):
             try:
                 step = jax.make_jaxpr(lambda params, state: self.step(params, state, batch))
                 return draws_numbers(step(self.params, self.opt_state))

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parity_tests.your_port.measure.x64 import enable_x64
+
 Arrays = dict[str, np.ndarray]
 _BASE = 256
 """Positions are sent digit by digit, since bfloat16 holds no larger integers exactly."""
@@ -199,7 +201,7 @@ class Layout:
         self.slices, self.size = _slices(self.shapes, first)
 
         def leaves(arrays: Arrays) -> dict[str, Any]:
-            with jax.enable_x64(True):
+            with enable_x64(True):
                 loaded = jax.tree_util.tree_leaves_with_path(load({**weights, **arrays}))
             return {jax.tree_util.keystr(path): leaf for path, leaf in loaded}
 
