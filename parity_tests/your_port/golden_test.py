@@ -89,7 +89,7 @@ def test_a_port_is_compared_without_torch(golden: Path) -> None:
     assert done.returncode == 0, done.stderr
     compared, agreed, parted, where = done.stdout.splitlines()
     assert compared.startswith("True Net DIFFERS in")
-    assert "parts first: the forward pass at input of second, after first:" in compared
+    assert "first difference: the forward pass at input of second, after first:" in compared
     assert "cause: not looked for, which needs PyTorch itself" in compared
     assert agreed == "16"  # 2 outputs, and the gradients of 4 weights, x and the pair's first, in 2 dtypes; none failed
     assert parted.startswith("gradient of first.bias gradient of first.weight")

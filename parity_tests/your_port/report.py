@@ -127,7 +127,7 @@ class Report:
 
     def _difference(self, found: Divergence) -> Iterator[str]:
         after = f", after {found.agreed[-1]}" if found.agreed else ""
-        yield f"  parts first: the {found.phase} pass at {found.tensor}{after}: {found.difference}"
+        yield f"  first difference: the {found.phase} pass at {found.tensor}{after}: {found.difference}"
         yield from (f"  looks like: {symptom}" for symptom in found.symptoms[:1])
         recorded = self.case.torch.golden is not None
         yield f"  cause: {'not looked for, which needs PyTorch itself' if recorded else in_words(found.found)}"

@@ -39,7 +39,7 @@ def test_a_right_port_agrees_and_a_mistake_is_located(tmp_path):
     head, place, part, cause, *rest = lines(compare(folder, nnx_llama(SIZES, "float32", wrong=1)))
     assert head == "TorchLlama DIFFERS in 1 of 1 tensors (1 output, 0 gradients; float32)"
     where = "the forward pass at input of layers.1.self_attn.o_proj, after layers.1.self_attn.v_proj: error "
-    assert place.startswith(f"  parts first: {where}")
+    assert place.startswith(f"  first difference: {where}")
     assert part == "  looks like: only part of it differs: 144 of 288 entries, all within [0:2, 0:9, 4:12]"
     assert [cause, *rest] == ["  cause: not looked for, which needs PyTorch itself", weights]
 
