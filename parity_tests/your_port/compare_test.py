@@ -493,6 +493,37 @@ def test_a_linen_module_that_knows_no_dtype_runs_in_all() -> None:
     assert not [m for m in compare_case(case, "float64") if m.failed]
 
 
+def test_a_linen_module_may_be_called_by_pytorch_s_path() -> None:
+    class Dotted(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            return nn.Dense(3, name="fc.1")(nn.Dense(4, name="fc.0")(x))
+
+    class Layers(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.fc(x)
+
+    report = compare_wide(Layers(), Dotted(), X)
+    assert report.agrees, report
+    assert "fc.1.kernel  [4, 3]  fc.1.weight  transposed" in str(report.map)
+
+
+def test_a_dtype_of_equinox_that_is_not_static_is_no_weight_and_is_that_of_the_run() -> None:
+    class Cast(eqx.Module):
+        fc: eqx.nn.Linear
+        dtype: type = jnp.float32
+
+        def __call__(self, x: Any) -> Any:
+            return jax.vmap(self.fc)(x.astype(self.dtype))
+
+    report = compare_wide(torch.nn.Linear(4, 3), Cast(eqx.nn.Linear(4, 3, key=jax.random.key(0))), X)
+    assert report.agrees, report
+
+
 # Bad input
 
 

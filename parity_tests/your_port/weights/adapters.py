@@ -34,6 +34,7 @@ EVALUATION = {
     **dict.fromkeys(("deterministic", "use_running_average", "inference"), True),
 }
 """Arguments that turn training off, under the names that libraries use."""
+DTYPE_FIELDS = ("dtype", "param_dtype")
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def _text(path: tuple[Any, ...]) -> str:
     """Name a leaf of a tree: `layers.0.weight`."""
     keys = [getattr(key, "name", getattr(key, "key", getattr(key, "idx", key))) for key in path]
     parts = [part for key in keys for part in (key if isinstance(key, tuple) else (key,))]
-    return ".".join(re.sub(r"[^\w*-]", "", str(part)) for part in parts)
+    return ".".join(re.sub(r"[^\w.*-]", "", str(part)) for part in parts)
 
 
 def _named(tree: Any, name: Callable[[Any], str] = _text) -> dict[str, Any]:
@@ -175,7 +176,7 @@ def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments, p
 
         keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
         created = model.init(keys, *args, **kwargs, method=enter)
-        order.extend(".".join(path[1:]) for path in flatten_dict(created))
+        order.extend(_text(path[1:]) for path in flatten_dict(created))
         return created
 
     variables = jax.eval_shape(initialise, *args, **kwargs) if variables is None else _collections(variables)
@@ -220,7 +221,7 @@ def _setting_dtype(dtype: Any) -> Callable[..., Any]:
 
 
 def _set_dtype(module: Any, dtype: Any) -> None:
-    for name in ("dtype", "param_dtype"):
+    for name in DTYPE_FIELDS:
         value = getattr(module, name, None)
         with suppress(TypeError):  # it is no dtype
             if value is not None and jnp.dtype(value) == jnp.float32:
@@ -233,14 +234,16 @@ def _set_dtype(module: Any, dtype: Any) -> None:
 def _equinox(model: Any, call: Call) -> Port:
     leaves = {path: Leaf.of(x) for path, x in _named(model).items() if is_floating(x)}
 
-    def set_other(path: Any, leaf: Any, train: bool) -> Any:
+    def set_other(path: Any, leaf: Any, dtype: Any, train: bool) -> Any:
         if _text(path[-1:]) == "inference" and isinstance(leaf, bool):
             return not train
+        if _text(path[-1:]) in DTYPE_FIELDS and leaf is jnp.float32:  # a field that is not static
+            return dtype
         is_counter = jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.integer) and getattr(leaf, "weak_type", False)
         return jnp.asarray(leaf.item()) if is_counter else leaf  # in the width of the run
 
     def run(weights: Arrays, arguments: Arguments, dtype: Any, train: bool) -> tuple[Any, dict[str, Any]]:
-        module = jax.tree_util.tree_map_with_path(lambda path, x: set_other(path, x, train), model)
+        module = jax.tree_util.tree_map_with_path(lambda path, x: set_other(path, x, dtype, train), model)
         module = _filled(module, weights, dtype)
         with tapped(module) as module:
             results = _call(call, module, model, arguments, train)

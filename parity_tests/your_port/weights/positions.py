@@ -186,8 +186,8 @@ def _slices(shapes: Mapping[str, tuple[int, ...]], first: Mapping[str, str]) -> 
 
 
 def is_floating(x: Any) -> bool:
-    """Whether it is an array of floating numbers; a random key is none."""
-    return hasattr(x, "dtype") and bool(jnp.issubdtype(x.dtype, jnp.floating))
+    """Whether it is an array of floating numbers; a random key is none, and neither is `jnp.float32` itself."""
+    return hasattr(x, "shape") and hasattr(x, "dtype") and bool(jnp.issubdtype(x.dtype, jnp.floating))
 
 
 class Layout:
