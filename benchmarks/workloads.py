@@ -38,7 +38,7 @@ from benchmarks.records import COMPILED, OURS, REFERENCE, WITHOUT, Implementatio
 from benchmarks.tuned import Tuned, additive_score_to_compile
 from benchmarks.tuned_transformer import TunedTransformer
 from jax_attn.weights import from_torch, to_torch
-from torch_ref.recipe import clip_gradients, sentence_losses
+from torch_ref.functional.losses import clip_gradients, sentence_losses
 from train.config import SearchConfig
 from train.machine.devices import start_jax
 from train.translating.search import make_search

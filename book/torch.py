@@ -44,9 +44,9 @@ from book.data import (
 )
 from book.pictures import plot, show_list_len_pair_hist
 from torch_ref import Embeddings, masked_cross_entropy
+from torch_ref.functional.losses import clip_gradients
 from torch_ref.models.rnn_encoder import EncoderOutput
 from torch_ref.modules.feed_forward import FeedForward
-from torch_ref.recipe import clip_gradients
 
 __all__ = [
     "GRU", "AddNorm", "AdditiveAttention", "AttentionDecoder", "Batches", "Decoder", "DotProductAttention",

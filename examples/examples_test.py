@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 
+EXAMPLES = Path(__file__).parent
+FRA = EXAMPLES.parents[1] / "shared" / "data" / "fra.txt"
+
 
 @pytest.fixture
 def printed(request, capsys, own_checks):
     """What the script of this name prints."""
-    runpy.run_path(str(Path(__file__).with_name(f"{request.param}.py")), run_name="__main__")
+    runpy.run_path(str(EXAMPLES / f"{request.param}.py"), run_name="__main__")
     return capsys.readouterr().out
 
 
@@ -63,3 +66,23 @@ def test_the_port_differs_by_its_epsilon_and_agrees_without_it(printed):
     assert wrong.startswith("the port with Flax's epsilon DIFFERS")
     assert "cause: epsilon is 1e-06 in JAX" in wrong
     assert right.startswith("the port with PyTorch's agrees")
+
+
+def test_the_books_recipe_learns_in_pytorch(capsys):
+    """The embedded corpus is no help to the book's sentences, but the loss falls."""
+    train = runpy.run_path(str(EXAMPLES / "book_in_pytorch.py"))["main"]
+    losses = []
+    for epochs in (1, 3):
+        train("embedded", epochs)
+        losses.append(float(capsys.readouterr().out.splitlines()[1].split()[0]))
+    assert losses[1] < 0.9 * losses[0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FRA.exists(), reason=f"the English-French corpus is not at {FRA}")
+def test_the_books_loss_and_translations_are_reached_in_pytorch(capsys):
+    runpy.run_path(str(EXAMPLES / "book_in_pytorch.py"))["main"](str(FRA))
+    mean, best, _, *translations = capsys.readouterr().out.splitlines()
+    assert float(re.search(r": (\S+),", mean)[1]) <= 0.0235
+    assert float(best.split()[0]) <= 0.0215
+    assert translations == ["go . → va !", "i'm ok . → ça va .", "i won ! → j'ai gagné !"]

@@ -151,7 +151,7 @@ class SearchConfig(SearchOptions):
 
     @property
     def function(self) -> str:
-        """The search function, which has the same name in `jax_attn` and `torch_ref`."""
+        """The name of the search function in `jax_attn.search`."""
         return "sample_search" if self.sample else "greedy_search" if self.beam_size == 1 else "beam_search"
 
 
@@ -217,8 +217,6 @@ class Config:
     """Stop after this many training steps, if that is before the last epoch."""
     seed: Seed = 0
     """Seed of the initial parameters, the order of examples and dropout."""
-    framework: Literal["jax", "torch"] = "jax"
-    """torch: train the plain PyTorch reference on the same batches; it knows the recipe of the preset book alone."""
     model: ModelConfig = field(default_factory=RecurrentConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
@@ -270,8 +268,6 @@ def _wrong_devices(config: Config) -> list[str]:
     """List what is wrong with the mesh and the processes."""
     devices, training = config.devices, config.training
     wrong = wrong_numbers(devices, str)
-    if devices != DevicesConfig() and config.framework == "torch":
-        wrong.append("framework torch trains on one device, without mesh, distributed or coordinator")
     if (devices.coordinator is None) != (devices.process is None):
         wrong.append("coordinator HOST:PORT and process I/N belong together; give both")
     if devices.coordinator is not None and not re.fullmatch(r".+:\d{1,5}", devices.coordinator):

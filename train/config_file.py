@@ -16,8 +16,8 @@ from train.model_config import FAMILIES, ModelConfig, other_family
 from train.presets import PRESETS, in_family
 from train.setting import ConfigError
 
-NO_SETTINGS = ("format", "preset", "max_source_len", "max_target_len", "data_sha256")
-"""What config.json of a run folder holds beside the settings."""
+NO_SETTINGS = ("format", "preset", "max_source_len", "max_target_len", "data_sha256", "framework")
+"""What config.json of a run folder holds beside the settings; older ones name the framework that trained the run."""
 
 
 def read_config(path: Path, family: str | None = None) -> tuple[str, Config]:

@@ -1,7 +1,10 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from train.data.vocabulary import BOS, EOS
 
 OPTIONS = [
     *(
@@ -29,3 +32,36 @@ def run(tmp_path_factory) -> tuple[Path, dict]:
     folder = tmp_path_factory.mktemp("small") / "run"
     assert nmt.main([*OPTIONS, "--out", str(folder)]) == 0
     return folder, json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+
+
+def translate_as_in_pytorch(folder, sentences):
+    """Translate greedily. The model of `torch_ref` with the run's weights must find the same. Return translations."""
+    import torch
+
+    import torch_ref
+    from train.model import PARTS
+    from train.runs.run_folder import RunFolder
+    from train.translate import Translator
+
+    saved = RunFolder(folder).load()
+    encoder, decoder = (
+        getattr(torch_ref, part.func.__name__)(len(vocabulary), **part.keywords)
+        for part, vocabulary in zip(PARTS[saved.model.family](saved.model), (saved.source, saved.target), strict=True)
+    )
+    model = torch_ref.EncoderDecoder(encoder, decoder)
+    model.load_state_dict({name: torch.from_numpy(array) for name, array in saved.weights.items()})
+    model.eval()
+    translations = Translator.load(folder, beam_size=1)(sentences)
+    for sentence, translation in zip(sentences, translations, strict=True):
+        ids = torch.tensor([[*saved.source.encode(sentence), EOS]])
+        with torch.no_grad():
+            memory = model.encode(ids, torch.tensor([ids.shape[1]]))
+        settings = {"bos": BOS, "eos": EOS, "max_len": saved.max_target_len, "batch_size": 1}
+        found = torch_ref.greedy_search(model.step, model.initial_state(memory), memory, **settings)
+        length = int(found.lengths[0, 0])
+        assert translation.best.ids == tuple(found.ids[0, 0, :length].tolist())
+        assert translation.score == pytest.approx(float(found.scores[0, 0]), abs=1e-5)
+        assert (translation.weights is None) == (found.weights is None)
+        if found.weights is not None:
+            np.testing.assert_allclose(translation.weights, found.weights[0, 0, :length], atol=1e-5)
+    return translations

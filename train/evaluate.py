@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
@@ -55,8 +55,6 @@ class Options:
     heads: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
     """Draw the alignment error of every layer and head into a .png, .svg or .pdf file, and print it. The pairs need
     gold alignments, as the embedded corpus has them."""
-    framework: Literal["jax", "torch"] = "jax"
-    """torch: the plain PyTorch reference, one sentence at a time (needs the extra `torch`)."""
     json: bool = False
     """Write the scores as JSON."""
     search: Search = field(default_factory=dict)
@@ -89,9 +87,7 @@ def run(options: Options) -> None:
     configs = [configure(saved, options.search, option_name) for saved in runs]
     if not options.data:
         pairs = own_test(runs[0], options.mirror)
-    translators = [
-        Translator.from_runs([saved], config, options.framework) for saved, config in zip(runs, configs, strict=True)
-    ]
+    translators = [Translator.from_runs([saved], config) for saved, config in zip(runs, configs, strict=True)]
     errors = None if options.heads is None else draw_heads(options.heads, runs[0], translators[0], pairs)
     found = [evaluate(translator, pairs) for translator in translators]
     if options.data:

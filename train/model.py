@@ -1,47 +1,45 @@
-"""The model of a configuration, in either framework: their classes have the same names and arguments."""
+"""The model of a configuration."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 
-from jax_attn import models
-from jax_attn.models import EncoderDecoder
+from jax_attn.models import (
+    EncoderDecoder,
+    Seq2SeqAttentionDecoder,
+    Seq2SeqEncoder,
+    TransformerDecoder,
+    TransformerEncoder,
+)
 from train.model_config import ModelConfig
 from train.setting import ConfigError
 
-
-class Parts(NamedTuple):
-    """The classes of a model, and their arguments but for the sizes of the vocabularies."""
-
-    encoder: str
-    encoder_settings: dict[str, Any]
-    decoder: str
-    decoder_settings: dict[str, Any]
-
-    def build(self, library: Any, config: ModelConfig, source_size: int, target_size: int, **more: Any) -> Any:
-        """Build the model from the classes of `jax_attn.models` or `torch_ref.models`."""
-        return library.EncoderDecoder(
-            getattr(library, self.encoder)(source_size, **self.encoder_settings, **more),
-            getattr(library, self.decoder)(target_size, **self.decoder_settings, **more),
-            share_embedding=config.tie_embeddings in ("input", "all"),
-        )
+Parts = tuple[Callable[..., Any], Callable[..., Any]]
+"""The encoder and the decoder without the sizes of the vocabularies."""
 
 
-def build_model(config: ModelConfig, source_vocab_size: int, target_vocab_size: int) -> EncoderDecoder:
-    """Build the encoder and the decoder in JAX; ConfigError if settings contradict each other."""
-    dtype = None if config.dtype == "float32" else jnp.dtype(config.dtype)
-    try:
-        return parts(config).build(models, config, source_vocab_size, target_vocab_size, dtype=dtype)
-    except ValueError as error:
-        raise ConfigError(f"the model cannot be built: {error}") from error
+def build_model(config: ModelConfig, source_vocab_size: int, target_vocab_size: int, **options: Any) -> EncoderDecoder:
+    """Build the encoder and the decoder; ConfigError if settings contradict each other.
 
-
-def parts(config: ModelConfig) -> Parts:
-    """Return the parts of a model; ConfigError if settings contradict each other."""
+    Args:
+        config: the settings of the model.
+        source_vocab_size, target_vocab_size: the sizes of the vocabularies.
+        options: further arguments of the encoder and of the decoder.
+    """
     if wrong := config.wrong():
         raise ConfigError("; ".join(wrong))
-    return _PARTS[config.family](config)
+    encoder, decoder = PARTS[config.family](config)
+    options = {"dtype": None if config.dtype == "float32" else jnp.dtype(config.dtype)} | options
+    try:
+        return EncoderDecoder(
+            encoder(source_vocab_size, **options),
+            decoder(target_vocab_size, **options),
+            share_embedding=config.tie_embeddings in ("input", "all"),
+        )
+    except ValueError as error:
+        raise ConfigError(f"the model cannot be built: {error}") from error
 
 
 def _recurrent(config: Any) -> Parts:
@@ -54,7 +52,7 @@ def _recurrent(config: Any) -> Parts:
     of_encoder["num_hiddens"] = config.encoder_hiddens or config.num_hiddens // directions
     names = ("num_hiddens", "dropout_output", "attention", "num_heads", "query", "input_feeding", "bridge")
     of_decoder = _chosen(config, *shared, *names) | {"use_bias": config.decoder_bias}
-    return Parts("Seq2SeqEncoder", of_encoder, "Seq2SeqAttentionDecoder", of_decoder | _tie(config))
+    return partial(Seq2SeqEncoder, **of_encoder), partial(Seq2SeqAttentionDecoder, **of_decoder, **_tie(config))
 
 
 def _transformer(config: Any) -> Parts:
@@ -65,7 +63,7 @@ def _transformer(config: Any) -> Parts:
     shared = _chosen(config, *sizes, *others, *rates)
     of_encoder = shared | {"num_layers": config.encoder_layers or config.num_layers}
     of_decoder = shared | _chosen(config, *names) | _tie(config)
-    return Parts("TransformerEncoder", of_encoder, "TransformerDecoder", of_decoder)
+    return partial(TransformerEncoder, **of_encoder), partial(TransformerDecoder, **of_decoder)
 
 
 def _chosen(config: Any, *names: str) -> dict[str, Any]:
@@ -76,4 +74,4 @@ def _tie(config: ModelConfig) -> dict[str, Any]:
     return {"tie_embeddings": config.tie_embeddings in ("output", "all")}
 
 
-_PARTS: dict[str, Callable[[Any], Parts]] = {"recurrent": _recurrent, "transformer": _transformer}
+PARTS: dict[str, Callable[[Any], Parts]] = {"recurrent": _recurrent, "transformer": _transformer}

@@ -9,11 +9,12 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,9 +27,12 @@ from train.machine.files import DamageError, sha256
 from train.presets import fit_to_pairs
 from train.runs.run_folder import WEIGHTS, RunFolder
 from train.setting import ConfigError, setting_name
-from train.training.interfaces import DivergenceError, Learner, Report
+from train.training.interfaces import DivergenceError, Report
 from train.training.signals import StopRequest
 from train.translating.check_search import check_search
+
+if TYPE_CHECKING:
+    from train.training.loop import JaxLearner
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -103,10 +107,10 @@ def run(command: Command, stop: StopRequest, started: float) -> int:
     if folder is None and leads:
         folder = RunFolder.create(config.out, command.preset)
     folder = RunFolder(Path(processes.from_lead(folder and str(folder.path))), writes=leads)
-    console.show_start(config, data, folder, learner)
+    console.show_start(config, data, folder, learner.batches())
     with (
         folder.lock(),
-        console.Progress(learner.num_steps, num_reports(config, learner)) as progress,
+        console.Progress(learner.num_steps, num_reports(config, learner.num_steps)) as progress,
     ):
         if leads and command.resume is not None:
             folder.save_config(command.preset, config, data.facts())
@@ -124,20 +128,22 @@ def run(command: Command, stop: StopRequest, started: float) -> int:
         if not recorder.reports:
             raise ConfigError(f"{folder.path} has taken more steps than that, and no validation; raise --max-steps")
         processes.from_lead("all files are written")
-        try:
+        with suppress(KeyboardInterrupt):  # the training has its last checkpoint, and only the test is missing
             stop.at_once = not config.devices.is_distributed  # the other processes would wait for this one
             finish(learner, command._replace(config=config), data, folder, recorder.reports, started)
             return 0
-        except KeyboardInterrupt:  # the training has its last checkpoint, and only the test is missing
-            if config.framework == "torch":
-                raise
     if leads:
         print(f"stopped; go on with: python -m train.nmt --resume {folder.path}", file=sys.stderr)
     return 130 if stop.signal == signal.SIGINT else 0
 
 
 def finish(
-    learner: Learner, command: Command, data: dataset.Data, folder: RunFolder, reports: Sequence[Report], started: float
+    learner: "JaxLearner",
+    command: Command,
+    data: dataset.Data,
+    folder: RunFolder,
+    reports: Sequence[Report],
+    started: float,
 ) -> None:
     """Test the trained model, and write the results."""
     from train.machine import memory
@@ -145,18 +151,10 @@ def finish(
     from train.translating.evaluation import finish_run
 
     config = command.config
-    summary = {
-        "preset": command.preset,
-        "framework": config.framework,
-        "seed": config.seed,
-        "versions": versions(config.framework),
-    }
+    summary = {"preset": command.preset, "seed": config.seed, "versions": versions()}
     summary |= summarize(reports) | count_parameters(learner.weights())
     summary |= finish_run(folder, config, data.corpus.test, data.corpus.train)
-    summary |= {
-        "peak_memory_bytes": memory.peak(),
-        "peak_device_memory_bytes": memory.peak_on_device(config.framework),
-    }
+    summary |= {"peak_memory_bytes": memory.peak(), "peak_device_memory_bytes": memory.peak_on_device()}
     summary["seconds"] = time.perf_counter() - started
     if not folder.writes:
         return
@@ -167,20 +165,14 @@ def finish(
         warnings.warn("the model is worse than guessing; lower --training.learning-rate", stacklevel=2)
 
 
-def num_reports(config: Config, learner: Learner) -> int:
+def num_reports(config: Config, num_steps: int) -> int:
     """Return how often the training reports, if it does not stop early."""
     every = config.training.valid_every
-    return config.num_epochs if every is None else -(-learner.num_steps // every)
+    return config.num_epochs if every is None else -(-num_steps // every)
 
 
-def make_learner(config: Config, data: dataset.Data) -> Learner:
-    """Make the learner of the framework; PyTorch is imported only for its own."""
-    if config.framework == "torch":
-        try:
-            from train.training.reference import TorchLearner
-        except ImportError as error:
-            raise ConfigError("--framework torch needs PyTorch; run: pip install 'jax-attn[torch]'") from error
-        return TorchLearner(config, data)
+def make_learner(config: Config, data: dataset.Data) -> "JaxLearner":
+    """Start the devices, and make the model that learns on them."""
     start_devices(config, data)
 
     from train.training.loop import JaxLearner
@@ -234,10 +226,9 @@ def count_parameters(weights: Mapping[str, np.ndarray]) -> dict[str, int]:
     return {"parameters": sum(sizes.values()), "attention_parameters": attention}
 
 
-def versions(framework: str) -> dict[str, str]:
-    """Return the versions of Python and of the framework's packages."""
-    names = ("torch", "numpy") if framework == "torch" else ("jax", "flax", "optax", "numpy")
-    return {"python": platform.python_version()} | {name: version(name) for name in names}
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that compute."""
+    return {"python": platform.python_version()} | {name: version(name) for name in ("jax", "flax", "optax", "numpy")}
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ BOOK = Config(
     training=TrainingConfig(schedule="constant", loss="sentences", best="last"),
     search=SearchConfig(examples=("go .", "i'm ok .", "i won !")),
 )
-"""d2l.ai's translator: the first 1000 pairs of its English-French corpus, 500 epochs. About a minute (five with
-`--framework torch`), a loss of 0.020 by the book's measure, and the book's three translations.
+"""d2l.ai's translator: the first 1000 pairs of its English-French corpus, 500 epochs. About a minute, a loss of 0.020
+by the book's measure, and the book's three translations.
 
     python -m train.nmt book --data fra.txt
 """

@@ -58,7 +58,7 @@ def run(options: Options) -> None:
     interactive = not options.sentences and options.file is None and sys.stdin.isatty()
     with open_input(options) as (file, name), contextlib.ExitStack() as opened:
         translator = load(options)
-        others = [load(compared_options(side, options)) for side in picture.compare]
+        others = [load(compared_options(run, options)) for run in picture.compare]
         read = Tally()
         write = opened.enter_context(open_out(options, file, read))
         if interactive:
@@ -81,8 +81,8 @@ def run(options: Options) -> None:
     if picture.heatmap:
         write_heatmap(translator, shown, picture.heatmap, picture.picks)
     if picture.page:
-        names = [f"{options.run} in PyTorch" if name == "torch" else name for name in picture.compare]
-        write_page([str(options.run), *names], [translator, *others], shown, picture.page)
+        names = [str(run) for run in (options.run, *picture.compare)]
+        write_page(names, [translator, *others], shown, picture.page)
 
 
 def warn_of_unknown(unknown: Counter[str], run: Path) -> None:
@@ -141,7 +141,7 @@ def settings_of(options: Options) -> dict[str, Any]:
     ]
     chosen = dataclasses.asdict(options.output) | {"sample": options.samples} | options.search | options.sampling
     named = {option_name(name): value for name, value in (chosen | options.picture.picks).items()}
-    return {"run": runs, "--framework": options.model.framework} | named
+    return {"run": runs} | named
 
 
 @contextlib.contextmanager
@@ -187,7 +187,7 @@ def load(options: Options) -> Translator:
             if value:
                 raise ConfigError(f"{option_name(name)} needs attention, and the model of {options.run} has none")
     mesh = None if shape is None else make_mesh(shape)
-    translator = Translator.from_runs(runs, config, options.model.framework, output.pieces, mesh)
+    translator = Translator.from_runs(runs, config, output.pieces, mesh)
     if options.picture.picks:
         check_picks(translator, options.picture.picks)
     return translator
@@ -206,13 +206,11 @@ def check_picks(translator: Translator, picks: dict[str, Any]) -> None:
         raise ConfigError(f"{must}: {has or 'nothing of an ensemble'}; got {given}")
 
 
-def compared_options(name: str, options: Options) -> Options:
-    """Return the options of another side of the page: a run folder, or `torch` for the same run in PyTorch."""
-    if name == "torch":
-        return dataclasses.replace(options, model=dataclasses.replace(options.model, framework="torch", mesh=None))
+def compared_options(run: Path, options: Options) -> Options:
+    """Return the options of another run, which the page shows beside the first."""
     output = Output(nbest=options.output.nbest if options.samples else 1, pieces=options.output.pieces)
     model = dataclasses.replace(options.model, ensemble=())
-    return dataclasses.replace(options, run=Path(name), output=output, picture=Picture(), model=model)
+    return dataclasses.replace(options, run=run, output=output, picture=Picture(), model=model)
 
 
 def translate(translator: Translator, lines: Sequence[str], first: int, options: Options) -> list[Translation]:

@@ -239,20 +239,6 @@ def test_an_ensemble_of_a_run_with_itself_is_the_run(folder):
         assert one.score == pytest.approx(two.score, abs=1e-5)
 
 
-@pytest.mark.parametrize("search", [{}, pytest.param(CONSTRAINED, marks=pytest.mark.slow)])
-def test_both_frameworks_translate_alike(folder, search):
-    pytest.importorskip("torch")
-    ours = Translator.load(folder, **search)
-    theirs = Translator.load(folder, framework="torch", **search)
-    one, two = ours(SENTENCES[:3]), theirs(SENTENCES[:3])
-    for a, b in zip(one, two, strict=True):
-        assert a.text == b.text
-        assert a.score == pytest.approx(b.score, abs=1e-5)
-        np.testing.assert_allclose(a.weights, b.weights, atol=1e-5)
-    for a, b in zip(ours.explain(one), theirs.explain(two), strict=True):
-        assert [[word for word, _ in step] for step in a[0]] == [[word for word, _ in step] for step in b[0]]
-
-
 def test_explain_lists_the_probabilities_that_the_search_saw(folder):
     translator = Translator.load(folder, beam_size=3)
     translations = translator(["", *SENTENCES[:4]])
@@ -335,7 +321,7 @@ def test_nan_weights_and_nan_scores_are_errors(copy, call):
         (["--page", "page.txt"], "--page must end in .html or .htm; got page.txt"),
         (["--heatmap", "a.gif"], "--heatmap must end in .png or .svg or .pdf; got a.gif"),
         (["--heatmap", "nowhere/a.png"], "nowhere/a.png cannot be written: it must be a file in a folder that exists"),
-        (["--compare", "torch"], "--compare needs --page"),
+        (["--compare", "nowhere"], "--compare needs --page"),
         (["--file", "a.txt", "hello"], "either sentences or --file can be given, and not both"),
         (["--file", "nowhere.txt"], "nowhere.txt cannot be read: No such file or directory"),
         (["--file", "."], ". cannot be read: Is a directory"),
@@ -381,14 +367,14 @@ def test_an_unknown_option_of_the_search_is_an_error(folder):
 
 def test_pictures_and_the_page_are_written(folder, call, tmp_path):
     picture, page = tmp_path / "a.svg", tmp_path / "a.html"
-    options = ("--beam", "3", "--heatmap", picture, "--page", page, "--compare", "torch", "--compare", folder)
+    options = ("--beam", "3", "--heatmap", picture, "--page", page, "--compare", folder, "--compare", folder)
     status, output, errors = call(folder, *options, *SENTENCES[:2], "", "zebra \u9f8d")
     assert (status, errors.count("\n")) == (0, 1)
     assert errors.startswith("warning: the model does not know clock, zebra, 龍: ")
     assert output.count("\n") == 4
     assert "龍" in picture.read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"))[1])
-    assert [side["name"] for side in data] == [str(folder), f"{folder} in PyTorch", str(folder)]
+    assert [side["name"] for side in data] == 3 * [str(folder)]
     for side in data:
         assert [len(sentence["hypotheses"]) for sentence in side["sentences"]] == [3, 3, 3]
     assert data[2]["sentences"][0]["against"].endswith("at most 0.0e+00, attention weights by at most 0.0e+00")

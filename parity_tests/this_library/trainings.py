@@ -41,7 +41,7 @@ from parity_tests.your_port.measure.case import random_for
 from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.training.comparison import TrainingReport, compare_steps
 from parity_tests.your_port.training.sides import JaxTraining, TorchTraining
-from torch_ref.recipe import clip_gradients
+from torch_ref.functional.losses import clip_gradients
 
 PAD, BOS, EOS, FIRST_WORD = 0, 1, 2, 3
 VOCAB, EMBED, HIDDEN, LAYERS, DROPOUT = 13, 8, 12, 2, 0.2

@@ -1,10 +1,13 @@
-"""Cross entropy over the labels that count.
+"""Cross entropy over the labels that count, and the clipping of its gradients.
 
-Source: d2l.ai, "Sequence-to-Sequence Learning", MaskedSoftmaxCELoss; Szegedy et al. 2016 (label smoothing).
+Source: d2l.ai, "Sequence-to-Sequence Learning", MaskedSoftmaxCELoss; "Implementation of Recurrent Neural Networks",
+grad_clipping; Szegedy et al. 2016 (label smoothing).
 """
 
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torch_ref.functional.masks import length_mask
 from torch_ref.functional.precision import widen
@@ -62,3 +65,28 @@ def projected_cross_entropy(
     nats = masked_cross_entropy(logits, labels, mask=is_counted, reduction="none")
     loss = masked_cross_entropy(logits, labels, mask=is_counted, label_smoothing=label_smoothing, reduction="none")
     return (weights * loss).sum(), nats.detach()
+
+
+def sentence_losses(
+    model: Any, source: Tensor, source_lens: Tensor, target: Tensor, target_lens: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute the book's loss of each sentence [B], and its number of valid labels [B].
+
+    target [B, T] has <bos> first and target_lens counts it: the decoder reads target[:, :-1] and the labels are
+    target[:, 1:]. A row of length 0 is padding of the batch: it has no loss and no labels.
+    """
+    label_lens = (target_lens - 1).clamp(min=0)
+    logits, _ = model(source, target[:, :-1], source_lens)
+    return masked_cross_entropy(logits, target[:, 1:], label_lens, reduction="sentences"), label_lens
+
+
+def clip_gradients(model: nn.Module, theta: float) -> Tensor:
+    """g <- g * min(1, theta / |g|) over all gradients together, without an epsilon; returns |g|."""
+    if not theta >= 0:
+        raise ValueError(f"theta must be at least 0; got {theta}")
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    norm = torch.sqrt(sum((g**2).sum() for g in gradients))
+    if norm > theta:
+        for g in gradients:
+            g.mul_(theta / norm)
+    return norm

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from torch_ref import masked_cross_entropy
+from torch_ref import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder, masked_cross_entropy
+from torch_ref.functional.losses import clip_gradients, sentence_losses
 
 LOGITS = torch.randn(3, 4, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([[1, 2, 3, 4], [5, 6, -100, 999], [999, -1, 999, 999]])
@@ -46,3 +47,38 @@ def test_masked_logits_stay_out():
 def test_an_unknown_reduction_is_refused():
     with pytest.raises(ValueError, match="reduction must be none, sentences or tokens; got 'mean'"):
         masked_cross_entropy(LOGITS, LABELS, LENS, reduction="mean")
+
+
+def test_rows_of_padding_have_no_loss_and_no_labels():
+    encoder = Seq2SeqEncoder(9, embed_size=4, num_hiddens=4)
+    model = EncoderDecoder(encoder, Seq2SeqAttentionDecoder(9, embed_size=4, num_hiddens=4)).double()
+    source, target = torch.tensor([[4, 5, 3], [6, 3, 1]]), torch.tensor([[2, 5, 6, 3], [2, 4, 3, 1]])
+    source_lens, target_lens, gradients = torch.tensor([3, 2]), torch.tensor([4, 3]), []
+    for rows in (0, 2):
+        batch = (
+            torch.cat([x, x.new_full((rows, *x.shape[1:]), pad)])
+            for x, pad in ((source, 1), (source_lens, 0), (target, 1), (target_lens, 0))
+        )
+        losses, label_lens = sentence_losses(model, *batch)
+        model.zero_grad()
+        losses.sum().backward()
+        assert label_lens.tolist() == [3, 2] + [0] * rows
+        assert (losses[2:] == 0).all()
+        gradients.append([p.grad for p in model.parameters()])
+    assert all(torch.allclose(a, b, atol=1e-14) for a, b in zip(*gradients, strict=True))
+
+
+@pytest.mark.parametrize("theta", [-1.0, float("nan")])
+def test_a_norm_below_zero_or_nan_is_refused(theta):
+    with pytest.raises(ValueError, match=f"theta must be at least 0; got {theta}"):
+        clip_gradients(torch.nn.Linear(2, 1), theta)
+
+
+def test_clipping_scales_to_the_norm_itself():
+    layer = torch.nn.Linear(2, 1)
+    layer.weight.grad, layer.bias.grad = torch.tensor([[3.0, 0.0]]), torch.tensor([4.0])
+    assert clip_gradients(layer, 1.0) == 5
+    assert torch.allclose(layer.weight.grad, torch.tensor([[0.6, 0.0]]))
+    assert torch.allclose(layer.bias.grad, torch.tensor(0.8))
+    clip_gradients(layer, 2.0)
+    assert torch.allclose(layer.bias.grad, torch.tensor(0.8))

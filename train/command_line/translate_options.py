@@ -86,8 +86,8 @@ class Picture:
     """Write an interactive .html page: attention weights, and the most probable tokens at each step."""
     force: bool = False
     """Let --heatmap and --page overwrite a file of another kind."""
-    compare: Annotated[UseAppendAction[tuple[str, ...]], arg(metavar="RUN|torch")] = ()
-    """Show another run next to the first on the page; `torch` is the same run in PyTorch."""
+    compare: Annotated[UseAppendAction[tuple[Path, ...]], arg(metavar="RUN")] = ()
+    """Show another run next to the first on the page."""
 
     @property
     def picks(self) -> dict[str, Any]:
@@ -98,14 +98,12 @@ class Picture:
 
 @dataclass(frozen=True)
 class Model:
-    """The model, and what computes it.
+    """The model, and where it is computed.
     $ python -m train.translate runs/demo-1 --ensemble runs/demo-2 < in.txt
     """
 
     ensemble: Annotated[UseAppendAction[tuple[Path, ...]], arg(metavar="RUN")] = ()
     """Average the probabilities with those of another run with the same vocabularies."""
-    framework: Literal["jax", "torch"] = "jax"
-    """torch: translate with the plain PyTorch reference, one sentence at a time (needs the extra `torch`)."""
     batch: Annotated[int, Range(1, 1_000_000), arg(metavar="N")] = 1000
     """Write after every N lines for each device; it changes no translation. With 1, each line is answered at once."""
     mesh: OptionalMesh = None
@@ -166,8 +164,6 @@ def parse(arguments: list[str], description: str | None) -> Options:
         wrong.append("--resume draws nothing: leave out --heatmap and --page")
     if options.model.mesh is not None and parse_mesh(options.model.mesh).model > 1:
         wrong.append(f"--mesh must be data=N, since each device holds the whole model; got {options.model.mesh}")
-    if options.model.mesh is not None and options.model.framework == "torch":
-        wrong.append("--mesh needs --framework jax")
     if heatmap is None:
         picks, used = options.picture.picks, options.output.uses_weights
         wrong += ["--kind needs --heatmap"] * ("kind" in picks)

@@ -30,10 +30,8 @@ def peak() -> int:
     return largest if sys.platform == "darwin" else largest * 1024
 
 
-def peak_on_device(framework: str) -> int | None:
+def peak_on_device() -> int | None:
     """Return JAX's peak of bytes on its first device; None on a CPU, which has no memory of its own."""
-    if framework == "torch":
-        return None
     import jax
 
     return (jax.local_devices()[0].memory_stats() or {}).get("peak_bytes_in_use")

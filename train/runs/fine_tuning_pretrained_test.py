@@ -19,7 +19,6 @@ import numpy as np
 import optax
 import pytest
 
-from jax_attn import models
 from jax_attn.checkpoints import read_folder
 from jax_attn.checkpoints.marian import LAYER, find_rows
 from jax_attn.checkpoints.pretrained import name_layers, name_rows
@@ -29,7 +28,7 @@ from train.data import dataset
 from train.data.batches import Examples, make_buckets, plan, take
 from train.data.embedded.grammar import sentences
 from train.data.vocabulary import BOS, EOS
-from train.model import parts
+from train.model import build_model
 from train.runs.importing import import_pretrained
 from train.runs.pretrained_test import make_pieces, marian_folder
 from train.training.loop import STEPS_PER_CALL
@@ -78,7 +77,7 @@ class Ours:
     def __init__(self, task):
         run, training = task.run, task.training
         sizes = len(run.source), len(run.target)
-        model = parts(run.model).build(models, run.model, *sizes, param_dtype=jnp.float64)  # computes positions in it
+        model = build_model(run.model, *sizes, param_dtype=jnp.float64)  # computes positions in it
         optimizer = make_optimizer(training, NUM_STEPS)
         token = jnp.zeros((1, 1), jnp.int32)
         self.like = jax.eval_shape(model.init, jax.random.key(0), token, token)

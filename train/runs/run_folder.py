@@ -33,7 +33,7 @@ FILES_OF_RUN = ("config.json", WEIGHTS, METRICS, MANIFEST, TEST, SUMMARY)
 
 @dataclass(frozen=True)
 class SavedRun:
-    """What a run folder holds to translate with, trained by either framework, on this machine or another."""
+    """What a run folder holds to translate with, trained on this machine or another."""
 
     folder: Path
     config: Config

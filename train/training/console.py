@@ -14,7 +14,7 @@ from train.config import SUBWORDS, Config
 from train.data.dataset import Data
 from train.progress import Bar
 from train.runs.run_folder import RunFolder
-from train.training.interfaces import Learner, Report
+from train.training.interfaces import Report
 
 
 class Output:
@@ -36,15 +36,15 @@ class Output:
 CONSOLE = Console(file=Output(), highlight=False)  # type: ignore[arg-type]  # it has what a file has
 
 
-def show_start(config: Config, data: Data, folder: RunFolder, learner: Learner) -> None:
-    """Print the sizes of the data, the lines that are not used, how batches are padded, and the run folder."""
+def show_start(config: Config, data: Data, folder: RunFolder, batches: str) -> None:
+    """Print the sizes of the data, the lines that are not used, the description of the batches, and the run folder."""
     origin = " and ".join(config.data) or "the embedded corpus"
     kind = "pieces" if config.corpus.tokenizer in SUBWORDS else "words"
     lines = [
         f"{len(data.train)} pairs for training, {len(data.valid)} for validation, {len(data.test)} for test "
         f"from {origin}; {len(data.source)} and {len(data.target)} {kind} known",
         *(f"  {count} {reason}" for reason, count in data.report.items()),
-        learner.batches(),
+        batches,
         f"run folder: {folder.path}",
     ]
     CONSOLE.print("\n".join(lines), markup=False, soft_wrap=True)

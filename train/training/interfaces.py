@@ -1,4 +1,4 @@
-"""The interfaces between a run, the model that it trains in either framework, and the run's folder."""
+"""What a training tells its run."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
@@ -64,23 +64,3 @@ class Recorder(Protocol):
 
     def should_stop(self) -> bool:
         """Return whether the user or the system wants the training to stop."""
-
-
-class Learner(Protocol):
-    """A model that learns from the data of a run."""
-
-    @property
-    def num_steps(self) -> int:
-        """The steps of the whole training."""
-
-    def batches(self) -> str:
-        """Describe the batches in one line: widths, rows and padding."""
-
-    def begin_with(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Begin the training with these parameters, by PyTorch's names, instead of random ones."""
-
-    def fit(self, recorder: Recorder) -> bool:
-        """Train, and keep the best parameters. Return False if the recorder wanted to stop before the end."""
-
-    def weights(self) -> dict[str, np.ndarray]:
-        """Return the parameters by PyTorch's names."""

@@ -1,4 +1,4 @@
-"""The training loop in JAX. `train.training.reference` has the same in PyTorch."""
+"""The training loop."""
 
 import math
 import sys

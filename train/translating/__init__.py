@@ -1,7 +1,6 @@
 """From a run folder and text to translations.
 
 translator, search                  text to ids and back; the compiled searches
-torch_search                        the same in PyTorch
 alignments, evaluation, metrics     what attention found; scores
 check_search                        whether a search can be done with a model
 lines, output_file, text_progress   long texts

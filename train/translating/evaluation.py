@@ -186,7 +186,7 @@ def finish_run(folder: RunFolder, config: Config, test: Sequence[Pair], train: I
     Args:
         train: the training pairs, where the references of `config.search.examples` are looked up.
     """
-    translator = Translator.load(folder.path, framework=config.framework)
+    translator = Translator.load(folder.path)
     evaluation = evaluate(translator, test)
     folder.save_test(_test_lines(translator, evaluation))
     results: Results = {"bleu": None, "chrf": None, "test_pairs": len(evaluation.pairs)}

@@ -148,7 +148,6 @@ def test_the_time_that_is_left(monkeypatch, capsys):
         (["--out", "a.txt", "--resume", "--page", "a.html"], "--resume draws nothing"),
         (["--mesh", "data=0"], "the mesh must be data=N"),
         (["--mesh", "data=2,model=2"], "--mesh must be data=N, since each device holds the whole model"),
-        (["--mesh", "data=2", "--framework", "torch"], "--mesh needs --framework jax"),
         (["--mesh", "data=9999", "a sentence"], "9999 devices"),
     ],
 )

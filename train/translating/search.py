@@ -1,4 +1,4 @@
-"""Search and explain with models of `jax_attn`: functions of padded ids, one compiled program each."""
+"""Search and explain: functions of padded ids, one compiled program each."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial

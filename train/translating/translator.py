@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import jax
 import numpy as np
@@ -25,8 +25,6 @@ from train.runs.run_folder import RunFolder, SavedRun
 from train.setting import ConfigError
 from train.translating.check_search import check_search, wrong_length
 from train.translating.search import Attend, Follow, Search, make_attend, make_follow, make_search
-
-Framework = Literal["jax", "torch"]
 
 MAPS_AT_A_TIME = 8
 """Sentences whose weights of every layer and head are computed together."""
@@ -159,12 +157,11 @@ class Translator:
         cls,
         run: Path | str,
         *more: Path | str,
-        framework: Framework = "jax",
         pieces: bool = False,
         mesh: Mesh | None = None,
         **search: Any,
     ) -> "Translator":
-        """Load the model of a run folder, whichever framework trained it.
+        """Load the model of a run folder.
 
             Translator.load("runs/demo-1")("the cat sleeps .").text
             Translator.load("runs/demo-1", "runs/demo-2", beam_size=5)(["the cat sleeps ."])[0].score
@@ -172,23 +169,21 @@ class Translator:
         Args:
             run: the folder.
             more: further runs with the same vocabularies, which form an ensemble with the first.
-            framework: what computes. torch needs PyTorch, searches one sentence at a time, and is for comparison.
             pieces: give the pieces of subwords and their weights instead of those of words.
-            mesh: the devices that search, with JAX alone; see `train.machine.devices.make_mesh`.
+            mesh: the devices that search, see `train.machine.devices.make_mesh`.
             search: options of `SearchConfig`; the others are those of the run.
 
         Raises:
             ConfigError: a folder holds no run, the runs do not fit together, or options cannot be used.
         """
         runs = [RunFolder(folder).load() for folder in (run, *more)]
-        return cls.from_runs(runs, configure(runs[0], search), framework, pieces, mesh)
+        return cls.from_runs(runs, configure(runs[0], search), pieces, mesh)
 
     @classmethod
     def from_runs(
         cls,
         runs: Sequence[SavedRun],
         config: SearchConfig,
-        framework: Framework = "jax",
         pieces: bool = False,
         mesh: Mesh | None = None,
     ) -> "Translator":
@@ -202,15 +197,14 @@ class Translator:
                 )
             if wrong := wrong_length(config, other.model):
                 raise ConfigError(f"{other.folder} cannot translate with these options: {wrong[0]}")
-        make = _torch_functions if framework == "torch" else partial(_jax_functions, mesh=mesh)
-        search, follow, attend = make(runs, config, min(run.max_target_len for run in runs))
+        search, follow, attend = _functions(runs, config, min(run.max_target_len for run in runs), mesh)
         max_source_len = min(run.max_source_len for run in runs)
         num_devices = 1 if mesh is None else mesh.size
-        one_by_one = framework == "torch" or config.batch_size == num_devices == 1
+        one_by_one = config.batch_size == num_devices == 1
         rows = rows_for(config.batch_size)
         if one_by_one:
             hypotheses = config.num_samples if config.sample else config.beam_size
-            rows = 1 if framework == "torch" else -(-LEAST_ROWS // hypotheses)
+            rows = -(-LEAST_ROWS // hypotheses)
         longest = min((run.model.longest for run in runs if run.model.longest is not None), default=None)
         return cls(
             search=search,
@@ -474,7 +468,7 @@ def load_model(run: SavedRun) -> tuple[EncoderDecoder, Any]:
         ) from error
 
 
-def _jax_functions(
+def _functions(
     runs: Sequence[SavedRun], config: SearchConfig, max_len: int, mesh: Mesh | None
 ) -> tuple[Search, Follow, Attend | None]:
     models, params = zip(*(load_model(run) for run in runs), strict=True)
@@ -482,14 +476,3 @@ def _jax_functions(
     on_devices = params if mesh is None else jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
     attend = partial(make_attend(models[0]), params[0]) if len(models) == 1 else None
     return partial(make_search(models, config, max_len, mesh), on_devices), partial(follow, params), attend
-
-
-def _torch_functions(
-    runs: Sequence[SavedRun], config: SearchConfig, max_len: int
-) -> tuple[Search, Follow, Attend | None]:
-    try:
-        from train.translating.torch_search import TorchSearch
-    except ImportError as error:
-        raise ConfigError("--framework torch needs PyTorch; run: pip install 'jax-attn[torch]'") from error
-    torch_search = TorchSearch(runs, config, max_len, min(NUM_CANDIDATES, len(runs[0].target)))
-    return torch_search.search, torch_search.follow, torch_search.attend if len(runs) == 1 else None
