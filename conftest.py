@@ -36,14 +36,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Let the default tests compile quickly, since they compile much and compute little.
 
     The processes that they start do so too, so that bits can be compared. The tests marked slow run the programs as
-    users do.
+    users do, with the flags that the programs set.
     """
+    from jax_attn.compiler import add_flags, avoid_faults  # under the hook
+
+    avoid_faults()
     if config.getoption("markexpr") == "not slow":
         os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
         jax.config.update("jax_disable_most_optimizations", True)
         if version("jaxlib").startswith("0.10."):  # in a version without these flags the process would end
-            flags = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-            os.environ["XLA_FLAGS"] = f"{flags} {os.environ.get('XLA_FLAGS', '')}"
+            add_flags("--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1")
 
 
 @pytest.fixture

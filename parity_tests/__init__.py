@@ -1,6 +1,6 @@
 """Hold any PyTorch program against its JAX port, and jax_attn against torch_ref (docs/parity.md).
 
-your_port      the harness: `compare`, `compare_training`, `find_divergence`, `find_update_divergence`, `tap`
+your_port      the harness: `compare`, `compare_compiled`, `compare_training`, `find_divergence`, `tap`, …
 this_library   the proof of jax_attn: cases, planted faults, properties, trainings; `python -m parity_tests`
 zoo            the harness's own examination: ports of small models, right and with mistakes
 
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parity_tests.your_port.compare import compare
+    from parity_tests.your_port.compiled import CompiledReport, compare_compiled
     from parity_tests.your_port.divergence import Divergence, find_divergence
     from parity_tests.your_port.golden import GoldenError, load_golden
     from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, Variant
@@ -52,6 +53,7 @@ _PLACES = {
     "golden": ("GoldenError", "load_golden"),
     "measure.jax_side": ("jax_function",),
     "compare": ("compare",),
+    "compiled": ("CompiledReport", "compare_compiled"),
     "report": ("Report",),
     "measure.taps": ("tap", "tapped"),
     "measure.torch_side": ("torch_function", "torch_module"),
@@ -74,6 +76,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Case",
+    "CompiledReport",
     "Divergence",
     "GoldenError",
     "JaxSide",
@@ -85,6 +88,7 @@ __all__ = [
     "Variant",
     "compare",
     "compare_case",
+    "compare_compiled",
     "compare_training",
     "find_divergence",
     "find_update_divergence",

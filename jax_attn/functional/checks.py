@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from jax_attn.compiler import warn_of_faults
+
 
 def shape_text(shape: Sequence[int | str]) -> str:
     """Write `(2, 3)` as `[2, 3]`, like the shapes in messages and docstrings."""
@@ -20,7 +22,11 @@ def shape_text(shape: Sequence[int | str]) -> str:
 
 
 def require_plain(**arrays: Any) -> None:
-    """Raise for what JAX would change in silence: a masked array (TypeError), an integer too large (ValueError)."""
+    """Raise for what JAX would change in silence: a masked array (TypeError), an integer too large (ValueError).
+
+    Every public function comes here first. So here stands the warning of a compiler that computes wrongly.
+    """
+    warn_of_faults()
     for name, array in arrays.items():
         parts = array if isinstance(array, list | tuple) else (array,)
         if any(isinstance(part, np.ma.MaskedArray) for part in parts):

@@ -1,4 +1,7 @@
-"""The harness knows neither library of this project, so that it could be a distribution of its own."""
+"""The harness knows neither library of this project, so that it could be a distribution of its own.
+
+It shares one file, which imports nothing but the standard library: the faults of compilers.
+"""
 
 import ast
 from pathlib import Path
@@ -18,6 +21,8 @@ def test_the_harness_imports_neither_library_nor_its_users() -> None:
 
 def _is_outside(name: str) -> bool:
     package, _, rest = name.partition(".")
+    if name == "jax_attn.compiler":
+        return False
     return package in OWN or (package == "parity_tests" and not f"{rest}.".startswith("your_port."))
 
 

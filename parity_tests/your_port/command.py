@@ -3,7 +3,8 @@ $ python -m parity_tests.your_port compare port.py:build --json port.json --mark
 
 `build()` in port.py returns the arguments of `compare`: a tuple (torch_module, jax_module, inputs), or a dict with any
 of them by name. The exit status is 0 where the two agree, 1 where they differ, and 2 where they cannot be compared: one
-line then says why, and what to do. docs/porting.md says what each line of the verdict asks for.
+line then says why, and what to do. With --compiled, build() returns (function or module, inputs), and the compiled
+program is held to its own operations (`compare_compiled`). docs/porting.md says what each line of the verdict asks for.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Options:
     """Write everything that was found to this file."""
     markdown: Path | None = None
     """Write a table for a pull request to this file."""
+    compiled: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """Hold a compiled JAX program to its own operations, without PyTorch, at the sizes that will run."""
     blind: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Also say which known mistakes would not have been seen with these inputs and weights."""
 
@@ -71,6 +74,12 @@ def _compare(options: Options) -> Record:
 
         torch.manual_seed(0)  # so that a builder that draws its inputs draws the same ones in every run
     built = call_builder(options.build)
+    if options.compiled:
+        if not (isinstance(built, tuple) and len(built) == 2):
+            raise BuildError(f"{options.build} must return (function or module, inputs); got {type(built).__name__}")
+        from parity_tests.your_port.compiled import compare_compiled
+
+        return compare_compiled(*built).record
     from parity_tests.your_port.compare import compare
 
     if isinstance(built, Mapping):

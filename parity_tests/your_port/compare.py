@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parity_tests.your_port.compiled import CompiledReport, judge_compiled
 from parity_tests.your_port.divergence import find_divergence
 from parity_tests.your_port.golden import load_golden
 from parity_tests.your_port.measure.case import AFTER_A_STEP, DTYPES, Case, JaxSide
@@ -19,6 +20,8 @@ from parity_tests.your_port.measure.comparison import Measurement, compare_varia
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import as_function, forget_programs_of, narrow_inside, without_jit
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
+from parity_tests.your_port.measure.op_by_op import op_by_op
+from parity_tests.your_port.measure.programs import count_operations
 from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.measure.x64 import enable_x64
 from parity_tests.your_port.report import Report
@@ -126,11 +129,12 @@ def compare(
         pairs = [replace(pair, map=found) for pair in pairs]
     measured: list[Measurement] = []
     for pair in pairs:
-        measured += [m for dtype in dtypes for m in compare_variant(pair.case, pair.case.variants[0], dtype)]
+        measured += [m for dtype in dtypes for m in pair.compiled(dtype)]
     measured += pairs[0].without_jit(measured) if "float64" in dtypes else []
     failed = [m for m in measured if m.failed]
     divergence, trouble, note = None, "", ""
-    if failed:
+    compiled = pairs[0].compiler(failed, measured)
+    if failed and compiled is None:
         parted = next(pair for pair in pairs if pair.case.name == failed[0].case)
         try:
             divergence = find_divergence(parted.case, dtype=failed[0].dtype.partition(" ")[0])
@@ -140,7 +144,9 @@ def compare(
     for pair in pairs:
         forget_programs_of(pair.case)
     return Report(
-        *(first.name, port, found, tuple(measured), divergence, note, pairs[0].case, trouble),
+        *(first.name, port, found, tuple(measured), divergence, note, pairs[0].case),
+        trouble=trouble,
+        compiled=compiled,
         dtypes_differ=_differing_dtypes(first, port),
         trained_otherwise=tuple(_trained_otherwise(first, port, found)),
     )
@@ -175,6 +181,9 @@ def _trained_otherwise(original: Original, port: Port, found: WeightMap) -> Iter
         if name in found.uses and found.uses[name].min(initial=2) > 1 and len(paths.get(name, ())) > 1:
             yield f"{name} is one weight in PyTorch, and JAX trains {' and '.join(paths[name])} apart"
 
+
+MANY_OPERATIONS = 3000
+"""Of a program with its loops unrolled; to run Python's code for more takes minutes."""
 
 PLACED = "placed"
 """Among PyTorch's weights by name: JAX's by path, those that were put into place before the run."""
@@ -274,12 +283,17 @@ class _Pair:
         forget_programs_of(pair.case)
         return not any(m.failed for m in measured)
 
+    @cached_property
+    def traced(self) -> tuple[Any, Any]:
+        """The JAX side as a traced program, and the shapes of its results."""
+        with enable_x64(self.dtype == "float64"):
+            function, given = as_function(self.case, self.case.variants[0], self.numbers, self.dtype)
+            return jax.make_jaxpr(function, return_shape=True)(*given)
+
     def check_structure(self) -> None:
         """Raise ValueError if the JAX side cannot be called, or returns another structure."""
         try:
-            with enable_x64(self.dtype == "float64"):
-                function, given = as_function(self.case, self.case.variants[0], self.numbers, self.dtype)
-                shapes = jax.eval_shape(function, *given)
+            shapes = self.traced[1]
         except Exception as error:
             raise ValueError(
                 f"the JAX module cannot be run in {self.dtype} on these inputs: {type(error).__name__}: {error}. If it "
@@ -293,11 +307,48 @@ class _Pair:
                 "both return the same by torch_call=lambda module, x: … or jax_call=lambda module, x: …"
             )
 
+    def compiled(self, dtype: str) -> list[Measurement]:
+        """Measure the compiled programs; of the outputs alone, what only one of the two programs makes wrong."""
+        measured = compare_variant(self.case, self.case.variants[0], dtype, alone=True)
+        failed = {m.tensor for m in measured if m.failed and m.dtype == dtype}
+        return [m for m in measured if m.dtype == dtype or m.failed != (m.tensor in failed)]
+
     def without_jit(self, compiled: list[Measurement]) -> list[Measurement]:
-        """Measure JAX without jit; return what is right in only one of the two ways."""
+        """Measure JAX without jit; return what is right in only one of the two ways.
+
+        Python runs the code of a loop at each step. Where that takes too long, the traced operations run one by one.
+        """
         failed = {m.tensor for m in compiled if m.failed and m.dtype == "float64" and m.case == self.case.name}
-        measured = compare_variant(self.case, self.case.variants[0], "float64", without_jit)
+        way = op_by_op if count_operations(self.traced[0].jaxpr) > MANY_OPERATIONS else without_jit
+        measured = compare_variant(self.case, self.case.variants[0], "float64", way)
         return [replace(m, dtype="float64 without jit") for m in measured if m.failed != (m.tensor in failed)]
+
+    def compiler(self, failed: list[Measurement], measured: list[Measurement]) -> CompiledReport | None:
+        """Hold the compiled programs to their own operations, where one may be wrong though the port is right.
+
+        That is where a tensor is right without jit, in another dtype, or in the program of the outputs alone.
+        """
+        wrong = {(m.tensor, m.dtype) for m in failed}
+        right = {m.tensor for m in measured if m.dtype.endswith("without jit") and not m.failed}
+        suspects = [d for tensor, d in sorted(wrong) if tensor in right or (tensor, self.dtype) not in wrong]
+        for dtype in dict.fromkeys(name.split()[0] for name in suspects):
+            numbers = make_numbers(self.draft, self.draft.variants[0], dtype)
+            with enable_x64(dtype == "float64"):
+                function, (weights, inputs) = as_function(self.case, self.case.variants[0], numbers, dtype)
+                names = [(part, name) for part, arrays in enumerate((weights, inputs)) for name in arrays]
+                arrays = {".".join(map(str, name)): (weights, inputs)[name[0]][name[1]] for name in names}
+
+                def outputs(arrays: Any, function: Any = function, names: Any = names) -> Any:
+                    parts: tuple[dict[str, Any], ...] = ({}, {})
+                    for part, name in names:
+                        parts[part][name] = arrays[f"{part}.{name}"]
+                    return flatten(plain(function(*parts)))[0]
+
+                moving = [f"0.{name}" for name in numbers.weights] + [f"1.{name}" for name in numbers.differentiated]
+                found = judge_compiled(self.case.name, outputs, arrays, moving if self.truth.gradients() else ())
+            if not found.agrees:
+                return found
+        return None
 
     def narrow_inside(self, failed: list[Measurement]) -> str:
         """Say what is computed in float32 although the run is in float64, if the two differ there."""

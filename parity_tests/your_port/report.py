@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from parity_tests.your_port.cause.cause import Blind, in_words
+from parity_tests.your_port.compiled import CompiledReport
 from parity_tests.your_port.divergence import Divergence
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.comparison import Measurement
@@ -33,6 +34,8 @@ class Report:
     """What is computed in float32 in the run in float64, if that can explain the difference."""
     case: Case
     """The comparison as a case, for `find_divergence` and for the fixture `parity`."""
+    compiled: CompiledReport | None = None
+    """How the compiled program differs from its own operations, if that explains the difference."""
     trouble: str = ""
     """Why the search for the place and the cause failed, if it did."""
     dtypes_differ: str = ""
@@ -92,6 +95,8 @@ class Report:
         verdict = "agrees" if self.agrees else f"DIFFERS in {failed} of {len(names)} tensors"
         yield f"{self.name} {verdict} ({what})"
         yield f"  worst: {_in_words(max(self.measurements, key=lambda m: (m.share, not m.only_rounding)))}"
+        if self.compiled is not None:
+            yield from self.compiled.explain()
         if self.divergence is not None:
             yield from self._difference(self.divergence)
         if self.trouble:

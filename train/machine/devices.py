@@ -15,6 +15,7 @@ from jax.experimental import multihost_utils
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jax_attn.compiler import add_flags, avoid_faults
 from train.config import MeshShape
 from train.setting import ConfigError
 
@@ -47,7 +48,7 @@ kernels of a microsecond or two, and takes an eighth less time."""
 def start_jax(width: int = LARGE, num_devices: int | None = None) -> None:
     """Configure JAX for a program, before its first computation: compiler, devices, and the compilation cache.
 
-    `XLA_FLAGS` of the environment come last, so that they win.
+    What `XLA_FLAGS` of the environment has stays as it is. The faults of this version of jaxlib are avoided.
 
     For a small model each CPU core becomes a device. XLA runs the small kernels of a step one after the
     other, and few of them keep two cores busy. With a device for each core, every core runs all kernels on its rows of
@@ -58,9 +59,8 @@ def start_jax(width: int = LARGE, num_devices: int | None = None) -> None:
     Compiled programs are kept in the user's cache folder and may be deleted at any time. `JAX_COMPILATION_CACHE_DIR`
     names another folder, and `JAX_ENABLE_COMPILATION_CACHE=0` turns the cache off.
     """
-    given = os.environ.get("XLA_FLAGS", "")
-    if XLA_FLAGS not in given:
-        os.environ["XLA_FLAGS"] = f"{XLA_FLAGS} {given}".strip()
+    avoid_faults()
+    add_flags(XLA_FLAGS)
     if num_devices is None and width < LARGE:
         num_devices = usable_cores()
     if num_devices is not None:

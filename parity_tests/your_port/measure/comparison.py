@@ -38,6 +38,8 @@ from parity_tests.your_port.measure.taps import Tensor, recording
 
 DRAWS = 8
 """The draws of weights and directions below float64: in one alone PyTorch's error may be small by chance."""
+ALONE = "outputs alone"
+"""The end of the dtype of a measurement of the program that computes no gradients."""
 LUCK = 256
 """In float64, for the same reason: a single entry's error in float32 is this much too small once in 300 times."""
 
@@ -208,8 +210,14 @@ def compare_runs(case: Case, variant: Variant, dtype: str, runs: Runs) -> list[M
     return [judge.measure(name, *(run.tensors.get(name) for run in runs)) for name in names]
 
 
-def compare_variant(case: Case, variant: Variant, dtype: str, transform: Transform = jax.jit) -> list[Measurement]:
-    """Run both sides and measure every tensor; below float64 for several draws of weights and directions."""
+def compare_variant(
+    case: Case, variant: Variant, dtype: str, transform: Transform = jax.jit, alone: bool = False
+) -> list[Measurement]:
+    """Run both sides and measure every tensor; below float64 for several draws of weights and directions.
+
+    If outputs are also to be computed `alone`, by a program without gradients, these measurements have the dtype
+    `float64 outputs alone`.
+    """
     by_draw = []
     draws = case.torch.golden.draws(dtype) if case.torch.golden is not None else DRAWS
     for draw in range(1 if dtype == "float64" else draws):
@@ -217,7 +225,17 @@ def compare_variant(case: Case, variant: Variant, dtype: str, transform: Transfo
         numbers = make_numbers(case, drawn, dtype)
         if draw and not numbers.weights and not numbers.differentiated:
             break  # nothing is drawn
-        by_draw.append(compare_runs(case, variant, dtype, run_both(case, drawn, numbers, dtype, transform=transform)))
+        runs = run_both(case, drawn, numbers, dtype, transform=transform)
+        measured = compare_runs(case, variant, dtype, runs)
+        if alone and runs.jax.gradients():
+            judge, by_itself = (
+                Judge(case, variant, dtype, runs.truth),
+                run_jax(case, drawn, numbers, dtype, {}, transform),
+            )
+            for name, x in by_itself.tensors.items():
+                found = judge.measure(name, x, runs.torch.tensors.get(name), runs.truth.tensors.get(name))
+                measured.append(replace(found, dtype=f"{dtype} {ALONE}"))
+        by_draw.append(measured)
     return [median_of_draws(measured) for measured in zip(*by_draw, strict=True)]
 
 

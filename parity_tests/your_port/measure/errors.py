@@ -50,7 +50,7 @@ def relative_errors(x: np.ndarray, truth: np.ndarray, least: float = 0.0) -> np.
     return errors
 
 
-def differing_extremes(x: np.ndarray, truth: np.ndarray) -> str:
+def differing_extremes(x: np.ndarray, truth: np.ndarray, sides: tuple[str, str] = ("JAX", "PyTorch")) -> str:
     """Say which of NaN and the infinities do not stand in the same places; "" if all do."""
     if not is_floating(truth) or (np.isfinite(x).all() and np.isfinite(truth).all()):
         return ""
@@ -58,7 +58,7 @@ def differing_extremes(x: np.ndarray, truth: np.ndarray) -> str:
     for name, test in (("NaN", np.isnan), ("inf", np.isposinf), ("−inf", np.isneginf)):
         found, expected = test(x), test(truth)
         if not np.array_equal(found, expected):
-            return f"{name} in {found.sum()} places in JAX, in {expected.sum()} in PyTorch, not the same ones"
+            return f"{name} in {found.sum()} places in {sides[0]}, in {expected.sum()} in {sides[1]}, not the same ones"
     return ""
 
 

@@ -24,6 +24,18 @@ def draws_numbers(program: Any) -> bool:
     return any(operation.primitive.name in DRAWS for part in programs(program) for operation in part.eqns)
 
 
+def count_operations(program: Any) -> int:
+    """Count the operations of a program, those in a loop at each step; a `while` counts as a hundred steps."""
+    times = {"scan": lambda operation: operation.params["length"], "while": lambda _: 100}
+    total = 0
+    for operation in program.eqns:
+        inner = jax.tree.leaves(operation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr"))
+        parts = [getattr(x, "jaxpr", x) for x in inner]
+        steps = times.get(operation.primitive.name, lambda _: 1)(operation)
+        total += 1 + steps * sum(count_operations(part) for part in parts if hasattr(part, "eqns"))
+    return total
+
+
 def computed_dtypes(program: Any) -> set[Any]:
     """Return the dtypes of the results and tables of a program, and of the programs inside of it.
 

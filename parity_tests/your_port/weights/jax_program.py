@@ -12,6 +12,7 @@ from parity_tests.your_port.measure.comparison import DRAWS
 from parity_tests.your_port.measure.errors import is_floating
 from parity_tests.your_port.measure.jax_side import run_jax, without_jit
 from parity_tests.your_port.measure.numbers import Arrays, Numbers, Run, make_numbers, rounded
+from parity_tests.your_port.measure.op_by_op import op_by_op
 from parity_tests.your_port.measure.taps import recording
 from parity_tests.your_port.weights.adapters import Port, make_port
 from parity_tests.your_port.weights.original import Original, Weight, read_inputs
@@ -67,15 +68,15 @@ class Reference:
         return replace(make_numbers(self.case, named, dtype), weights=weights, buffers=buffers)
 
     def run(self, variant: str, of: str, dtype: str, record: bool) -> Run:
-        """Run the module in `dtype` on numbers rounded to the dtype `of`."""
+        """Run the module operation by operation, on numbers rounded to the dtype `of`: no compiler is in the truth."""
         numbers, named = self.numbers(variant, of), replace(self.case.variants[0], name=variant)
         parts = (numbers.inputs, numbers.weights, numbers.buffers)
         inputs, weights, buffers = ({name: rounded(x, dtype) for name, x in part.items()} for part in parts)
         numbers = replace(numbers, inputs=inputs, weights=weights, buffers=buffers)
-        outputs = run_jax(self.case, named, numbers, dtype, {}).tensors if self.gradients else {}
+        outputs = run_jax(self.case, named, numbers, dtype, {}, op_by_op).tensors if self.gradients else {}
         floating = {name: x for name, x in outputs.items() if x is not None and is_floating(x)}
         directions = {name: numbers.direction(name, x.shape) for name, x in floating.items()}
-        run = run_jax(self.case, named, numbers, dtype, directions)
+        run = run_jax(self.case, named, numbers, dtype, directions, op_by_op)
         if not record:
             return run
         with recording() as trace:

@@ -1,0 +1,88 @@
+"""The versions of jaxlib that compute some compiled programs wrongly, and the flags of XLA that avoid it.
+
+    import jax_attn.compiler
+
+    jax_attn.compiler.avoid_faults()  # before the first computation; where nothing is wrong it does nothing
+
+Imports no JAX: XLA reads its flags when JAX starts its first device.
+"""
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A public report of programs that XLA compiles wrongly for a CPU."""
+
+    versions: tuple[str, ...]
+    """Those of jaxlib that have it. An unknown flag ends the process, so that only these are given the flag."""
+    about: str
+    flag: str
+    value: str
+    options: Mapping[str, str]
+    """What avoids it in one program: `jax.jit(f, compiler_options=options)`."""
+    report: str
+
+    @property
+    def remedy(self) -> str:
+        """What a user can do."""
+        return f"set XLA_FLAGS={self.flag}={self.value} before JAX starts, or take another version of jaxlib"
+
+    def __str__(self) -> str:
+        return f"jaxlib {version('jaxlib')} {self.about} ({self.report})"
+
+
+FAULTS = (
+    Fault(
+        ("0.10.2",),
+        "computes some sums over small axes wrongly on a CPU",
+        "--xla_cpu_experimental_ynn_fusion_type",
+        "-reduce",
+        {"xla_cpu_experimental_ynn_fusion_type": ""},
+        "https://github.com/jax-ml/jax/issues/39103",
+    ),
+)
+
+
+def faults_of(jaxlib: str) -> list[Fault]:
+    """Return the known faults of a version."""
+    return [fault for fault in FAULTS if jaxlib in fault.versions]
+
+
+def faults_left() -> list[Fault]:
+    """Return the known faults of this version whose flag stands nowhere in `XLA_FLAGS`."""
+    return [fault for fault in faults_of(version("jaxlib")) if fault.flag not in os.environ.get("XLA_FLAGS", "")]
+
+
+def avoid_faults() -> list[Fault]:
+    """Add the flags that this version of jaxlib needs to `XLA_FLAGS`. Call it before the first computation.
+
+    Returns:
+        the faults that are avoided by the flags that were added.
+    """
+    left = faults_left()
+    add_flags(*(f"{fault.flag}={fault.value}" for fault in left))
+    return left
+
+
+def add_flags(*flags: str) -> None:
+    """Add flags to `XLA_FLAGS`. One that the user has set, to whatever value, stays as it is."""
+    given = os.environ.get("XLA_FLAGS", "")
+    new = [flag for flag in flags if flag.partition("=")[0] not in given]
+    os.environ["XLA_FLAGS"] = " ".join([*new, given]).strip()
+
+
+@cache
+def warn_of_faults() -> None:
+    """Warn once where compiled programs may be wrong, and say the line to write."""
+    if faults := faults_left():
+        import jax
+
+        if jax.default_backend() == "cpu":
+            message = f"{faults[0]}; write jax_attn.compiler.avoid_faults() before the first computation"
+            warnings.warn(message, RuntimeWarning, stacklevel=2)

@@ -1,0 +1,77 @@
+import os
+import subprocess
+import sys
+
+import pytest
+
+from jax_attn import compiler
+
+FAULT = compiler.FAULTS[0]
+WRONG = """
+import jax, jax.numpy as jnp
+f = lambda x: jax.vmap(lambda row: jnp.sum((jnp.eye(3) @ row) ** 2))(x)
+x = jnp.zeros((40000, 3)).at[:, 0].set(jnp.arange(40000.0))
+print(float(abs(f(x) - jax.jit(f)(x)).max()))
+"""
+
+
+@pytest.fixture
+def affected(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setattr(compiler, "version", lambda _: FAULT.versions[0])
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=hlo")
+    return monkeypatch
+
+
+def test_the_flag_is_added_once_and_the_users_flags_stay(affected: pytest.MonkeyPatch) -> None:
+    assert compiler.avoid_faults() == [FAULT]
+    assert os.environ["XLA_FLAGS"] == f"{FAULT.flag}=-reduce --xla_dump_to=hlo"
+    assert compiler.avoid_faults() == []
+    assert os.environ["XLA_FLAGS"] == f"{FAULT.flag}=-reduce --xla_dump_to=hlo"
+
+
+def test_a_users_own_value_of_the_flag_stays(affected: pytest.MonkeyPatch) -> None:
+    affected.setenv("XLA_FLAGS", f"{FAULT.flag}=+dot")
+    assert compiler.avoid_faults() == []
+    assert os.environ["XLA_FLAGS"] == f"{FAULT.flag}=+dot"
+
+
+def test_a_version_without_the_fault_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "version", lambda _: "0.12.0.1")
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    assert compiler.avoid_faults() == []
+    assert "XLA_FLAGS" not in os.environ
+
+
+def test_the_first_call_of_a_public_function_warns_once(affected: pytest.MonkeyPatch) -> None:
+    code = "import jax_attn, numpy as np; x = np.ones((2, 3), np.float32); jax_attn.masked_softmax(x); "
+    code += "jax_attn.masked_softmax(x)"
+    said = _run(code, "import jax_attn.compiler as c; c.version = lambda _: '0.10.2'; ").stderr
+    assert said.count("RuntimeWarning: jaxlib 0.10.2 computes some sums") == 1
+    assert "write jax_attn.compiler.avoid_faults() before the first computation" in said
+
+
+def test_a_program_that_asks_for_the_flags_is_not_warned() -> None:
+    code = "import jax_attn.compiler; jax_attn.compiler.avoid_faults(); import numpy as np; "
+    code += "print(jax_attn.masked_softmax(np.ones((2, 3), np.float32)).shape)"
+    run = _run(code)
+    assert (run.stdout, run.stderr) == ("(2, 3)\n", "")
+
+
+def test_the_flag_makes_a_wrong_program_right() -> None:
+    run = _run("import jax_attn.compiler; jax_attn.compiler.avoid_faults()\n" + WRONG)
+    assert run.stdout == "0.0\n", run.stderr
+
+
+def test_the_versions_that_are_called_wrong_are_wrong() -> None:
+    if not (faults := compiler.faults_of(compiler.version("jaxlib"))):
+        pytest.skip("this version of jaxlib has no known fault")
+    assert float(_run(WRONG).stdout) > 1e6
+    options = f"compiler_options={dict(faults[0].options)}"
+    assert _run(WRONG.replace("jax.jit(f)", f"jax.jit(f, {options})")).stdout == "0.0\n"
+
+
+def _run(code: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """Run Python without any flag, and with all optimisations, as users do."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS")}
+    command = [sys.executable, "-W", "default::RuntimeWarning", "-c", before + code]
+    return subprocess.run(command, capture_output=True, text=True, check=True, env=environment)

@@ -1,0 +1,299 @@
+"""Hold a compiled JAX program to itself, run operation by operation: a compiler may compute a fusion wrongly.
+
+There is no wider dtype to judge by. So it is measured how much rounding matters: the program runs again, with the
+result of each operation that rounds moved by up to one unit in its last place at random (Monte Carlo arithmetic, Parker
+1997). With u the unit roundoff, and e the most that three such runs differ from the unmoved one:
+
+    |compiled − op by op| ≤ 8 u size + 4 e          integers: as many may differ as in one of these runs, twice
+
+A compiled program that fails is compiled once more without what its version of jaxlib is known to do wrongly. Where
+that does not help, parts of the program are compiled, and the first that differs is named.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jax_attn.compiler import Fault, faults_of
+from parity_tests.your_port.measure import op_by_op
+from parity_tests.your_port.measure.case import random_for
+from parity_tests.your_port.measure.comparison import Measurement
+from parity_tests.your_port.measure.errors import (
+    DECADES,
+    DECADES_OF_FLOAT32,
+    differing_extremes,
+    is_floating,
+    neighbours,
+    unit_roundoff,
+)
+from parity_tests.your_port.measure.op_by_op import Operation, Program, trace
+from parity_tests.your_port.measure.tree import flatten, plain
+from parity_tests.your_port.record import Record
+
+MOVED_RUNS = 3
+ROUNDS = frozenset({
+    "acos", "acosh", "add", "add_any", "asin", "asinh", "atan", "atan2", "atanh", "cbrt",
+    "conv_general_dilated", "cos", "cosh", "cumlogsumexp", "cumprod", "cumsum", "digamma", "div", "dot_general",
+    "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "integer_pow", "lgamma", "log", "log1p", "logistic",
+    "mul", "pow", "reduce_prod", "reduce_sum", "reduce_window_sum", "rsqrt", "scatter-add", "sin", "sinh",
+    "sqrt", "square", "sub", "tan", "tanh",
+})  # fmt: skip
+"""The operations whose results are rounded. Others copy, compare or choose, and stay exact."""
+LIBRARIES = ("jax", "jaxlib", "flax", "equinox", "haiku", "optax")
+
+Arrays = dict[str, np.ndarray]
+Function = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def compare_compiled(program: Any, inputs: Any = None, *, gradients: bool = True, name: str = "") -> "CompiledReport":
+    """Compare a compiled JAX program with itself, run operation by operation, in the dtypes that its arrays have.
+
+        print(compare_compiled(model, batch))  # the sizes and dtypes that will really run
+
+    The outputs are compiled alone, and together with the gradients of all floating inputs and weights: these are two
+    programs, and each may be wrong without the other. No PyTorch is needed. At one time, no more results are held than
+    the program itself needs, and those that are compared.
+
+    Args:
+        program: a function of the inputs, or a module of Flax NNX or Equinox. For Flax Linen, give `module.apply` and
+            the variables as the first input.
+        inputs: an array, a tuple of positional arguments, or a dict of keywords.
+        gradients: False compares the outputs alone.
+        name: what the report calls the program.
+
+    Raises:
+        TypeError: the program is not callable.
+        ValueError: there is no array, or the program cannot be differentiated; the message says what to do.
+    """
+    if not callable(program):
+        raise TypeError(f"program must be a function or a module that can be called; got {type(program).__name__}")
+    called = name or getattr(program, "__name__", type(program).__name__)
+    function, arrays = _as_function(program, inputs)
+    if not arrays:
+        raise ValueError("neither the program nor its inputs hold an array, so that there is nothing to compile")
+    moving = [name for name, x in arrays.items() if jnp.issubdtype(x.dtype, jnp.floating)]
+    return judge_compiled(called, function, arrays, moving if gradients else ())
+
+
+def judge_compiled(name: str, function: Function, arrays: dict[str, Any], moving: Sequence[str]) -> "CompiledReport":
+    """Compile a function of arrays by name, alone and with the gradients of the `moving` ones; judge each program."""
+    programs, measured = {"outputs": function}, list[Measurement]()
+    if moving:
+        programs["outputs and gradients"] = _differentiated(name, function, moving)
+    for variant, program in programs.items():
+        pair = CompiledPair(name, variant, program, arrays)
+        found = pair.measure(pair.compiled())
+        measured += found
+        if any(m.failed for m in found):
+            fault = pair.known_fault()
+            return CompiledReport(name, tuple(measured), fault, "" if fault else pair.first_difference(found))
+    return CompiledReport(name, tuple(measured))
+
+
+@dataclass(frozen=True)
+class CompiledReport:
+    """How far a compiled program is from its own operations."""
+
+    name: str
+    measurements: tuple[Measurement, ...]
+    """Every tensor of each compiled program, up to the first program that is wrong."""
+    fault: Fault | None = None
+    """The known fault of the compiler that explains the difference: without it, the two agree."""
+    first: str = ""
+    """Where no known fault explains it: the first line of the program that is computed otherwise."""
+
+    @property
+    def failed(self) -> list[Measurement]:
+        """The tensors outside of their bounds."""
+        return [m for m in self.measurements if m.failed]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every tensor stays within its bound."""
+        return not self.failed
+
+    def __bool__(self) -> bool:
+        return self.agrees
+
+    @property
+    def record(self) -> Record:
+        """Everything that was found, for other programs."""
+        return Record(self.name, str(self).splitlines(), self.measurements)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        dtypes = " and ".join(dict.fromkeys(m.dtype for m in self.measurements))
+        verdict = "agrees" if self.agrees else f"DIFFERS in {len(self.failed)} of {len(self.measurements)} tensors"
+        yield f"{self.name}, compiled, {verdict} with its own operations ({dtypes})"
+        worst = max(self.measurements, key=lambda m: m.share)
+        yield f"  worst: {worst.tensor} in the program of the {worst.variant}: {worst.difference}"
+        yield from self.explain()
+
+    def explain(self) -> Iterator[str]:
+        """Say why it differs: by a known fault of the compiler, or where."""
+        if self.fault is not None:
+            yield f"  cause: the compiler: {self.fault}; with the flag the two agree: {self.fault.remedy}"
+        elif self.first:
+            yield f"  first difference: in the compiled program alone, {self.first}"
+
+
+@dataclass(frozen=True)
+class CompiledPair:
+    """A function of arrays by name, to be compiled and to be run operation by operation."""
+
+    name: str
+    variant: str
+    function: Function
+    arrays: dict[str, Any]
+
+    @cached_property
+    def program(self) -> tuple[Program, list[str]]:
+        """The traced program, and the names of its results."""
+        program, shapes = trace(self.function, self.arrays)
+        return program, [*shapes]
+
+    @cached_property
+    def honest(self) -> tuple[Arrays, Arrays]:
+        """The results of the operations, and by how much those of the moved runs differ at most."""
+        program, names = self.program
+        arrays = jax.tree.leaves(self.arrays)
+        return run_with_noise(self.name, lambda change: dict(zip(names, program.run(arrays, change), strict=True)))
+
+    def compiled(self, options: Mapping[str, str] | None = None) -> Arrays:
+        """Run the compiled program."""
+        run = jax.jit(self.function, compiler_options=None if options is None else dict(options))
+        return _to_numpy(run(self.arrays))
+
+    def measure(self, compiled: Arrays) -> list[Measurement]:
+        """Measure each tensor."""
+        truth, noise = self.honest
+        return [self._measure(name, compiled[name], truth[name], noise[name]) for name in truth]
+
+    def known_fault(self) -> Fault | None:
+        """Return the known fault of this compiler without which the program agrees."""
+        known = faults_of(version("jaxlib")) if jax.default_backend() == "cpu" else []
+        right = (f for f in known if not any(m.failed for m in self.measure(self.compiled(f.options))))
+        return next(right, None)
+
+    def first_difference(self, measured: Sequence[Measurement]) -> str:
+        """Say which operation is the first whose compiled program differs, by halving the program."""
+        whole, names = self.program
+        failed = next(m.tensor for m in measured if m.failed)
+        operations = whole.of((whole.results[names.index(failed)],)).operations
+        found, low, high = None, 0, len(operations)
+        while low < high:
+            middle = (low + high) // 2
+            if self._differs(whole.of(operations[middle].writes)):
+                found, high = operations[middle], middle
+            else:
+                low = middle + 1
+        if found is None:
+            return "no part of the program differs when it is compiled alone: looking inside changes what is fused"
+        return f"{found.name} in {place_of(found)}, operation {operations.index(found) + 1} of {len(operations)}"
+
+    def _differs(self, part: Program) -> bool:
+        names = [str(number) for number in part.results]
+
+        def compute(arrays: dict[str, Any]) -> dict[str, Any]:
+            return dict(zip(names, part.run(jax.tree.leaves(arrays), loops=False), strict=True))
+
+        pair = CompiledPair(self.name, self.variant, compute, self.arrays)
+        return any(m.failed for m in pair.measure(pair.compiled()))
+
+    def _measure(self, tensor: str, compiled: np.ndarray, truth: np.ndarray, noise: np.ndarray) -> Measurement:
+        found = Measurement(self.name, self.variant, str(truth.dtype), tensor, 0.0, 0.0, rule=str(truth.dtype))
+        if mismatch := differing_extremes(compiled, truth, ("the compiled program", "its operations")):
+            return replace(found, mismatch=mismatch)
+        if not is_floating(truth):
+            return replace(found, error=float((compiled != truth).sum()), bound=2 * float(noise.sum()))
+        finite = np.isfinite(truth.astype(np.float64))
+        if not finite.any():
+            return found
+        compiled, truth, noise = (x.astype(np.float64)[finite] for x in (compiled, truth, noise))
+        sizes, noise = neighbours(truth, noise, DECADES if found.rule == "float64" else DECADES_OF_FLOAT32)
+        bounds, errors = 8 * unit_roundoff(found.rule) * sizes + 4 * noise, np.abs(compiled - truth)
+        worst = int(np.argmax(errors / bounds))
+        return replace(found, error=float(errors[worst] / sizes[worst]), bound=float(bounds[worst] / sizes[worst]))
+
+
+def run_with_noise(name: str, run: Callable[[Any], dict[str, Any]]) -> tuple[Arrays, Arrays]:
+    """Run a program as it is, and with moved results; return its results, and the most that they move."""
+    truth = _to_numpy(run(None))
+    noise = {name: np.zeros(x.shape) for name, x in truth.items()}
+    for number in range(MOVED_RUNS):
+        moved = _to_numpy(run(partial(_move, random_for(name, "moved", str(number)))))
+        for tensor, x in truth.items():
+            if is_floating(x):
+                with np.errstate(invalid="ignore"):  # inf − inf
+                    apart = np.abs(moved[tensor].astype(np.float64) - x.astype(np.float64))
+                noise[tensor] = np.maximum(noise[tensor], np.where(np.isfinite(apart), apart, 0.0))
+            else:
+                noise[tensor] = np.maximum(noise[tensor], moved[tensor] != x)
+    return truth, noise
+
+
+def _move(rng: np.random.Generator, operation: Operation, x: Any) -> Any:
+    """Move each entry of a rounded result by up to one unit in its last place."""
+    if operation.name not in ROUNDS or not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    steps = rng.integers(-1, 2, x.shape, np.int8)
+    return x + x * (steps * np.asarray(jnp.finfo(x.dtype).eps)).astype(x.dtype)
+
+
+def place_of(operation: Operation) -> str:
+    """Return the user's line that an operation comes from: `model.py:42`."""
+    traceback = operation.equation.source_info.traceback
+    frames = [] if traceback is None else traceback.frames
+    for frame in frames:
+        file = Path(frame.file_name)
+        library = "site-packages" in file.parts and file.parts[file.parts.index("site-packages") + 1] in LIBRARIES
+        if not library and file not in (Path(__file__), Path(op_by_op.__file__)):
+            return f"{file.name}:{frame.line_num}"
+    return "code that is not yours"
+
+
+def _as_function(program: Any, inputs: Any) -> tuple[Function, dict[str, Any]]:
+    """Make a function of all arrays by name, those of the module included; what is no array stays as it is."""
+    given = inputs if isinstance(inputs, Mapping | tuple | list) else () if inputs is None else (inputs,)
+    graph, held = nnx.split(program) if isinstance(program, nnx.Module) else (None, program)
+    flat, rebuild = flatten({"weights": held, "inputs": given})
+    arrays = {name: jnp.asarray(x) for name, x in flat.items() if hasattr(x, "shape") and hasattr(x, "dtype")}
+
+    def function(arrays: dict[str, Any]) -> dict[str, Any]:
+        tree = rebuild({**flat, **arrays})
+        called = tree["weights"] if graph is None else nnx.merge(graph, tree["weights"])
+        given = tree["inputs"]
+        results = called(**given) if isinstance(given, Mapping) else called(*given)
+        return {name: x for name, x in flatten(plain(results))[0].items() if x is not None}
+
+    return function, arrays
+
+
+def _differentiated(called: str, function: Function, moving: Sequence[str]) -> Function:
+    """Make arrays -> outputs, and the gradients of the moving arrays along random directions."""
+
+    def program(arrays: dict[str, Any]) -> dict[str, Any]:
+        def outputs(moved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+            results = function({**arrays, **moved})
+            return {n: x for n, x in results.items() if jnp.issubdtype(jnp.result_type(x), jnp.floating)}, results
+
+        ends, pull_back, results = jax.vjp(outputs, {name: arrays[name] for name in moving}, has_aux=True)
+        drawn = {n: random_for(called, "cotangent", n).normal(size=x.shape) for n, x in ends.items()}
+        (gradients,) = pull_back({n: jnp.asarray(x).astype(ends[n].dtype) for n, x in drawn.items()})
+        return {**results, **{f"gradient of {n}": x for n, x in gradients.items()}}
+
+    return program
+
+
+def _to_numpy(tree: dict[str, Any]) -> Arrays:
+    return {name: np.asarray(x) for name, x in tree.items()}

@@ -1,0 +1,181 @@
+"""Run a JAX program operation by operation, each compiled alone, so that the compiler can fuse nothing.
+
+The program is traced once. So a long loop costs its operations and no more, whereas `jax.disable_jit` runs the loop's
+Python code, and differentiates it, anew at each step. A result is dropped after its last use.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import count
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+CALLS = {
+    **dict.fromkeys(("jit", "pjit", "checkpoint", "remat", "remat2"), "jaxpr"),
+    **dict.fromkeys(("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
+}
+"""The operations that do nothing but call another program -> the parameter that holds it."""
+LOOPS = ("scan", "while", "cond")
+
+Change = Callable[[Any, Any], Any]
+"""(operation, result) -> what is taken instead of the result."""
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """An operation of a program, with the numbers of the values that it reads and writes."""
+
+    equation: Any
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return str(self.equation.primitive.name)
+
+    def programs(self, name: str) -> Any:
+        """Return the program, or the branches, that a loop has under this name."""
+        held = self.equation.params[name]
+        return [_flat(part) for part in held] if isinstance(held, tuple) else _flat(held)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A traced program without the calls in it, in the order in which it computes. Values go by numbers."""
+
+    operations: tuple[Operation, ...]
+    given: tuple[int, ...]
+    constants: Mapping[int, Any]
+    results: tuple[int, ...]
+
+    @cached_property
+    def last_uses(self) -> list[list[int]]:
+        """For each operation, the values that nothing reads after it."""
+        after = set(self.results) | self.constants.keys()
+        unused: list[list[int]] = []
+        for operation in reversed(self.operations):
+            unused.append([value for value in {*operation.reads, *operation.writes} if value not in after])
+            after.update(operation.reads)
+        return unused[::-1]
+
+    def of(self, results: tuple[int, ...]) -> "Program":
+        """Return the part of the program that these values need."""
+        needed, operations = set(results), list[Operation]()
+        for operation in reversed(self.operations):
+            if needed & {*operation.writes}:
+                operations.append(operation)
+                needed.update(operation.reads)
+        return replace(self, operations=tuple(operations[::-1]), results=results)
+
+    def run(self, arguments: Sequence[Any], change: Change | None = None, loops: bool = True) -> list[Any]:
+        """Run it on arrays. Without `loops`, each loop is one operation, so that the program may be compiled."""
+        values = {**self.constants, **dict(zip(self.given, arguments, strict=True))}
+        for operation, unused in zip(self.operations, self.last_uses, strict=True):
+            read = [values[number] for number in operation.reads]
+            if loops and operation.name in LOOPS:
+                results = _LOOPS[operation.name](operation, read, change)
+            else:
+                results = _apply(operation.equation, read)
+                results = results if change is None else [change(operation, x) for x in results]
+            values.update(zip(operation.writes, results, strict=True))
+            del read, results
+            for number in unused:
+                values.pop(number, None)
+        return [values[number] for number in self.results]
+
+
+def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Program, Any]:
+    """Trace a function of arrays; return its program, whose arguments are the leaves, and the results' shapes."""
+    traced, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    return _flat(traced), shapes
+
+
+def op_by_op(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Do as `jax.jit` does, but run the program operation by operation."""
+
+    def run(*arguments: Any) -> Any:
+        program, shapes = trace(function, *arguments)
+        return jax.tree.unflatten(jax.tree.structure(shapes), program.run(jax.tree.leaves(arguments)))
+
+    return run
+
+
+def _flat(traced: Any) -> Program:
+    """Number the values of a closed jaxpr, and put the operations of the programs that it calls in their place."""
+    numbers, operations, constants = count(), list[Operation](), dict[int, Any]()
+
+    def constant(x: Any) -> int:
+        constants[number := next(numbers)] = x
+        return number
+
+    def walk(jaxpr: Any, held: Sequence[Any], arguments: Sequence[int]) -> list[int]:
+        names = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*map(constant, held), *arguments), strict=True))
+
+        def number_of(x: Any) -> int:
+            return constant(x.val) if hasattr(x, "val") else names[x]
+
+        for equation in jaxpr.eqns:
+            reads = [number_of(x) for x in equation.invars]
+            if name := CALLS.get(equation.primitive.name):
+                inner = equation.params[name]
+                writes = walk(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), reads)
+            else:
+                writes = [next(numbers) for _ in equation.outvars]
+                operations.append(Operation(equation, tuple(reads), tuple(writes)))
+            names.update(zip(equation.outvars, writes, strict=True))
+        return [number_of(x) for x in jaxpr.outvars]
+
+    given = tuple(next(numbers) for _ in traced.jaxpr.invars)
+    results = walk(traced.jaxpr, traced.consts, given)
+    return Program(tuple(operations), given, constants, tuple(results))
+
+
+def _apply(equation: Any, values: Sequence[Any]) -> list[Any]:
+    bound = equation.primitive.get_bind_params(equation.params)
+    functions, params = bound if isinstance(bound, tuple) else ((), bound)  # a tuple before JAX 0.10
+    with equation.ctx.manager:
+        results = equation.primitive.bind(*functions, *values, **params)
+    return list(results) if equation.primitive.multiple_results else [results]
+
+
+# Loops, one step after the other
+
+
+def _scan(operation: Operation, values: Sequence[Any], change: Change | None) -> list[Any]:
+    params = operation.equation.params
+    held, carried = params["num_consts"], params["num_carry"]
+    body: Program = operation.programs("jaxpr")
+    constants, carry, xs = values[:held], list(values[held : held + carried]), values[held + carried :]
+    steps: list[list[Any]] = []
+    for step in range(params["length"]):
+        at = params["length"] - 1 - step if params["reverse"] else step
+        results = body.run([*constants, *carry, *(x[at] for x in xs)], change)
+        carry = results[:carried]
+        steps.append(results[carried:])
+    if not steps:
+        stacked = [jnp.zeros(x.aval.shape, x.aval.dtype) for x in operation.equation.outvars[carried:]]
+    else:
+        stacked = [jnp.stack(ys) for ys in zip(*(steps[::-1] if params["reverse"] else steps), strict=True)]
+    return [*carry, *stacked]
+
+
+def _while(operation: Operation, values: Sequence[Any], change: Change | None) -> list[Any]:
+    of_condition, of_body = (operation.equation.params[f"{part}_nconsts"] for part in ("cond", "body"))
+    condition, body = operation.programs("cond_jaxpr"), operation.programs("body_jaxpr")
+    left, right = values[:of_condition], values[of_condition : of_condition + of_body]
+    state = list(values[of_condition + of_body :])
+    while bool(condition.run([*left, *state], change)[0]):
+        state = body.run([*right, *state], change)
+    return state
+
+
+def _cond(operation: Operation, values: Sequence[Any], change: Change | None) -> list[Any]:
+    branches: list[Program] = operation.programs("branches")
+    chosen = min(max(int(values[0]), 0), len(branches) - 1)
+    return branches[chosen].run(values[1:], change)
+
+
+_LOOPS = {"scan": _scan, "while": _while, "cond": _cond}
