@@ -8,6 +8,8 @@ parameters, and then it is called as in PyTorch. The same lines run over `book.t
     output, state = encoder(X)
 
     net = d2l.train_seq2seq(net, train_iter, lr, num_epochs, tgt_vocab, device)     # returns what was trained
+
+The import sets the flags of XLA that this version of jaxlib needs (see `jax_attn.compiler`).
 """
 
 import random
@@ -54,6 +56,7 @@ from book.data import (
 )
 from book.pictures import plot, show_list_len_pair_hist
 from jax_attn import Embeddings, EncoderOutput, masked_cross_entropy, show_heatmaps
+from jax_attn.compiler import avoid_faults
 from jax_attn.functional.checks import as_array, require_ids, require_shape
 from jax_attn.models.transformer import make_norm
 from jax_attn.modules import FeedForward
@@ -70,6 +73,8 @@ __all__ = [
     "show_heatmaps", "show_list_len_pair_hist", "tokenize_nmt", "train_s2s_ch9", "train_seq2seq", "translate",
     "truncate_pad", "try_gpu",
 ]  # fmt: skip
+
+avoid_faults()
 
 # The book's short names of array functions.
 arange, concat, float32, int32, int64, matmul, ones, zeros = (

@@ -23,6 +23,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU
 
 from jax_attn import AdditiveAttention, DotProductAttention, show_alignments, show_heatmaps
+from jax_attn.compiler import avoid_faults
 from jax_attn.modules.attention import make_attention
 from jax_attn.plots import make_figure, save
 from train.data.batches import pad
@@ -298,6 +299,7 @@ def main():
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
     parser.add_argument("--out", type=Path, default=Path("runs/scores"), help="the folder for runs and pictures")
     options, arguments = parser.parse_known_args()
+    avoid_faults()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.what == "exercises":
         tables = [changed_keys(options.out), vector_sum(options.out), cost()]

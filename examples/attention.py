@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_attn
+from jax_attn.compiler import avoid_faults
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, valid_len: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -22,6 +23,7 @@ over_batch = jax.jit(jax.vmap(over_heads))  # each sentence has its own length
 
 
 def main() -> None:
+    avoid_faults()  # of the compiler, in some versions of jaxlib
     random = np.random.default_rng(0)
     query = random.normal(size=(2, 4, 3, 8))  # 2 sentences, 4 heads, 3 queries, 8 features
     key, value = random.normal(size=(2, 2, 4, 5, 8))  # 5 keys

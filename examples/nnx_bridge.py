@@ -10,6 +10,7 @@ import optax
 from flax import nnx
 
 from jax_attn import AdditiveAttention
+from jax_attn.compiler import avoid_faults
 
 
 class FindLargest(nnx.Module):
@@ -45,6 +46,7 @@ def train_step(model: FindLargest, optimizer: nnx.Optimizer, numbers, lengths, l
 
 
 def main() -> None:
+    avoid_faults()  # of the compiler, in some versions of jaxlib
     random = np.random.default_rng(0)
     model = FindLargest(16, nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jax_attn
+from jax_attn.compiler import avoid_faults
 
 
 def distance_score(queries, keys, scale, *, dtype=None):
@@ -39,6 +40,7 @@ def loss(params, sources, targets, source_lens):
 
 
 def main() -> None:
+    avoid_faults()  # of the compiler, in some versions of jaxlib
     random = np.random.default_rng(0)
     sources, targets, source_lens = random.integers(0, 20, (3, 6)), random.integers(0, 20, (3, 5)), np.array([6, 3, 1])
     params = jax.jit(model.init)(jax.random.key(0), sources, targets, source_lens)

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 
 from jax_attn import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder, greedy_search, masked_cross_entropy
+from jax_attn.compiler import avoid_faults
 
 PAD, BOS, EOS, VOCAB = 10, 11, 12, 13  # after the ten digits
 STEPS = 300
@@ -40,6 +41,7 @@ def train_step(params, state, batch):
 
 
 def main() -> None:
+    avoid_faults()  # of the compiler, in some versions of jaxlib
     random = np.random.default_rng(0)
     numbers, lengths, targets = make_batch(random)
     params = jax.jit(model.init)(jax.random.key(0), numbers, targets, lengths)

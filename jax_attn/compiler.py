@@ -39,7 +39,7 @@ class Fault:
 
 FAULTS = (
     Fault(
-        ("0.10.2",),
+        ("0.9.1", "0.9.2", "0.10.0", "0.10.1", "0.10.2"),
         "computes some sums over small axes wrongly on a CPU",
         "--xla_cpu_experimental_ynn_fusion_type",
         "-reduce",
@@ -63,18 +63,18 @@ def avoid_faults() -> list[Fault]:
     """Add the flags that this version of jaxlib needs to `XLA_FLAGS`. Call it before the first computation.
 
     Returns:
-        the faults that are avoided by the flags that were added.
+        the faults that these flags avoid; without those to which the user gives a flag of another value.
     """
-    left = faults_left()
-    add_flags(*(f"{fault.flag}={fault.value}" for fault in left))
-    return left
+    known = faults_of(version("jaxlib"))
+    add_flags(*(f"{fault.flag}={fault.value}" for fault in known))
+    return [fault for fault in known if f"{fault.flag}={fault.value}" in os.environ["XLA_FLAGS"]]
 
 
 def add_flags(*flags: str) -> None:
     """Add flags to `XLA_FLAGS`. One that the user has set, to whatever value, stays as it is."""
     given = os.environ.get("XLA_FLAGS", "")
-    new = [flag for flag in flags if flag.partition("=")[0] not in given]
-    os.environ["XLA_FLAGS"] = " ".join([*new, given]).strip()
+    if new := [flag for flag in flags if flag.partition("=")[0] not in given]:
+        os.environ["XLA_FLAGS"] = " ".join([*new, given]).strip()
 
 
 @cache

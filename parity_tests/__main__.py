@@ -20,6 +20,7 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from jax_attn.compiler import avoid_faults
 from parity_tests.this_library.cases import CASES
 from parity_tests.this_library.faults import FAULTS, Fault, plant_table
 from parity_tests.this_library.report import (
@@ -64,6 +65,7 @@ def main() -> int:
         return complain(f"no case has a name like {options.case}; there are: {', '.join(all_names)}")
     if (path := options.json) is not None and (path.exists() or not path.absolute().parent.is_dir()):
         return complain(f"{path} exists already, or its folder does not")
+    avoid_faults()
     results = run_all(list_tasks(options, names))
     print_report(results)
     if path is not None:

@@ -5,6 +5,8 @@ import sys
 
 import jax
 
+from jax_attn.compiler import avoid_faults
+
 
 def main() -> int:
     """Run the chosen ports; return 1 if a right port does not agree, or a mistake is not caught."""
@@ -17,6 +19,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="float64 alone, compiled without most optimisations")
     parser.add_argument("--table", action="store_true", help="plant every mistake of the table instead")
     options = parser.parse_args()
+    avoid_faults()
     jax.config.update("jax_disable_most_optimizations", options.quick)
     dtypes = ("float64",) if options.quick else ("float64", "float32")
     found = plant_all(ZOO) if options.table else run_all(ZOO, options.only, dtypes)

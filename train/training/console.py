@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from jax_attn.compiler import avoid_faults
 from train.config import SUBWORDS, Config
 from train.data.dataset import Data
 from train.progress import Bar
@@ -45,6 +46,7 @@ def show_start(config: Config, data: Data, folder: RunFolder, batches: str) -> N
         f"from {origin}; {len(data.source)} and {len(data.target)} {kind} known",
         *(f"  {count} {reason}" for reason, count in data.report.items()),
         batches,
+        *(f"{fault}: this program avoids it" for fault in avoid_faults()),
         f"run folder: {folder.path}",
     ]
     CONSOLE.print("\n".join(lines), markup=False, soft_wrap=True)
