@@ -63,6 +63,9 @@ class SearchOptions:
     no_repeat_ngram: Annotated[
         int | None, Range(1, 65_536), Doc("Never repeat this many tokens in a row within a translation.")
     ] = None
+    renormalize: Annotated[
+        bool, Doc("Let the probabilities of the tokens that min_len and no_repeat_ngram allow sum to 1.")
+    ] = False
     num_samples: Annotated[int, Range(1, 1_000_000), Doc("Translations drawn for each sentence.")] = 1
     temperature: Annotated[
         float,

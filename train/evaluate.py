@@ -151,6 +151,8 @@ def warn_of_other_language(saved: SavedRun, evaluation: Evaluation) -> None:
 def own_test(saved: SavedRun, mirror: str | None) -> Sequence[Pair]:
     """Make the run's own test set again; ConfigError or CorpusError if its data are not there or it has none."""
     config = saved.config
+    if not config.data and config.corpus.tokenizer == "pretrained":
+        raise ConfigError(f"{saved.folder} was imported, and has no test set of its own; name one with --data")
     pairs = load_corpus(replace(config, mirror=mirror or config.mirror)).test
     if not pairs:
         raise ConfigError(f"{saved.folder} was trained without a test set; name one with --data")

@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,9 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from jax_attn.checkpoints import read_safetensors, write_safetensors
-from jax_attn.checkpoints.marian import BIAS, LAYER, SHARED, read_config
-from jax_attn.checkpoints.pretrained import name_layers
+from jax_attn.checkpoints import marian, read_safetensors, write_safetensors
+from jax_attn.checkpoints.marian import BIAS, LAYER, OF_MODEL, SHARED, read_config
+from jax_attn.checkpoints.pretrained import name_layers, read_options
 from jax_attn.weights import to_torch
 from train import evaluate, export_model, import_model, nmt, translate
 from train.config import Config, CorpusConfig, SearchConfig
@@ -79,7 +80,11 @@ def draw(config):
     """Draw the weights of a model, by the names of a file."""
     rng, width, inner = np.random.default_rng(0), config["d_model"], config["encoder_ffn_dim"]
     found = {}
-    for theirs in (*name_layers(read_config(config), LAYER).values(), SHARED, BIAS):
+    for theirs in (
+        *name_layers(read_config(read_options(config, OF_MODEL, "config.json")), LAYER).values(),
+        SHARED,
+        BIAS,
+    ):
         sizes = {"fc1": (inner, width), "fc2": (width, inner), "shared": (config["vocab_size"], width)}
         matrix = next((size for part, size in sizes.items() if part in theirs), (width, width))
         shape = matrix if theirs.endswith("weight") and "norm" not in theirs else matrix[:1]
@@ -119,6 +124,41 @@ def test_the_run_translates_and_says_what_it_cannot_read(folder, tmp_path, capsy
     }.items():
         assert translate.main([str(tmp_path / "run"), text]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_only_a_language_is_read_as_one(folder, tmp_path):
+    run_import(folder, tmp_path / "run")
+    source = RunFolder(tmp_path / "run").load().source
+    assert source.cut(">>fra<< the cat")[0] == source.cut(" >>fra<< the cat")[0] == ">>fra<<"
+    assert "".join(source.cut(">> said he << no.")).startswith("\u2581>>")  # and no end of the file that it stands in
+
+
+def test_an_imported_run_says_what_it_does_not_have(folder, tmp_path, capsys):
+    run, name = tmp_path / "run", str(tmp_path / "run")
+    run_import(folder, run)
+    with pytest.warns(UserWarning, match="it reads <unk>, and guesses the rest$"):
+        translate.warn_of_unknown(Counter("x"), run)
+    assert nmt.main(["--resume", name]) == 2
+    assert evaluate.main([name]) == 2
+    errors = capsys.readouterr().err
+    assert f"{name} was imported, and has no training to resume; begin one: --init {name} --data FILE" in errors
+    assert f"{name} was imported, and has no test set of its own; name one with --data" in errors
+
+
+def test_the_folder_that_another_makes_meanwhile_is_left(folder, tmp_path, capsys, monkeypatch):
+    run_import(folder, tmp_path / "run")
+    out, write_weights = tmp_path / "out", marian.write_safetensors
+
+    def make_meanwhile(path, tensors):
+        out.mkdir()
+        (out / "theirs").write_text("kept", encoding="utf-8")
+        write_weights(path, tensors)
+
+    monkeypatch.setattr(marian, "write_safetensors", make_meanwhile)
+    assert export_model.main([str(tmp_path / "run"), "--out", str(out)]) == 2
+    assert "out cannot be written: File exists" in capsys.readouterr().err
+    assert [path.name for path in out.iterdir()] == ["theirs"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marian", "out", "run"]
 
 
 def test_the_sentences_of_a_line_are_translated_for_themselves(folder, tmp_path, capsys):
@@ -277,6 +317,10 @@ def changed(**changes):
     return lambda folder: change(folder / "config.json", **changes)
 
 
+def generating(**changes):
+    return lambda folder: change(folder / "generation_config.json", **changes)
+
+
 def of_a_vocabulary(folder):
     tokens = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
     write(folder / "vocab.json", tokens | {"more": len(tokens)})
@@ -298,6 +342,12 @@ def cut_pickle(folder):
     torch.save({name: torch.from_numpy(array) for name, array in tensors.items()}, folder / "pytorch_model.bin")
     assert run_import(folder, folder.parent / "whole") == 0
     cut("pytorch_model.bin")(folder)
+
+
+def integer_keys(folder):
+    torch = pytest.importorskip("torch")
+    (folder / "model.safetensors").unlink()
+    torch.save({1: torch.ones(2)}, folder / "pytorch_model.bin")
 
 
 def hostile(folder):
@@ -327,10 +377,34 @@ def hostile(folder):
         (with_tensors(lambda tensors: {"more": tensors[BIAS]}), "do not fit the configuration; unknown: more"),
         (changed(d_model=10), "must be"),
         (changed(encoder_layers=2), "missing: encoder.layers.1"),
+        (changed(decoder_layers=64), "encoder_attn.out_proj.bias and 1635 more"),
+        (changed(decoder_layers=65_536), "decoder_layers of config.json must be a whole number in [1, 64]; got 65536"),
+        (changed(num_hidden_layers=2), "encoder_layers and num_hidden_layers of config.json must be the same"),
+        (changed(architectures=["MarianForCausalLM"]), 'must be ["MarianMTModel"], since no other value is supported'),
+        (changed(is_encoder_decoder=False), "is_encoder_decoder of config.json must be true"),
+        (changed(quantization_config={"bits": 8}), "quantization_config of config.json must be null"),
+        (changed(vocab_size=99), "vocab_size must be 28, the tokens of the source; got 99"),
+        (changed(max_position_embeddings=0), "max_position_embeddings of config.json must be a whole number in [2, "),
+        (changed(dropout=1.0), "dropout must be in [0, 1); got 1.0"),
+        (generating(do_sample=True), "do_sample of generation_config.json must be false"),
+        (generating(num_beams=20_000), "num_beams of generation_config.json must be a whole number in [1, 10000]"),
+        (generating(num_beams=29), "beam_size must be at most 28, the size of the target vocabulary; got 29"),
+        (generating(min_length=50), "search.min-len must be at most 11, the most tokens; got 50"),
+        (generating(eos_token_id=[0, 5]), "eos_token_id must be 0, the id of </s>; got [0, 5]"),
+        (generating(forced_eos_token_id=5), "forced_eos_token_id must be 0, the id of </s>; got 5"),
+        (generating(decoder_start_token_id=5), "decoder_start_token_id must be 27, the id of <pad>; got 5"),
+        (lambda folder: (folder / "source.spm").write_bytes(b""), "source.spm is empty"),
+        (lambda folder: (folder / "vocab.json").write_text("[" * 100_000), "vocab.json is damaged or cut short"),
+        (
+            with_tensors(lambda tensors: {f"model.{SHARED}": np.float32(1)}),
+            "the embeddings of the source must be [N, D]",
+        ),
+        (integer_keys, "damaged, cut short or holds more than weights"),
         (changed(encoder_ffn_dim=13), "encoder_ffn_dim and decoder_ffn_dim"),
-        (changed(activation_function="tanh"), "activation_function must be one of relu, gelu, swish, silu; got 'tanh'"),
+        (changed(activation_function="tanh"), 'activation_function of config.json must be "relu" or "gelu" or "swish"'),
         (changed(encoder_attention_heads=3, decoder_attention_heads=3), "must be a multiple of num_heads"),
-        (changed(decoder_start_token_id=99), "decoder_start_token_id must be the id of <pad>; got 99"),
+        (changed(decoder_start_token_id=99), "decoder_start_token_id must be 27, the id of <pad>; got 99"),
+        (changed(decoder_start_token_id=7), "decoder_start_token_id must be 27, the id of <pad>; got 7"),
         (changed(bad_words_ids=[[1, 2]]), None),
         (of_a_vocabulary, "tokens, and the weights have"),
         (cut_pickle, "damaged, cut short or holds more than weights"),
@@ -346,6 +420,7 @@ def test_a_bad_folder_is_an_error_that_leaves_nothing(folder, tmp_path, capsys, 
         return
     assert status == 2
     assert error.startswith("error: ")
+    assert error.count("\n") == 1
     assert message in error
     assert not (tmp_path / "run").exists()
     assert not (folder / "executed").exists()

@@ -59,7 +59,7 @@ def _transformer(config: Any) -> Parts:
     sizes = ("embed_size", "num_hiddens", "num_layers", "num_heads")
     others = ("activation", "norm", "positions", "max_len", "scale_embedding", "use_bias", "source_end", "norm_epsilon")
     rates = ("dropout", "dropout_attention", "dropout_hidden")
-    names = ("output_bias", "fixed_start", "never", "alignment_layer", "alignment_head")
+    names = ("output_bias", "fixed_start", "never", "renormalize", "alignment_layer", "alignment_head")
     shared = _chosen(config, *sizes, *others, *rates)
     of_encoder = shared | {"num_layers": config.encoder_layers or config.num_layers}
     of_decoder = shared | _chosen(config, *names) | _tie(config)

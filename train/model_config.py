@@ -183,6 +183,8 @@ class TransformerConfig(ModelConfig):
     """Leave the embedding of the decoder's first token as it is (Marian)."""
     never: Annotated[tuple[int, ...], without_default("[ID ...]")] = ()
     """Ids of tokens that are never produced."""
+    renormalize: bool = True
+    """With never: let the probabilities of the other tokens sum to 1."""
     source_end: bool = True
     """Read the <eos> of each source."""
     alignment_layer: int = -1

@@ -90,7 +90,9 @@ def warn_of_unknown(unknown: Counter[str], run: Path) -> None:
     shown = ", ".join(printable(word) for word, _ in unknown.most_common(MAX_UNKNOWN))
     more = len(unknown) - MAX_UNKNOWN
     words = f"{shown} and {more} more" if more > 0 else shown
-    about = "" if read_json(run / "config.json")["data"] else f". The embedded corpus has few words, about {TOPICS}"
+    config = read_json(run / "config.json")
+    is_embedded = not config["data"] and config["corpus"]["tokenizer"] != "pretrained"
+    about = f". The embedded corpus has few words, about {TOPICS}" if is_embedded else ""
     warnings.warn(f"the model does not know {words}: it reads <unk>, and guesses the rest{about}", stacklevel=2)
 
 

@@ -7,20 +7,25 @@ import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from jax_attn.checkpoints.pretrained import (
+    Option,
     Pretrained,
     find_ties,
     make_side,
     name_layers,
+    only,
     read_json,
+    read_options,
     rename,
+    require_matrices,
 )
 from jax_attn.functional.positions import Form, sinusoidal_positions
+from jax_attn.search_options import Range
 
 VERSIONS = range(2, 7)
 """The versions of the file that are read."""
@@ -29,7 +34,22 @@ DTYPES: tuple[Any, ...] = (np.float32, np.int8, np.int16, np.int32, np.float16, 
 BY_SIZE: dict[int, Any] = {4: np.float32, 2: np.int16, 1: np.int8}
 """By the bytes of an item, before."""
 ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu"}
-REFUSED = ("with_relative_position", "alibi", "scale_outputs", "multi_query_attention")
+OPTIONS = {
+    "add_source_bos": only(False),
+    "add_source_eos": Option(bool, False),
+    "layer_norm_epsilon": Option(Annotated[float, Range(1e-12, 1)], 1e-5),
+    "decoder_start_token": Option(str, None),
+    "bos_token": Option(str, "<s>"),
+    "eos_token": Option(str, "</s>"),
+    "unk_token": Option(str, "<unk>"),
+}
+"""config.json."""
+LONGEST = 1024
+"""The tokens of a source that CTranslate2 reads, unless it has fewer positions."""
+REFUSED = (
+    "with_relative_position", "alibi", "scale_outputs", "multi_query_attention", "rotary_dim", "sliding_window",
+    "queries_scale",
+)  # fmt: skip
 """Attributes of models of other kinds, where they are not 0."""
 
 LAYER = {
@@ -61,23 +81,28 @@ def read(folder: Path) -> Pretrained:
     spec, tensors = read_file(folder / "model.bin")
     if not spec.startswith("Transformer") or "decoder/layer_0/attention/linear_0/weight" not in tensors:
         raise ValueError(f"{folder} holds a {spec}, which is not supported; supported are Transformers that translate")
-    attributes = {name: int(value) for name, value in tensors.items() if value.ndim == 0}
-    if strange := sorted(name for name in attributes if attributes[name] and name.rpartition("/")[2] in REFUSED):
+    numbers = [name for name, value in tensors.items() if value.ndim == 0 and value != 0]
+    if strange := sorted(name for name in numbers if name.rpartition("/")[2] in REFUSED):
         raise ValueError(f"{folder} holds a Transformer with {', '.join(strange)}, which is not supported")
-    config = read_json(folder / "config.json") if (folder / "config.json").is_file() else {}
-    if config.get("add_source_bos"):
-        raise ValueError("config.json has add_source_bos, which is not supported")
+    path = folder / "config.json"
+    config = read_options(read_json(path) if path.is_file() else {}, OPTIONS, path.name)
 
-    def attribute(name: str, default: int) -> int:
-        """Return an attribute of the decoder. Old files have one for both parts."""
-        return attributes.get(f"decoder/{name}", attributes.get(name, default))
+    def attribute(name: str, default: int, part: str = "decoder") -> int:
+        """Return an attribute of a part. Old files have one for both parts."""
+        value = tensors.get(f"{part}/{name}", tensors.get(name, np.array(default)))
+        if value.ndim or value.dtype.kind != "i":
+            raise ValueError(f"{name} of model.bin must be a whole number; got {value.dtype} {list(value.shape)}")
+        return int(value)
 
     arrays = take_apart(tensors)
     is_marian = bool(attribute("start_from_zero_embedding", 0))
     tokens, rows = find_rows(folder, arrays, config, is_marian)
     tables = [arrays.pop(name) for name in list(arrays) if name.endswith("position_encodings.encodings")]
     size = rows["target"].shape[1]
-    activation = attribute("activation", 0)
+    defaults = {"num_heads": 16 if "Big" in spec else 8, "activation": 0}
+    if other := [name for name, n in defaults.items() if attribute(name, n) != attribute(name, n, "encoder")]:
+        raise ValueError(f"{other[0]} of model.bin must be the same in encoder and decoder, which is supported")
+    activation = attribute("activation", defaults["activation"])
     if activation not in ACTIVATIONS:
         raise ValueError(f"the activation must be one of {', '.join(ACTIVATIONS.values())}; got number {activation}")
     settings: dict[str, Any] = {
@@ -85,17 +110,18 @@ def read(folder: Path) -> Pretrained:
         "num_hiddens": len(arrays.get("encoder.layers.0.ffn.linear_0.bias", ())),
         "num_layers": _count_layers(arrays, "decoder"),
         "encoder_layers": _count_layers(arrays, "encoder"),
-        "num_heads": attribute("num_heads", 16 if "Big" in spec else 8),
+        "num_heads": attribute("num_heads", defaults["num_heads"]),
         "activation": ACTIVATIONS[activation],
         "norm": "pre" if "decoder.layer_norm.weight" in arrays else "post",
-        "norm_epsilon": float(config.get("layer_norm_epsilon") or 1e-5),
+        "norm_epsilon": float(config["layer_norm_epsilon"]),
         "positions": find_positions(tables, size),
         "scale_embedding": _scales(tensors, size),
         "use_bias": True,
         "output_bias": "bias" in rows,
-        "source_end": bool(config.get("add_source_eos", False)) or is_marian,
+        "source_end": config["add_source_eos"] or is_marian,
         "fixed_start": is_marian,
         "never": (len(tokens[1]) - 1,) if is_marian else (),
+        "renormalize": True,
         "tie_embeddings": find_ties(rows),
         "alignment_layer": attribute("alignment_layer", -1),
         "alignment_head": 0 if attribute("alignment_heads", 1) == 1 else None,  # else the mean of all
@@ -106,15 +132,16 @@ def read(folder: Path) -> Pretrained:
         names |= {f"{part}.last_norm.{leaf}": f"{part}.layer_norm.{leaf}" for part, leaf in parts}
     weights = rename(arrays, names, rows, settings["tie_embeddings"])
 
-    start = "<pad>" if is_marian else config.get("decoder_start_token") or config.get("bos_token", "<s>")
-    special = (start, config.get("eos_token", "</s>"), config.get("unk_token", "<unk>"))
+    start = "<pad>" if is_marian else config["decoder_start_token"] or config["bos_token"]
+    special = (start, config["eos_token"], config["unk_token"])
     source, target = (
         make_side(folder, name, each, special, len(rows[name]), "en" if is_marian else None)
         for name, each in zip(("source", "target"), tokens, strict=True)
     )
-    search: dict[str, Any] = {"beam_size": 2, "length_penalty": 1.0, "stop": "first", "min_len": 2, "max_len": 256}
-    search |= {"force_end": False, "no_repeat_ngram": None}  # all as CTranslate2 has them
-    return Pretrained(settings, weights, source, target, 1024, search)
+    longest = min([LONGEST, *(len(table) for table in tables)])
+    search: dict[str, Any] = {"beam_size": 2, "length_penalty": 1.0, "stop": "first", "min_len": 2}
+    search |= {"max_len": min(256, longest), "force_end": False, "no_repeat_ngram": None, "renormalize": True}
+    return Pretrained(settings, weights, source, target, longest, search)  # which is CTranslate2's own
 
 
 def read_file(path: Path) -> tuple[str, dict[str, np.ndarray]]:
@@ -165,6 +192,8 @@ def take_apart(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the arrays by names with dots; the queries, keys and values that the file has as one layer are three."""
     found = dict[str, np.ndarray]()
     for name, array in tensors.items():
+        if not array.ndim:  # an attribute
+            continue
         name = re.sub("/layer_([0-9]+)/", r"/layers/\1/", name).replace("embeddings_0", "embeddings")
         parent, leaf = name.replace("/", ".").rsplit(".", 1) if "/" in name else (name, "")
         leaf = {"gamma": "weight", "beta": "bias"}.get(leaf, leaf)
@@ -172,7 +201,7 @@ def take_apart(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         if parts:
             split = np.split(array, len(parts))
             found |= {f"{parent}.{part}.{leaf}": each for part, each in zip(parts, split, strict=True)}
-        elif array.ndim:
+        else:
             found[f"{parent}.{leaf}"] = array
     return found
 
@@ -187,9 +216,10 @@ def find_rows(
     rows = {role: arrays.pop(name) for role, name in ROWS.items() if name in arrays}
     if missing := [ROWS[role] for role in ("source", "target", "output") if role not in rows]:
         raise ValueError(f"the weights do not fit the configuration; missing: {', '.join(missing)}")
+    require_matrices(rows)
     both = []
     for side in ("source", "target"):
-        tokens, unknown = read_tokens(folder, side), config.get("unk_token", "<unk>")
+        tokens, unknown = read_tokens(folder, side), config["unk_token"]
         if unknown not in tokens and len(tokens) == len(rows[side]) - 1:
             tokens = [*tokens, unknown]  # CTranslate2 adds it, too
         both.append([*tokens, "<pad>"] if is_marian else tokens)
@@ -205,7 +235,7 @@ def _count_layers(arrays: Mapping[str, np.ndarray], part: str) -> int:
 def _scales(tensors: Mapping[str, np.ndarray], size: int) -> bool:
     """Return whether embeddings are multiplied by √size: the file has a factor, or only whether there is one."""
     found = [tensors.get(f"{part}/scale_embeddings", np.int8(1)) for part in ("encoder", "decoder")]
-    factors = [size ** (x.item() / 2) if x.dtype == np.int8 else x.item() for x in found]
+    factors = [size ** (bool(x.item()) / 2) if x.dtype == np.int8 else x.item() for x in found]
     for scales in (True, False):
         if np.allclose(factors, size**0.5 if scales else 1.0, atol=1e-3):
             return scales

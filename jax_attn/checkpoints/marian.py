@@ -5,34 +5,44 @@ vocab.json; with two vocabularies also target_vocab.json.
 """
 
 import json
+import os
+import shutil
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from jax_attn.checkpoints.files import read_safetensors, write_safetensors
 from jax_attn.checkpoints.pretrained import (
+    Option,
     Pretrained,
     find_ties,
     make_side,
     name_layers,
     name_rows,
+    only,
     read_json,
+    read_options,
     rename,
+    require_matrices,
+    shorten,
 )
+from jax_attn.search_options import BeamSize, LengthPenalty, Range
 
 SUPPORTED = "Marian's models (config.json with model_type marian) and CTranslate2's (model.bin)"
 
 SIZES = {
-    "embed_size": ("d_model",),
+    "embed_size": ("d_model", "hidden_size"),
     "num_layers": ("decoder_layers",),
-    "encoder_layers": ("encoder_layers",),
+    "encoder_layers": ("encoder_layers", "num_hidden_layers"),
     "num_hiddens": ("encoder_ffn_dim", "decoder_ffn_dim"),
-    "num_heads": ("encoder_attention_heads", "decoder_attention_heads"),
+    "num_heads": ("encoder_attention_heads", "decoder_attention_heads", "num_attention_heads"),
 }
-"""The names that config.json has for a setting."""
+"""The names that config.json has for a setting, which must be the same."""
+ALIASES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+"""Those that it need not have."""
 RATES = {"dropout": "dropout", "dropout_attention": "attention_dropout", "dropout_hidden": "activation_dropout"}
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 ALWAYS = {
@@ -40,10 +50,68 @@ ALWAYS = {
     "source_end": True, "fixed_start": True,
 }  # fmt: skip
 """Settings that every Marian model has."""
-SEARCH = {"beam_size": ("num_beams", 1), "length_penalty": ("length_penalty", 1.0), "min_len": ("min_length", 0)}
-"""The names that generation_config.json has for options, and what they are where it has none."""
 STOPS = {False: "likely", True: "first", "never": "never"}
 """When the search ends, by early_stopping."""
+
+Size, Layers = Annotated[int, Range(1, 65_536)], Annotated[int, Range(1, 64)]
+Count, Rate = Annotated[int, Range(0, 65_536)], Annotated[float, Range(0, 1)]
+OF_MODEL = {
+    **{name: Option(Layers if "layers" in name else Size) for names in SIZES.values() for name in names},
+    **{name: Option(Layers if "layers" in name else Size, None) for name in ALIASES},
+    **{name: Option(Rate, 0.1 if name == "dropout" else 0.0) for name in RATES.values()},
+    "activation_function": Option(tuple(ACTIVATIONS), "gelu"),
+    "scale_embedding": Option(bool, False),
+    "max_position_embeddings": Option(Annotated[int, Range(2, 65_536)], 1024),
+    "share_encoder_decoder_embeddings": Option(bool, True),
+    "tie_word_embeddings": Option(bool, True),
+    "vocab_size": Option(int, None),
+    "decoder_vocab_size": Option(int, None),
+    "decoder_start_token_id": Option(int),
+    "architectures": only(["MarianMTModel"]),
+    "is_encoder_decoder": only(True),
+    **{
+        name: only(False)
+        for name in (
+            "is_decoder", "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits",
+            "tie_encoder_decoder",
+        )
+    },
+    **{name: only(None) for name in ("quantization_config", "per_layer_config", "cross_attention_hidden_size")},
+    "pruned_heads": only({}),
+}  # fmt: skip
+"""config.json."""
+OF_SEARCH = {
+    "num_beams": Option(BeamSize, 1),
+    "length_penalty": Option(LengthPenalty, 1.0),
+    "early_stopping": Option(tuple(STOPS), False),
+    "max_length": Option(Annotated[int, Range(2, 65_537)], 512),
+    "max_new_tokens": Option(Size, None),
+    "min_length": Option(Count, 0),
+    "min_new_tokens": Option(Count, 0),
+    "no_repeat_ngram_size": Option(Count, 0),
+    "renormalize_logits": Option(bool, False),
+    "bad_words_ids": Option(list[list[int]], []),
+    "suppress_tokens": Option(list[int], []),
+    "decoder_start_token_id": Option(int, None),
+    "eos_token_id": Option(int | list[int], None),
+    "forced_eos_token_id": Option(int | list[int], None),
+    **{name: only(False) for name in ("do_sample", "remove_invalid_values", "token_healing")},
+    **{name: only(1.0) for name in ("repetition_penalty", "encoder_repetition_penalty", "guidance_scale")},
+    **{name: only(0) for name in ("encoder_no_repeat_ngram_size", "diversity_penalty", "penalty_alpha")},
+    "num_beam_groups": only(1),
+    **{
+        name: only(None, [], {})
+        for name in (
+            "forced_bos_token_id", "begin_suppress_tokens", "sequence_bias", "exponential_decay_length_penalty",
+            "watermarking_config", "force_words_ids", "constraints", "dola_layers", "stop_strings", "max_time",
+            "prompt_lookup_num_tokens",
+        )
+    },
+}  # fmt: skip
+"""generation_config.json, or where there is none config.json. Options of sampling alone, such as top_k, change nothing
+without do_sample."""
+OF_TOKENIZER = {f"{side}_lang": Option(str, "en") for side in ("source", "target")}
+"""tokenizer_config.json."""
 
 LAYER = {
     **{f"self_attention.W_{name}": f"self_attn.{name}_proj" for name in "qkv"},
@@ -71,14 +139,17 @@ def read(folder: Path) -> Pretrained:
     if config.get("model_type") != "marian":
         kind = config.get("model_type", config.get("architectures", "no model_type"))
         raise ValueError(f"{folder} holds {kind!r}, which is not supported; supported are {SUPPORTED}")
-    shares, ties = (config.get(f"{name}_embeddings", True) for name in ("share_encoder_decoder", "tie_word"))
+    options = read_options(config, OF_MODEL, "config.json")
+    shares, ties = options["share_encoder_decoder_embeddings"], options["tie_word_embeddings"]
     files = ["vocab.json", "vocab.json" if shares else "target_vocab.json"]
     if missing := [name for name in ("source.spm", "target.spm", *files) if not (folder / name).is_file()]:
         raise ValueError(f"{folder} has no {', '.join(missing)}")
-    optional = [folder / f"{name}_config.json" for name in ("generation", "tokenizer")]
-    generation, tokenizer = (read_json(path) if path.is_file() else {} for path in optional)
+    file = next(name for name in ("generation_config.json", "config.json") if (folder / name).is_file())
+    generation = read_options(read_json(folder / file), OF_SEARCH, file)
+    path = folder / "tokenizer_config.json"
+    tokenizer = read_options(read_json(path) if path.is_file() else {}, OF_TOKENIZER, path.name)
 
-    settings = read_config(config)
+    settings = read_config(options)
     tensors = {name.removeprefix("model."): array for name, array in read_weights(folder).items()}
     rows = find_rows(tensors, shares, ties)
     layers = {name: array for name, array in tensors.items() if name not in OTHERS}
@@ -86,46 +157,39 @@ def read(folder: Path) -> Pretrained:
     weights = rename(layers, name_layers(settings, LAYER), rows, settings["tie_embeddings"])
 
     vocabularies = [read_tokens(folder / name) for name in files]
-    start = config.get("decoder_start_token_id")
-    if type(start) is not int or not 0 <= start < len(vocabularies[1]) or vocabularies[1][start] in ("</s>", "<unk>"):
-        raise ValueError(f"decoder_start_token_id must be the id of <pad>; got {start!r}")
     source, target = (
-        make_side(
-            folder,
-            side,
-            tokens,
-            (vocabularies[1][start], "</s>", "<unk>"),
-            len(rows[side]),
-            tokenizer.get(f"{side}_lang") or "en",
-        )
+        make_side(folder, side, tokens, ("<pad>", "</s>", "<unk>"), len(rows[side]), tokenizer[f"{side}_lang"])
         for side, tokens in zip(("source", "target"), vocabularies, strict=True)
     )
-    longest = config.get("max_position_embeddings", 512)
-    never, search = read_generation(config | generation, len(target.tokens))
-    settings["never"] = tuple(sorted({*never, start}))
+    start, end, _ = target.special
+    size = options["vocab_size"] or len(source.tokens)
+    for name, value, expected, meaning in (
+        ("vocab_size", size, len(source.tokens), "the tokens of the source"),
+        ("decoder_vocab_size", options["decoder_vocab_size"] or size, len(target.tokens), "the tokens of the target"),
+        ("decoder_start_token_id", options["decoder_start_token_id"], start, "the id of <pad>"),
+        ("decoder_start_token_id", generation["decoder_start_token_id"], start, "the id of <pad>"),
+        ("eos_token_id", generation["eos_token_id"], end, "the id of </s>"),
+        ("forced_eos_token_id", generation["forced_eos_token_id"], end, "the id of </s>"),
+    ):
+        if value not in (None, expected, [expected]):
+            raise ValueError(f"{name} must be {expected}, {meaning}; got {shorten(str(value))}")
+    longest = options["max_position_embeddings"]
+    settings["never"], search = read_generation(generation, len(target.tokens), start, end)
+    settings["renormalize"] = search["renormalize"]
     search["max_len"] = min(search["max_len"], longest)
     return Pretrained(settings, weights, source, target, longest, search)
 
 
-def read_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings but for `tie_embeddings` and `never`; ValueError for those that are not supported."""
+def read_config(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings but for `tie_embeddings`, `never` and `renormalize`; ValueError if sizes contradict."""
     settings: dict[str, Any] = dict(ALWAYS)
     for ours, names in SIZES.items():
-        for name in names:
-            if type(config.get(name)) is not int or not 1 <= config[name] <= 65_536:
-                raise ValueError(f"config.json must have {name}, a number from 1 to 65536; got {config.get(name)!r}")
-            if config[name] != config[names[0]]:
-                raise ValueError(f"{' and '.join(names)} of config.json must be the same, which is supported")
-        settings[ours] = config[names[0]]
-    for name in ("normalize_before", "normalize_embedding", "add_final_layer_norm"):
-        if config.get(name):
-            raise ValueError(f"{name} of config.json is not supported; Marian's models have it false")
-    activation = config.get("activation_function", "gelu")
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation_function must be one of {', '.join(ACTIVATIONS)}; got {activation!r}")
-    rates = {ours: float(config.get(theirs, 0.1 if ours == "dropout" else 0.0)) for ours, theirs in RATES.items()}
-    scales = bool(config.get("scale_embedding", False))
-    return settings | rates | {"activation": ACTIVATIONS[activation], "scale_embedding": scales}
+        if len({options[name] for name in names} - {None}) > 1:
+            raise ValueError(f"{' and '.join(names)} of config.json must be the same, which is supported")
+        settings[ours] = options[names[0]]
+    settings |= {ours: float(options[theirs]) for ours, theirs in RATES.items()}
+    activation, scales = ACTIVATIONS[options["activation_function"]], options["scale_embedding"]
+    return settings | {"activation": activation, "scale_embedding": scales}
 
 
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
@@ -145,7 +209,8 @@ def read_weights(folder: Path) -> dict[str, np.ndarray]:
     try:
         with warnings.catch_warnings(action="ignore"):
             state: Any = torch.load(path, map_location="cpu", weights_only=True)
-        return {name: (x.float() if x.dtype == torch.bfloat16 else x).numpy() for name, x in state.items()}
+        # A name that is no string is an error, too.
+        return {"" + name: (x.float() if x.dtype == torch.bfloat16 else x).numpy() for name, x in state.items()}
     except Exception as error:  # torch raises errors of many kinds, and some advise to run what the file holds
         raise ValueError(f"{path} is damaged, cut short or holds more than weights; no code of it was run") from error
 
@@ -172,6 +237,7 @@ def find_rows(tensors: Mapping[str, np.ndarray], shares: bool, ties: bool) -> di
         if ties and any(not np.array_equal(tensors[copies[0]], tensors[copy]) for copy in copies[1:]):
             raise ValueError(f"{' and '.join(copies)} are one matrix by config.json, and differ in the weights")
         found[role] = tensors[copies[0]]
+    require_matrices(found)
     return found | {"bias": found["bias"].reshape(-1)}
 
 
@@ -183,18 +249,32 @@ def read_tokens(path: Path) -> list[str]:
     return sorted(vocabulary, key=vocabulary.__getitem__)
 
 
-def read_generation(config: Mapping[str, Any], vocab_size: int) -> tuple[list[int], dict[str, Any]]:
-    """Return the ids that are never produced, and the options of the search by our names."""
-    words = config.get("bad_words_ids") or []
-    if any(len(word) != 1 or not 0 <= word[0] < vocab_size for word in words):
-        raise ValueError(f"bad_words_ids must be single ids in [0, {vocab_size}), which is supported; got {words}")
-    given = {ours: (config.get(theirs), default) for ours, (theirs, default) in SEARCH.items()}
-    search = {ours: type(default)(default if value is None else value) for ours, (value, default) in given.items()}
-    return [word[0] for word in words], search | {
-        "stop": STOPS.get(config.get("early_stopping") or False, "likely"),
-        "force_end": config.get("forced_eos_token_id") is not None,
-        "no_repeat_ngram": config.get("no_repeat_ngram_size") or None,
-        "max_len": (config.get("max_length") or 512) - 1,  # theirs counts the decoder's first token
+def read_generation(
+    options: Mapping[str, Any], vocab_size: int, start: int, end: int
+) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Return the ids that are never produced, and the options of the search by our names.
+
+    Lengths count the decoder's first token in transformers, and not here; the new tokens of transformers do not count
+    the end.
+    """
+    words, others = options["bad_words_ids"], options["suppress_tokens"]
+    for name, ids in ("bad_words_ids", words), ("suppress_tokens", [[i] for i in others]):
+        if any(len(word) != 1 or not 0 <= word[0] < vocab_size for word in ids):
+            raise ValueError(f"{name} must be single ids in [0, {vocab_size}); got {shorten(str(options[name]))}")
+    never = {word[0] for word in words} - {end} | {*others}  # of bad words transformers leaves out the end
+    if end in never or len(never) >= vocab_size - 1:
+        raise ValueError("bad_words_ids and suppress_tokens must leave </s> and another token")
+    if options["no_repeat_ngram_size"] and start not in never:
+        raise ValueError(f"no_repeat_ngram_size needs bad_words_ids with {start}, the decoder's first token")
+    return tuple(sorted(never)), {
+        "beam_size": options["num_beams"],
+        "length_penalty": float(options["length_penalty"]),
+        "stop": STOPS[options["early_stopping"]],
+        "force_end": options["forced_eos_token_id"] is not None,
+        "no_repeat_ngram": options["no_repeat_ngram_size"] or None,
+        "min_len": max(options["min_length"], options["min_new_tokens"] and options["min_new_tokens"] + 1),
+        "max_len": options["max_new_tokens"] or options["max_length"] - 1,
+        "renormalize": options["renormalize_logits"],
     }
 
 
@@ -220,7 +300,7 @@ def write(model: Pretrained, folder: Path) -> None:
     start, end, _ = target.special
     special = {"eos_token_id": end, "pad_token_id": start, "decoder_start_token_id": start}
     config = {
-        **{theirs: settings[ours] for ours, names in SIZES.items() for theirs in names},
+        **{theirs: settings[ours] for ours, names in SIZES.items() for theirs in names if theirs not in ALIASES},
         **{theirs: settings[ours] for ours, theirs in RATES.items()},
         **special,
         "model_type": "marian",
@@ -235,14 +315,16 @@ def write(model: Pretrained, folder: Path) -> None:
         "decoder_vocab_size": len(target.tokens),
     }
     generation = {
-        **{theirs: search[ours] for ours, (theirs, _) in SEARCH.items()},
+        "num_beams": search["beam_size"],
+        "length_penalty": search["length_penalty"],
+        "min_length": search["min_len"],
         **special,
         "early_stopping": False if search["stop"] == "all" else _key(STOPS, search["stop"]),
         "forced_eos_token_id": end if search["force_end"] else None,
         "no_repeat_ngram_size": search["no_repeat_ngram"] or 0,
         "max_length": search["max_len"] + 1,
-        "bad_words_ids": [[i] for i in sorted({*settings["never"], start})],
-        "renormalize_logits": True,
+        "bad_words_ids": [[i] for i in sorted(settings["never"])] or None,
+        "renormalize_logits": search["renormalize"] or bool(settings["never"] and settings["renormalize"]),
     }
     tokenizer = {
         "tokenizer_class": "MarianTokenizer",
@@ -256,14 +338,21 @@ def write(model: Pretrained, folder: Path) -> None:
     tensors = {f"model.{name}": array for name, array in tensors.items()} | {BIAS: rows["bias"][None]}
     if ties in ("none", "input"):
         tensors[OUTPUT] = rows["output"]
-    folder.mkdir(parents=True)
-    for name, side in (("vocab", source), ("target_vocab", target))[: 1 if ties == "all" else 2]:
-        _write_json(folder / f"{name}.json", {token: i for i, token in enumerate(side.tokens)})
-    for name, content in (("config", config), ("generation_config", generation), ("tokenizer_config", tokenizer)):
-        _write_json(folder / f"{name}.json", content)
-    (folder / "source.spm").write_bytes(source.pieces)
-    (folder / "target.spm").write_bytes(target.pieces)
-    write_safetensors(folder / "model.safetensors", tensors)
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    beside.mkdir(parents=True)
+    try:
+        for name, side in (("vocab", source), ("target_vocab", target))[: 1 if ties == "all" else 2]:
+            _write_json(beside / f"{name}.json", {token: i for i, token in enumerate(side.tokens)})
+        for name, content in (("config", config), ("generation_config", generation), ("tokenizer_config", tokenizer)):
+            _write_json(beside / f"{name}.json", content)
+        (beside / "source.spm").write_bytes(source.pieces)
+        (beside / "target.spm").write_bytes(target.pieces)
+        write_safetensors(beside / "model.safetensors", tensors)
+        folder.mkdir()  # an error if another has made it meanwhile
+        beside.replace(folder)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
 
 
 def _key(names: Mapping[Any, str], value: str) -> Any:

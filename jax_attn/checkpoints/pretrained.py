@@ -4,7 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +14,10 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 
 from jax_attn.models import EncoderDecoder, TransformerDecoder, TransformerEncoder
+from jax_attn.search_options import Range
 from jax_attn.weights import from_torch
 
-OF_DECODER = ("output_bias", "fixed_start", "never", "alignment_layer", "alignment_head")
+OF_DECODER = ("output_bias", "fixed_start", "never", "renormalize", "alignment_layer", "alignment_head")
 """Settings that the decoder has, and the encoder does not."""
 
 
@@ -67,6 +69,66 @@ class Pretrained:
             raise ValueError(error.args[0]) from error
 
 
+class Option(NamedTuple):
+    """What a folder's file may say under one name. Where it says nothing, or null, the default holds."""
+
+    kind: Any
+    """A type of JSON, perhaps with a `Range`; or a tuple of all values that are supported."""
+    default: Any = ...
+    """`...` if the file must say it."""
+
+
+def only(*values: Any) -> Option:
+    """Return the option of what search or model do not have: its values that leave all results as they are."""
+    return Option(values, values[0])
+
+
+def read_options(content: Mapping[str, Any], options: Mapping[str, Option], file: str) -> dict[str, Any]:
+    """Return the value of each option. Other names change no result, and are ignored.
+
+    Raises:
+        ValueError: a value is of another kind or not supported, or missing; the message names it.
+    """
+    found = {}
+    for name, (kind, default) in options.items():
+        value = default if content.get(name) is None else content[name]
+        if value is ... or (value is not default and not _is(value, kind)):
+            given = "nothing" if value is ... else shorten(json.dumps(value))
+            raise ValueError(f"{name} of {file} must be {_describe(kind)}; got {given}")
+        found[name] = value
+    return found
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Return whether a value of JSON is of a kind; true is no number."""
+    if isinstance(kind, tuple):
+        return any(value == each and (type(value) is bool) == (type(each) is bool) for each in kind)
+    if isinstance(kind, UnionType):
+        return any(_is(value, each) for each in get_args(kind))
+    hint, *limits = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    if get_origin(hint) is list:
+        return type(value) is list and all(_is(each, *get_args(hint)) for each in value)
+    if type(value) not in ((int, float) if hint is float else (hint,)):
+        return False
+    return all(limit.error("", value) is None for limit in limits if isinstance(limit, Range))
+
+
+def _describe(kind: Any) -> str:
+    if isinstance(kind, tuple):
+        return f"{' or '.join(map(json.dumps, kind))}, since no other value is supported"
+    if isinstance(kind, UnionType):
+        return " or ".join(map(_describe, get_args(kind)))
+    hint, *limits = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", list[int]: "a list of ids"}
+    ranges = "".join(f" in [{each.lowest}, {each.highest}]" for each in limits if isinstance(each, Range))
+    return names.get(hint, "a list of lists of ids") + ranges
+
+
+def shorten(text: str, longest: int = 80) -> str:
+    """Return a text that fits into a message."""
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
 def name_layers(settings: Mapping[str, Any], layer: Mapping[str, str]) -> dict[str, str]:
     """Return a format's name for each tensor of the layers.
 
@@ -93,6 +155,13 @@ def name_rows(ties: str) -> dict[str, str]:
         "output": target if is_output else "decoder.dense.weight",
         "bias": "decoder.dense_bias" if is_output else "decoder.dense.bias",
     }
+
+
+def require_matrices(rows: Mapping[str, np.ndarray]) -> None:
+    """Raise ValueError unless the tensors with a row for each token, see `name_rows`, are matrices."""
+    for role in ("source", "target", "output"):
+        if rows[role].ndim != 2:
+            raise ValueError(f"the embeddings of the {role} must be [N, D]; got {list(rows[role].shape)}")
 
 
 def find_ties(rows: Mapping[str, np.ndarray]) -> str:
@@ -122,12 +191,13 @@ def rename(
         ("unknown", set(layers) - {*names.values()}),
     ):
         if found:
-            raise ValueError(f"the weights do not fit the configuration; {problem}: {', '.join(sorted(found))}")
+            named = ", ".join(map(str, sorted(found)[:3])) + f" and {len(found) - 3} more" * (len(found) > 3)
+            raise ValueError(f"the weights do not fit the configuration; {problem}: {shorten(named, 200)}")
     weights = {ours: layers[theirs] for ours, theirs in names.items()}
     weights |= {ours: rows[role] for role, ours in name_rows(ties).items() if role in rows}
     for name, array in weights.items():
         weights[name] = array.astype(np.float32) if array.dtype.itemsize < 4 else array
-        if array.dtype.kind in "iu" or not np.isfinite(weights[name]).all():
+        if array.dtype.kind in "biuc" or not np.isfinite(weights[name]).all():
             raise ValueError(f"{name} must hold finite numbers; got {array.dtype}, or NaN or infinity")
     return weights
 
@@ -136,7 +206,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
     """Read an object or a list of JSON; ValueError if the file holds something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged or cut short: it is no JSON ({error})") from error
     if not isinstance(content, kind):
         raise ValueError(f"{path} must hold a JSON {kind.__name__}; got {type(content).__name__}")
@@ -150,5 +220,10 @@ def make_side(folder: Path, name: str, tokens: list[str], special: Sequence[str]
     if missing := [token for token in special if token not in tokens]:
         raise ValueError(f"the vocabulary of the {name} has no {', '.join(missing)}")
     start, end, unknown = map(tokens.index, special)
-    pieces = folder / f"{name}.spm"
-    return Side(tokens, (start, end, unknown), pieces.read_bytes() if pieces.is_file() else None, moses)
+    if len({start, end, unknown}) < 3:
+        raise ValueError(f"the first token, the end and the unknown token must be three; got {', '.join(special)}")
+    path = folder / f"{name}.spm"
+    pieces = path.read_bytes() if path.is_file() else None
+    if pieces == b"":
+        raise ValueError(f"{path} is empty; copy it again")
+    return Side(tokens, (start, end, unknown), pieces, moses)

@@ -373,7 +373,8 @@ class TransformerDecoder(TransformerStack, BaseDecoder):
         tie_embeddings: logits = output · embeddingᵀ + bias (Press & Wolf, 2017).
         output_bias: whether the output layer has a bias.
         fixed_start: whether the embedding of the first token gets no gradient.
-        never: tokens that are never produced: a step gives them log p = −inf, and the others' probabilities sum to 1.
+        never: tokens that are never produced: a step gives them log p = −inf.
+        renormalize: whether the probabilities of the other tokens then sum to 1.
         alignment_layer: the layer whose attention to the source is returned as the weights of a token; −1 is the last.
         alignment_head: the head whose weights they are; None is the mean of all.
 
@@ -384,6 +385,7 @@ class TransformerDecoder(TransformerStack, BaseDecoder):
     output_bias: bool = field(default=True, kw_only=True)
     fixed_start: bool = field(default=False, kw_only=True)
     never: tuple[int, ...] = field(default=(), kw_only=True)
+    renormalize: bool = field(default=True, kw_only=True)
     alignment_layer: int = field(default=-1, kw_only=True)
     alignment_head: int | None = field(default=None, kw_only=True)
 
@@ -473,9 +475,12 @@ class TransformerDecoder(TransformerStack, BaseDecoder):
             caches.append(cache)
             weights.append(on_source)
         logits = self._logits(self._last(x)).reshape(rows, -1)
-        if self.never:
-            logits = jnp.where(np.isin(np.arange(self.vocab_size), self.never), -jnp.inf, logits)
+        is_never = np.isin(np.arange(self.vocab_size), self.never)
+        if self.never and self.renormalize:
+            logits = jnp.where(is_never, -jnp.inf, logits)
         log_probs = jax.nn.log_softmax(logits.astype(wide_dtype(logits)), axis=-1)
+        if self.never and not self.renormalize:
+            log_probs = jnp.where(is_never, -jnp.inf, log_probs)
         log_probs = jnp.where(time < length, log_probs, jnp.nan)  # the cache is full
         new = TransformerState(state.time + 1, places, Stationary(tuple(caches)))
         return log_probs, new, self._choose(weights).reshape(rows, -1)

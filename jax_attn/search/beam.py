@@ -33,6 +33,7 @@ def beam_search(
     force_end: bool = SearchOptions.force_end,
     min_len: int = SearchOptions.min_len,
     no_repeat_ngram: int | None = SearchOptions.no_repeat_ngram,
+    renormalize: bool = SearchOptions.renormalize,
     prefix: Int[Array, "..."] | None = None,
     prefix_lens: Int[Array, "..."] | None = None,
 ) -> SearchResult:
@@ -67,6 +68,8 @@ def beam_search(
         force_end: whether a sentence of `max_len` tokens ends with `eos`, at no cost.
         min_len: the minimum number of tokens in a sentence, `eos` included.
         no_repeat_ngram: n: no n consecutive tokens occur twice in a sentence. None is off.
+        renormalize: let the probabilities of the tokens that `min_len` and `no_repeat_ngram` allow sum to 1, as in
+            transformers and CTranslate2.
         prefix: `[B, P]`, P ≤ L: the tokens that each sentence begins with, even against the other constraints.
         prefix_lens: `[B]`, the number of tokens in each prefix; None is P.
 
@@ -86,7 +89,8 @@ def beam_search(
         coverage_penalty=coverage_penalty,
         stop=stop,
     )
-    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, max_len - 1 if force_end else None)
+    last = max_len - 1 if force_end else None
+    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, last, renormalize)
     inputs = make_inputs(step, state, memory, bos, max_len, batch_size, constraints, beam_size)
     num_keys = inputs.outputs.num_keys
     penalties = make_penalties(

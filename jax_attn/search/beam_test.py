@@ -36,6 +36,8 @@ OPTIONS = (
     {"no_repeat_ngram": 1},
     {"no_repeat_ngram": 2, "min_len": 4},
     {"prefix": PREFIX, "prefix_lens": PREFIX_LENS},
+    {"renormalize": True, "length_penalty": 1.0, "no_repeat_ngram": 1},
+    {"renormalize": True, "min_len": 4, "no_repeat_ngram": 2, "prefix": PREFIX, "prefix_lens": PREFIX_LENS},
     {
         "length_penalty": 0.8,
         "length_norm": "gnmt",
@@ -93,12 +95,27 @@ def is_allowed(ids, forced, min_len=0, no_repeat_ngram=None):
     return all(gram not in grams[:i] for i, gram in enumerate(grams) if i + no_repeat_ngram > len(forced))
 
 
+def forced_tokens(language, options):
+    """Return the prefix of a language's sentences."""
+    if "prefix" not in options:
+        return ()
+    forced = tuple(PREFIX[language, : PREFIX_LENS[language]].tolist())
+    return forced[: forced.index(EOS) + 1] if EOS in forced else forced
+
+
+def token_logs(language, ids, options):
+    """Return log p of each token of an allowed sentence."""
+    rows, forced = TABLE[language, prefix_numbers(ids)].copy(), forced_tokens(language, options)
+    constraints = options.get("min_len", 0), options.get("no_repeat_ngram")
+    for time in range(len(forced), len(ids)) if options.get("renormalize") else ():
+        left = [token for token in range(N) if is_allowed((*ids[:time], token), forced, *constraints)]
+        rows[time] -= np.log(np.exp(rows[time, left]).sum())
+    return rows[np.arange(len(ids)), ids]
+
+
 def ranked(language, options):
     """Return every allowed sentence, best first: (score, ids)."""
-    forced = ()
-    if "prefix" in options:
-        forced = tuple(PREFIX[language, : PREFIX_LENS[language]].tolist())
-        forced = forced[: forced.index(EOS) + 1] if EOS in forced else forced
+    forced = forced_tokens(language, options)
     alpha, source_len = options.get("length_penalty", 0), options.get("source_lens", [KEYS] * LANGUAGES)[language]
     found = []
     for ids in SENTENCES:
@@ -106,7 +123,7 @@ def ranked(language, options):
             before = prefix_numbers(ids)
             length = (5 + len(ids)) / 6 if options.get("length_norm") == "gnmt" else len(ids)
             coverage = np.minimum(ATTENTION[language, before].sum(0), 1)[:source_len]
-            score = TABLE[language, before, ids].sum() / length**alpha
+            score = token_logs(language, ids, options).sum() / length**alpha
             found.append((score + options.get("coverage_penalty", 0) * np.log(coverage).sum(), ids))
     return sorted(found, reverse=True)
 
@@ -128,7 +145,9 @@ def test_a_beam_as_wide_as_the_language_finds_every_sentence_in_order(x64, optio
         for n, (_, ids) in enumerate(expected):
             before = prefix_numbers(ids)
             np.testing.assert_array_equal(result.weights[b, n, : len(ids)], ATTENTION[b, before])
-            np.testing.assert_array_equal(result.token_scores[b, n, : len(ids)], TABLE[b, before, ids])
+            logs = token_logs(b, ids, options)
+            tolerance = 1e-13 if "renormalize" in options else 0
+            np.testing.assert_allclose(result.token_scores[b, n, : len(ids)], logs, rtol=tolerance, atol=tolerance)
             assert (result.ids[b, n, len(ids) :] == EOS).all()
             assert not result.weights[b, n, len(ids) :].any()
             assert not result.token_scores[b, n, len(ids) :].any()
@@ -136,7 +155,7 @@ def test_a_beam_as_wide_as_the_language_finds_every_sentence_in_order(x64, optio
 
 @pytest.mark.parametrize(("options", "dtype"), [(OPTIONS[0], "float32"), (OPTIONS[-1], "bfloat16")])
 def test_a_beam_of_one_is_greedy_bit_for_bit(options, dtype):
-    constraints = {name: x for name, x in options.items() if name.startswith(("min", "no", "prefix"))}
+    constraints = {name: x for name, x in options.items() if name.startswith(("min", "no", "prefix", "renormalize"))}
     one, greedy = search(beam_search, dtype, beam_size=1, **options), search(greedy_search, dtype, **constraints)
     if options:  # the greedy score has no penalties
         one, greedy = one._replace(scores=None), greedy._replace(scores=None)

@@ -1,10 +1,12 @@
 """Constraints on the tokens of a hypothesis, shared by every search.
 
-A forbidden token gets the log probability −inf. The others keep theirs, so that scores stay those of the model.
+A forbidden token gets the log probability −inf. The others keep theirs, so that scores stay those of the model, or
+their probabilities sum to 1 again.
 """
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
@@ -22,6 +24,8 @@ class Constraints(NamedTuple):
     prefix_lens: Array | None
     last: int | None = None
     """The time of the token that must be `eos`; None is off."""
+    renormalize: bool = False
+    """Let the probabilities that `min_len` and `no_repeat_ngram` leave sum to 1."""
 
     @property
     def read_ids(self) -> bool:
@@ -37,7 +41,7 @@ def checked_constraints(constraints: Constraints, max_len: int, batch_size: int,
             outside [0, N) and lengths outside [0, P].
         TypeError: a prefix or lengths that are not integers.
     """
-    _, min_len, _, prefix, prefix_lens, _ = constraints
+    min_len, prefix, prefix_lens = constraints.min_len, constraints.prefix, constraints.prefix_lens
     if min_len > max_len:
         raise ValueError(f"min_len must be at most {max_len}, which is max_len; got {min_len}")
     if prefix is None:
@@ -77,6 +81,8 @@ def constrain(
     if constraints.no_repeat_ngram is not None:
         assert ids is not None, "Constraints.read_ids must be True"
         allowed = forbid_repeats(allowed, ids, time, constraints.no_repeat_ngram)
+    if constraints.renormalize and allowed is not log_probs:  # else they sum to 1 as they come
+        allowed = normalize(allowed)
     if constraints.last is not None:
         ends = jnp.arange(log_probs.shape[-1]) == constraints.eos
         allowed = jnp.where(time == constraints.last, jnp.where(ends, 0.0, -jnp.inf).astype(allowed.dtype), allowed)
@@ -85,6 +91,12 @@ def constrain(
         is_forced = jnp.repeat(time < constraints.prefix_lens, log_probs.shape[0] // constraints.prefix.shape[0])
         allowed = jnp.where(is_forced[:, None], forced, allowed)
     return allowed
+
+
+def normalize(log_probs: Float[Array, "*rows vocab"]) -> Float[Array, "*rows vocab"]:
+    """Let the probabilities of each row sum to 1; a row without a possible token stays −inf."""
+    total = jax.nn.logsumexp(log_probs, axis=-1, keepdims=True)
+    return log_probs - jnp.where(total == -jnp.inf, 0, total)
 
 
 def forbid_end(

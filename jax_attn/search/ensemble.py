@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from jax_attn.functional.checks import wide_dtype
+from jax_attn.search.constraints import normalize
 from jax_attn.search.step import Step
 
 Average = Literal["probability", "log"]
@@ -61,10 +62,8 @@ def _log_of_mean(log_probs: Array) -> Array:
 
 
 def _normalized_mean(log_probs: Array) -> Array:
-    """Return the mean log probability, normalised; a row without a possible token stays −inf."""
-    mean = log_probs.astype(wide_dtype(log_probs)).mean(axis=0)
-    total = jax.nn.logsumexp(mean, axis=-1, keepdims=True)
-    return (mean - jnp.where(total == -jnp.inf, 0, total)).astype(log_probs.dtype)
+    """Return the mean log probability, normalised."""
+    return normalize(log_probs.astype(wide_dtype(log_probs)).mean(axis=0)).astype(log_probs.dtype)
 
 
 def _stack(name: str, arrays: Sequence[Array]) -> Array:

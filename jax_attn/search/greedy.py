@@ -25,6 +25,7 @@ def greedy_search(
     force_end: bool = SearchOptions.force_end,
     min_len: int = SearchOptions.min_len,
     no_repeat_ngram: int | None = SearchOptions.no_repeat_ngram,
+    renormalize: bool = SearchOptions.renormalize,
     prefix: Int[Array, "..."] | None = None,
     prefix_lens: Int[Array, "..."] | None = None,
 ) -> SearchResult:
@@ -36,7 +37,8 @@ def greedy_search(
     Returns:
         One hypothesis a sentence (n = 1); its score is Σ log p, the prefix included.
     """
-    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, max_len - 1 if force_end else None)
+    last = max_len - 1 if force_end else None
+    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, last, renormalize)
     inputs = make_inputs(step, state, memory, bos, max_len, batch_size, constraints)
 
     def choose(log_probs: Array, time: Array) -> tuple[Array, Array]:

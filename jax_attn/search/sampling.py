@@ -34,6 +34,7 @@ def sample_search(
     force_end: bool = SearchOptions.force_end,
     min_len: int = SearchOptions.min_len,
     no_repeat_ngram: int | None = SearchOptions.no_repeat_ngram,
+    renormalize: bool = SearchOptions.renormalize,
     prefix: Int[Array, "..."] | None = None,
     prefix_lens: Int[Array, "..."] | None = None,
 ) -> SearchResult:
@@ -75,7 +76,8 @@ def sample_search(
     Source: Holtzman et al., 2020, "The Curious Case of Neural Text Degeneration"; Fan et al., 2018, for top-k.
     """
     require_options(num_samples=num_samples, temperature=temperature, top_k=top_k, top_p=top_p)
-    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, max_len - 1 if force_end else None)
+    last = max_len - 1 if force_end else None
+    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, last, renormalize)
     inputs = make_inputs(step, state, memory, bos, max_len, batch_size, constraints, num_samples)
     if (key is None) == (noise is None):
         raise ValueError("either key or noise must be given, and not both")

@@ -250,7 +250,8 @@ class TransformerDecoder(TransformerStack):
     """Shapes: targets [B, T] -> logits [B, T, N], weights [B, T, S] of one layer, and one head or the mean of all.
 
     tie_embeddings: logits = output @ embedding^T (+ dense_bias, with output_bias), and no dense.
-    fixed_start: the first token's embedding gets no gradient. A step never produces the tokens of never.
+    fixed_start: the first token's embedding gets no gradient. A step never produces the tokens of never; with
+    renormalize the others' probabilities sum to 1.
     A step computes all earlier positions again, since its state is the tokens that were read.
     """
 
@@ -264,6 +265,7 @@ class TransformerDecoder(TransformerStack):
         output_bias: bool = True,
         fixed_start: bool = False,
         never: tuple[int, ...] = (),
+        renormalize: bool = True,
         alignment_layer: int = -1,
         alignment_head: int | None = None,
         **options: Any,
@@ -272,7 +274,7 @@ class TransformerDecoder(TransformerStack):
         if any(not 0 <= token < vocab_size for token in never):
             raise ValueError(f"never must be ids in [0, {vocab_size}); got {never}")
         self.alignment_layer, self.alignment_head = alignment_layer, alignment_head
-        self.fixed_start, self.never = fixed_start, list(never)
+        self.fixed_start, self.never, self.renormalize = fixed_start, list(never), renormalize
         self.dense: Any = None
         self.dense_bias: Any = None
         if not tie_embeddings:
@@ -332,4 +334,5 @@ class TransformerDecoder(TransformerStack):
         logits, weights = self(state, tuple(repeated))
         (last,) = widen(logits[:, -1])
         never = torch.tensor(self.never, dtype=torch.int64, device=last.device)
-        return masked_log_softmax(last.index_fill(1, never, -torch.inf)), state, weights[:, -1]
+        log_probs = masked_log_softmax(last.index_fill(1, never, -torch.inf) if self.renormalize else last)
+        return log_probs.index_fill(1, never, -torch.inf), state, weights[:, -1]

@@ -155,6 +155,10 @@ def parse(arguments: list[str]) -> Command:
     for name in (*config.data, *config.valid, *config.test):
         if name in PRESETS:
             _refuse(preset, config, [name], options)
+    if resume is not None and not config.data and config.corpus.tokenizer == "pretrained":
+        raise ConfigError(
+            f"{resume} was imported, and has no training to resume; begin one: --init {resume} --data FILE"
+        )
     if preset == "own" and not config.data:
         raise ConfigError("the preset own needs --data FILE, your sentence pairs")
     if rest:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -41,7 +42,9 @@ class ForeignVocabulary(PieceVocabulary):
         self._ids = {token: i for i, token in enumerate(self._names)}
         self.languages = sorted(token for token in side.tokens if token.startswith(">>") and token.endswith("<<"))
         try:
-            self._pieces: Any = side.pieces and sentencepiece.SentencePieceProcessor(model_proto=side.pieces)
+            self._pieces: Any = None
+            if side.pieces is not None:
+                self._pieces = sentencepiece.SentencePieceProcessor(model_proto=side.pieces)
         except (RuntimeError, OSError) as error:
             raise ValueError("it holds no model of sentencepiece") from error
 
@@ -78,9 +81,8 @@ class ForeignVocabulary(PieceVocabulary):
 
     def cut(self, text: str) -> list[str]:
         found = list[str]()
-        end = text.find("<<")
-        if text.startswith(">>") and end > 0 and self.languages:
-            language, text = text[: end + 2], text[end + 2 :]
+        if self.languages and (begins := re.match(r"\s*(>>[^\s<>]+<<)", text)):
+            language, text = begins[1], text[begins.end() :]
             if language not in self._ids:
                 raise ConfigError(f"the model knows no language {language}; it knows {', '.join(self.languages)}")
             found.append(language)
@@ -96,7 +98,7 @@ class ForeignVocabulary(PieceVocabulary):
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
-        tokens = [self.tokens[i] for i in until_eos(ids, len(self))]
+        tokens = [self.tokens[i] for i in until_eos(ids, len(self)) if i != BOS]
         text = "".join(tokens).replace(SPACE, " ") if self._pieces else " ".join(tokens)
         return " ".join(text.split())
 

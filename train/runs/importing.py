@@ -15,7 +15,7 @@ from jax_attn.checkpoints import Pretrained, load, marian, read_folder, read_saf
 from jax_attn.checkpoints.pretrained import Side
 from jax_attn.models import EncoderDecoder
 from jax_attn.weights import from_torch, to_torch
-from train.config import Config, CorpusConfig, SearchConfig, TrainingConfig
+from train.config import Config, CorpusConfig, SearchConfig, TrainingConfig, check
 from train.data.foreign import ForeignVocabulary
 from train.data.subwords import PieceVocabulary
 from train.data.vocabulary import BOS, EOS, SPECIAL, UNKNOWN, Vocabulary
@@ -25,6 +25,7 @@ from train.model import build_model
 from train.model_config import RecurrentConfig, TransformerConfig
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
+from train.translating.check_search import wrong_with_model
 
 FINE_TUNING = Config(
     epochs=None, training=TrainingConfig(batch_size=32, learning_rate=2e-5, schedule="inverse_sqrt", warmup=100)
@@ -97,17 +98,20 @@ def import_pretrained(
         source, target = (
             ForeignVocabulary(side if moses else replace(side, moses=None)) for side in (model.source, model.target)
         )
+        never = tuple(target.order.index(i) for i in model.settings["never"])
+        config = replace(
+            FINE_TUNING,
+            corpus=CorpusConfig(tokenizer="pretrained", max_len=model.max_len - 1),
+            model=TransformerConfig(**model.settings | {"never": never}),
+            search=SearchConfig(**model.search, batch_size=BATCH_SIZE),
+        )
+        check(config)
+        if wrong := wrong_with_model(config.search, config.model, len(target), model.search["max_len"]):
+            raise ValueError("; ".join(wrong))
     except OSError as error:
         raise ConfigError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{folder} cannot be imported: {error}") from error
-    never = tuple(target.order.index(i) for i in model.settings["never"])
-    config = replace(
-        FINE_TUNING,
-        corpus=CorpusConfig(tokenizer="pretrained", max_len=model.max_len - 1),
-        model=TransformerConfig(**model.settings | {"never": never}),
-        search=SearchConfig(**model.search, batch_size=BATCH_SIZE),
-    )
     created = RunFolder.create(Path(out), "imported")
     try:
         facts = {"max_source_len": model.max_len - 1, "max_target_len": model.search["max_len"], "data_sha256": ""}
@@ -155,7 +159,6 @@ def export_pretrained(run: Path | str, out: Path | str) -> None:
     except ValueError as error:
         raise ConfigError(f"{run} cannot be exported: {error}") from error
     except OSError as error:
-        shutil.rmtree(out, ignore_errors=True)
         raise ConfigError(f"{out} cannot be written: {error.strerror}") from error
 
 

@@ -88,7 +88,7 @@ def marian_folder(folder, pieces, **changes):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers", reason="needs transformers: pip install transformers")
     dtype = changes.pop("dtype", "float32")
-    generation, end = changes.pop("generation", {}), changes.pop("end", 2.0)
+    generation, end = dict(changes.pop("generation", {})), changes.pop("end", 2.0)
     folder.mkdir()
     if changes.get("share_encoder_decoder_embeddings", True):
         vocabularies = [make_vocabulary(*pieces)] * 2
@@ -120,10 +120,11 @@ def marian_folder(folder, pieces, **changes):
         model.final_logits_bias.normal_()
         model.final_logits_bias[0, 0] = end  # </s>: some sentences end soon
     model.to(getattr(torch, dtype))
-    model.generation_config = transformers.GenerationConfig(
-        bad_words_ids=[[pad]], pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=0, bos_token_id=0,
-        forced_eos_token_id=0, **search | {"renormalize_logits": True} | generation,
-    )  # fmt: skip
+    if "bad_words_ids" in generation:
+        generation["bad_words_ids"] = [[pad if i == PAD else i] for (i,) in generation["bad_words_ids"]]
+    ids = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "bos_token_id": 0}
+    usual = {"bad_words_ids": [[pad]], "forced_eos_token_id": 0, "renormalize_logits": True}
+    model.generation_config = transformers.GenerationConfig(**ids | search | usual | generation)
     model.save_pretrained(folder)
     return in_float64(model)
 
@@ -195,13 +196,20 @@ def require_equal(name, ours, theirs, scale=None):
     assert error <= 1e-12, (name, error)
 
 
+PAD = "the id of <pad>"
 SEARCHES = {
     "greedy": {"num_beams": 1},
     "likely": {},
     "first": {"early_stopping": True},
     "never": {"early_stopping": "never"},
     "sums": {"length_penalty": 0.0},
-}
+    "constrained": {"no_repeat_ngram_size": 2, "min_length": 6, "bad_words_ids": [[5], [7], [9], [PAD]]},
+    "constrained, greedy": {"num_beams": 1, "no_repeat_ngram_size": 1, "min_length": 6},
+    "constrained, not renormalised": {
+        "no_repeat_ngram_size": 1, "min_new_tokens": 5, "suppress_tokens": [5, 7, 9], "renormalize_logits": False,
+        "max_new_tokens": 14, "early_stopping": True,
+    },
+}  # fmt: skip
 
 
 @pytest.mark.usefixtures("x64")
@@ -241,7 +249,8 @@ def count_same(folder, pieces, **changes):
     state = module.apply(params, memory, options["max_len"], method="initial_state")
     step = partial(module.apply, params, method="step")
     if beams == 1:
-        options = {name: options[name] for name in ("max_len", "force_end")}
+        constraints = ("max_len", "force_end", "min_len", "no_repeat_ngram", "renormalize")
+        options = {name: options[name] for name in constraints}
     search = greedy_search if beams == 1 else beam_search
     result = search(step, state, memory, bos=found.target.special[0], eos=0, batch_size=3, **options)
     theirs = expected.sequences[:, 1:].numpy()
@@ -266,12 +275,24 @@ def score(model, found, sources, lens, sentence, ids):
     read = torch.tensor([[found.target.special[0], *ids[:-1]]])
     with torch.no_grad():
         logits = model(**one, decoder_input_ids=read).logits[0]
-    logits[:, list(found.settings["never"])] = -torch.inf
-    steps = logits.log_softmax(-1)[torch.arange(len(ids)), torch.tensor(ids)]
+    renormalizes = found.search["renormalize"]
+    log_probs = logits if renormalizes else logits.log_softmax(-1)
+    log_probs[:, list(found.settings["never"])] = -torch.inf
+    for time in range(len(ids)):
+        log_probs[time, forbidden(ids[:time].tolist(), found.search)] = -torch.inf
+    log_probs = log_probs.log_softmax(-1) if renormalizes else log_probs
+    steps = log_probs[torch.arange(len(ids)), torch.tensor(ids)]
     if len(ids) == found.search["max_len"]:
         steps[-1] = 0.0  # the end is forced
     penalty = found.search["length_penalty"] if found.search["beam_size"] > 1 else 0.0
     return float(steps.sum()) / len(ids) ** penalty
+
+
+def forbidden(ids, search):
+    """Return the tokens that may not follow: the end, 0, of a short sentence, and those that repeat an n-gram."""
+    n = search["no_repeat_ngram"] or len(ids) + 1
+    repeated = [ids[i + n - 1] for i in range(len(ids) - n + 1) if ids[i : i + n - 1] == ids[len(ids) - n + 1 :]]
+    return repeated + [0] * (len(ids) + 1 < search["min_len"])
 
 
 def test_text_becomes_the_text_of_transformers(tmp_path, pieces, texts):
@@ -416,7 +437,8 @@ NAMES = """
 FOUR_BEST = {"beam_size": 4, "num_hypotheses": 4, "return_scores": True, "min_decoding_length": 0}
 
 
-def test_a_trained_model_gives_what_ctranslate2_gives(tmp_path):
+@pytest.mark.parametrize(("ngram", "least"), [(0, 0), (1, 0), (2, 0), (2, 6)])
+def test_a_trained_model_gives_what_ctranslate2_gives(tmp_path, ngram, least):
     folder = Path(__file__).parents[2] / "../shared/data/aren-transliteration"
     if not folder.is_dir():
         pytest.skip(f"{folder} is not here: the model of that name in CTranslate2's repository, tests/data/models")
@@ -424,11 +446,13 @@ def test_a_trained_model_gives_what_ctranslate2_gives(tmp_path):
     names = NAMES.split()
     assert len(names) == 100
     import_pretrained(folder, tmp_path / "run")
-    ours = Translator.load(tmp_path / "run", beam_size=4, min_len=0)([" ".join(name) for name in names])
+    constraints = {"min_len": least + 1 if least else 0, "no_repeat_ngram": ngram or None}  # theirs without the end
+    ours = Translator.load(tmp_path / "run", beam_size=4, **constraints)([" ".join(name) for name in names])
     theirs = ctranslate2.Translator(str(folder))
     # By default CTranslate2 finds no empty translation, and the others' probabilities sum to 1. It returns the weights
     # of the first token of another sentence where a batch holds several.
-    options = {**FOUR_BEST, "return_attention": True, "max_batch_size": 1}
+    options = {**FOUR_BEST, "return_attention": True, "max_batch_size": 1, "no_repeat_ngram_size": ngram}
+    options["min_decoding_length"] = least
     theirs = theirs.translate_batch([list(name) for name in names], **options)
     differing = [name for name, o, t in zip(names, ours, theirs, strict=True) if not same_hypotheses(o, t)]
     assert not differing
@@ -464,7 +488,8 @@ def test_a_converted_model_gives_what_ctranslate2_gives(tmp_path, pieces, texts,
     )
     for name in ("source.spm", "target.spm"):
         (converted / name).write_bytes((tmp_path / "marian" / name).read_bytes())
-    import_pretrained(converted, tmp_path / "run", moses=False)
+    run = import_pretrained(converted, tmp_path / "run", moses=False).load()
+    assert run.max_source_len == SIZES["max_position_embeddings"] - 1
     sentences = texts[0][:20]
     ours = Translator.load(tmp_path / "run", beam_size=4, min_len=0, max_len=12)(sentences)
     tokenizer = MarianTokenizer.from_pretrained(tmp_path / "marian")

@@ -36,7 +36,7 @@ def make_schedule(config: TrainingConfig, num_steps: int) -> optax.Schedule | fl
     rate, warmup = config.learning_rate, config.warmup
     schedules: dict[str, optax.Schedule] = {
         "cosine": optax.cosine_decay_schedule(rate, max(1, num_steps - warmup)),
-        "inverse_sqrt": lambda count: rate * jnp.sqrt(max(warmup, 1) / (count + 1 + warmup)),
+        "inverse_sqrt": lambda count: rate * jnp.sqrt(max(warmup, 1) / (jnp.asarray(count, float) + 1 + warmup)),
     }
     after = schedules.get(config.schedule, optax.constant_schedule(rate))
     if warmup:

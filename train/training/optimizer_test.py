@@ -12,7 +12,7 @@ import torch
 from jax_attn.optim import OPTIMIZERS
 from train.config import OptimizerName, TrainingConfig
 from train.setting import ConfigError
-from train.training.optimizer import chosen_optimizer, make_optimizer, setting_names
+from train.training.optimizer import chosen_optimizer, make_optimizer, make_schedule, setting_names
 
 START = np.random.default_rng(0).normal(size=(3, 4))
 GRADIENTS = np.random.default_rng(1).normal(size=(20, 3, 4))
@@ -87,6 +87,14 @@ def test_every_setting_is_known_to_its_optimisers_and_refused_by_the_others():
             else:
                 with pytest.raises(ConfigError, match=f"{setting.replace('_', '-')} belongs to optimizer"):
                     chosen_optimizer(training)
+
+
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_the_learning_rate_has_the_digits_of_float64_under_x64(x64, warmup):
+    schedule = make_schedule(TrainingConfig(schedule="inverse_sqrt", learning_rate=0.1, warmup=warmup), num_steps=10)
+    for step in range(10):
+        expected = 0.1 * (step + 1) / warmup if step < warmup else 0.1 * (max(warmup, 1) / (step + 1)) ** 0.5
+        assert float(schedule(jnp.asarray(step, jnp.int32))) == pytest.approx(expected, rel=1e-15)
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,7 @@ def decoder_variants() -> Iterator[Variant]:
     imported = SIZES | {"positions": "halves", "num_layers": 1, "never": (1, 4)}
     fixed = imported | {"fixed_start": True, "source_end": False}
     yield Variant("a fixed start, no end, tokens that are never produced", inputs, fixed, dtypes=FLOAT64, slow=True)
+    yield Variant("and count", inputs, fixed | {"renormalize": False}, dtypes=FLOAT64, slow=True)
     masks = keep_masks("transformer decoder", keep_shapes(5, 3, cross_attention=(3, 2, 2, 5, 4)))
     yield Variant("all dropouts", {**inputs, **masks}, SIZES | RATES, dtypes=FLOAT64, slow=True)
 
