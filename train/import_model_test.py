@@ -388,7 +388,7 @@ def hostile(folder):
         (changed(dropout=1.0), "dropout must be in [0, 1); got 1.0"),
         (generating(do_sample=True), "do_sample of generation_config.json must be false"),
         (generating(num_beams=20_000), "num_beams of generation_config.json must be a whole number in [1, 10000]"),
-        (generating(num_beams=29), "beam_size must be at most 28, the size of the target vocabulary; got 29"),
+        (generating(num_beams=29), "num_beams must be at most 28, the tokens of the target; got 29"),
         (generating(min_length=50), "search.min-len must be at most 11, the most tokens; got 50"),
         (generating(eos_token_id=[0, 5]), "eos_token_id must be 0, the id of </s>; got [0, 5]"),
         (generating(forced_eos_token_id=5), "forced_eos_token_id must be 0, the id of </s>; got 5"),

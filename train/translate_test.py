@@ -229,7 +229,12 @@ def test_sampling_gets_its_options():
     options = {"num_samples": 3, "temperature": 0.5, "top_k": 2, "top_p": 0.9}
     config = SearchConfig(sample=True, min_len=4, **options)
     assert config.function == "sample_search"
-    assert config.of(sample_search) == options | {"min_len": 4, "no_repeat_ngram": None, "force_end": False}
+    assert config.of(sample_search) == options | {
+        "min_len": 4,
+        "no_repeat_ngram": None,
+        "force_end": False,
+        "renormalize": False,
+    }
 
 
 def test_an_ensemble_of_a_run_with_itself_is_the_run(folder):

@@ -35,7 +35,7 @@ BY_SIZE: dict[int, Any] = {4: np.float32, 2: np.int16, 1: np.int8}
 """By the bytes of an item, before."""
 ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu"}
 OPTIONS = {
-    "add_source_bos": only(False),
+    **only(False, "add_source_bos"),
     "add_source_eos": Option(bool, False),
     "layer_norm_epsilon": Option(Annotated[float, Range(1e-12, 1)], 1e-5),
     "decoder_start_token": Option(str, None),

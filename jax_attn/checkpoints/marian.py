@@ -67,18 +67,12 @@ OF_MODEL = {
     "vocab_size": Option(int, None),
     "decoder_vocab_size": Option(int, None),
     "decoder_start_token_id": Option(int),
-    "architectures": only(["MarianMTModel"]),
-    "is_encoder_decoder": only(True),
-    **{
-        name: only(False)
-        for name in (
-            "is_decoder", "normalize_before", "normalize_embedding", "add_final_layer_norm", "add_bias_logits",
-            "tie_encoder_decoder",
-        )
-    },
-    **{name: only(None) for name in ("quantization_config", "per_layer_config", "cross_attention_hidden_size")},
-    "pruned_heads": only({}),
-}  # fmt: skip
+    **only(["MarianMTModel"], "architectures"),
+    **only(True, "is_encoder_decoder"),
+    **only(False, "is_decoder", "tie_encoder_decoder", "add_bias_logits", "add_final_layer_norm"),
+    **only(False, "normalize_before", "normalize_embedding"),
+    **only(None, "quantization_config", "per_layer_config", "cross_attention_hidden_size", "pruned_heads"),
+}
 """config.json."""
 OF_SEARCH = {
     "num_beams": Option(BeamSize, 1),
@@ -87,7 +81,7 @@ OF_SEARCH = {
     "max_length": Option(Annotated[int, Range(2, 65_537)], 512),
     "max_new_tokens": Option(Size, None),
     "min_length": Option(Count, 0),
-    "min_new_tokens": Option(Count, 0),
+    "min_new_tokens": Option(Count, None),
     "no_repeat_ngram_size": Option(Count, 0),
     "renormalize_logits": Option(bool, False),
     "bad_words_ids": Option(list[list[int]], []),
@@ -95,19 +89,14 @@ OF_SEARCH = {
     "decoder_start_token_id": Option(int, None),
     "eos_token_id": Option(int | list[int], None),
     "forced_eos_token_id": Option(int | list[int], None),
-    **{name: only(False) for name in ("do_sample", "remove_invalid_values", "token_healing")},
-    **{name: only(1.0) for name in ("repetition_penalty", "encoder_repetition_penalty", "guidance_scale")},
-    **{name: only(0) for name in ("encoder_no_repeat_ngram_size", "diversity_penalty", "penalty_alpha")},
-    "num_beam_groups": only(1),
-    **{
-        name: only(None, [], {})
-        for name in (
-            "forced_bos_token_id", "begin_suppress_tokens", "sequence_bias", "exponential_decay_length_penalty",
-            "watermarking_config", "force_words_ids", "constraints", "dola_layers", "stop_strings", "max_time",
-            "prompt_lookup_num_tokens",
-        )
-    },
-}  # fmt: skip
+    **only(False, "do_sample", "remove_invalid_values", "token_healing"),
+    **only(1.0, "repetition_penalty", "encoder_repetition_penalty", "guidance_scale"),
+    **only(0, "encoder_no_repeat_ngram_size", "diversity_penalty", "penalty_alpha"),
+    **only(1, "num_beam_groups"),
+    **only(None, "forced_bos_token_id", "begin_suppress_tokens", "sequence_bias", "exponential_decay_length_penalty"),
+    **only(None, "watermarking_config", "force_words_ids", "constraints", "dola_layers", "stop_strings", "max_time"),
+    **only(None, "prompt_lookup_num_tokens"),
+}
 """generation_config.json, or where there is none config.json. Options of sampling alone, such as top_k, change nothing
 without do_sample."""
 OF_TOKENIZER = {f"{side}_lang": Option(str, "en") for side in ("source", "target")}
@@ -138,7 +127,7 @@ def read(folder: Path) -> Pretrained:
     config = read_json(folder / "config.json")
     if config.get("model_type") != "marian":
         kind = config.get("model_type", config.get("architectures", "no model_type"))
-        raise ValueError(f"{folder} holds {kind!r}, which is not supported; supported are {SUPPORTED}")
+        raise ValueError(f"{folder} holds {shorten(repr(kind))}, which is not supported; supported are {SUPPORTED}")
     options = read_options(config, OF_MODEL, "config.json")
     shares, ties = options["share_encoder_decoder_embeddings"], options["tie_word_embeddings"]
     files = ["vocab.json", "vocab.json" if shares else "target_vocab.json"]
@@ -264,6 +253,10 @@ def read_generation(
     never = {word[0] for word in words} - {end} | {*others}  # of bad words transformers leaves out the end
     if end in never or len(never) >= vocab_size - 1:
         raise ValueError("bad_words_ids and suppress_tokens must leave </s> and another token")
+    if options["num_beams"] > vocab_size:
+        raise ValueError(
+            f"num_beams must be at most {vocab_size}, the tokens of the target; got {options['num_beams']}"
+        )
     if options["no_repeat_ngram_size"] and start not in never:
         raise ValueError(f"no_repeat_ngram_size needs bad_words_ids with {start}, the decoder's first token")
     return tuple(sorted(never)), {
@@ -272,7 +265,7 @@ def read_generation(
         "stop": STOPS[options["early_stopping"]],
         "force_end": options["forced_eos_token_id"] is not None,
         "no_repeat_ngram": options["no_repeat_ngram_size"] or None,
-        "min_len": max(options["min_length"], options["min_new_tokens"] and options["min_new_tokens"] + 1),
+        "min_len": options["min_length"] if options["min_new_tokens"] is None else options["min_new_tokens"] + 1,
         "max_len": options["max_new_tokens"] or options["max_length"] - 1,
         "renormalize": options["renormalize_logits"],
     }

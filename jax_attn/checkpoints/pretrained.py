@@ -78,9 +78,9 @@ class Option(NamedTuple):
     """`...` if the file must say it."""
 
 
-def only(*values: Any) -> Option:
-    """Return the option of what search or model do not have: its values that leave all results as they are."""
-    return Option(values, values[0])
+def only(value: Any, *names: str) -> dict[str, Option]:
+    """Return options that are supported where they change nothing: with one value, or with nothing for None."""
+    return dict.fromkeys(names, Option((None, [], {}) if value is None else (value,), value))
 
 
 def read_options(content: Mapping[str, Any], options: Mapping[str, Option], file: str) -> dict[str, Any]:

@@ -85,8 +85,8 @@ def test_the_search_is_that_of_transformers():
         "min_len": 3, "max_len": 19, "renormalize": False,
     }  # fmt: skip
     never, search = generation(
-        suppress_tokens=[4], bad_words_ids=[[0], [9]], max_new_tokens=7, min_new_tokens=5, no_repeat_ngram_size=2,
-        renormalize_logits=True, forced_eos_token_id=[0],
+        suppress_tokens=[4], bad_words_ids=[[0], [9]], max_new_tokens=7, min_new_tokens=5, min_length=9,
+        no_repeat_ngram_size=2, renormalize_logits=True, forced_eos_token_id=[0],
     )  # fmt: skip
     assert never == (4, 9)  # transformers leaves the end out of the bad words
     assert (search["max_len"], search["min_len"], search["no_repeat_ngram"]) == (7, 6, 2)

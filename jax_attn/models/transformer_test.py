@@ -294,14 +294,20 @@ def test_the_end_of_a_source_gets_no_attention_if_it_is_not_read():
             assert not maps.cross[row, ..., length:].any()
 
 
-def test_tokens_that_are_never_produced_take_no_probability():
-    model = EncoderDecoder(TransformerEncoder(N, D, F, 1), TransformerDecoder(N, D, F, 1, never=(0, 3)))
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_tokens_that_are_never_produced_take_no_probability_of_the_others(renormalize):
+    decoder = TransformerDecoder(N, D, F, 1, never=(0, 3), renormalize=renormalize)
+    model = EncoderDecoder(TransformerEncoder(N, D, F, 1), decoder)
     params = jax.jit(model.init)(jax.random.key(0), SOURCES, TARGETS, LENS)
     memory = jax.jit(partial(model.apply, method="encode"))(params, SOURCES, LENS)
     state = model.apply(params, memory, 1, method="initial_state")
     log_probs = jax.jit(partial(model.apply, method="step"))(params, TARGETS[:, 0], state, memory)[0]
-    assert (log_probs[:, jnp.array([0, 3])] == -jnp.inf).all()
-    np.testing.assert_allclose(jnp.exp(log_probs).sum(axis=1), 1, rtol=1e-6)
+    logits = model.apply(params, SOURCES, TARGETS[:, :1], LENS)[0][:, 0]
+    never = jnp.isin(jnp.arange(N), jnp.array([0, 3]))
+    after = jax.nn.log_softmax(jnp.where(never, -jnp.inf, logits))
+    before = jnp.where(never, -jnp.inf, jax.nn.log_softmax(logits))
+    assert not np.allclose(after, before, rtol=1e-3)
+    np.testing.assert_allclose(log_probs, after if renormalize else before, rtol=1e-5)
 
 
 def test_a_fixed_start_gets_no_gradient_but_that_of_the_output():

@@ -25,7 +25,6 @@ from train.model import build_model
 from train.model_config import RecurrentConfig, TransformerConfig
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
-from train.translating.check_search import wrong_with_model
 
 FINE_TUNING = Config(
     epochs=None, training=TrainingConfig(batch_size=32, learning_rate=2e-5, schedule="inverse_sqrt", warmup=100)
@@ -106,8 +105,6 @@ def import_pretrained(
             search=SearchConfig(**model.search, batch_size=BATCH_SIZE),
         )
         check(config)
-        if wrong := wrong_with_model(config.search, config.model, len(target), model.search["max_len"]):
-            raise ValueError("; ".join(wrong))
     except OSError as error:
         raise ConfigError(f"{error.filename or folder} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

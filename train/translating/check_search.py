@@ -23,27 +23,6 @@ def check_search(
         max_source_len: the most tokens of a source, without `<eos>`.
         max_target_len: the most tokens of a target of the training, `<eos>` included.
     """
-    wrong = wrong_with_model(search, model, vocab_size, max_target_len, option_name)
-    if not wrong:
-        needed, available = search_bytes(search, model, vocab_size, max_source_len, max_target_len), memory.total()
-        if available is not None and needed > available:
-            several = option_name("num_samples" if search.sample else "beam_size")
-            wrong.append(
-                f"the search needs about {needed / 1e9:.1f} GB, and this machine has {available / 1e9:.1f} GB: lower "
-                f"{several}, {option_name('max_len')} or the search's batch_size"
-            )
-    if wrong:
-        raise ConfigError("; ".join(wrong))
-
-
-def wrong_with_model(
-    search: SearchConfig,
-    model: ModelConfig,
-    vocab_size: int,
-    max_target_len: int,
-    option_name: Callable[[str], str] = str,
-) -> list[str]:
-    """List the settings that no search with this model could use, on any machine."""
     wrong = wrong_search(search, option_name)
     if search.beam_size > vocab_size:
         wrong.append(
@@ -58,7 +37,16 @@ def wrong_with_model(
             f"{option_name('min_len')} must be at most {max_target_len}, the longest target in the training, "
             f"unless {option_name('max_len')} is given; got {search.min_len}"
         )
-    return wrong
+    if not wrong:
+        needed, available = search_bytes(search, model, vocab_size, max_source_len, max_target_len), memory.total()
+        if available is not None and needed > available:
+            several = option_name("num_samples" if search.sample else "beam_size")
+            wrong.append(
+                f"the search needs about {needed / 1e9:.1f} GB, and this machine has {available / 1e9:.1f} GB: lower "
+                f"{several}, {option_name('max_len')} or the search's batch_size"
+            )
+    if wrong:
+        raise ConfigError("; ".join(wrong))
 
 
 def wrong_length(search: SearchConfig, model: ModelConfig, option_name: Callable[[str], str] = str) -> list[str]:
