@@ -19,7 +19,6 @@ class Constraints:
     no_repeat_ngram: int | None = None  # n: no n tokens in a row occur twice
     prefix: tuple[int, ...] = ()  # the first tokens of every hypothesis
     last: int | None = None  # the place of the token that must be eos, at no cost
-    renormalize: bool = False  # the probabilities that min_len and no_repeat_ngram leave sum to 1
 
     def allow(self, token: int, ids: list[int]) -> bool:
         """Decide whether `token` may follow `ids`. The prefix overrules the other constraints."""
@@ -33,11 +32,7 @@ class Constraints:
         """Set the log probability of forbidden tokens to -inf."""
         if len(ids) == self.last and len(ids) >= len(self.prefix):
             return [0.0 if token == self.eos else -torch.inf for token in range(len(log_probs))]
-        allowed = [log_p if self.allow(token, ids) else -torch.inf for token, log_p in enumerate(log_probs)]
-        total = torch.tensor(allowed, dtype=torch.float64).logsumexp(0).item()
-        if not self.renormalize or len(ids) < len(self.prefix) or total == -torch.inf:
-            return allowed
-        return [log_p - total for log_p in allowed]
+        return [log_p if self.allow(token, ids) else -torch.inf for token, log_p in enumerate(log_probs)]
 
 
 def repeats(ids: list[int], token: int, n: int) -> bool:
@@ -58,12 +53,11 @@ def make_constraints(
     prefix: Tensor | None = None,
     prefix_lens: Tensor | None = None,
     force_end: bool = False,
-    renormalize: bool = False,
 ) -> list[Constraints]:
     """Make the constraints of each sentence; of prefix [B, P] the first prefix_lens [B] tokens count, or all."""
     last = max_len - 1 if force_end else None
     if prefix is None:
-        return [Constraints(eos, min_len, no_repeat_ngram, (), last, renormalize)] * batch_size
+        return [Constraints(eos, min_len, no_repeat_ngram, last=last)] * batch_size
     lens = [prefix.shape[1]] * batch_size if prefix_lens is None else prefix_lens.tolist()
     rows = zip(prefix.tolist(), lens, strict=True)
-    return [Constraints(eos, min_len, no_repeat_ngram, tuple(row[:length]), last, renormalize) for row, length in rows]
+    return [Constraints(eos, min_len, no_repeat_ngram, tuple(row[:length]), last) for row, length in rows]
