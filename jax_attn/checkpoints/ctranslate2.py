@@ -192,8 +192,10 @@ def take_apart(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the arrays by names with dots; the queries, keys and values that the file has as one layer are three."""
     found = dict[str, np.ndarray]()
     for name, array in tensors.items():
-        if not array.ndim:  # an attribute
-            continue
+        if not array.ndim:
+            if name.rpartition("/")[2] in ("weight", "bias", "gamma", "beta", "encodings"):
+                raise ValueError(f"{name} of model.bin must be a vector or a matrix; got a number")
+            continue  # an attribute
         name = re.sub("/layer_([0-9]+)/", r"/layers/\1/", name).replace("embeddings_0", "embeddings")
         parent, leaf = name.replace("/", ".").rsplit(".", 1) if "/" in name else (name, "")
         leaf = {"gamma": "weight", "beta": "bias"}.get(leaf, leaf)

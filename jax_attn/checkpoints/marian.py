@@ -151,10 +151,9 @@ def read(folder: Path) -> Pretrained:
         for side, tokens in zip(("source", "target"), vocabularies, strict=True)
     )
     start, end, _ = target.special
-    size = options["vocab_size"] or len(source.tokens)
     for name, value, expected, meaning in (
-        ("vocab_size", size, len(source.tokens), "the tokens of the source"),
-        ("decoder_vocab_size", options["decoder_vocab_size"] or size, len(target.tokens), "the tokens of the target"),
+        ("vocab_size", options["vocab_size"], len(source.tokens), "the tokens of the source"),
+        ("decoder_vocab_size", options["decoder_vocab_size"], len(target.tokens), "the tokens of the target"),
         ("decoder_start_token_id", options["decoder_start_token_id"], start, "the id of <pad>"),
         ("decoder_start_token_id", generation["decoder_start_token_id"], start, "the id of <pad>"),
         ("eos_token_id", generation["eos_token_id"], end, "the id of </s>"),
