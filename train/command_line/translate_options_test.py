@@ -9,7 +9,7 @@ from train.command_line.translate_options import parse
 
 @pytest.mark.parametrize("option", [field.name for field in fields(SearchOptions) if field.name != "num_samples"])
 def test_every_option_of_a_search_is_one_of_training_and_of_translating(option):
-    value = {"length_norm": "gnmt", "stop": "first", "force_end": True}.get(option, 1)
+    value = {"length_norm": "gnmt", "stop": "first", "force_end": True, "renormalize": True}.get(option, 1)
     name, words = option.replace("_", "-"), [] if value is True else [str(value)]
     options = parse(["run", f"--{name}", *words, "--sample"], None)
     config = parse_training([f"--search.{name}", *words]).config
