@@ -32,6 +32,8 @@ from parity_tests.this_library.report import (
     summarize_training,
 )
 from parity_tests.this_library.trainings import COMPARISONS, TRAININGS, Training
+from parity_tests.your_port.builder import BuildError
+from parity_tests.your_port.command import require_device
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.comparison import compare_case
 from parity_tests.your_port.measure.jax_side import forget_programs
@@ -66,6 +68,10 @@ def main() -> int:
     if (path := options.json) is not None and (path.exists() or not path.absolute().parent.is_dir()):
         return complain(f"{path} exists already, or its folder does not")
     avoid_faults()
+    try:
+        require_device()
+    except BuildError as error:
+        return complain(str(error))
     results = run_all(list_tasks(options, names))
     print_report(results)
     if path is not None:

@@ -9,7 +9,6 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
@@ -27,7 +26,7 @@ from train.machine.files import DamageError, sha256
 from train.presets import fit_to_pairs
 from train.runs.run_folder import WEIGHTS, RunFolder
 from train.setting import ConfigError, setting_name
-from train.training.interfaces import DivergenceError, Report
+from train.training.interfaces import DivergenceError, Report, UnsavedError
 from train.training.signals import StopRequest
 from train.translating.check_search import check_search
 
@@ -54,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             reason = f"{error.filename or 'the run folder'} cannot be written: {error.strerror or error}"
             show_error(f"{reason}; --resume goes on from the last checkpoint, if there is one")
             status = 1
-        except ArithmeticError as error:  # the training diverged
+        except (ArithmeticError, UnsavedError) as error:  # the training diverged, or the disk is full
             show_error(error)
             status = 1
         except KeyboardInterrupt as interruption:
@@ -65,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 raise
             from train.machine import processes
 
-            status = processes.await_abortion(error, devices.timeout)
+            status = processes.await_abortion(error, devices.timeout, lambda: stop.signal is not None)
         if devices.is_distributed and "train.machine.processes" in sys.modules:
             from train.machine import processes
 
@@ -122,16 +121,26 @@ def run(command: Command, stop: StopRequest, started: float) -> int:
             ended = learner.fit(recorder)
         except DivergenceError as error:
             raise DivergenceError(f"{error}; lower --training.learning-rate, or raise --training.warmup") from error
+        except OSError as error:
+            recorder.require_saved(error)
         finally:
             recorder.close()
+        recorder.require_saved()
     if ended and (stop.signal is None or config.devices.is_distributed):
         if not recorder.reports:
             raise ConfigError(f"{folder.path} has taken more steps than that, and no validation; raise --max-steps")
         processes.from_lead("all files are written")
-        with suppress(KeyboardInterrupt):  # the training has its last checkpoint, and only the test is missing
+        try:
             stop.at_once = not config.devices.is_distributed  # the other processes would wait for this one
             finish(learner, command._replace(config=config), data, folder, recorder.reports, started)
             return 0
+        except KeyboardInterrupt:  # the training has its last checkpoint, and only the test is missing
+            pass
+        except OSError as error:
+            raise UnsavedError(
+                f"{error.filename or 'the test'} cannot be written: {error.strerror or error}; {folder.path} holds the "
+                f"trained model; when there is space, test it with: python -m train.nmt --resume {folder.path}"
+            ) from error
     if leads:
         print(f"stopped; go on with: python -m train.nmt --resume {folder.path}", file=sys.stderr)
     return 130 if stop.signal == signal.SIGINT else 0
@@ -187,7 +196,7 @@ def start_devices(config: Config, data: dataset.Data) -> None:
 
     devices, shape = config.devices, config.devices.shape()
     _, count = devices.place() or (0, 1)
-    start_jax(config.model.width, None if shape is None else shape.size // count)
+    start_jax(config.model.width, None if shape is None else shape.size // count, joins=devices.is_distributed)
     if devices.is_distributed:
         processes.join(devices)
         settings = {"the version of JAX": version("jax"), "the sentence pairs": data.digest()}

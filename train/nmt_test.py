@@ -256,6 +256,34 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, caps
     assert said.endswith("; --resume goes on from the last checkpoint, if there is one")
 
 
+@pytest.mark.parametrize(
+    ("full", "held"),
+    [
+        ("train.runs.checkpoint.require_space", "the best parameters until now, and no checkpoint"),
+        ("train.runs.run_folder.RunFolder.append_metrics", "the best parameters until now, and no checkpoint"),
+        ("train.runs.run_folder.RunFolder.save_test", None),
+    ],
+)
+def test_a_full_disk_is_one_line_that_says_what_is_saved_and_the_run_goes_on_when_there_is_space(
+    tmp_path, monkeypatch, capsys, full, held
+):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(full, fail)
+        assert nmt.main([*SMALL, "--out", str(out)]) == 1
+    *warned, said = capsys.readouterr().err.splitlines()
+    assert all(line.startswith(f"warning: the run could not be saved in {out}, and the train") for line in warned)
+    assert said.startswith("error: ")
+    assert "No space left on device" in said
+    assert f"{out} holds {held or 'the trained model'}; when there is space" in said
+    assert said.endswith(f"python -m train.nmt --resume {out}")
+    assert nmt.main(["--resume", str(out)]) == 0
+    assert (out / "summary.json").exists()
+
+
 OTHER_MODELS = (
     "none --model.cell lstm --model.no-input-feeding --model.query previous --model.no-bridge "
     "--search.beam-size 3 --training.optimizer momentum --training.nesterov --training.weight-decay 1e-4",

@@ -46,14 +46,16 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
 
-    def update(self, done: int, numbers: str, total: float | None = None) -> None:
+    def update(self, done: int | None, numbers: str, total: float | None = None, at_once: bool = False) -> None:
         """Move the bar, at most ten times a second: cheap enough to be called after every step.
 
         Args:
+            done: how much is done; None leaves the bar where it is.
             numbers: what stands behind the bar.
             total: how much there is to do, where that was not known.
+            at_once: show it even if the last update was a moment ago.
         """
-        if self.is_shown and (now := time.monotonic()) - self.drawn >= REDRAW:
+        if self.is_shown and ((now := time.monotonic()) - self.drawn >= REDRAW or at_once):
             self.drawn = now
             self.bar.update(self.task, completed=done, numbers=numbers, total=total)
 

@@ -9,6 +9,7 @@ program is held to its own operations (`compare_compiled`). docs/porting.md says
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,6 +74,7 @@ def _compare(options: Options) -> Record:
         import torch
 
         torch.manual_seed(0)  # so that a builder that draws its inputs draws the same ones in every run
+    require_device()
     built = call_builder(options.build)
     if options.compiled:
         if not (isinstance(built, tuple) and len(built) == 2):
@@ -94,6 +96,18 @@ def _compare(options: Options) -> Record:
     if options.blind:
         report.blind  # noqa: B018 (it is kept, and the verdict then has its line)
     return report.record
+
+
+def require_device() -> None:
+    """Raise BuildError if JAX has no device of the kind that `JAX_PLATFORMS` names."""
+    import jax
+
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the second one is silent
+        reason = str(error) or "JAX's plugin for it is not installed, or finds none"
+        wanted = os.environ.get("JAX_PLATFORMS", "")
+        raise BuildError(f"there is no device for JAX_PLATFORMS={wanted}: {reason}") from error
 
 
 def _in_one_line(error: BaseException) -> str:

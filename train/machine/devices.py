@@ -45,7 +45,7 @@ XLA_FLAGS = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true,xl
 kernels of a microsecond or two, and takes an eighth less time."""
 
 
-def start_jax(width: int = LARGE, num_devices: int | None = None) -> None:
+def start_jax(width: int = LARGE, num_devices: int | None = None, *, joins: bool = False) -> None:
     """Configure JAX for a program, before its first computation: compiler, devices, and the compilation cache.
 
     What `XLA_FLAGS` of the environment has stays as it is. The faults of this version of jaxlib are avoided.
@@ -54,7 +54,8 @@ def start_jax(width: int = LARGE, num_devices: int | None = None) -> None:
     other, and few of them keep two cores busy. With a device for each core, every core runs all kernels on its rows of
     the batch. A GPU is not affected.
 
-    `num_devices` sets the number of devices on a CPU.
+    `num_devices` sets the number of devices on a CPU. With `joins` no device is looked for yet, since other processes
+    have to be joined before.
 
     Compiled programs are kept in the user's cache folder and may be deleted at any time. `JAX_COMPILATION_CACHE_DIR`
     names another folder, and `JAX_ENABLE_COMPILATION_CACHE=0` turns the cache off.
@@ -68,6 +69,21 @@ def start_jax(width: int = LARGE, num_devices: int | None = None) -> None:
             jax.config.update("jax_num_cpu_devices", num_devices)
     if jax.config.jax_compilation_cache_dir is None:  # type: ignore[attr-defined]
         _cache_programs()
+    if not joins:
+        require_device()
+
+
+def require_device() -> None:
+    """Raise ConfigError if JAX has no device of the kind that `JAX_PLATFORMS` names."""
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the second one is silent: JAX knows the kind, and has no plugin
+        if not (wanted := os.environ.get("JAX_PLATFORMS")):
+            raise
+        reason = " ".join(str(error).split()) or "JAX's plugin for it is not installed, or finds none"
+        raise ConfigError(
+            f"there is no device for JAX_PLATFORMS={wanted}: {reason}; unset it to run on a CPU"
+        ) from error
 
 
 def usable_cores() -> int:

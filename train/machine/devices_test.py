@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AbstractMesh
 
 from train.config import MeshShape
-from train.machine.devices import DATA, MODEL, make_mesh, own_rows, placement
+from train.machine.devices import DATA, MODEL, make_mesh, own_rows, placement, start_jax
 from train.model import build_model
 from train.model_config import RecurrentConfig, TransformerConfig
 from train.setting import ConfigError
@@ -42,7 +42,7 @@ class Recorder:
     def kept(self): return self.weights
     def should_stop(self): return False
     def restore(self, like): return None
-    progress = save = lambda *_: None
+    progress = compiling = save = lambda *_: None
 learner.fit(Recorder())
 reused = all(x.is_deleted() for x in jax.tree.leaves(before))
 # The gradient of a Transformer's W_k.bias is rounding alone, which Adam makes as large as any other.
@@ -176,6 +176,19 @@ def test_xla_compiles_with_our_options_unless_the_user_has_others(tmp_path, flag
     written = next(tmp_path.glob("*debug_options")).read_text()
     options = dict(re.findall(r'key: "(.*)"\s+value: "(.*)"', written))
     assert options == {"xla_cpu_use_multi_output_fusion": "true", "xla_cpu_disable_loop_unrolling": unrolling}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"), [(AssertionError(), "JAX's plugin for it is not"), (RuntimeError("no\ndriver"), "no driver;")]
+)
+def test_a_device_that_is_not_there_is_one_line(monkeypatch, error, reason):
+    def fail():
+        raise error
+
+    monkeypatch.setattr("jax.devices", fail)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    with pytest.raises(ConfigError, match=f"there is no device for JAX_PLATFORMS=cuda: {reason}"):
+        start_jax()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     finally:
         beside.unlink(missing_ok=True)
     _sync(path.parent)
+
+
+def require_space(folder: Path, size: int) -> None:
+    """Raise OSError unless a file of so many bytes fits into a folder: on its disk, and within a quota."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        if hasattr(os, "posix_fallocate"):  # not on macOS
+            os.posix_fallocate(file.fileno(), 0, max(1, size))
 
 
 def write_json(path: Path, content: object) -> None:

@@ -1,6 +1,20 @@
+import resource
+
 import pytest
 
-from train.machine.files import DamageError, check, read_json, sha256, write_json, write_whole
+from train.machine.files import DamageError, check, read_json, require_space, sha256, write_json, write_whole
+
+
+def test_bytes_that_do_not_fit_are_an_error_and_leave_nothing(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, before[1]))
+    try:
+        require_space(tmp_path, 1_000_000)
+        with pytest.raises(OSError, match="File too large"):
+            require_space(tmp_path, 1_000_001)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_write_that_fails_leaves_the_old_content_and_nothing_beside(tmp_path):

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NoReturn
 
@@ -19,6 +19,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from train.config import DevicesConfig
+from train.machine.devices import require_device
 from train.setting import ConfigError
 
 NOTICE_SECONDS = 5
@@ -58,7 +59,9 @@ def join(config: DevicesConfig) -> None:
             heartbeat_timeout_seconds=config.timeout,
             shutdown_timeout_seconds=config.timeout,
         )
-        jax.devices()  # waits for the devices of all
+        require_device()  # waits for the devices of all
+    except ConfigError:
+        raise
     except (ValueError, RuntimeError) as error:
         found = "no SLURM, Kubernetes or Open MPI was found; give coordinator and process" if count is None else error
         raise ConfigError(f"the processes cannot be joined: {found}") from error
@@ -123,15 +126,19 @@ def leave(status: int) -> None:
     os._exit(status)
 
 
-def await_abortion(error: Exception, timeout: int) -> int:
+def await_abortion(error: Exception, timeout: int, should_stop: Callable[[], bool]) -> int:
     """Say that communication has failed, and wait until JAX names the dead process and aborts this one.
+
+    If the user or the system wants this process to stop, it need not wait: nothing is left to save.
 
     Returns:
         An exit status, if it did neither.
     """
     reason = str(error).splitlines()[0]
     print(f"error: another process has ended, or cannot be reached ({reason})", file=sys.stderr, flush=True)
-    time.sleep(timeout + 10)
+    end = time.monotonic() + timeout + 10
+    while time.monotonic() < end and not should_stop():
+        time.sleep(0.1)
     return 1
 
 

@@ -12,7 +12,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from train.machine.files import check, read_json, sha256_of_tree, write_json
+import jax
+
+from train.machine.files import check, read_json, require_space, sha256_of_tree, write_json
 from train.machine.processes import from_lead, is_lead
 
 KEPT = 2
@@ -30,6 +32,8 @@ class Checkpoints:
         self.folder = folder
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
+        self.problem: str | None = None
+        """Why something could not be written, the last time."""
 
     def save(self, step: int, state: Any, position: dict[str, Any]) -> None:
         """Write a checkpoint in the background.
@@ -43,18 +47,24 @@ class Checkpoints:
 
         self.wait()
         folder = self.folder / f"step-{step}"
-        try:
-            if is_lead():
-                folder.with_suffix(".json").unlink(missing_ok=True)
-                shutil.rmtree(folder, ignore_errors=True)
-                folder.mkdir()
-            checkpointer = ocp.StandardCheckpointer()
-            checkpointer.save(folder.absolute() / "state", state)  # returns when the arrays are in memory of its own
-        except OSError as error:
-            self._writing = Future()
-            self._writing.set_exception(error)
+        # All processes save, or none does: they would wait for one another.
+        if problem := from_lead(self._make_room(folder, state) if is_lead() else None):
+            self._warn(problem)
             return
+        checkpointer = ocp.StandardCheckpointer()
+        checkpointer.save(folder.absolute() / "state", state)  # returns when the arrays are in memory of its own
         self.run(self._finish, checkpointer, folder, position)
+
+    def _make_room(self, folder: Path, state: Any) -> str | None:
+        """Make a checkpoint's folder. If its disk is too full, return the reason: Orbax would say it in 200 lines."""
+        try:
+            folder.with_suffix(".json").unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            require_space(self.folder, sum(x.nbytes for x in jax.tree.leaves(state)))
+            folder.mkdir()
+        except OSError as error:
+            return error.strerror or str(error)
+        return None
 
     def run(self, write: Callable[..., None], *arguments: Any) -> None:
         """Call a function that writes, in the background and after what is being written."""
@@ -65,8 +75,18 @@ class Checkpoints:
         """Wait for what is being written. If it failed, warn: the older files are whole, and the training goes on."""
         writing, self._writing = self._writing, None
         if writing is not None and (error := writing.exception()) is not None:
-            reason = getattr(error, "strerror", None) or error
-            warnings.warn(f"the run could not be saved in {self.folder.parent}: {reason}", stacklevel=2)
+            self._warn(getattr(error, "strerror", None) or str(error))
+
+    def _warn(self, problem: str) -> None:
+        """Warn that something could not be written, once for each reason."""
+        if problem != self.problem:
+            text = f"the run could not be saved in {self.folder.parent}, and the training goes on: {problem}"
+            warnings.warn(text, stacklevel=3)
+        self.problem = problem
+
+    def last(self) -> int | None:
+        """Return the step of the last checkpoint that was written; None if there is none."""
+        return max(map(_step, self.folder.glob("step-*.json")), default=None)
 
     def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
         """Return state and position of the last checkpoint that is whole; None if there is none.

@@ -67,6 +67,20 @@ def test_a_write_that_fails_is_a_warning_and_leaves_the_checkpoints_before(check
     assert checkpoints.restore(LIKE)[1] == {"step": 128}
 
 
+def test_where_a_checkpoint_has_no_room_it_is_not_begun(checkpoints, monkeypatch):
+    def full(folder, size):
+        assert size == 6 * 8 + 4
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("train.runs.checkpoint.require_space", full)
+    with pytest.warns(UserWarning, match="could not be saved in .*, and the training goes on: No space left on device"):
+        checkpoints.save(200, STATE, {})
+    checkpoints.save(201, STATE, {})  # is not warned of again
+    checkpoints.wait()
+    assert (checkpoints.last(), checkpoints.problem) == (128, "No space left on device")
+    assert len(list(checkpoints.folder.iterdir())) == 2 * KEPT
+
+
 def test_without_a_checkpoint_that_is_whole_there_is_none(tmp_path):
     write_json(tmp_path / "step-1.json", {"gone": "0"})
     with pytest.warns(UserWarning, match="gone is missing"):

@@ -170,8 +170,9 @@ class RunFolder:
         return load_vocabularies(self.path, tokenizer, sampling)
 
     def has_begun(self) -> bool:
-        """Return whether the training has left anything to go on from; else it begins anew."""
-        return bool(self._metrics(1)) or any(self.path.glob("checkpoint/step-*"))
+        """Return whether the training has written a checkpoint, or has lost what it wrote; else it begins anew."""
+        lost = (self.path / SUMMARY).exists() or (bool(self._metrics(1)) and not (self.path / "checkpoint").is_dir())
+        return lost or any(self.path.glob("checkpoint/step-*.json"))
 
     @contextmanager
     def lock(self) -> Iterator[None]:

@@ -30,12 +30,15 @@ def call(tmp_path, monkeypatch):
         (tmp_path / "bin" / name).chmod(0o755)
     calls = tmp_path / "calls"
     settings = {"CALLS": calls, "RUN": tmp_path / "run", "CORPUS": tmp_path / "train", "TEXT": tmp_path / "text"}
-    settings |= {"SLURM_JOB_ID": 7, "SLURM_ARRAY_TASK_ID": 3, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    settings |= {"SLURM_JOB_ID": 7, "SLURM_ARRAY_TASK_ID": 3, "SLURM_NTASKS": 16}
+    settings |= {"SLURM_CPUS_PER_TASK": 8, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
     environment = os.environ | {name: str(value) for name, value in settings.items()}
 
-    def call(script: str, status: int = 0) -> list[list[str]]:
+    def call(script: str, status: int = 0, *options: str) -> list[list[str]]:
         calls.write_text("")
-        done = subprocess.run(["bash", "-euc", script], env=environment, capture_output=True, text=True)
+        done = subprocess.run(
+            ["bash", "-euc", script, "script", *options], env=environment, capture_output=True, text=True
+        )
         assert (done.returncode, done.stderr) == (status, "")
         return [json.loads(line) for line in calls.read_text().splitlines()]
 
@@ -61,7 +64,9 @@ def test_a_training_begins_goes_on_and_ends(kind, call, tmp_path):
     script = (FOLDER / "train.sbatch").read_text() if slurm else container()[1]["args"][0]
     starts_again = [["scontrol", "requeue", "7"]] if slurm else []
     stopped = 0 if slurm else 1  # a JobSet starts again what has failed
-    begun, *then = call(script, stopped)
+    begun, *then = call(script, stopped, *(("--epochs", "30") if slurm else ()))
+    assert parsed(begun).config.epochs == (30 if slurm else 20)
+    assert {"--kill-on-bad-exit=0", "--cpus-per-task=8"} <= set(begun) or not slurm
     assert (parsed(begun).config.out, then) == (tmp_path / "run", starts_again)
     for name, content in {"config.json": "{}", "summary.json": "{}"}.items():
         (tmp_path / "run" / name).write_text(content)

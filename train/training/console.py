@@ -89,6 +89,10 @@ class Progress:
             numbers += f"  {(self.tokens - self.first_tokens) / (now - self.started):,.0f} tokens/s"
         self.bar.update(step, numbers)
 
+    def show_compiling(self, number: int, count: int) -> None:
+        """Say which of the training's programs is being compiled."""
+        self.bar.update(None, f"compiling {number} of {count}", at_once=True)
+
     def show_report(self, report: Report) -> None:
         """Print a line of what was learnt since the last report."""
         self.update(report.step, report.loss)

@@ -39,6 +39,16 @@ def test_the_bar_moves_within_an_epoch_and_says_what_remains(screen):
     assert "left" in text
 
 
+def test_the_bar_says_which_program_is_compiled(screen, monkeypatch):
+    monkeypatch.setattr(progress_bar, "REDRAW", 1e9)
+    with console.Progress(20, 2) as progress:
+        progress.update(4, 1.0)
+        progress.show_compiling(2, 6)
+        assert progress.bar.bar.tasks[0].completed == 4
+        progress.bar.bar.refresh()
+    assert "compiling 2 of 6" in screen.getvalue()
+
+
 def test_updates_between_two_drawings_are_not_drawn(screen, monkeypatch):
     monkeypatch.setattr(progress_bar, "REDRAW", 1e9)
     with console.Progress(10, 1) as progress:

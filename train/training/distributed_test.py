@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from train.machine import processes
+
 TRAINING = """
 import json, sys
 from train.config import Config, CorpusConfig, DevicesConfig, parse_mesh
@@ -40,7 +42,7 @@ class Recorder:
     def kept(self): return self.weights
     def should_stop(self): return False
     def restore(self, like): return None
-    progress = save = lambda *_: None
+    progress = compiling = save = lambda *_: None
 
 rates = {"dropout": 0.2, "dropout_embedding": 0.1}
 model = RecurrentConfig(attention="dot", embed_size=8, num_hiddens=8, bidirectional=False, **rates)
@@ -153,6 +155,13 @@ def last_step(run: Path) -> int:
 
 def metrics(run: Path) -> list[dict]:
     return [json.loads(line) | {"seconds": 0} for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_process_that_waits_for_its_end_heeds_a_signal(capsys):
+    assert processes.await_abortion(RuntimeError("Connection closed by peer"), 60, lambda: True) == 1
+    assert (
+        "error: another process has ended, or cannot be reached (Connection closed by peer)" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.slow

@@ -10,6 +10,10 @@ class DivergenceError(ArithmeticError):
     """The loss is NaN or infinite, or the gradients are."""
 
 
+class UnsavedError(Exception):
+    """The run folder does not hold all that was trained; the message says what it holds, and what to do."""
+
+
 class Report(NamedTuple):
     """What was learnt since the last report: an epoch, or the steps between two validations."""
 
@@ -46,6 +50,9 @@ class Recorder(Protocol):
 
     def progress(self, step: int, loss: float, tokens: int) -> None:
         """Show the number of steps taken, the loss of a late one, and the tokens since the last call."""
+
+    def compiling(self, number: int, count: int) -> None:
+        """Show that the next step compiles a program, and which of all that the training needs."""
 
     def report(self, report: Report) -> None:
         """Write down what was learnt."""

@@ -127,6 +127,7 @@ class JaxLearner:
             )
         self._position = Position()
         self._running: deque[Losses] = deque()
+        self._compiled: set[Examples] = set()
         self._agreement = Agreement(self.mesh)
 
     @property
@@ -236,6 +237,9 @@ class JaxLearner:
 
     def _take_steps(self, group: Group, batches: Examples, recorder: Recorder) -> None:
         """Start the steps of a group, and wait for the steps of earlier ones if too many are under way."""
+        if (shape := jax.tree.map(np.shape, batches)) not in self._compiled:
+            self._compiled.add(shape)
+            recorder.compiling(len(self._compiled), len(self._buckets))
         self.state, losses = self._train_steps(self.state, shard_batches(batches, self.mesh))
         self._running.append(losses)
         self._position = self._position._replace(step=self._position.step + group.num_steps)

@@ -34,6 +34,10 @@ class Memory:
 
     def __init__(self, calls: float = math.inf, saved: tuple | None = None) -> None:
         self.calls, self.saved, self.reports, self.weights, self.steps = calls, saved, [], None, []
+        self.programs = []
+
+    def compiling(self, number, count):
+        self.programs.append((number, count))
 
     def progress(self, step, loss, tokens):
         self.steps.append(step)
@@ -80,6 +84,7 @@ def equal(a, b) -> bool:
 
 def test_a_training_that_stops_anywhere_ends_with_the_same_bits(learner, start):
     whole = Memory(saved=start)
+    learner._compiled.clear()
     assert learner.fit(whole)
     assert whole.reports[-1].step == learner.num_steps == 3 * learner.steps_per_epoch
     assert min(report.valid_loss for report in whole.reports) == whole.saved[1]["best"]
@@ -87,6 +92,7 @@ def test_a_training_that_stops_anywhere_ends_with_the_same_bits(learner, start):
     assert equal(learner.weights(), whole.weights)  # the best parameters, not the last
     assert learner.batches().startswith("batches of pairs × (source + target tokens): 8 × (")
     assert learner._train_steps._cache_size() == 2  # one program for each width
+    assert whole.programs == [(1, 2), (2, 2)]
 
     parts = [Memory(calls=1, saved=start)]
     while not learner.fit(parts[-1]):

@@ -1,6 +1,5 @@
 """Write down what a training does: metrics, TensorBoard's scalars, the best parameters, checkpoints."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from train.runs.checkpoint import Checkpoints
 from train.runs.run_folder import WEIGHTS, RunFolder
 from train.setting import ConfigError
 from train.training.console import Progress
-from train.training.interfaces import Report
+from train.training.interfaces import Report, UnsavedError
 
 
 class RunRecorder:
@@ -28,6 +27,10 @@ class RunRecorder:
             self.checkpoints.folder.mkdir(exist_ok=True)
         self._scalars: Any = None
         self._unwritten: Mapping[str, np.ndarray] | None = None
+        self._step = 0  # the one that was to be saved last
+
+    def compiling(self, number: int, count: int) -> None:
+        self.bar.show_compiling(number, count)
 
     def progress(self, step: int, loss: float, tokens: int) -> None:
         self.bar.update(step, loss, tokens)
@@ -70,6 +73,7 @@ class RunRecorder:
         return read_safetensors(self.folder.path / WEIGHTS)
 
     def save(self, step: int, state: Any, position: dict[str, Any]) -> None:
+        self._step = step
         if self._scalars is not None:
             self._scalars.flush()
         if self._is_written():  # else a run that goes on would look for the best parameters in vain
@@ -86,15 +90,33 @@ class RunRecorder:
         lines = self.folder.cut_metrics(0 if found is None else found[1]["reports"], digest)
         self.reports = [Report(**line) for line in lines]
         last = self.reports[-1].step if self.reports else 0
+        self._step = last if found is None else found[1]["step"]
         if self.folder.writes:
             self._scalars = SummaryWriter(str(self.folder.path / "tensorboard"), purge_step=last + 1)
         return found
 
+    def require_saved(self, error: OSError | None = None) -> None:
+        """Raise UnsavedError in all processes if the folder does not hold all that was trained.
+
+        With an error of this process it is raised here alone.
+        """
+        self._write_again()
+        step, path, weights = self.checkpoints.last(), self.folder.path, "the best parameters until now"
+        problem = None
+        if error is not None or self._unwritten is not None or step != self._step:
+            if self._unwritten is not None:
+                weights = "older parameters than the best" if (path / WEIGHTS).exists() else "no parameters"
+            reason = self.checkpoints.problem if error is None else error.strerror or error
+            checkpoint = "no checkpoint" if step is None else f"the checkpoint of step {step}"
+            problem = (
+                f"the run could not be saved: {reason}; {path} holds {weights}, and {checkpoint}; when there is space, "
+                f"go on with: python -m train.nmt --resume {path}"
+            )
+        if problem := problem if error is not None else from_lead(problem):
+            raise UnsavedError(problem) from error
+
     def close(self) -> None:
         """Wait for what is being written."""
         self._write_again()
-        if self._unwritten is not None and self.folder.writes:
-            text = f"{WEIGHTS} holds older parameters than the best, which could not be written; so do the results"
-            warnings.warn(text, stacklevel=2)
         if self._scalars is not None:
             self._scalars.close()
