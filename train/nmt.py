@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             status = CLOSED_PIPE
         except OSError as error:
             reason = f"{error.filename or 'the run folder'} cannot be written: {error.strerror or error}"
-            show_error(f"{reason}; --resume goes on from the last checkpoint, if there is one")
+            show_error(f"{reason}; the training has not begun")
             status = 1
         except (ArithmeticError, UnsavedError) as error:  # the training diverged, or the disk is full
             show_error(error)

@@ -249,11 +249,12 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, caps
     def fail(*_):
         raise OSError(number, os.strerror(number), "config.json")
 
-    monkeypatch.setattr(RunFolder, "save_inputs", fail)
+    monkeypatch.setattr(RunFolder, "save_config", fail)
     assert nmt.main([*SMALL, "--out", str(tmp_path / "run")]) == 1
     *_, said = capsys.readouterr().err.splitlines()
     assert said.startswith(f"error: config.json cannot be written: {reason}")
-    assert said.endswith("; --resume goes on from the last checkpoint, if there is one")
+    assert said.endswith("; the training has not begun")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

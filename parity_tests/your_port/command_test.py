@@ -79,6 +79,16 @@ def test_what_cannot_be_compared_is_a_line_that_says_why(port, build, message, c
     assert (record["verdict"], record["lines"]) == ("not compared", [printed.err.strip()])
 
 
+def test_a_device_that_is_not_there_is_one_line(port, capsys, monkeypatch) -> None:
+    def fail() -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("jax.devices", fail)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    assert main([f"{port}:right"]) == 2
+    assert capsys.readouterr().err.startswith("error: there is no device for JAX_PLATFORMS=cuda: JAX's plugin for it")
+
+
 def test_a_folder_that_is_missing_is_said_before_anything_runs(port, capsys) -> None:
     assert main([f"{port}:raises", "--json", f"{port.parent}/none/port.json"]) == 2
     assert "the folder of" in capsys.readouterr().err

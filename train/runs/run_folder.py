@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -104,10 +105,18 @@ class RunFolder:
             raise ConfigError(f"the run folder {path or 'runs'} cannot be made: {error.strerror}") from error
 
     def save_inputs(self, preset: str, config: Config, vocabularies: Vocabularies, facts: Mapping[str, Any]) -> None:
-        """Write what is known before training: the vocabularies, the settings and the facts of the data."""
-        save_vocabularies(self.path, config.corpus.tokenizer, *vocabularies)
-        write_json(self.path / MANIFEST, {"files": {path.name: [sha256(path)] for path in sorted(self.path.iterdir())}})
-        self.save_config(preset, config, facts)
+        """Write what is known before training: the vocabularies, the settings and the facts of the data.
+
+        If that fails, the folder is removed.
+        """
+        try:
+            save_vocabularies(self.path, config.corpus.tokenizer, *vocabularies)
+            files = {path.name: [sha256(path)] for path in sorted(self.path.iterdir())}
+            write_json(self.path / MANIFEST, {"files": files})
+            self.save_config(preset, config, facts)
+        except OSError:
+            shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     def save_config(self, preset: str, config: Config, facts: Mapping[str, Any]) -> None:
         """Write config.json, of a run that begins or goes on; for the facts see `Data.facts`."""

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -75,6 +77,14 @@ def test_a_training_begins_goes_on_and_ends(kind, call, tmp_path):
         assert then == ([] if name == "summary.json" else starts_again)
     for command in (parsed(begun), parsed(gone_on)):
         assert (command.config.devices.distributed, command.config.devices.mesh) == (True, "data=16")
+
+
+def test_the_trial_of_slurm_gives_options_that_the_program_has(call):
+    script = FOLDER / "try_slurm.sh"
+    subprocess.run(["bash", "-n", script], check=True)
+    given = re.search(r'train\.sbatch" (.*?)\n}', script.read_text(), re.DOTALL)[1].replace("$EPOCHS", "7")
+    begun, _ = call((FOLDER / "train.sbatch").read_text(), 0, *shlex.split(given.replace("\\\n", "")))
+    assert (parsed(begun).config.epochs, parsed(begun).config.training.save_seconds) == (7, 5)
 
 
 def test_a_part_of_a_text_is_translated(call, tmp_path):

@@ -1,6 +1,7 @@
 """Write down what a training does: metrics, TensorBoard's scalars, the best parameters, checkpoints."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,7 @@ class RunRecorder:
 
     def save(self, step: int, state: Any, position: dict[str, Any]) -> None:
         self._step = step
-        if self._scalars is not None:
-            self._scalars.flush()
+        self._call_scalars("flush")
         if self._is_written():  # else a run that goes on would look for the best parameters in vain
             digest = self.folder.metrics_sha256(len(self.reports))
             self.checkpoints.save(step, state, position | {"metrics_sha256": digest})
@@ -92,7 +92,10 @@ class RunRecorder:
         last = self.reports[-1].step if self.reports else 0
         self._step = last if found is None else found[1]["step"]
         if self.folder.writes:
-            self._scalars = SummaryWriter(str(self.folder.path / "tensorboard"), purge_step=last + 1)
+            # It is flushed with each checkpoint. Its own thread would print a traceback where the disk is full.
+            self._scalars = SummaryWriter(
+                str(self.folder.path / "tensorboard"), purge_step=last + 1, flush_secs=1_000_000
+            )
         return found
 
     def require_saved(self, error: OSError | None = None) -> None:
@@ -118,5 +121,10 @@ class RunRecorder:
     def close(self) -> None:
         """Wait for what is being written."""
         self._write_again()
+        self._call_scalars("close")
+
+    def _call_scalars(self, method: str) -> None:
+        """Call the writer of TensorBoard. A full disk is no error here, since metrics.jsonl has the same numbers."""
         if self._scalars is not None:
-            self._scalars.close()
+            with suppress(OSError):
+                getattr(self._scalars, method)()
