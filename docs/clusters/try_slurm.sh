@@ -3,7 +3,7 @@
 #   apt-get install slurm-wlm munge iproute2
 #   PATH=$PWD/.venv/bin:$PATH bash docs/clusters/try_slurm.sh
 # A training runs undisturbed. The same training is then stopped by its time limit, and one of its tasks is killed; at
-# the end it must have trained every epoch once, and have the same weights. EPOCHS (1000) must take over three minutes.
+# the end it must have trained every epoch once, and have the same weights. EPOCHS (500) must take over three minutes.
 # Processes, mounts, files and addresses are the script's own: nothing else of the machine sees them, and all end with it.
 set -euo pipefail
 
@@ -11,7 +11,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 if [ "${1:-}" != inside ]; then
     exec unshare --mount --net --uts --ipc --pid --fork --kill-child --mount-proc bash "$here/try_slurm.sh" inside
 fi
-EPOCHS=${EPOCHS:-1000}
+EPOCHS=${EPOCHS:-500}
 trap 'status=$?; [ $status = 0 ] || tail -n 30 -- *.log; exit $status' EXIT
 
 # Two hosts, node1 (this namespace) and node2, which reach each other by a cable.
