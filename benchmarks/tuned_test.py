@@ -1,5 +1,7 @@
 """The tuned model computes what torch_ref computes, in float64."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ import torch_ref
 from benchmarks import tuned
 from benchmarks.inputs import BOS, EOS, Translator
 from benchmarks.workloads import torch_model, tuned_model, tuned_softmax
+from jax_attn.search import reference_test as reference
 
 COMPILING = (pytest.mark.slow, pytest.mark.filterwarnings("ignore"))  # torch.compile warns of itself
 COMPILED = pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=COMPILING)])
@@ -74,7 +77,7 @@ def test_logits_and_gradients_are_those_of_torch_ref(name, lens, compiled):
 
 @pytest.mark.parametrize("lens", LENS)
 @pytest.mark.parametrize("name", MODELS)
-def test_searches_find_what_torch_ref_finds_where_no_sentence_ends_early(name, lens):
+def test_searches_find_what_a_plain_search_finds_where_no_sentence_ends_early(name, lens):
     model, sources = draw(name)
     with torch.no_grad():
         model.decoder.dense.weight *= 2
@@ -82,14 +85,17 @@ def test_searches_find_what_torch_ref_finds_where_no_sentence_ends_early(name, l
     source_lens = torch.tensor(LENS[lens])
     fast, module = tuned_model(MODELS[name], model, "tuned")
     module.eval()
-    ends = {"bos": BOS, "eos": EOS, "max_len": 6, "min_len": 6}
-    memory = model.encode(sources, source_lens)
-    given = model.step, model.initial_state(memory), memory
-    for beam_size, expected in (
-        (1, torch_ref.greedy_search(*given, batch_size=3, **ends)),
-        (3, torch_ref.beam_search(*given, batch_size=3, beam_size=3, **ends)),
-    ):
+
+    @torch.no_grad()
+    def language(b, ids):
+        logits, _ = model(sources[b : b + 1], torch.tensor([[BOS, *ids]]), source_lens[b : b + 1])
+        return logits[0, -1].log_softmax(-1).tolist(), None
+
+    rules = {"eos": EOS, "max_len": 6, "min_len": 6}
+    for beam_size, search in ((1, reference.greedy), (3, partial(reference.beam, beam_size=3))):
+        expected = [search(language, b, rules) for b in range(3)]
         ids, scores = fast.search(sources, source_lens, beam_size, BOS, EOS, 6)
-        torch.testing.assert_close(ids, expected.ids)
-        torch.testing.assert_close(scores.double(), expected.scores, rtol=1e-5, atol=1e-5)
-        assert (expected.ids[..., -1] == EOS).any()
+        assert ids.tolist() == [[list(found.ids) for found in of_one] for of_one in expected]
+        wanted = torch.tensor([[found.score for found in of_one] for of_one in expected], dtype=torch.float64)
+        torch.testing.assert_close(scores.double(), wanted, rtol=1e-5, atol=1e-5)
+        assert (ids[..., -1] == EOS).any()

@@ -4,8 +4,8 @@ Axes: B batch, Q queries, K keys (and values), D features of a query or key, V f
 T time, N vocabulary, beam. Functions take leading axes as `*batch` and compute on the last ones; tensors are
 batch-first. Masks are boolean, True = may attend.
 
-The code is naive on purpose: the decoder loops over its steps, a search takes one sentence and one hypothesis at a
-time, the recurrences are nn.LSTM and nn.GRU, and attributes have the names of d2l.ai. It checks only the arguments that
+The code is naive on purpose: the decoder loops over its steps, greedy search takes one sentence at a time, the
+recurrences are nn.LSTM and nn.GRU, and attributes have the names of d2l.ai. It checks only the arguments that
 would otherwise give a wrong result without an error.
 """
 

@@ -9,22 +9,23 @@ import jax_attn
 from parity_tests.this_library.cases.functional import FUNCTIONAL_CASES
 from parity_tests.this_library.cases.models import MODEL_CASES
 from parity_tests.this_library.cases.modules import MODULE_CASES
-from parity_tests.this_library.cases.search import SEARCH_CASES
 from parity_tests.this_library.cases.transformer import TRANSFORMER_CASES
 from parity_tests.this_library.cases.twins import TWIN_CASES
 from parity_tests.your_port.measure.case import Case
 
 CASES: tuple[Case, ...] = (
     *FUNCTIONAL_CASES,
-    *SEARCH_CASES,
     *MODULE_CASES,
     *MODEL_CASES,
     *TRANSFORMER_CASES,
     *TWIN_CASES,
 )
 
+IN_PYTHON = "the tests of `jax_attn.search` hold it against a search in plain Python"
+
 WITHOUT_CASE: dict[str, str] = {
-    "SearchResult": "a record: greedy_search and beam_search compare its fields",
+    **dict.fromkeys(("greedy_search", "beam_search", "sample_search", "ensemble"), IN_PYTHON),
+    "SearchResult": "a record: the searches return it",
     "Memory": "a record: the attention modules are compared over one",
     "Attention": "the base class: each attention module is compared",
     "MLPAttention": "an older name of AdditiveAttention",

@@ -103,7 +103,6 @@ def not_scaled(embed: Any, self: Any, table: Any, *rest: Any) -> Any:
 
 
 from_one = around(lambda table, length, *rest, **options: table(length + 1, *rest, **options)[1:])
-other_weights = result(lambda read: (*read[:2], shifted(read[2])))
 unweighted = given(rows=lambda rows: rows._replace(weights=jnp.sign(rows.weights)))
 bottom_layer = given(state=lambda state: state._replace(rnn=state.rnn[:1]))
 swapped_gates = given(**dict.fromkeys(("projected", "kernel_hh", "bias_hh"), forget_gate_first))
@@ -115,7 +114,6 @@ IN_SOFTMAX, IN_ATTEND = "functional.attend:masked_softmax", "functional.attend:"
 HEADS, LOSS, DECODER = "MultiHeadAttention", "masked_cross_entropy", "Seq2SeqAttentionDecoder"
 IN_DECODER, OF_DECODER = "models.rnn_decoder:", f"models.rnn_decoder:{DECODER}."
 RAGGED, NAN, LARGE = "ragged lengths", "NaN where nothing attends", "scores of ±1e4"
-BABBLE, PENALTY = "no 2 tokens twice of a babble", "a table, {'beam_size': 4, 'length_penalty': 0.75}"
 
 ENCODER_LAYERS, DECODER_LAYERS = "TransformerEncoder", "TransformerDecoder"
 IN_TRANSFORMER, OF_LAYER = "models.transformer:", "models.transformer:TransformerLayer."
@@ -172,17 +170,6 @@ CASE_FAULTS = (
     Fault("labels shifted", LOSS, given(labels=shifted)),
     Fault("the mean counts the padding", LOSS, mean_over_padding, variant="tokens, ragged"),
     Fault("gradient not weighted", "projected_cross_entropy", unweighted, "functional.losses:_losses_and_gradient"),
-    # Search
-    Fault("length penalty forgotten", "beam_search", given(length_penalty=0.0), variant=PENALTY),
-    Fault("a beam's weights from the wrong place", "beam_search", other_weights, "search.beam:_read_back"),
-    Fault(
-        "repeats of one token more",
-        "greedy_search",
-        given(n=lambda n: n + 1),
-        "search.constraints:forbid_repeats",
-        BABBLE,
-    ),
-    Fault("hot for cold", "sample_search", given(temperature=lambda t: 1 / t), variant="{'temperature': 0.5}"),
 )
 
 # In the optimiser: one forward and backward pass shows none of them
