@@ -12,39 +12,30 @@
     tanh before the score        yes                    yes                    no
     decoder biases               yes                    yes                    if the file has them
 
-All generations also have `encoder.embedding`, `decoder.embedding`, `decoder.rnn` and `decoder.dense`. Release 1.0 wraps
-`nn.GRU` in a class of its own. The code of 2020 applies W_k to the query and W_q to the keys; its first form passes
-dropout in the place of `bias`, so that a rate of 0 makes an LSTM without biases.
+All generations also have `encoder.embedding`, `decoder.embedding`, `decoder.rnn` and `decoder.dense`. Every key must be
+known, since an extra key means another model. The module behaves as the book's: the encoder reads the padding too, and
+a source of length 0 gets uniform attention. The dropout rate is not in the file; here it is 0.
 
-In all generations the encoder reads the padding too, the decoder starts from the encoder's final state, and a source of
-length 0 gets uniform attention. The module returned does the same.
-
-Every key must be known: the models of the book have no buffers, so an extra key means another model. A file does not
-show everything. A transposed square matrix has the same shape, a file made by changed code loads and gives other
-logits, and the dropout rate is not in the file (here it is 0).
-
-Load a model of your own with `jax_attn.weights.from_torch` instead. `jax_attn.weights.to_torch` gives the names of
-release 0.17, so that this loader would take a GRU trained here for a model of the book and read the padding too.
+Load a model of your own with `jax_attn.weights.from_torch` instead: its file may have the names of release 0.17.
 
 Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/bahdanau-attention.html
 """
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jax import dtypes
 
 from jax_attn.functional.checks import shape_text
 from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
 from jax_attn.modules import AdditiveAttention
-from jax_attn.weights import from_torch, to_numpy
-
-NUM_GATES = {"gru": 3, "lstm": 4}
+from jax_attn.weights import from_torch, to_numpy, torch_leaf
 
 
 class Generation(NamedTuple):
@@ -122,24 +113,10 @@ class Checkpoint(NamedTuple):
         )
         return EncoderDecoder(encoder, decoder)
 
-
-def recognise(state_dict: Mapping[str, Any]) -> bool:
-    """Return whether any key is one of the book's translator."""
-    return any(_num_known(generation, state_dict) for generation in GENERATIONS)
-
-
-def describe(state_dict: Mapping[str, Any]) -> str:
-    """Return the generation and the sizes in words; it raises what `identify` raises."""
-    generation, sizes, dtype = identify(state_dict)
-    biases = "with" if sizes.decoder_bias else "without"
-    tanh = "with" if generation.use_tanh else "without"
-    return f"""\
-The d2l.ai book's translator with attention, generation {generation.name}: jax_attn.models.EncoderDecoder in {dtype}
-  source     {sizes.source_vocab} words, embeddings of {sizes.source_embed}
-  target     {sizes.target_vocab} words, embeddings of {sizes.target_embed}
-  network    {generation.cell.upper()}, layers: {sizes.num_layers}, hidden units: {sizes.num_hiddens}; \
-the decoder's {biases} biases
-  attention  additive, hidden units: {sizes.attention_hiddens}, {tanh} tanh"""
+    def like(self) -> Any:
+        """Return the parameters of the module, as shapes and dtypes."""
+        tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+        return jax.eval_shape(self.module().init, jax.random.key(0), tokens, tokens)
 
 
 def load(state_dict: Mapping[str, Any]) -> tuple[EncoderDecoder, dict[str, Any]]:
@@ -159,12 +136,9 @@ def load(state_dict: Mapping[str, Any]) -> tuple[EncoderDecoder, dict[str, Any]]
             f"the checkpoint is {checkpoint.dtype}, which JAX would cut to {narrowed}; "
             'call jax.config.update("jax_enable_x64", True), or convert the arrays first'
         )
-    module = checkpoint.module()
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    like = jax.eval_shape(module.init, jax.random.key(0), tokens, tokens)
     scopes = checkpoint.generation.scopes
     renamed = {f"{scopes[_scope(name)]}.{name.rpartition('.')[2]}": array for name, array in arrays.items()}
-    return module, from_torch(renamed, like)
+    return checkpoint.module(), from_torch(renamed, checkpoint.like())
 
 
 def identify(state_dict: Mapping[str, Any]) -> Checkpoint:
@@ -192,31 +166,16 @@ def identify(state_dict: Mapping[str, Any]) -> Checkpoint:
     return Checkpoint(generation, sizes, np.dtype(dtype))
 
 
+@lru_cache
 def layout(generation: Generation, sizes: Sizes) -> dict[str, tuple[int, ...]]:
     """Return every key of a checkpoint and its shape, in PyTorch's layout `[out, in]`."""
-    hiddens, units = sizes.num_hiddens, sizes.attention_hiddens
-
-    def recurrent(scope: str, input_size: int, bias: bool) -> dict[str, tuple[int, ...]]:
-        gates = NUM_GATES[generation.cell] * hiddens
-        shapes: dict[str, tuple[int, ...]] = {}
-        for i in range(sizes.num_layers):
-            inputs = hiddens if i else input_size
-            shapes |= {f"{scope}.weight_ih_l{i}": (gates, inputs), f"{scope}.weight_hh_l{i}": (gates, hiddens)}
-            if bias:
-                shapes |= {f"{scope}.bias_ih_l{i}": (gates,), f"{scope}.bias_hh_l{i}": (gates,)}
-        return shapes
-
-    return {
-        "encoder.embedding.weight": (sizes.source_vocab, sizes.source_embed),
-        **recurrent(generation.encoder_rnn, sizes.source_embed, bias=True),
-        f"{generation.query_projection}.weight": (units, hiddens),
-        f"{generation.key_projection}.weight": (units, hiddens),
-        f"{generation.score}.weight": (1, units),
-        "decoder.embedding.weight": (sizes.target_vocab, sizes.target_embed),
-        **recurrent("decoder.rnn", hiddens + sizes.target_embed, sizes.decoder_bias),  # [context; embedding]
-        "decoder.dense.weight": (sizes.target_vocab, hiddens),
-        "decoder.dense.bias": (sizes.target_vocab,),
-    }
+    names = {ours: theirs for theirs, ours in generation.scopes.items()}
+    shapes = {}
+    for path, leaf in flatten_dict(Checkpoint(generation, sizes, np.dtype(np.float32)).like()["params"]).items():
+        name, transposed = torch_leaf(path)
+        key = f"{names[_scope(name)]}.{name.rpartition('.')[2]}"
+        shapes[key] = leaf.shape[::-1] if transposed else leaf.shape
+    return shapes
 
 
 def _scope(name: str) -> str:
@@ -240,17 +199,11 @@ def _nearest(arrays: Mapping[str, np.ndarray]) -> Generation:
 
 def _require_keys(generation: Generation, arrays: Mapping[str, np.ndarray], expected: set[str]) -> None:
     missing, unknown = sorted(expected - set(arrays)), sorted(set(arrays) - expected)
-    if not missing and not unknown:
-        return
-    message = (
-        f"the keys resemble generation {generation.name} of the book's translator most, but do not fit it; "
-        f"missing: {missing}; unknown: {unknown}"
-    )
-    for other in GENERATIONS:
-        foreign = [name for name in unknown if _scope(name) in other.scopes and _scope(name) not in generation.scopes]
-        if foreign:
-            message += f"; generation {other.name} has {foreign}: a mixture cannot be loaded"
-    raise KeyError(message)
+    if missing or unknown:
+        raise KeyError(
+            f"the keys resemble generation {generation.name} of the book's translator most, but do not fit it; "
+            f"missing: {missing}; unknown: {unknown}"
+        )
 
 
 def _read_sizes(generation: Generation, arrays: Mapping[str, np.ndarray], num_layers: int, bias: bool) -> Sizes:
@@ -259,7 +212,6 @@ def _read_sizes(generation: Generation, arrays: Mapping[str, np.ndarray], num_la
     for name in _size_keys(generation):
         if arrays[name].ndim != 2 or 0 in arrays[name].shape:
             raise ValueError(f"{name} must be a matrix that is not empty; got {shape_text(arrays[name].shape)}")
-    _require_cell(generation, recurrent)
     return Sizes(num_layers, bias, source[0], source[1], target[0], target[1], recurrent[1], score[1])
 
 
@@ -267,18 +219,6 @@ def _size_keys(generation: Generation) -> tuple[str, str, str, str]:
     """Return the keys that give the sizes: embeddings [N, E] twice, recurrent [gates · H, H] and score [1, H]."""
     recurrent = f"{generation.encoder_rnn}.weight_hh_l0"
     return "encoder.embedding.weight", "decoder.embedding.weight", recurrent, f"{generation.score}.weight"
-
-
-def _require_cell(generation: Generation, shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless the number of gates is that of the generation's cell."""
-    gates, (rows, hiddens) = NUM_GATES[generation.cell], shape
-    if rows == gates * hiddens:
-        return
-    found = [cell.upper() for cell, count in NUM_GATES.items() if rows == count * hiddens]
-    raise ValueError(
-        f"{generation.encoder_rnn}.weight_hh_l0 must be [{gates}·H, H] for the {generation.cell.upper()} of generation "
-        f"{generation.name}; got {shape_text(shape)}" + "".join(f", the shape of {cell} weights" for cell in found)
-    )
 
 
 def _require_shapes(generation: Generation, sizes: Sizes, arrays: Mapping[str, np.ndarray]) -> None:

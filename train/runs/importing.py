@@ -38,7 +38,7 @@ BATCH_SIZE = 32
 def import_checkpoint(
     file: Path | str, out: Path | str, source: Sequence[str], target: Sequence[str], *, steps: int = 10
 ) -> RunFolder:
-    """Make a run folder of a model that `jax_attn.checkpoints` can read.
+    """Make a run folder of a translator of the d2l.ai book, see `jax_attn.checkpoints.load`.
 
         import_checkpoint("translator.safetensors", "runs/book", src_vocab.idx_to_token, tgt_vocab.idx_to_token)
 
@@ -54,7 +54,6 @@ def import_checkpoint(
         ConfigError: words and weights do not fit together, the folder exists, or this program has no such model.
     """
     module, params = load(read_safetensors(file))
-    assert isinstance(module, EncoderDecoder), "every format holds translators"
     weights = to_torch(params)
     vocabularies, orders = list[WordVocabulary](), list[list[int]]()
     for name, words, part in (("source", source, "encoder"), ("target", target, "decoder")):
