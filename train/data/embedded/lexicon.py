@@ -30,9 +30,7 @@ def english_s(word: str) -> str:
 
 
 def english_past(word: str) -> str:
-    """Form the regular past: dance -> danced, carry -> carried, help -> helped."""
-    if word.endswith("y") and word[-2] not in "aeiou":
-        return word[:-1] + "ied"
+    """Form the regular past: dance -> danced, help -> helped."""
     return word + ("d" if word.endswith("e") else "ed")
 
 
