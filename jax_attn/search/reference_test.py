@@ -155,8 +155,11 @@ def beam(
     return [*found, *[NOTHING] * (beam_size - len(found))]
 
 
-def average(languages, form):
-    """Return the language of an ensemble: the mean of the probabilities, or that of their logarithms, normalised."""
+def average(languages, form, dtype):
+    """Return the language of an ensemble: the mean of the probabilities, or that of their logarithms, normalised.
+
+    It is rounded to the dtype of the models.
+    """
 
     def language(b, ids):
         rows, weights = zip(*(each(b, ids) for each in languages), strict=True)
@@ -165,7 +168,7 @@ def average(languages, form):
         if form == "log" and row.max() > -np.inf:
             row = row - np.log(np.exp(row).sum())
         given = [weight for weight in weights if weight is not None]
-        return row, np.mean(given, axis=0) if given else None
+        return np.asarray(jnp.asarray(row, dtype), np.float64), np.mean(given, axis=0) if given else None
 
     return language
 
@@ -331,7 +334,7 @@ def found_and_expected(search, tables, attention, options, dtype):
 
     wide = jax.tree.map(lambda x: np.asarray(x, np.float64), memories)
     languages = [partial(language, *memory) for memory in wide]
-    joint = average(languages, options["average"]) if "average" in options else languages[0]
+    joint = average(languages, options["average"], dtype) if "average" in options else languages[0]
     rules = {"eos": EOS, "max_len": LENGTH}
     own = dict(options) | arrays
     own.pop("average", None)
