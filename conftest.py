@@ -9,8 +9,11 @@ import gc
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 
 if "PYTEST_XDIST_WORKER" not in os.environ:
     # The processes of one run of the tests share the programs that take long to compile. No other run sees them.
@@ -55,6 +58,35 @@ def full_compilation() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@contextmanager
+def skipping_torch() -> Iterator[None]:
+    """Skip what imports PyTorch where it is not installed."""
+    try:
+        yield
+    except (ModuleNotFoundError, pytest.Collector.CollectError) as error:
+        missing = error.__cause__ if isinstance(error, pytest.Collector.CollectError) else error
+        if getattr(missing, "name", None) != "torch" or find_spec("torch"):
+            raise
+        pytest.skip("needs PyTorch", allow_module_level=True)
+
+
+class TestFile(pytest.Module):
+    def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+        with skipping_torch():
+            return super().collect()
+
+
+@pytest.hookimpl
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    return TestFile.from_parent(parent, path=module_path)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    with skipping_torch():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -85,7 +85,8 @@ def pieces(texts):
 
 def marian_folder(folder, pieces, **changes):
     """Write a folder as the hub has it, of a model with drawn weights; return that model in float64."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     transformers = pytest.importorskip("transformers", reason="needs transformers: pip install transformers")
     dtype = changes.pop("dtype", "float32")
     generation, end = dict(changes.pop("generation", {})), changes.pop("end", 2.0)
@@ -131,7 +132,8 @@ def marian_folder(folder, pieces, **changes):
 
 def in_float64(model):
     """Widen a model, and give it positions that were not rounded to float32."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     from torch_ref.functional.positions import sinusoidal_positions
 
     model = model.double()
