@@ -37,18 +37,18 @@ def make_batch(random: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.
 
 @nnx.jit
 def train_step(model: FindLargest, optimizer: nnx.Optimizer, numbers, lengths, largest) -> jax.Array:
-    def loss(model: FindLargest) -> jax.Array:
-        return jnp.mean((model(numbers, lengths)[0] - largest) ** 2)
+    def loss(params: nnx.State) -> jax.Array:
+        return jnp.mean((nnx.merge(graph, params, others, copy=True)(numbers, lengths)[0] - largest) ** 2)
 
-    value, gradients = nnx.value_and_grad(loss)(model)
+    graph, params, others = nnx.split(model, nnx.Param, ...)  # the others are the keys of the dropout
+    value, gradients = jax.value_and_grad(loss)(params)
     optimizer.update(model, gradients)
     return value
 
 
 def main() -> None:
     avoid_faults()  # of the compiler, in some versions of jaxlib
-    random = np.random.default_rng(0)
-    model = FindLargest(16, nnx.Rngs(0))
+    random, model = np.random.default_rng(0), FindLargest(16, nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
     for _ in range(300):
         error = train_step(model, optimizer, *make_batch(random))

@@ -2,12 +2,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jax_attn import gru_step, lstm_step, unroll
 
-few = settings(max_examples=25, derandomize=True, deadline=None)
+few = settings(max_examples=25, derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 random = np.random.default_rng(0)
 H, BATCH = 2, 3
 

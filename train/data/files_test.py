@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from train.data.corpus import CorpusError
@@ -118,7 +118,12 @@ PIECES += [b"b" * (MAX_LINE + 1)]
 CONTENT = st.lists(st.sampled_from(PIECES) | st.binary(max_size=6), max_size=30).map(b"".join)
 
 
-@settings(max_examples=int(os.environ.get("FUZZ", "150")), deadline=None, database=None)
+@settings(
+    max_examples=int(os.environ.get("FUZZ", "150")),
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(contents=st.lists(CONTENT, min_size=1, max_size=2), pack=st.booleans())
 def test_any_bytes_are_read_or_refused_with_one_line(tmp_path_factory, contents, pack):
     folder = tmp_path_factory.getbasetemp()

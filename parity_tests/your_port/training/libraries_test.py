@@ -106,7 +106,8 @@ def nnx_step(graph: Any, optimizer_graph: Any) -> Any:
     @jax.jit
     def step(params: Any, opt_state: Any, batch: Any) -> Any:
         model, optimizer = nnx.merge(graph, params), nnx.merge(optimizer_graph, opt_state)
-        loss, gradients = nnx.value_and_grad(lambda model: loss_of(model(batch["x"]), batch["labels"]))(model)
+        compute = jax.value_and_grad(lambda params: loss_of(nnx.merge(graph, params)(batch["x"]), batch["labels"]))
+        loss, gradients = compute(params)
         optimizer.update(model, gradients)
         return nnx.state(model, nnx.Param), nnx.state(optimizer), {"loss": loss, "gradients": gradients}
 
