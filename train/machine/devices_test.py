@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from types import SimpleNamespace
 
 import jax
@@ -146,7 +147,8 @@ def cache_folder(environment, number=1):
     clean = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
     command = [sys.executable, "-c", CACHED.format(number=number)]
     done = subprocess.run(command, env=clean | environment, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    said = [line for line in done.stderr.splitlines() if "Failed to dump" not in line]  # of XLA in JAX 0.7
+    assert (done.returncode, said) == (0, [])
     return done.stdout.strip()
 
 
@@ -175,7 +177,10 @@ def test_xla_compiles_with_our_options_unless_the_user_has_others(tmp_path, flag
     cache_folder({"XDG_CACHE_HOME": str(tmp_path / "cache"), "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"})
     written = next(tmp_path.glob("*debug_options")).read_text()
     options = dict(re.findall(r'key: "(.*)"\s+value: "(.*)"', written))
-    assert options == {"xla_cpu_use_multi_output_fusion": "true", "xla_cpu_disable_loop_unrolling": unrolling}
+    kept = {"xla_cpu_use_multi_output_fusion": "true"}
+    if flag and version("jaxlib").startswith("0.7."):  # reads the last of two such flags alone
+        kept = {}
+    assert options == {**kept, "xla_cpu_disable_loop_unrolling": unrolling}
 
 
 @pytest.mark.parametrize(
