@@ -344,6 +344,38 @@ def test_the_page_of_arrays_has_neither_scores_nor_candidates(tmp_path):
 
 
 @in_browser
+def test_a_large_map_is_a_picture_that_tells_the_weight_under_the_pointer(tmp_path):
+    rng, source, target = np.random.default_rng(0), tuple(f"s{i}" for i in range(160)), tuple("t" * 80)
+    weights = rng.dirichlet(np.full(160, 0.05), (1, 1, 80))
+    weights[0, 0, 20, 50] = 0.25
+    small = AttentionMap("cross", target[:2], source[:3], np.full((1, 1, 2, 3), 1 / 3), 0)
+    sentences = [
+        Sentence(source, target, [AttentionMap("cross", target, source, weights, 0)]),
+        Sentence(source[:3], target[:2], [small]),
+    ]
+    script = """
+    const canvas = document.querySelector('canvas'), box = canvas.getBoundingClientRect();
+    const cell = () => document.querySelector('.cell').textContent;
+    const hidden = () => ['.map', '.picture', '.cell'].map(name => document.querySelector(name).hidden);
+    const marked = () => { const i = document.querySelector('.picture i').style; return [i.top, i.left].map(parseFloat); };
+    say.start = [hidden(), cell(), all('.map *').length, box.width <= innerWidth];
+    say.alpha = [...canvas.getContext('2d').getImageData(0, 0, 160, 80).data].filter((_, i) => i % 4 === 3);
+    const [clientX, clientY] = [box.left + box.width * 50.5 / 160, box.top + box.height * 20.5 / 80];
+    canvas.dispatchEvent(new MouseEvent('mousemove', { clientX, clientY }));
+    say.pointed = [at(), cell(), marked()];
+    words('source')[40].dispatchEvent(new MouseEvent('mouseenter'));
+    say.column = marked();
+    click('after'); say.small = [hidden(), all('.map td').length];
+    """
+    said = browse(tmp_path, page_of_arrays("a.npz", sentences), HELPERS + script)
+    assert said["start"] == [[True, False, False], "Point at the picture to see its weights.", 0, True]
+    np.testing.assert_allclose(np.reshape(said["alpha"], (80, 160)), 255 * weights[0, 0], atol=1)
+    assert said["pointed"] == ["step 21 of 80", "t ← s50: 25 %", [25, 0]]  # row 20 of 80, in per cent of the picture
+    assert said["column"] == [0, 25]
+    assert said["small"] == [[False, True, True], 7]
+
+
+@in_browser
 def test_it_fits_a_phone_and_nothing_moves_from_under_the_pointer(tmp_path):
     script = """
     document.documentElement.style.width = '360px';
