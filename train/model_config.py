@@ -211,12 +211,14 @@ class TransformerConfig(ModelConfig):
             )
         if self.positions != "learnt" and self.max_len != TransformerConfig.max_len:
             wrong.append(f"model.max-len is the number of learnt positions, and model.positions is {self.positions}")
-        if not -self.num_layers <= self.alignment_layer < self.num_layers:
+        if self.positions == "opennmt" and self.embed_size < 3:
+            wrong.append(f"model.embed-size must be at least 3 with model.positions opennmt; got {self.embed_size}")
+        if self.num_layers > 0 and not -self.num_layers <= self.alignment_layer < self.num_layers:
             wrong.append(
                 f"model.alignment-layer must be one of {self.num_layers} layers, counted from 0; "
                 f"got {self.alignment_layer}"
             )
-        if self.alignment_head is not None and not 0 <= self.alignment_head < self.num_heads:
+        if self.alignment_head is not None and self.num_heads > 0 and not 0 <= self.alignment_head < self.num_heads:
             wrong.append(
                 f"model.alignment-head must be one of {self.num_heads} heads, counted from 0; got {self.alignment_head}"
             )

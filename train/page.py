@@ -56,13 +56,13 @@ def run(options: Options) -> None:
         raise ConfigError("; ".join(wrong))
 
     from train.translating.page.arrays import read_arrays
-    from train.translating.page.page import MAX_WEIGHTS, page_of_arrays
+    from train.translating.page.page import MAX_WEIGHTS, page_of_arrays, save
 
     sentences = read_arrays(options.file)
     count = sum(each.weights.size for sentence in sentences for each in sentence.maps)
     if count > MAX_WEIGHTS:
         raise ConfigError(f"{options.file} has {count:,} weights; a page of more than {MAX_WEIGHTS:,} would be slow")
-    options.out.write_text(page_of_arrays(options.file.name, sentences), encoding="utf-8")
+    save(page_of_arrays(options.file.name, sentences), options.out)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 """The page of any model's arrays: both forms of files, and what is wrong with others."""
 
+import errno
+import io
 import json
 import pickle
 import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -88,6 +91,7 @@ def with_nan(weights: np.ndarray) -> np.ndarray:
         ("a.json", {**GOOD, "source": "the cat"}, "source of {} must be a list of one or more texts"),
         ("a.json", {**GOOD, "target": []}, "target of {} must be a list of one or more texts"),
         ("a.json", {**GOOD, "weights": [[[[1], [0.5, 0.5]]]]}, "weights of {} must be numbers [layers, heads, 2, 3]"),
+        ("a.json", {**GOOD, "weights": [[[[10**400] * 3] * 2]]}, "weights of {} must be numbers [layers, heads, 2, 3]"),
         ("a.json", changed("weights", lambda x: x[0]), "weights of {} must be [layers, heads, 2, 3], "),
         ("a.json", changed("target", lambda x: [*x, "."]), "must be [layers, heads, 3, 3], "),
         ("a.json", changed("read", lambda x: x[:1]), "target_weights of {} must be [layers, heads, 2, 1], "),
@@ -110,6 +114,48 @@ def test_a_file_that_does_not_fit_gives_one_line_of_error(call, tmp_path, name, 
     assert errors.startswith("error: ")
     assert message.format(tmp_path / name) in errors
     assert errors.count("\n") == 1
+
+
+def test_a_small_file_that_unpacks_to_much_is_refused_before_it_is_read(call, tmp_path):
+    file = tmp_path / "a.npz"
+    np.savez_compressed(file, **{**GOOD, "weights": np.zeros((1, 1, 5_000, 6_000))})
+    assert file.stat().st_size < 300_000
+    status, errors, _ = call("a.npz", file.read_bytes())
+    assert status == 2
+    assert errors == f"error: {file} unpacks to 240,000,464 bytes; a page has room for 200,000,000\n"
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 2**20, 2**30), (0, 2**70)])
+def test_a_header_that_no_memory_holds_is_an_error(call, shape):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive, archive.open("weights.npy", "w") as member:
+        header = {"descr": "<f8", "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(member, header)
+    status, errors, _ = call("a.npz", content.getvalue())
+    assert status == 2
+    assert "a.npz must be of numpy.savez, " in errors
+
+
+@pytest.mark.parametrize("form", ["json", "npz"])
+def test_a_lone_surrogate_is_shown_escaped(call, form):
+    status, errors, data = call(f"b\udcff.{form}", {**GOOD, "target": ["\ud800", "chat"]})
+    assert (status, errors) == (0, "")
+    assert data[0]["sentences"][0]["hypotheses"][0]["tokens"] == ["\\ud800", "chat"]
+
+
+def test_a_page_that_cannot_be_written_leaves_the_old_one(call, tmp_path, monkeypatch, capsys):
+    call("a.json", GOOD)
+    out = tmp_path / "page.html"
+    old = out.read_bytes()
+
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    assert page.main([str(tmp_path / "a.json"), "--out", str(out)]) == 1
+    assert capsys.readouterr().err == "error: the output cannot be written: No space left on device\n"
+    assert out.read_bytes() == old
+    assert {path.name for path in tmp_path.iterdir()} == {"a.json", "page.html"}
 
 
 def test_too_many_weights_are_an_error(call, monkeypatch):

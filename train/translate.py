@@ -39,6 +39,8 @@ __all__ = ["Translation", "Translator", "main"]
 
 MAX_UNKNOWN = 10
 """Unknown words that are named."""
+MAX_SHOWN = 40
+"""Letters of each of them that are shown."""
 MAX_IN_PICTURE, MAX_ON_PAGE = 24, 200
 """Sentences; a larger picture could not be read, and a larger page would be slow."""
 
@@ -87,7 +89,8 @@ def run(options: Options) -> None:
 
 def warn_of_unknown(unknown: Counter[str], run: Path) -> None:
     """Say which words the model does not know, and where those are that it knows."""
-    shown = ", ".join(printable(word) for word, _ in unknown.most_common(MAX_UNKNOWN))
+    named = (printable(word) for word, _ in unknown.most_common(MAX_UNKNOWN))
+    shown = ", ".join(word if len(word) <= MAX_SHOWN else word[:MAX_SHOWN] + "…" for word in named)
     more = len(unknown) - MAX_UNKNOWN
     words = f"{shown} and {more} more" if more > 0 else shown
     config = read_json(run / "config.json")
@@ -300,7 +303,7 @@ def write_page(
 ) -> None:
     """Write the page of the first translator's translations, with those of the others beside them."""
     from train.translating.maps import attention_maps
-    from train.translating.page.page import MAX_WEIGHTS, Side, as_page
+    from train.translating.page.page import MAX_WEIGHTS, Side, as_page, save
 
     shown = up_to(MAX_ON_PAGE, translations, path)
     if not shown:
@@ -313,7 +316,7 @@ def write_page(
     for name, translator in zip(names[1:], translators[1:], strict=True):
         same = translator([t.source_text for t in shown])
         sides.append(Side(name, same, translator.explain(same), attention_maps(translator, same)))
-    path.write_text(as_page(sides), encoding="utf-8")
+    save(as_page(sides), path)
 
 
 def up_to(limit: int, sentences: Sequence[Any], path: Path) -> Sequence[Any]:

@@ -406,11 +406,11 @@ def test_options_that_need_attention_are_errors_without_it(copy, call):
 
 
 def test_unknown_words_are_named(folder, call):
-    status, output, errors = call(folder, "the zebras and the xylophones .", "the cat .")
-    assert (status, output.count("\n")) == (0, 2)
+    status, output, errors = call(folder, "the zebras and the xylophones .", "the cat .", "z" * 50_000)
+    assert (status, output.count("\n")) == (0, 3)
     about = "people, families, animals, food, clothes, things of the house, and the places of a village"
     assert errors == (
-        "warning: the model does not know zebras, xylophones: it reads <unk>, and guesses the rest. "
+        f"warning: the model does not know zebras, xylophones, {'z' * 40}…: it reads <unk>, and guesses the rest. "
         f"The embedded corpus has few words, about {about}\n"
     )
     assert call(folder, "the cat .")[2] == ""

@@ -196,6 +196,8 @@ def _read_folder(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise ValueError(f"the checksum of {HEADER} is wrong")
     header = json.loads(text)
     for name, expected in header["sums"].items():
+        if Path(name).name != name:
+            raise ValueError(f"{name!r} is no name of a file in the folder")
         if not (path / name).is_file() or _checksum(path / name) != expected:
             raise ValueError(f"{name} is missing or damaged")
     return header, {name: _read_array(path / name) for name in header["sums"]}

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import zlib
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import torch
 
 from parity_tests import GoldenError, load_golden
 from parity_tests.your_port import dump
+from parity_tests.your_port.golden import HEADER, GoldenFolder
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,6 +132,17 @@ def test_a_file_that_cannot_be_trusted_is_an_error(golden: Path, tmp_path: Path)
         load_golden(bad)
     with pytest.raises(FileNotFoundError):
         load_golden(tmp_path / "none.npz")
+
+
+def test_a_golden_folder_reads_no_file_outside_of_it(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.npy"
+    np.save(outside, np.ones(3))
+    with GoldenFolder(tmp_path / "golden") as folder:
+        folder.finish({})
+    text = json.dumps({"format": 4, "sums": {"../outside.npy": zlib.crc32(outside.read_bytes())}})
+    (tmp_path / "golden" / HEADER).write_text(f"{zlib.crc32(text.encode())}\n{text}", encoding="utf-8")
+    with pytest.raises(GoldenError, match=r"'\.\./outside\.npy' is no name of a file in the folder"):
+        load_golden(tmp_path / "golden")
 
 
 def test_a_wrong_build_is_answered_in_a_line(

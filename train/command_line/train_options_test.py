@@ -157,6 +157,15 @@ ONE_VOCABULARY = (
             "--model.family transformer --model.alignment-layer 2",
             "model.alignment-layer must be one of 2 layers, counted from 0; got 2",
         ),
+        ("--model.family transformer --model.num-layers 0", "model.num-layers must be in [1, 64]; got 0"),
+        (
+            "--model.family transformer --model.num-heads 0 --model.alignment-head 0",
+            "model.num-heads must be in [1, 65536]; got 0",
+        ),
+        (
+            "--model.family transformer --model.positions opennmt --model.embed-size 2 --model.num-heads 1",
+            "model.embed-size must be at least 3 with model.positions opennmt; got 2",
+        ),
         (
             "--model.family transformer --model.max-len 40",
             "model.max-len is the number of learnt positions, and model.positions is interleaved",

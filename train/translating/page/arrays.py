@@ -2,8 +2,6 @@
 
 import io
 import json
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +14,9 @@ from train.translating.maps import AttentionMap, Maps
 
 REQUIRED = ("source", "target", "weights")
 OPTIONAL = ("source_weights", "target_weights", "read")
+
+MAX_UNPACKED = 200_000_000
+"""Bytes that the arrays of an .npz may unpack to: more than the largest page's weights take in float64."""
 
 TOLERANCE = 0.02
 """How far the sum of a row may be from 1: the weights may be those of bfloat16."""
@@ -61,9 +62,12 @@ def _from_npz(content: bytes, path: Path) -> list[Any]:
     """Read arrays named by a key or, of several sentences, by a number, a dot and a key. No pickle is read."""
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            arrays = dict(file)
-    except (ValueError, TypeError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+            size = sum(member.file_size for member in file.zip.infolist())
+            arrays = dict(file) if size <= MAX_UNPACKED else {}
+    except Exception as error:  # NumPy and zipfile raise a dozen kinds for what is damaged
         raise ConfigError(f"{path} must be of numpy.savez, with tokens as arrays of text and no pickle") from error
+    if size > MAX_UNPACKED:
+        raise ConfigError(f"{path} unpacks to {size:,} bytes; a page has room for {MAX_UNPACKED:,}")
     sentences: dict[str, dict[str, Any]] = {}
     for name, array in arrays.items():
         number, dot, key = name.rpartition(".")
@@ -102,13 +106,13 @@ def _tokens(given: Any, name: str) -> tuple[str, ...]:
     tokens = given.tolist() if isinstance(given, np.ndarray) else given
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         raise ConfigError(f"{name} must be a list of one or more texts, one for each token")
-    return tuple(tokens)
+    return tuple(token.encode("utf-8", "backslashreplace").decode() for token in tokens)  # a lone surrogate escaped
 
 
 def _weights(given: Any, rows: int, columns: int, name: str) -> Float[np.ndarray, "layer head row column"]:
     try:
         weights = np.asarray(given, float)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise ConfigError(f"{name} must be numbers [layers, heads, {rows}, {columns}]") from error
     if weights.ndim != 4 or weights.shape[2:] != (rows, columns) or not weights.size:
         raise ConfigError(

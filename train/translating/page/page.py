@@ -3,11 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
 
+from train.machine.files import write_whole
 from train.translating.maps import AttentionMap, Maps
 from train.translating.page.arrays import Sentence
 from train.translating.translator import Hypothesis, Steps, Translation
@@ -69,6 +71,11 @@ def render(sentences: Sequence[str], data: Sequence[dict[str, Any]]) -> str:
     )
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
     return environment.get_template("page.html").render(sentences=sentences, data=data)
+
+
+def save(page: str, path: Path) -> None:
+    """Write a page, whole or not at all. What UTF-8 cannot hold, as in a file's name, is written escaped."""
+    write_whole(path, lambda beside: beside.write_text(page, encoding="utf-8", errors="backslashreplace"))
 
 
 def as_data(side: Side, first: Side) -> dict[str, Any]:

@@ -357,7 +357,7 @@ def test_a_large_map_is_a_picture_that_tells_the_weight_under_the_pointer(tmp_pa
     const canvas = document.querySelector('canvas'), box = canvas.getBoundingClientRect();
     const cell = () => document.querySelector('.cell').textContent;
     const hidden = () => ['.map', '.picture', '.cell'].map(name => document.querySelector(name).hidden);
-    const marked = () => { const i = document.querySelector('.picture i').style; return [i.top, i.left].map(parseFloat); };
+    const marker = document.querySelector('.picture i').style, marked = () => [marker.top, marker.left].map(parseFloat);
     say.start = [hidden(), cell(), all('.map *').length, box.width <= innerWidth];
     say.alpha = [...canvas.getContext('2d').getImageData(0, 0, 160, 80).data].filter((_, i) => i % 4 === 3);
     const [clientX, clientY] = [box.left + box.width * 50.5 / 160, box.top + box.height * 20.5 / 80];
