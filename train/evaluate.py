@@ -24,7 +24,7 @@ from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from train.command_line.terminal import answer
 from train.command_line.translate_options import PICTURES, Search, option_name, refusals
-from train.data.corpus import CorpusError, Pair
+from train.data.corpus import CorpusError, Pair, counted
 from train.data.download import is_name
 from train.data.load_corpus import find_corpus, load_corpus, read_whole
 from train.data.vocabulary import UNKNOWN
@@ -133,8 +133,8 @@ def given_pairs(options: Options) -> Sequence[Pair]:
         raise CorpusError(f"{options.data[0]} has no test set of its own; name a file")
     report: Counter[str] = Counter()
     pairs = read_whole(files, report)
-    for reason, count in report.items():
-        warnings.warn(f"{count} {reason}", stacklevel=2)
+    for reason in counted(report):
+        warnings.warn(reason, stacklevel=2)
     return pairs
 
 

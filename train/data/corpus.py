@@ -1,6 +1,7 @@
 """Sentence pairs, and their division into training, validation and test."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -43,3 +44,11 @@ class Corpus:
     test: tuple[Pair, ...]
     report: dict[str, int] = field(default_factory=dict)
     """Counts of the lines and pairs that were used and, by reason, of those that were not."""
+
+
+def counted(report: Mapping[str, int]) -> Iterator[str]:
+    """Yield each count that is not 0 with its reason, whose plural becomes a singular after a one."""
+    for reason, count in report.items():
+        if count:
+            one = re.sub(r"\b(line end|line|pair|sentence|source)s\b", r"\1", reason, count=1)
+            yield f"{count} {one if count == 1 else reason}"

@@ -1,6 +1,7 @@
 """Read sentence pairs from text files, plain or gzipped, a block of lines at a time."""
 
 import gzip
+import os
 import re
 import stat
 import unicodedata
@@ -9,11 +10,12 @@ from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from glob import escape, glob
 from itertools import chain, zip_longest
 from pathlib import Path
 from typing import IO, Any
 
-from train.data.corpus import CorpusError, Pair
+from train.data.corpus import CorpusError, Pair, counted
 
 MAX_LINE = 10_000
 """Longer lines, in characters, are left out."""
@@ -24,11 +26,16 @@ BLOCK = 2**20
 CUT = 4 * (MAX_LINE + 1)
 """A line without an end in sight is cut to this many bytes, which are more than `MAX_LINE` characters in any case."""
 
+MAX_INVALID = 0.01
+"""The share of a file's lines that may be no UTF-8. They are left out; a file with more of them is refused."""
+
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
 """Characters that would move a terminal's cursor or end a line elsewhere."""
 
 INVALID = re.compile("[\udc80-\udcff]")
 """What `surrogateescape` makes of bytes that are not UTF-8."""
+
+NO_UTF8 = "lines of invalid UTF-8"
 
 UNUSUAL = re.compile(f"{CONTROL.pattern}|{INVALID.pattern}")
 
@@ -61,6 +68,14 @@ def find_files(names: tuple[str, ...], languages: tuple[str, ...], option: str) 
             f"{option} takes one file with source<TAB>target on each line, two files with one sentence on each line, "
             f"or a stem with --languages SOURCE TARGET; got {len(names)} names: {' '.join(names)}"
         )
+    if len(names) == 1 and not os.path.exists(names[0]):
+        form = re.compile(re.escape(names[0]) + r"\.(\w{2,3})(\.gz)?")
+        endings = sorted({found[1] for path in glob(escape(names[0]) + ".*") if (found := form.fullmatch(path))})
+        if len(endings) > 1:
+            raise CorpusError(
+                f"{option}: there is no file {names[0]}, but one for each of {', '.join(endings)}; name the "
+                f"source's and the target's language, as in --languages {endings[0]} {endings[1]}"
+            )
     return PairFiles(tuple(map(Path, names)))
 
 
@@ -93,7 +108,7 @@ def read_pairs(files: PairFiles, report: Counter[str]) -> Iterator[Pair]:
         yield Pair(target, source) if files.swapped else Pair(source, target)
     report["pairs read"] += pairs
     if not pairs:
-        found = ", ".join(f"{count} {reason}" for reason, count in report.items() if count) or "it is empty"
+        found = ", ".join(counted(report)) or "it is empty"
         needed = "each line must be: source, a tab, target" if len(files.paths) == 1 else "no line has two sides"
         raise CorpusError(f"no pair in {files} ({found}); {needed}")
 
@@ -135,17 +150,39 @@ def read_usable_lines(path: Path, report: Counter[str]) -> Generator[list[str | 
     """Yield a file's lines, many at a time. A line that cannot be used is None, and is counted.
 
     Raises:
-        CorpusError: the file does not exist, cannot be read, is no text, or is damaged.
+        CorpusError: the file does not exist, cannot be read, is no text, is damaged, or is no UTF-8.
     """
+    total = invalid = 0
+    sample = b""
     try:
         for block in _read_blocks(path, report):
-            yield _decode(block, report)
+            found = Counter[str]()
+            lines = _decode(block, found)
+            report.update(found)
+            total += len(lines)
+            invalid += found[NO_UTF8]
+            if found[NO_UTF8] and not sample:
+                sample = block
+            yield lines
     except FileNotFoundError:
         raise CorpusError(f"there is no file {path}") from None
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorpusError(f"{path} is damaged: gzip cannot unpack it ({error}); copy or download it again") from error
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {error.strerror or error}") from error
+    if invalid > MAX_INVALID * total:
+        raise CorpusError(f"{invalid:,} of the {total:,} lines of {path} are no UTF-8; {_advise(sample)}")
+
+
+def _advise(block: bytes) -> str:
+    """Guess the encoding of lines of which some are no UTF-8, and say what to do."""
+    lines = [line for line in block.split(b"\n") if not line.isascii()]
+    invalid = sum(1 for line in lines if INVALID.search(line.decode("utf-8", "surrogateescape")))
+    if invalid < len(lines) / 2:
+        return "they seem to be damaged, since other lines beyond ASCII are; mend them, or leave them out"
+    if sum(byte >= 0x80 for byte in block) > len(block) / 4:  # of text in Latin letters few are beyond ASCII
+        return "convert it from its encoding with iconv -f ENCODING -t UTF-8"
+    return "it seems to be Latin-1 or Windows-1252; convert it with iconv -f WINDOWS-1252 -t UTF-8"
 
 
 def _read_blocks(path: Path, report: Counter[str]) -> Iterator[bytes]:
@@ -159,9 +196,8 @@ def _read_blocks(path: Path, report: Counter[str]) -> Iterator[bytes]:
         else:
             rest = first
         while data := file.read(BLOCK):
-            if b"\0" in data:
-                raise CorpusError(f"{path} is no text: it holds NUL bytes (compressed, or UTF-16? it must be UTF-8)")
             data = rest + data
+            _require_text(data, path)
             end = data.rfind(b"\n") + 1
             rest = data[end:][:CUT]
             if end:
@@ -169,10 +205,17 @@ def _read_blocks(path: Path, report: Counter[str]) -> Iterator[bytes]:
                 yield data[:end]
     if not ended and b"\r" in rest:
         raise CorpusError(f"{path} ends its lines with CR alone, as old Macs did; convert it to LF")
-    if b"\0" in rest:
-        raise CorpusError(f"{path} is no text: it holds NUL bytes (compressed, or UTF-16? it must be UTF-8)")
     if rest:
+        _require_text(rest, path)
         yield rest
+
+
+def _require_text(data: bytes, path: Path) -> None:
+    """Raise CorpusError for NUL bytes, of which UTF-16 has many."""
+    if b"\0" in data:
+        if data.startswith((b"\xff\xfe", b"\xfe\xff")) or data.count(0) > len(data) / 4:
+            raise CorpusError(f"{path} seems to be UTF-16; convert it with iconv -f UTF-16 -t UTF-8")
+        raise CorpusError(f"{path} is no text: it holds NUL bytes (is it compressed? it must be UTF-8)")
 
 
 def open_file(path: Path) -> IO[bytes] | gzip.GzipFile:
@@ -210,7 +253,7 @@ def _clean(line: str, report: Counter[str]) -> str | None:
         report[f"lines of more than {MAX_LINE:,} characters"] += 1
         return None
     if INVALID.search(line):
-        report["lines of invalid UTF-8"] += 1
+        report[NO_UTF8] += 1
         return None
     line, count = CONTROL.subn(" ", line)
     if count:

@@ -51,17 +51,17 @@ def test_a_file_is_read_in_order_to_its_last_line_plain_or_gzipped(tmp_path, pac
     ],
 )
 def test_a_line_that_is_unusual_is_counted_and_the_rest_is_used(tmp_path, line, reason, read_too):
-    pairs, report = read(write(tmp_path, b"\xef\xbb\xbfgo .\tva !\n" + line))
-    assert pairs == [("go .", "va !")] + ([read_too] if read_too else [])
+    pairs, report = read(write(tmp_path, b"\xef\xbb\xbf" + b"go .\tva !\n" * 99 + line))
+    assert pairs == [("go .", "va !")] * 99 + ([read_too] if read_too else [])
     assert report == {reason: 1, "byte order mark, ignored": 1, "pairs read": len(pairs)}
 
 
 def test_parallel_files_keep_step_where_lines_of_one_cannot_be_used(tmp_path):
-    source = write(tmp_path, b"1\n\xff\n3\n4\n5\t!\n", "a.de")
-    target = write(tmp_path, b"a\nb\n\nd\ne", "a.en")
+    source = write(tmp_path, b"1\n\xff\n3\n4\n5\t!\n" + b"6\n" * 95, "a.de")
+    target = write(tmp_path, b"a\nb\n\nd\ne\n" + b"f\n" * 95, "a.en")
     pairs, report = read(source, target)
-    assert pairs == [("1", "a"), ("4", "d"), ("5 !", "e")]
-    assert report == {"lines of invalid UTF-8": 1, "lines with an empty side": 1, "pairs read": 3}
+    assert pairs == [("1", "a"), ("4", "d"), ("5 !", "e")] + [("6", "f")] * 95
+    assert report == {"lines of invalid UTF-8": 1, "lines with an empty side": 1, "pairs read": 98}
 
 
 def test_parallel_files_of_different_length_say_where_they_part(tmp_path):
@@ -70,13 +70,28 @@ def test_parallel_files_of_different_length_say_where_they_part(tmp_path):
         read(source, target)
 
 
+LATIN = b"go .\tva !\n" * 100 + "hello .\tça va, garçon ?\n".encode("latin-1") * 2
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         (b"", "it is empty"),
         (b"one\ntwo\n", "2 lines without a tab"),
         (b"a\tb\n\0", "is no text"),
-        ("a\tb\n".encode("utf-16"), "is no text"),
+        ("a\tb\n".encode("utf-16"), "seems to be UTF-16; convert it with iconv -f UTF-16 "),
+        ("a\tb\n".encode("utf-16-be"), "seems to be UTF-16; "),
+        ("龍\t龍\n".encode("utf-16"), "seems to be UTF-16; "),
+        (LATIN, "^2 of the 102 lines of .*pairs.txt are no UTF-8; it seems to be Latin-1 or Windows-1252; convert it "),
+        (gzip.compress(LATIN), "it seems to be Latin-1 or Windows-1252; "),
+        (
+            "I am here .\tЯ здесь !\n".encode("cp1251") * 9,
+            "convert it from its encoding with iconv -f ENCODING -t UTF-8",
+        ),
+        (
+            "é\té\n".encode() * 9 + "é\té\n".encode("latin-1"),
+            "seem to be damaged, since other lines beyond ASCII are; ",
+        ),
         (b"PK\x03\x04rest", "zip archive"),
         (b"a\tb\rc\td\r", "CR alone"),
         (gzip.compress(b"a\tb\n" * 1000, mtime=0)[:-20], "is damaged"),
@@ -86,6 +101,14 @@ def test_parallel_files_of_different_length_say_where_they_part(tmp_path):
 def test_a_file_that_cannot_be_used_says_what_was_found(tmp_path, content, said):
     with pytest.raises(CorpusError, match=said):
         read(write(tmp_path, content))
+
+
+def test_one_line_in_a_hundred_may_be_no_utf_8_and_two_files_are_counted_each(tmp_path):
+    good, bad = write(tmp_path, b"a\n" * 200, "a.de"), write(tmp_path, b"a\n" * 197 + b"\xe9\n" * 3, "a.en")
+    with pytest.raises(CorpusError, match=r"^3 of the 200 lines of .*a\.en are no UTF-8"):
+        read(good, bad)
+    bad.write_bytes(b"a\n" * 198 + b"\xe9\n" * 2)
+    assert read(good, bad)[1] == {"lines of invalid UTF-8": 2, "pairs read": 198}
 
 
 def test_a_path_that_is_no_file_is_an_error_at_once(tmp_path):
@@ -108,6 +131,10 @@ def test_a_stem_finds_both_languages_plain_or_gzipped(tmp_path):
         find_files((stem,), ("de", "fr"), "--data")
     with pytest.raises(CorpusError, match=r"--valid takes one file .*got 3 names: a b c"):
         find_files(("a", "b", "c"), (), "--valid")
+    with pytest.raises(
+        CorpusError, match=r"--data: there is no file .*/train, but one for each of de, en; .* --languages de en$"
+    ):
+        find_files((stem,), (), "--data")
     with pytest.raises(CorpusError, match="not UTF-8; rename it"):
         find_files(("a\udcff",), (), "--data")
 

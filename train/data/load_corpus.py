@@ -125,7 +125,7 @@ def _count_leaks(
         for other, parts in known.items():
             for side, own, others in zip(("source", "target"), hashes, parts, strict=True):
                 leaks = int(np.isin(own, others).sum())
-                report[f"{side} sentences of {name} that are in {other} too"] += leaks
+                report[f"{side} sentences of {name} found in {other} too"] += leaks
         known = known | {name: hashes}
 
 

@@ -42,7 +42,7 @@ def test_a_file_for_validation_is_read_whole_and_a_leak_is_counted(folder):
     assert [pair.source for pair in corpus.valid] == lines(197, 217, "Satz").splitlines()
     assert len(list(corpus.train)) == 200
     assert {reason: n for reason, n in corpus.report.items() if "too" in reason} == {
-        "source sentences of validation that are in training too": 3
+        "source sentences of validation found in training too": 3
     }
     with pytest.raises(CorpusError, match=r"--corpus.valid is a number of pairs held out of --data"):
         load_corpus(stem(folder, valid=(str(folder / "valid"),), corpus=CorpusConfig(valid=5)))

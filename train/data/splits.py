@@ -82,7 +82,7 @@ def split_by_hash(
     except ValueError as error:
         raise _too_few(len(sources), len(distinct), train, valid, test, str(error)) from None
     report["pairs near the held-out ones, kept for a larger file"] += int(held.sum()) - len(valid_part) - len(test_part)
-    report["pairs left out of training, their target being held out"] += int(shared.sum())
+    report["pairs left out of training for a target that is held out"] += int(shared.sum())
     return Parts(rest, valid_part, test_part)
 
 
@@ -133,9 +133,7 @@ def split_in_order(
         fresh = ~np.isin(sources[start:], sources[known]) & ~np.isin(targets[start:], targets[known])
         part = start + np.flatnonzero(fresh)[:size]
         if len(part):
-            report["held-out pairs passed over, a sentence of theirs being known"] += (
-                int(part[-1]) + 1 - start - len(part)
-            )
+            report["held-out pairs passed over for a sentence that is known"] += int(part[-1]) + 1 - start - len(part)
             start = int(part[-1]) + 1
         parts.append(part)
     if [len(part) for part in parts] != [train, valid, test]:

@@ -36,7 +36,7 @@ def test_every_pair_is_in_one_part_or_counted_and_no_sentence_is_in_two_parts():
         assert not held & learnt
         assert not {pair[side] for pair in valid} & {pair[side] for pair in test}
     assert len({pair.source.lower() for pair in test}) == 60
-    assert report["pairs left out of training, their target being held out"] > 500
+    assert report["pairs left out of training for a target that is held out"] > 500
 
 
 def test_a_grown_file_keeps_its_split():
@@ -79,6 +79,6 @@ def test_the_first_pairs_train_and_the_next_ones_that_share_no_sentence_are_held
     pairs = [Pair(*line.split()) for line in lines]
     (train, valid, test), report = split(pairs, 2, 1, 1, split_in_order)
     assert [pair.source for pair in train + valid + test] == ["a", "b", "d", "f"]
-    assert report["held-out pairs passed over, a sentence of theirs being known"] == 4
+    assert report["held-out pairs passed over for a sentence that is known"] == 4
     with pytest.raises(CorpusError, match="8 pairs with only 6 different source sentences are too few"):
         split(pairs, 2, 3, 2, split_in_order)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from jax_attn.compiler import avoid_faults
 from train.config import SUBWORDS, Config
+from train.data.corpus import counted
 from train.data.dataset import Data
 from train.progress import Bar
 from train.runs.run_folder import RunFolder
@@ -44,7 +45,7 @@ def show_start(config: Config, data: Data, folder: RunFolder, batches: str) -> N
     lines = [
         f"{len(data.train)} pairs for training, {len(data.valid)} for validation, {len(data.test)} for test "
         f"from {origin}; {len(data.source)} and {len(data.target)} {kind} known",
-        *(f"  {count} {reason}" for reason, count in data.report.items()),
+        *(f"  {reason}" for reason in counted(data.report)),
         batches,
         *(f"{fault}: this program avoids it" for fault in avoid_faults()),
         f"run folder: {folder.path}",
