@@ -130,8 +130,25 @@ def test_methods_that_a_flax_module_lacks_say_what_to_write(name):
         module.eval()
     with pytest.raises(AttributeError, match=r"write module = d2l\.initialize\(module, X\)"):
         module.initialize()
-    with pytest.raises(AttributeError, match="has no attribute"):
+    with pytest.raises(
+        AttributeError, match=r"keeps no weights: write output, attention_weights = attention\(queries, "
+    ):
+        module.attention_weights  # noqa: B018
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         module.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["Seq2SeqEncoder", "AddNorm", "Embeddings", "PositionalEncoding", "PositionWiseFFN"])
+def test_a_module_that_is_called_before_it_has_parameters_says_what_to_write(name):
+    args, X = (
+        {"Seq2SeqEncoder": (10, 8, 16, 2), "AddNorm": (0.0,), "PositionalEncoding": (8, 0.0)}.get(name, (8, 10)),
+        jnp.ones((1, 2, 8)),
+    )
+    inputs = (jnp.ones((4, 7), int),) if name in ("Seq2SeqEncoder", "Embeddings") else (X, X)[: 1 + (name == "AddNorm")]
+    module = getattr(book.jax, name)(*args)
+    with pytest.raises(AttributeError, match=r"has its layers after module = d2l\.initialize\(module, X\)"):
+        module(*inputs)
+    book.jax.initialize(module, *inputs)(*inputs)
 
 
 def test_the_jax_tab():

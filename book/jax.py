@@ -57,6 +57,7 @@ from book.data import (
 from book.pictures import plot, show_list_len_pair_hist
 from jax_attn import Embeddings, EncoderOutput, masked_cross_entropy, show_heatmaps
 from jax_attn.compiler import avoid_faults
+from jax_attn import EncoderOutput, masked_cross_entropy, show_heatmaps
 from jax_attn.functional.checks import as_array, require_ids, require_shape
 from jax_attn.models.transformer import make_norm
 from jax_attn.modules import FeedForward
@@ -151,14 +152,27 @@ def attention(
 
 
 class Module(nn.Module):
-    """A Linen module that says what to write in the place of methods which it does not have."""
+    """A Linen module that says what to write instead of what it does not have."""
 
     def __getattr__(self, name: str) -> Any:
         if name in ("eval", "train"):
             raise AttributeError(f"leave .{name}() out: a Flax module has no mode, and training=True turns dropout on")
         if name == "initialize":
             raise AttributeError("write module = d2l.initialize(module, X), with the inputs X, for module.initialize()")
-        return super().__getattr__(name)
+        if name == "attention_weights":
+            raise AttributeError(
+                "a Flax module keeps no weights: write output, attention_weights = attention(queries, keys, values, "
+                "valid_lens); those of a decoder come from d2l.predict_seq2seq(…, save_attention_weights=True)"
+            )
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if self.scope is not None:
+                raise
+            raise AttributeError(
+                f"{type(self).__name__} has no attribute {name!r}; a module has its layers after "
+                "module = d2l.initialize(module, X), with the inputs X"
+            ) from None
 
 
 class Scored(Module):
@@ -232,13 +246,19 @@ class PositionalEncoding(Module):
     def P(self) -> Array:  # noqa: N802 (the book's name)
         return jax_attn.sinusoidal_positions(self.max_len, self.num_hiddens)[None]
 
-    @nn.compact
+    def setup(self) -> None:
+        self.encoding = jax_attn.PositionalEncoding(self.num_hiddens, float(self.dropout), self.max_len)
+
     def __call__(self, X: Array, training: bool = False) -> Array:
         """Return dropout(X + P[:, :T]) for X of `[B, T, num_hiddens]`."""
-        self.sow("intermediates", "P", self.P)
         with book_names(x="X", d_model="num_hiddens"):
-            encoding = jax_attn.PositionalEncoding(self.num_hiddens, float(self.dropout), self.max_len)
-            return encoding(X, deterministic=not training)
+            Y = self.encoding(X, deterministic=not training)
+        self.sow("intermediates", "P", self.P)
+        return Y
+
+
+class Embeddings(Module, jax_attn.Embeddings):  # type: ignore[misc]  # what a module lacks
+    """Embed tokens, times √d_model: `Embeddings(d_model, vocab)` (Annotated Transformer); see `jax_attn.Embeddings`."""
 
 
 # The encoder-decoder architecture
@@ -372,9 +392,13 @@ class Seq2SeqAttentionDecoder(Module, jax_attn.Seq2SeqAttentionDecoder):
 # The Transformer (1.0)
 
 
-def PositionWiseFFN(ffn_num_hiddens: int, ffn_num_outputs: int) -> FeedForward:  # noqa: N802 (a class in the book)
+class TwoLayers(Module, FeedForward):
+    """What `PositionWiseFFN` makes."""
+
+
+def PositionWiseFFN(ffn_num_hiddens: int, ffn_num_outputs: int) -> TwoLayers:  # noqa: N802 (a class in the book)
     """Make the two layers that act on each position alone: dense2(relu(dense1(X)))."""
-    return FeedForward(ffn_num_hiddens, ffn_num_outputs)
+    return TwoLayers(ffn_num_hiddens, ffn_num_outputs)
 
 
 class AddNorm(Module):
