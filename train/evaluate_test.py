@@ -10,6 +10,7 @@ import pytest
 
 from train import evaluate
 from train.data.corpus import CorpusError, Pair
+from train.runs.run_folder import RunFolder
 from train.translate import Translator
 from train.translating import evaluation
 
@@ -94,9 +95,28 @@ def test_exchanged_columns_are_noticed(run, capsys, tmp_path):
     (tmp_path / "right.txt").write_text("the man .\tl'homme .\nthe woman .\tla femme .\n")
     (tmp_path / "exchanged.txt").write_text("".join(f"{french}\t{english}\n" for english, french in lines))
     assert call(capsys, run[0], "--data", tmp_path / "right.txt")[2] == ""
+    (tmp_path / "other.txt").write_text("der Mann .\tde man .\ndie Frau .\tde vrouw .\n")
     errors = call(capsys, run[0], "--data", tmp_path / "exchanged.txt")[2]
+    assert "75% of the source words are unknown to" in errors
+    assert errors.endswith(": the two columns or files seem to be exchanged\n")
+    errors = call(capsys, run[0], "--data", tmp_path / "other.txt")[2]
     assert "of the source words are unknown to" in errors
-    assert errors.endswith(": are the two columns or files exchanged?\n")
+    assert errors.endswith(": is it in the run's languages?\n")
+
+
+def test_exchanged_columns_are_noticed_where_all_words_are_known(run, monkeypatch, recwarn):
+    saved, translator = RunFolder(run[0]).load(), Translator.load(run[0])
+    pairs = [Pair("the man .", "l'homme ."), Pair("", "rien ."), Pair("the woman .", "la femme .")]
+    other_way = evaluation.evaluate(translator, [Pair(pair.target, pair.source) for pair in pairs])
+    assert evaluation.nats_exchanged(translator, pairs) == pytest.approx(other_way.nats_per_token)
+    found = replace(evaluation.evaluate(translator, pairs), nats=5.0, tokens=1)
+    for nats, warned in ((4.5, 0), (3.9, 1)):
+        monkeypatch.setattr(evaluation, "nats_exchanged", lambda *_, nats=nats: nats)
+        evaluate.warn_of_other_language(saved, translator, found)
+        assert len(recwarn) == warned
+    said = str(recwarn.pop().message)
+    assert said.startswith("0% of the source words are unknown to ")
+    assert said.endswith("perplexity of the references is 148: the two columns or files seem to be exchanged")
 
 
 def test_a_file_and_two_parallel_files_give_the_same_and_a_run_equals_itself(run, capsys, tmp_path):
