@@ -399,6 +399,21 @@ def test_it_fits_a_phone_and_nothing_moves_from_under_the_pointer(tmp_path):
 
 
 @in_browser
+def test_sides_share_their_rows_and_one_alone_has_its_weights_to_the_right(tmp_path):
+    script = """
+    const box = name => document.querySelector(name).getBoundingClientRect();
+    const tops = name => all(name).map(element => element.getBoundingClientRect().top);
+    say.tops = ['ul.source', 'ul.target', '.candidates', '.map'].map(tops);
+    say.map = [box('.map').left > box('.candidates').right, box('.map').top < box('ul.source').bottom];
+    """
+    both = browse(tmp_path, as_page([transformer_side()[0], side("two", 9)]), HELPERS + script)
+    assert all(first == second > 0 for first, second in both["tops"])  # although one side alone can pick a layer
+    assert both["map"] == [False, False]
+    assert browse(tmp_path, as_page([side("one", 0)]), HELPERS + script)["map"] == [True, True]
+    assert browse(tmp_path, as_page([side("one", 0)]), HELPERS + script, width=800)["map"] == [False, False]
+
+
+@in_browser
 @pytest.mark.parametrize("dark", [False, True])
 def test_words_can_be_read_in_light_and_dark(tmp_path, dark):
     script = """
