@@ -39,6 +39,7 @@ nb_execution_mode = "force"
 nb_execution_show_tb = True  # a cell that fails is a warning with the cell, and so an error of the build
 nb_execution_timeout = -1  # none: on a busy machine a cell may take minutes
 nb_merge_streams = True
+nb_code_prompt_show = nb_code_prompt_hide = "Answer in code"  # the cells that are folded are those of exercises
 
 default_role = "py:obj"  # single backticks in docstrings: code, and a link where the name is in the reference
 autodoc_member_order = "bysource"
