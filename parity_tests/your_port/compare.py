@@ -137,7 +137,8 @@ def compare(
     if failed and compiled is None:
         parted = next(pair for pair in pairs if pair.case.name == failed[0].case)
         try:
-            divergence = find_divergence(parted.case, dtype=failed[0].dtype.partition(" ")[0])
+            beside = [pair.case for pair in pairs if pair is not parted]
+            divergence = find_divergence(parted.case, dtype=failed[0].dtype.partition(" ")[0], beside=beside)
             note = parted.narrow_inside(failed)
         except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation
             trouble = f"{type(error).__name__}: {error}".splitlines()[0]

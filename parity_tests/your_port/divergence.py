@@ -4,6 +4,7 @@ This file imports no torch until there is a difference to explain.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from parity_tests.your_port.cause.cause import Cause, Found, in_words
@@ -55,7 +56,11 @@ class Divergence(Measurement):
 
 
 def find_divergence(
-    case: Case, variant: Variant | None = None, dtype: str | None = None, seconds: float = 60.0
+    case: Case,
+    variant: Variant | None = None,
+    dtype: str | None = None,
+    seconds: float = 60.0,
+    beside: Sequence[Case] = (),
 ) -> Divergence | None:
     """Find the first tensor in which a case's two programs differ; None if they agree.
 
@@ -64,6 +69,7 @@ def find_divergence(
         variant: one of the case's; by default the first that disagrees.
         dtype: by default the widest that the case has inputs for. Another, if the two agree there.
         seconds: of computing time that the search for causes may take.
+        beside: other cases of the two programs that a cause has to explain too, such as a step of training.
 
     Raises:
         ValueError: if no variant has that dtype.
@@ -73,11 +79,13 @@ def find_divergence(
     chosen = [candidate for candidate in variants if (dtype or widest) in candidate.dtypes]
     if not chosen:
         raise ValueError(f"{case.name} has no inputs in {dtype}; its variants must have it in `dtypes`")
-    found = (_find_in_variant(case, candidate, dtype or widest, seconds) for candidate in chosen)
+    found = (_find_in_variant(case, candidate, dtype or widest, seconds, beside) for candidate in chosen)
     return next((divergence for divergence in found if divergence is not None), None)
 
 
-def _find_in_variant(case: Case, variant: Variant, dtype: str, seconds: float) -> Divergence | None:
+def _find_in_variant(
+    case: Case, variant: Variant, dtype: str, seconds: float, beside: Sequence[Case]
+) -> Divergence | None:
     numbers = make_numbers(case, variant, dtype)
     if dtype == "float64":
         case = fitting(case, variant, numbers)
@@ -87,10 +95,10 @@ def _find_in_variant(case: Case, variant: Variant, dtype: str, seconds: float) -
         return None
     search = Search(case, variant, dtype, numbers, run_both(case, variant, numbers, dtype, record=True))
     words = f"{first.difference}, and only in the compiled program: without `jax.jit` it agrees"
-    return _find_in_runs(search, seconds) or Divergence(**{**vars(first), "mismatch": words})
+    return _find_in_runs(search, seconds, beside) or Divergence(**{**vars(first), "mismatch": words})
 
 
-def _find_in_runs(search: Search, seconds: float) -> Divergence | None:
+def _find_in_runs(search: Search, seconds: float, beside: Sequence[Case]) -> Divergence | None:
     """Find the first tensor that differs, and the mistake that makes it; None if all agree."""
     deadline = time.process_time() + seconds
     seen = search.all_seen()
@@ -104,14 +112,14 @@ def _find_in_runs(search: Search, seconds: float) -> Divergence | None:
         **vars(first.measured),
         agreed=tuple(x.measured.tensor for x in seen[: seen.index(first)] if not x.tensor.is_input),
         symptoms=describe(first.tensor.value, first.partner.truth),
-        found=_explain(search, first, module, deadline),
+        found=_explain(search, first, module, deadline, beside),
         module=module,
         in_jax=place[-1] if place else "",
         alike=tuple(other for other in others if other != module and kind_of(other) == kind_of(module)),
     )
 
 
-def _explain(search: Search, first: Seen, module: str, deadline: float) -> Found:
+def _explain(search: Search, first: Seen, module: str, deadline: float, beside: Sequence[Case]) -> Found:
     """Search for a known mistake: in the submodules of JAX and PyTorch, or in the gradients."""
     if search.case.torch.golden is not None:
         return Found()
@@ -119,4 +127,4 @@ def _explain(search: Search, first: Seen, module: str, deadline: float) -> Found
 
     if first.measured.is_gradient:
         return find_gradient_causes(search, deadline)
-    return find_causes(search, search.place(first), module, deadline)
+    return find_causes(search, search.place(first), module, first.tensor.name, deadline, beside)

@@ -14,6 +14,7 @@ class Explains(Enum):
 
     OUTPUTS_AND_GRADIENTS = "explains outputs and gradients on fresh draws"
     OUTPUTS_COMPARED = "explains the outputs on fresh draws; gradients are not compared"
+    NOT_ALL_CASES = "explains outputs and gradients on fresh draws, but not all that a step of training changes"
     OUTPUTS = "explains the outputs on fresh draws, not the gradients"
     SUBMODULE = "explains this submodule's outputs on fresh draws; something else differs, too"
     RANDOMNESS = "JAX's results depend on its random numbers"
@@ -35,6 +36,11 @@ class Cause:
 
     words: str
     explains: Explains
+    line: str = ""
+    """The line of PyTorch's code that does it right: `model.py:42: a / 2`."""
+
+    def __str__(self) -> str:
+        return f"{self.words}, at {self.line}" if self.line else self.words
 
     @property
     def confirmed(self) -> bool:
@@ -57,7 +63,7 @@ def in_words(found: Found) -> str:
         stopped = found.stopped_after
         ended = "" if stopped is None else f" of {found.tried} tried, when {stopped:.0f} s of computing were over"
         return f"none of the known mistakes{ended}"
-    texts = [cause.words for cause in found.causes]
+    texts = [str(cause) for cause in found.causes]
     more = f"; or {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
     together = f"one of: {'; '.join(texts[:SHOWN])}{more}" if len(texts) > 1 else texts[0]
     return f"{together} ({weakest([cause.explains for cause in found.causes]).value})"

@@ -3,24 +3,28 @@
 A mistake is tried first where it costs little: on the submodule in which the two programs part, called as PyTorch
 called it, beside what JAX's returned for the same. Where none fits, the submodules around it are tried, and the whole
 program last. What fits these numbers may fit by chance. So it is confirmed: both programs run again, on two fresh draws
-of weights and inputs, PyTorch's with the mistake in it; its outputs and gradients have to be JAX's. All mistakes of a
-kind that pass are named, none that fails.
+of weights and inputs, PyTorch's with the mistake in it; its outputs and gradients have to be JAX's, and it has to
+compute the tensor in which the two part. All mistakes of a kind that pass are named, none that fails.
 """
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import jax
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
 
 from parity_tests.your_port.cause.cause import Cause, Explains, Found, most_explaining, weakest
 from parity_tests.your_port.cause.hypotheses import hypotheses, of_gradients
 from parity_tests.your_port.cause.planting import Hypothesis, Places
 from parity_tests.your_port.cause.subjects import Subject, subjects, tells_something
+from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.case import Case, Variant
-from parity_tests.your_port.measure.comparison import Measurement, compare_runs, run_both
+from parity_tests.your_port.measure.comparison import Measurement, compare_runs, run_both, run_torch_side
 from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.measure.numbers import fresh, make_numbers
 from parity_tests.your_port.place.bisect import Search
@@ -31,8 +35,18 @@ PRECISION = "products in less than full precision: set jax_default_matmul_precis
 RANDOM = "random numbers are drawn in JAX, as by dropout or noise that is left on"
 
 
-def find_causes(search: Search, place: Sequence[str], within: str, deadline: float) -> Found:
-    """Find the mistakes that explain why a submodule's results disagree; for the place see `subjects`."""
+def find_causes(
+    search: Search, place: Sequence[str], within: str, first: str, deadline: float, beside: Sequence[Case] = ()
+) -> Found:
+    """Find the mistakes that explain why a submodule's results disagree.
+
+    Args:
+        search: the runs.
+        place, within: see `subjects`.
+        first: JAX's name of the tensor in which the two part.
+        deadline: in seconds of computing.
+        beside: other cases of the two programs that a mistake has to explain too, such as a step of training.
+    """
     wide = _in_float64(search)
     if wide is None:
         with jax.default_matmul_precision("highest"):
@@ -42,7 +56,7 @@ def find_causes(search: Search, place: Sequence[str], within: str, deadline: flo
         return Found((Cause(PRECISION, Explains.GIVEN_NUMBERS),) if agrees else ())
     if _is_random(wide):
         return Found((Cause(RANDOM, Explains.RANDOMNESS),))
-    trial = _Trial(wide, place[-1] if place else "", deadline)
+    trial = _Trial(wide, place[-1] if place else "", first, deadline, beside)
     for subject in subjects(wide, place, within):
         found = trial.of(subject, hypotheses(subject))
         if found.causes or found.stopped_after is not None:
@@ -56,7 +70,7 @@ def find_gradient_causes(search: Search, deadline: float) -> Found:
     if wide is None:
         return Found()
     program = replace(next(subjects(wide)), agrees=lambda _: True)  # the values cannot tell
-    found = _Trial(wide, "", deadline).of(program, of_gradients(program))
+    found = _Trial(wide, "", "", deadline).of(program, of_gradients(program))
     return found._replace(causes=tuple(c for c in found.causes if c.explains is Explains.OUTPUTS_AND_GRADIENTS))
 
 
@@ -94,8 +108,12 @@ class _Trial:
     search: Search
     place: str
     """Where the two part, which needs no mention."""
+    first: str
     deadline: float
+    beside: Sequence[Case] = ()
     tried: int = 0
+    recorded: dict[str, Search] = field(default_factory=dict)
+    """The searches on fresh draws, by the name of the variant."""
 
     def __post_init__(self) -> None:
         self.start = time.process_time()
@@ -110,7 +128,7 @@ class _Trial:
                 self.tried += 1
                 cause = self._confirmed(subject, hypothesis) if subject.fits(hypothesis) else None
                 if cause is not None:
-                    causes.setdefault(cause.words, cause)
+                    causes.setdefault(str(cause), cause)
             if any(cause.explains.everything for cause in causes.values()):
                 break
         return Found(most_explaining(causes.values()), self.tried)
@@ -133,53 +151,114 @@ class _Trial:
         except Exception:  # whatever PyTorch raises for numbers or for a mistake that it does not take
             return []
         tells = all(map(tells_something, runs.jax.outputs().values()))
-        return compare_runs(self.search.case, variant, "float64", runs) if tells else []
+        return compare_runs(case, variant, "float64", runs) if tells else []
 
     def _confirmed(self, subject: Subject, hypothesis: Hypothesis) -> Cause | None:
         """Return what a mistake that fits explains on fresh draws; None if it does not explain them."""
         places, explains = subject.places, Explains.GIVEN_NUMBERS
         if len(self._draws) == len(DRAWS):
-            for places in dict.fromkeys((subject.places, self._alike(subject))):
+            for places in self._alike(subject):
                 made = [self._explained(hypothesis, places, draw) for draw in self._draws]
                 if None not in made:
+                    if not all(self._computes_first(hypothesis, places, draw) for draw in self._draws):
+                        return None
                     explains = weakest([x for x in made if x])
                     break
             else:
                 if not subject.name or not all(self._fits_alone(hypothesis, subject, draw) for draw in self._draws):
                     return None
                 places, explains = subject.places, Explains.SUBMODULE
-        where = kind_of(places[0]) if len(places) > 1 else places[0]
-        here = subject.name in ("", self.place) and where == subject.places[0]
-        suffix = "" if here or "{at}" in hypothesis.words else f", in {where}"
-        return Cause(hypothesis.said(where) + suffix, explains)
+        kinds = [*dict.fromkeys(map(kind_of, places))] if len(places) > 1 else [*places]
+        where = kinds[0] if len(kinds) == 1 else ""
+        suffix = f", in {where or ' and '.join(kinds) or 'all places'}"
+        if (subject.name in ("", self.place) and kinds == [subject.places[0]]) or "{at}" in hypothesis.words:
+            suffix = ""
+        return Cause(hypothesis.said(where) + suffix, explains, hypothesis.line)
 
-    def _alike(self, subject: Subject) -> tuple[str, ...]:
-        """Return the places of the submodule, and of all of its kind that part too."""
-        if not subject.name or len(subject.places) > 1:
-            return subject.places
-        search = self.search
-        alike = [name for name in search.names if kind_of(name) == kind_of(subject.name)]
-        seen = search.seen([given for name in alike for given in search.inputs(name)])
-        differ = {x.tensor.of for x in seen if x.measured.failed and x.tensor.is_result}
-        wrong = (search.names[name][0] for name in alike if name in differ)
-        return tuple(dict.fromkeys((*subject.places, *wrong)))
+    def _alike(self, subject: Subject) -> list[tuple[str, ...]]:
+        """Return the places of the submodule; those of its kind, and of its class, that part too; the whole program."""
+        if not subject.name:
+            return [subject.places]
+        search, found = self.search, [subject.places]
+        classes = {name: _class_of(subject, paths[0]) for name, paths in search.names.items()}
+        for is_alike in (lambda name: kind_of(name) == kind_of(subject.name),
+                         lambda name: classes[name] and classes[name] == classes[subject.name]):  # fmt: skip
+            alike = [name for name in search.names if is_alike(name)]
+            seen = search.seen([given for name in alike for given in search.inputs(name)])
+            differ = {x.tensor.of for x in seen if x.measured.failed and x.tensor.is_result}
+            wrong = (path for name in alike if name in differ for path in search.names[name])
+            found.append(tuple(dict.fromkeys((*subject.places, *wrong))))
+        return [*dict.fromkeys([*found, ("",)])]
+
+    def _computes_first(self, hypothesis: Hypothesis, places: Places, variant: Variant) -> bool:
+        """Whether PyTorch with the mistake computes the tensor of JAX in which the two part, in any order of axes.
+
+        So a mistake that later steps hide, such as a softmax, is none. Where PyTorch computes none of this size, as
+        step by step, nothing can be said.
+        """
+        in_jax = [x.value for x in self._recorded(variant).trace if x.name == self.first]
+        values: list[np.ndarray] = []
+        if in_jax:
+            with _Values(values):
+                wrong = _with(hypothesis, places, self.search.case)
+                run_torch_side(wrong, variant, make_numbers(wrong, variant, "float64"), "float64", "float64")
+        sizes = {x.size for x in values}
+        return all(x.size not in sizes or any(_same_numbers(x, y) for y in values) for x in in_jax)
 
     def _explained(self, hypothesis: Hypothesis, places: Places, variant: Variant) -> Explains | None:
         """Run both whole programs on a draw, PyTorch's with the mistake."""
-        side = self.search.case.torch
-
-        def call(module: Any, inputs: Any, options: Any) -> Any:
-            return hypothesis.run(lambda *given: side.call(*given, options), places, module, inputs)
-
-        measured = self._measured(replace(self.search.case, torch=replace(side, call=call)), variant)
+        measured = self._measured(_with(hypothesis, places, self.search.case), variant)
         if not measured or any(m.failed for m in measured if not m.is_gradient):
             return None
         gradients = [m for m in measured if m.is_gradient]
-        if not gradients:
-            return Explains.OUTPUTS_COMPARED
-        return Explains.OUTPUTS if any(m.failed for m in gradients) else Explains.OUTPUTS_AND_GRADIENTS
+        if any(m.failed for m in gradients):
+            return Explains.OUTPUTS
+        if any(m.failed for case in self.beside for m in self._measured(_with(hypothesis, places, case), variant)):
+            return Explains.NOT_ALL_CASES
+        return Explains.OUTPUTS_AND_GRADIENTS if gradients else Explains.OUTPUTS_COMPARED
 
     def _fits_alone(self, hypothesis: Hypothesis, subject: Subject, variant: Variant) -> bool:
         """Whether the submodule alone gives JAX's outputs on a draw: another mistake may be elsewhere."""
-        other = next(subjects(_on(variant, self.search), [subject.name]))
+        other = next(subjects(self._recorded(variant), [subject.name]))
         return other.places == subject.places and not other.fits() and other.fits(hypothesis)
+
+    def _recorded(self, variant: Variant) -> Search:
+        """The search on a draw."""
+        if variant.name not in self.recorded:
+            self.recorded[variant.name] = _on(variant, self.search)
+        return self.recorded[variant.name]
+
+
+def _with(hypothesis: Hypothesis, places: Places, case: Case) -> Case:
+    """Make the mistake in PyTorch's side of a case."""
+    right = case.torch.call
+
+    def call(module: Any, inputs: Any, options: Any) -> Any:
+        return hypothesis.run(lambda *given: right(*given, options), places, module, inputs)
+
+    return replace(case, torch=replace(case.torch, call=call))
+
+
+def _class_of(subject: Subject, path: str) -> type | None:
+    return None if subject.root is None else type(subject.root.get_submodule(path))
+
+
+@dataclass
+class _Values(TorchFunctionMode):
+    """Keeps all floating values that PyTorch computes meanwhile."""
+
+    values: list[np.ndarray]
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for x in result if isinstance(result, tuple) else (result,):
+            if isinstance(x, torch.Tensor) and x.is_floating_point():
+                self.values.append(np.sort(to_numpy(x), axis=None))
+        return result
+
+
+def _same_numbers(x: np.ndarray, in_order: np.ndarray) -> bool:
+    return relative_error(np.sort(x, axis=None), in_order.astype(x.dtype)) < 1e-9

@@ -14,6 +14,7 @@ from parity_tests.your_port.cause.planting import (
     Call,
     Change,
     Hypothesis,
+    Lines,
     Mistake,
     Site,
     Weights,
@@ -43,17 +44,31 @@ def hypotheses(subject: Subject, calls: bool = True) -> Iterator[Iterator[Hypoth
     yield _weights(subject)
     yield from (_activations(subject), _exchanged(subject))
     for known in kinds:
-        at = ((each, site) for each in known for site in _narrower([s for s in sites if s[1] in each.wrong]))
-        yield (planted(each, site) for each, site in at if calls or len(site) == 1)
+        at = ((each, site) for each in known for site in _narrower({s: sites[s] for s in sites if s[1] in each.wrong}))
+        yield (planted(each, site) for each, site in at if calls or (isinstance(site, tuple) and len(site) == 1))
 
 
-def _narrower(sites: Sequence[Site]) -> Iterator[Site]:
-    """Yield all calls in a kind of submodules, those of a shape, and then each; of many, as in a loop, not each."""
-    kinds, shapes = Counter(site[0] for site in sites), Counter(site[:3] for site in sites)
-    of_function = Counter(site[:2] for site in sites)
-    yield from ((kind,) for kind in kinds if len(kinds) > 1)
-    yield from (shape for shape in shapes if kinds[shape[0]] > shapes[shape])
-    yield from (site for site in sites if shapes[site[:3]] > 1 and of_function[site[:2]] <= CALLS)
+def _narrower(sites: Mapping[Site, Lines]) -> Iterator[Site | str]:
+    """Yield some of the calls: those in a kind of submodules, of a line of code, of a shape, and then each.
+
+    Of many calls of a function, as in a loop, not each is tried.
+    """
+    of_function, some = Counter(site[:2] for site in sites), defaultdict[Site | str, list[Site]](list)
+    ways: list[Callable[[Site], Sequence[Site | str]]] = [
+        lambda site: [site[:1]],
+        lambda site: [line for line in sites[site] if line],
+        lambda site: [site[:3]],
+        lambda site: [site] if of_function[site[:2]] <= CALLS else [],
+    ]
+    for way in ways:
+        for site in sites:
+            for part in way(site):
+                some[part].append(site)
+    seen = {tuple(sites)}
+    for part, group in some.items():
+        if tuple(group) not in seen:
+            seen.add(tuple(group))
+            yield part
 
 
 def _sizes(subject: Subject) -> tuple[int, ...]:

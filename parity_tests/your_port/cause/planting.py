@@ -4,11 +4,16 @@ A mistake turns a program into a wrong one. So the same mistake is tried on one 
 """
 
 import inspect
+import linecache
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from itertools import islice
+from pathlib import Path
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -25,7 +30,13 @@ Places = Sequence[str]
 Site = tuple[Any, ...]
 """The kind of the submodule, the function, the shape of its argument and the number of the call; or less of it, from
 the left: several calls. Paths are relative to the place."""
+Lines = tuple[str, ...]
+"""The user's expressions and lines that make a call, from the innermost out: `model.py:42: a / 2`."""
 Weights = Mapping[str, torch.Tensor]
+
+
+SHOWN = 60
+"""How many characters of a line are said."""
 
 
 class NotHereError(Exception):
@@ -106,14 +117,18 @@ class Planted(TorchFunctionMode):
     """Runs PyTorch with a mistake planted, in all calls inside of some places or in one; without any it notes them."""
 
     def __init__(
-        self, places: Places, mistake: Mistake | None = None, site: Site = (), facts: dict[str, str] | None = None
+        self, places: Places, mistake: Mistake | None = None, site: Site | str = (), facts: dict[str, str] | None = None
     ) -> None:
+        """Plant it in all calls, in those of a site, or in those that a line of the user's code makes."""
         super().__init__()
-        self.places, self.site, self.planted = places, site, False
+        self.places, self.site = places, site
         self.wrong = {} if mistake is None else mistake.wrong
-        self.sites: dict[Site, None] = {}
+        self.sites: dict[Site, Lines] = {}
+        self.changed: dict[str, None] = {}
+        """The lines with the mistake."""
         self.facts = {} if facts is None else facts
         self._last: Call | None = None
+        self._caller: FrameType | None = None
         self._frames = [""]
         """The path of each submodule that runs."""
         self._counts = Counter[tuple[str, str]]()
@@ -124,21 +139,22 @@ class Planted(TorchFunctionMode):
         if in_place := name.endswith("_") and not name.startswith("_") and hasattr(torch.Tensor, name[:-1]):
             name, function = name[:-1], getattr(torch.Tensor, name[:-1])
         call = Call(function, args, kwargs or {}, self._last, self.facts)
-        path, wrong = self._frames[-1], None
+        path, wrong, lines, here = self._frames[-1], self.wrong.get(name), (), False
         inside = [path[len(place) :].lstrip(".") for place in self.places if _is_in(path, place)]
-        if inside:
+        if inside and (wrong or not self.wrong):
             site = (kind_of(inside[0]), name, tuple(getattr(call.x, "shape", ())), self._counts[path, name])
-            self.sites[site] = None
-            wrong = self.wrong.get(name) if site[: len(self.site)] == self.site else None
+            self.sites[site] = lines = _lines_of(sys._getframe(1), self._caller)
+            here = self.site in lines or site[: len(self.site)] == self.site
         self._counts[path, name] += 1
-        result = self._result(call, wrong)
+        result = self._result(call, wrong if here else None, lines)
         return args[0].copy_(result) if in_place else result
 
-    def _result(self, call: Call, wrong: Callable[[Call], Any] | None) -> Any:
+    def _result(self, call: Call, wrong: Callable[[Call], Any] | None, lines: Lines) -> Any:
         if wrong is not None:
             try:
                 call.result = wrong(call)
-                self.planted, self._last, call.before = True, call, None
+                self.changed |= dict.fromkeys(lines[:1] or ("",))
+                self._last, call.before = call, None
                 return call.result
             except NotHereError:
                 pass
@@ -156,6 +172,7 @@ class Planted(TorchFunctionMode):
     @contextmanager
     def following(self, module: torch.nn.Module | None) -> Iterator[None]:
         """Know in which submodule a function is called, while entered."""
+        self._caller = sys._getframe(2)
         with ExitStack() as hooks:
             for path, part in [] if module is None else module.named_modules():
                 hooks.callback(part.register_forward_pre_hook(partial(self._enter, path), prepend=True).remove)
@@ -168,6 +185,31 @@ def _is_in(path: str, place: str) -> bool:
     return place == "" or f"{path}.".startswith(f"{place}.")
 
 
+NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+def _lines_of(frame: FrameType | None, last: FrameType | None) -> Lines:
+    """Find the user's code among the callers; where a module of PyTorch's own makes the call, it begins with ""."""
+    found: list[str] = []
+    while frame is not None and frame is not last:
+        code = frame.f_code
+        if code.co_name == "_call_impl" and not found:
+            found.append("")
+        if not code.co_filename.startswith(NOT_THE_USERS) or code.co_filename.endswith("_test.py"):
+            found += _lines_at(code, frame.f_lasti)
+        frame = frame.f_back
+    return tuple(found)
+
+
+@cache
+def _lines_at(code: CodeType, instruction: int) -> Lines:
+    """Return the expression that an instruction belongs to, and its whole line."""
+    line, end, start, stop = next(islice(code.co_positions(), instruction // 2, None))
+    text, where = linecache.getline(code.co_filename, line or 0), f"{Path(code.co_filename).name}:{line}: "
+    expression = text.encode()[start : stop if end == line else None].decode()
+    return tuple(where + part.strip()[:SHOWN] for part in (expression, text))
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """A mistake that can be made in some places of a program."""
@@ -177,6 +219,8 @@ class Hypothesis:
     run: Callable[[Program, Places, Any, Any], Any]
     """(program, places, module, inputs) -> the results with the mistake."""
     facts: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, None] = field(default_factory=dict)
+    """The lines of PyTorch's code that the last run changed."""
 
     def wrong(self, program: Program, places: Places) -> Program:
         """Make a wrong program of the right one."""
@@ -189,20 +233,29 @@ class Hypothesis:
             words = words.replace(f"{{{name}}}", value)
         return words
 
+    @property
+    def line(self) -> str:
+        """The line of PyTorch's code that the last run changed, if it is one, or two."""
+        lines = [line for line in self.lines if line]
+        return " and ".join(lines) if len(lines) == len(self.lines) <= 2 else ""
 
-def planted(mistake: Mistake, site: Site = ()) -> Hypothesis:
-    """Make a mistake of functions in all calls, or at a site."""
+
+def planted(mistake: Mistake, site: Site | str = ()) -> Hypothesis:
+    """Make a mistake of functions in all calls, at a site, or in those that a line of the user's code makes."""
     facts: dict[str, str] = {}
+    lines: dict[str, None] = {}
 
     def run(program: Program, places: Places, module: Any, inputs: Any) -> Any:
         mode = Planted(places, mistake, site, facts)
         with mode.following(module):
             results = program(module, inputs)
-        only_if(mode.planted)
+        only_if(mode.changed)
+        lines.clear()
+        lines.update({site: None} if isinstance(site, str) else mode.changed)
         return results
 
-    where = f", in {site[0]}" if site and site[0] else ""
-    return Hypothesis(mistake.words + where, run, facts)
+    where = f", in {site[0]}" if isinstance(site, tuple) and site and site[0] else ""
+    return Hypothesis(mistake.words + where, run, facts, lines)
 
 
 def around(words: str, wrong: Callable[..., Any], parts: Sequence[str] = ("",)) -> Hypothesis:

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import torch
 
-from parity_tests.your_port.cause.planting import Hypothesis, Planted, Program, Site, tensors_in
+from parity_tests.your_port.cause.planting import Hypothesis, Lines, Planted, Program, Site, tensors_in
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.taps import torch_leaves
 from parity_tests.your_port.measure.torch_side import run_torch
@@ -56,8 +56,8 @@ class Subject:
         except Exception:  # whatever PyTorch raises for a wrong shape, a wrong option, an index out of range
             return False
 
-    def sites(self) -> list[Site]:
-        """The calls of functions inside of the places."""
+    def sites(self) -> dict[Site, Lines]:
+        """The calls of functions inside of the places, and the user's lines that make them."""
         mode = Planted(self.places)
 
         def noted(module: Any, inputs: Any) -> Any:
@@ -65,7 +65,7 @@ class Subject:
                 return self.program(module, inputs)
 
         self.run(noted)
-        return list(mode.sites)
+        return mode.sites
 
 
 def subjects(search: Search, place: Sequence[str] = (), within: str = "") -> Iterator[Subject]:
