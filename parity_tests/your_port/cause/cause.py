@@ -55,6 +55,8 @@ class Found(NamedTuple):
     tried: int = 0
     stopped_after: float | None = None
     """The seconds of computing after which the time ran out."""
+    next_step: str = ""
+    """The line of PyTorch's code whose result JAX does not compute."""
 
 
 def in_words(found: Found) -> str:
@@ -62,7 +64,8 @@ def in_words(found: Found) -> str:
     if not found.causes:
         stopped = found.stopped_after
         ended = "" if stopped is None else f" of {found.tried} tried, when {stopped:.0f} s of computing were over"
-        return f"none of the known mistakes{ended}"
+        text = "; print what goes into {} and what comes out, in both: the first agrees, the second does not"
+        return f"none of the known mistakes{ended}{text.format(found.next_step) if found.next_step else ''}"
     texts = [str(cause) for cause in found.causes]
     more = f"; or {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
     together = f"one of: {'; '.join(texts[:SHOWN])}{more}" if len(texts) > 1 else texts[0]

@@ -15,14 +15,12 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
-from torch.overrides import TorchFunctionMode
 
 from parity_tests.your_port.cause.cause import Cause, Explains, Found, most_explaining, weakest
 from parity_tests.your_port.cause.hypotheses import hypotheses, of_gradients
+from parity_tests.your_port.cause.next_step import Steps, next_step, same_numbers
 from parity_tests.your_port.cause.planting import Hypothesis, Places
 from parity_tests.your_port.cause.subjects import Subject, subjects, tells_something
-from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.case import Case, Variant
 from parity_tests.your_port.measure.comparison import Measurement, compare_runs, run_both, run_torch_side
 from parity_tests.your_port.measure.errors import relative_error
@@ -56,12 +54,14 @@ def find_causes(
         return Found((Cause(PRECISION, Explains.GIVEN_NUMBERS),) if agrees else ())
     if _is_random(wide):
         return Found((Cause(RANDOM, Explains.RANDOMNESS),))
-    trial = _Trial(wide, place[-1] if place else "", first, deadline, beside)
+    trial, found = _Trial(wide, place[-1] if place else "", first, deadline, beside), Found()
     for subject in subjects(wide, place, within):
         found = trial.of(subject, hypotheses(subject))
         if found.causes or found.stopped_after is not None:
-            return found
-    return Found(tried=trial.tried)
+            break
+    if found.causes or wide.dtype != "float64":
+        return found
+    return found._replace(tried=trial.tried, next_step=next_step(wide))
 
 
 def find_gradient_causes(search: Search, deadline: float) -> Found:
@@ -197,13 +197,13 @@ class _Trial:
         step by step, nothing can be said.
         """
         in_jax = [x.value for x in self._recorded(variant).trace if x.name == self.first]
-        values: list[np.ndarray] = []
-        if in_jax:
-            with _Values(values):
-                wrong = _with(hypothesis, places, self.search.case)
-                run_torch_side(wrong, variant, make_numbers(wrong, variant, "float64"), "float64", "float64")
-        sizes = {x.size for x in values}
-        return all(x.size not in sizes or any(_same_numbers(x, y) for y in values) for x in in_jax)
+        if not in_jax:
+            return True
+        wrong = _with(hypothesis, places, self.search.case)
+        with Steps() as steps:
+            run_torch_side(wrong, variant, make_numbers(wrong, variant, "float64"), "float64", "float64")
+        alike = ([y for y in steps.values if y.size == x.size] for x in in_jax)
+        return all(not ys or same_numbers(np.sort(x, axis=None), ys) for x, ys in zip(in_jax, alike, strict=True))
 
     def _explained(self, hypothesis: Hypothesis, places: Places, variant: Variant) -> Explains | None:
         """Run both whole programs on a draw, PyTorch's with the mistake."""
@@ -241,24 +241,3 @@ def _with(hypothesis: Hypothesis, places: Places, case: Case) -> Case:
 
 def _class_of(subject: Subject, path: str) -> type | None:
     return None if subject.root is None else type(subject.root.get_submodule(path))
-
-
-@dataclass
-class _Values(TorchFunctionMode):
-    """Keeps all floating values that PyTorch computes meanwhile."""
-
-    values: list[np.ndarray]
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        for x in result if isinstance(result, tuple) else (result,):
-            if isinstance(x, torch.Tensor) and x.is_floating_point():
-                self.values.append(np.sort(to_numpy(x), axis=None))
-        return result
-
-
-def _same_numbers(x: np.ndarray, in_order: np.ndarray) -> bool:
-    return relative_error(np.sort(x, axis=None), in_order.astype(x.dtype)) < 1e-9

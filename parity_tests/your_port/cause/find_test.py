@@ -231,7 +231,7 @@ def torch_loss(inputs: Any, _: Any) -> Any:
         (torch_attention, attention(scale=6**-0.5), "attention", "the factor is 0.408248, by √6, and not 0.57735"),
         (torch_attention, attention(weak=-10.0), "attention", "the mask is too weak: hidden scores are -10"),
         (torch_attention, attention(by_turns=True), "attention",
-         "heads and their features change places where an axis is split"),
+         "axes of 2 and 3 (heads and features, or height and width) change places where they are split"),
         (torch_loss, loss(sum=True), "loss", "the loss is reduced by the sum"),
         (torch_loss, loss(shift=2), "loss", "labels is shifted by +2 along its last axis"),
     ],

@@ -2,7 +2,8 @@
 
 A row says what JAX does, which functions it concerns, and what stands in their place. There are seven kinds: another
 option, another function, a mask read otherwise, another scale, two things exchanged, parts or axes in another order,
-an operand left out. What needs more than an expression stands in `written_out`. To add a mistake, add a row. What is
+an operand left out. What needs more than an expression stands in `wrong_functions`. To add a mistake, add a row.
+What is
 wrong with weights, inputs or results stands in `hypotheses`, in a training in `training/settings` and
 `training/causes`.
 """
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from parity_tests.your_port.cause import written_out as wrong
+from parity_tests.your_port.cause import wrong_functions as wrong
 from parity_tests.your_port.cause.planting import Call, Mistake
 
 Row = tuple[str, str, wrong.Wrong]
@@ -52,6 +53,16 @@ SOFTMAX = "softmax log_softmax"
 CONVOLVED = "conv1d conv2d conv3d"
 LOWEST = torch.finfo(torch.float64).min
 SHAPING = "view reshape flatten unflatten"
+AXES = "axes of {sizes} (heads and features, or height and width)"
+POOLS = " ".join(f"{{0}}_pool{n}d adaptive_{{0}}_pool{n}d" for n in (1, 2, 3))
+RESIZED: dict[str, dict[str, Any]] = {
+    "nearest": {"mode": "nearest"},
+    "nearest, from the middles of pixels,": {"mode": "nearest-exact"},
+    **{f"bi{kind}{words}": {"mode": f"bi{kind}", "align_corners": aligned, "antialias": smooth}
+       for kind, cubic in (("linear", ""), ("cubic", " with a = −0.5 as"))
+       for words, aligned, smooth in ((" without antialias", False, False), (f"{cubic} with antialias", False, True),
+                                      (" with corners aligned", True, False))},
+}  # fmt: skip
 
 # 1. Another option: the argument has one of these values
 
@@ -68,6 +79,7 @@ def _options(sizes: Sequence[int]) -> Iterator[Row]:
         ("the weights of the classes are ignored", ANY_LOSS, "weight", (None,)),
         ("the norm's scale is missing", NORMS, "weight", (None,)),
         ("vectors are normalised along axis {}", "normalize", "dim", (0, -1)),
+        ("the mode of the padding is {}", "pad", "mode", ("constant", "reflect", "replicate", "circular")),
     )
     for words, names, option, values in rows:
         for value in values:
@@ -110,6 +122,17 @@ def _replaced() -> Iterator[Row]:
         ("the norm's variance is divided by n − 1", "layer_norm", wrong.unbiased_norm),
         ("the norm's scale is 1 + weight", NORMS, lambda call: call.but(weight=call.named()["weight"] + 1)),
         ("the running variance is taken for a standard deviation", "batch_norm", wrong.variance_as_deviation),
+        ("the norm subtracts the mean, as a layer norm,", "rms_norm", wrong.as_layer_norm),
+        ("the norm does not subtract the mean, as an RMS norm,", "layer_norm", wrong.as_rms_norm),
+        ("epsilon is added outside of the root", "layer_norm rms_norm", wrong.epsilon_outside),
+        ("the softmax has one more term, exp(0), in its sum", "softmax", wrong.one_more_term),
+        ("softplus is exp", "softplus", lambda call: call.x.exp()),
+        ("exp is softplus", "exp", lambda call: F.softplus(call.x)),
+        ("the limits of a clip are missing", "clamp clip clamp_min clamp_max", lambda call: call.x),
+        ("nothing is turned round", "flip", lambda call: call.x),
+        ("the absolute value is missing", "abs", lambda call: call.x),
+        ("the KL divergence is taken the other way round", "kl_div", wrong.kl_reversed),
+        ("features are not rotated by their positions", "mul", wrong.not_rotated),
         ("positions begin at 1", "arange", lambda call: call.right() + 1),
         ("the rotation goes the other way round", "sin", lambda call: -call.right()),
         ("a sum is taken for a mean", "mean", lambda call: call.right() * call.x.numel() / call.right().numel()),
@@ -154,6 +177,14 @@ def _masked() -> Iterator[Row]:
     for by in (1, -1):
         diagonal = partial(lambda by, call: call.function(call.x, call.option("diagonal", 1, 0) + by), by)
         yield f"the triangular mask is shifted by {by:+d}", "tril triu", diagonal
+        limit = partial(wrong.other_limit, by)
+        yield f"a limit, such as of a window or a length, is off by one: {by:+d}", "lt le gt ge", limit
+    yield from (
+        ("a triangular mask is ignored: nothing is cut off", "tril triu", lambda call: call.x),
+        ("a condition is ignored, as if it always held", "lt le gt ge", lambda call: torch.ones_like(call.right())),
+        ("a condition is ignored, as if it never held", "lt le gt ge", lambda call: torch.zeros_like(call.right())),
+        ("a window reaches to both sides", "lt le gt ge", wrong.in_both_directions),
+    )
     yield "padding is counted in the length by which a sum is divided", "sum", wrong.count_all
 
 
@@ -193,6 +224,7 @@ def _scaled(sizes: Sequence[int]) -> Iterator[Row]:
 EXCHANGED: tuple[Row, ...] = (
     ("the halves of a GLU are exchanged", "glu", lambda call: call.on(wrong.halves_exchanged(call))),
     ("the other end is cut off", "__getitem__", wrong.cut_otherwise),
+    ("the first is taken for the last, or the last for the first,", "__getitem__", wrong.other_end),
 )
 CONVOLUTIONS: tuple[Row, ...] = (
     ("the padding is SAME, which adds more at the end than at the beginning where the stride is 2,", CONVOLVED,
@@ -202,6 +234,14 @@ CONVOLUTIONS: tuple[Row, ...] = (
     ("the kernel is flipped along its last two axes", f"{CONVOLVED} conv_transpose1d conv_transpose2d",
      lambda call: call.on(call.x, call.args[1].flip((-1, -2)))),
     ("height and width of the kernel are exchanged", "conv2d", lambda call: call.on(call.x, call.args[1].mT)),
+    ("the dilation is missing", CONVOLVED, wrong.not_dilated),
+    *((f"the padding is {words}, not zeros,", CONVOLVED, partial(wrong.other_padding, mode))
+      for words, mode in (("reflected", "reflect"), ("the edge repeated", "replicate"), ("circular", "circular"))),
+    ("the maximum is taken for the mean", f"mean {POOLS.format('avg')}", partial(wrong.pooled, "max")),
+    ("the mean is taken for the maximum", f"amax {POOLS.format('max')}", partial(wrong.pooled, "avg")),
+    ("padding is counted in a mean where PyTorch counts it not, or the other way round,",
+     "avg_pool1d avg_pool2d avg_pool3d", wrong.padding_in_mean),
+    *((f"the resize is {words}", "interpolate", partial(wrong.resized, options)) for words, options in RESIZED.items()),
 )  # fmt: skip
 
 # 6. Parts, heads and axes in another order
@@ -219,8 +259,8 @@ def _permuted() -> Iterator[Row]:
     for heads in (2, 4, 8, 12, 16):
         yield words, "chunk split", partial(wrong.split_by_heads, heads)
     yield from (
-        ("heads and their features change places where an axis is split", SHAPING, wrong.split_otherwise),
-        ("heads and their features change places where they are merged", SHAPING, wrong.merged_otherwise),
+        (f"{AXES} change places where they are split", SHAPING, wrong.split_otherwise),
+        (f"{AXES} change places where they are merged", SHAPING, wrong.merged_otherwise),
         ("the channels come last when axes are flattened", SHAPING, wrong.channels_last),
         ("an axis is reshaped, not transposed,", "transpose permute mT t swapaxes",
          lambda call: call.x.reshape(call.right().shape)),
@@ -254,4 +294,20 @@ IN_SEVERAL = (
             layer_norm=Call.right, rms_norm=Call.right, add=wrong.residual_of_normed),
     several("the norms stand after the residual sums (post-norm), not before the sublayers,",
             layer_norm=lambda call: call.x, rms_norm=lambda call: call.x, add=wrong.normed_sum),
+    several("the norm subtracts the mean, as a layer norm,", mul=wrong.centred_if_squared,
+            pow=wrong.centred_square, square=wrong.centred_square),
+    several("epsilon is added outside of the root", add=wrong.without_epsilon,
+            sqrt=wrong.root_and_epsilon, rsqrt=wrong.root_and_epsilon),
+    several("the activation stands before the norm, not after it,", **dict.fromkeys(NORMS.split(), Call.right),
+            **dict.fromkeys(ACTIVATED.split(), wrong.activated_before)),
+    several("the activation stands after the norm, not before it,", **dict.fromkeys(ACTIVATED.split(), Call.right),
+            **dict.fromkeys(NORMS.split(), wrong.activated_before)),
+    several("the soft cap is applied after the mask, not before it,", tanh=Call.right, mul=wrong.after_tanh,
+            **dict.fromkeys(("masked_fill", "where", "add"), wrong.mask_before_cap)),
+    several("nothing is divided by its sum: top-k without renormalisation", sum=Call.right, div=wrong.not_divided),
+    several("the softmax is taken before the choice of the largest, not after it,", topk=Call.right,
+            softmax=wrong.softmax_of_all),
+    several("B is discretised by a zero-order hold, not by Δ B,", exp=Call.right, mul=wrong.zero_order_hold,
+            einsum=wrong.zero_order_hold),
+    several("B is discretised by Δ B, not by a zero-order hold,", exp=Call.right, sub=wrong.first_order),
 )  # fmt: skip

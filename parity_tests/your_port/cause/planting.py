@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from parity_tests.your_port.cause.plain import PLAIN
+from parity_tests.your_port.cause.attention_steps import IN_STEPS
 from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.place.pairing import kind_of
 
@@ -36,7 +36,7 @@ Weights = Mapping[str, torch.Tensor]
 
 
 SHOWN = 60
-"""How many characters of a line are said."""
+"""How many characters of a line are said at most."""
 
 
 class NotHereError(Exception):
@@ -143,7 +143,7 @@ class Planted(TorchFunctionMode):
         inside = [path[len(place) :].lstrip(".") for place in self.places if _is_in(path, place)]
         if inside and (wrong or not self.wrong):
             site = (kind_of(inside[0]), name, tuple(getattr(call.x, "shape", ())), self._counts[path, name])
-            self.sites[site] = lines = _lines_of(sys._getframe(1), self._caller)
+            self.sites[site] = lines = lines_of_call(self._caller)
             here = self.site in lines or site[: len(self.site)] == self.site
         self._counts[path, name] += 1
         result = self._result(call, wrong if here else None, lines)
@@ -153,15 +153,16 @@ class Planted(TorchFunctionMode):
         if wrong is not None:
             try:
                 call.result = wrong(call)
-                self.changed |= dict.fromkeys(lines[:1] or ("",))
+                if wrong is not Call.right:  # which only notes the call
+                    self.changed |= dict.fromkeys(lines[:1] or ("",))
                 self._last, call.before = call, None
                 return call.result
             except NotHereError:
                 pass
-        if call.name not in PLAIN or call.x.ndim < 3:  # attention without a batch stays whole
+        if call.name not in IN_STEPS or call.x.ndim < 3:  # attention without a batch stays whole
             return call.right()
         with self:
-            return PLAIN[call.name](*call.args, **call.options)
+            return IN_STEPS[call.name](*call.args, **call.options)
 
     def _enter(self, path: str, *_: Any) -> None:
         self._frames.append(path)
@@ -188,8 +189,9 @@ def _is_in(path: str, place: str) -> bool:
 NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
-def _lines_of(frame: FrameType | None, last: FrameType | None) -> Lines:
-    """Find the user's code among the callers; where a module of PyTorch's own makes the call, it begins with ""."""
+def lines_of_call(last: FrameType | None = None) -> Lines:
+    """Find the user's code among the callers, up to the last; where a module of PyTorch's own calls, "" comes first."""
+    frame: FrameType | None = sys._getframe(2)
     found: list[str] = []
     while frame is not None and frame is not last:
         code = frame.f_code
@@ -207,7 +209,11 @@ def _lines_at(code: CodeType, instruction: int) -> Lines:
     line, end, start, stop = next(islice(code.co_positions(), instruction // 2, None))
     text, where = linecache.getline(code.co_filename, line or 0), f"{Path(code.co_filename).name}:{line}: "
     expression = text.encode()[start : stop if end == line else None].decode()
-    return tuple(where + part.strip()[:SHOWN] for part in (expression, text))
+    return tuple(where + _shortened(part.strip()) for part in (expression, text))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 2]} …"
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def multi_head_attention_forward(*args: Any, **options: Any) -> Any:
     return result, weights if given["need_weights"] else None
 
 
-PLAIN: dict[str, Callable[..., Any]] = {
+IN_STEPS: dict[str, Callable[..., Any]] = {
     function.__name__: function for function in (scaled_dot_product_attention, multi_head_attention_forward)
 }
 """By the name of the fused function; the same arguments."""

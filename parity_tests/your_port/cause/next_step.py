@@ -1,0 +1,88 @@
+"""Say what to look at where no known mistake explains the difference: a step of PyTorch that JAX does not make.
+
+All values of both programs are kept. A step whose result JAX does not compute, though it computes all that goes into
+it, is where the port does something else; unless JAX comes to a later result of it in another way.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from parity_tests.your_port.cause.planting import lines_of_call
+from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.comparison import run_torch_side
+from parity_tests.your_port.measure.errors import relative_error
+from parity_tests.your_port.measure.jax_side import as_function
+from parity_tests.your_port.place.bisect import Search
+from parity_tests.your_port.place.values import compute_values
+
+
+@dataclass
+class Steps(TorchFunctionMode):
+    """Notes what PyTorch computes, step by step, while entered."""
+
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    """The floating results; they are kept, so that each has its own id."""
+    values: list[np.ndarray] = field(default_factory=list)
+    """Their numbers, sorted: so the order of axes does not matter."""
+    lines: list[str] = field(default_factory=list)
+    sources: list[set[int]] = field(default_factory=list)
+    """The steps whose results a step gets."""
+    is_made_of_data: list[bool] = field(default_factory=list)
+    """Whether an input or a weight goes into it, directly or by other steps."""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        given = [x for x in jax.tree.leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        places = {id(x): place for place, x in enumerate(self.tensors)}
+        sources = {places[id(x)] for x in given if id(x) in places}
+        made_of_data = len(sources) < len(given) or any(self.is_made_of_data[place] for place in sources)
+        for x in result if isinstance(result, tuple) else (result,):
+            if isinstance(x, torch.Tensor) and x.is_floating_point():
+                self.tensors.append(x)
+                self.values.append(np.sort(to_numpy(x), axis=None))
+                self.lines.append(next(filter(None, lines_of_call()), ""))
+                self.sources.append(sources)
+                self.is_made_of_data.append(made_of_data)
+        return result
+
+
+def next_step(search: Search) -> str:
+    """Return the first line of PyTorch's code whose result JAX does not compute; "" if there is none to name."""
+    case, variant, numbers, steps = search.case, search.variant, search.numbers, Steps()
+
+    def call(*given: Any) -> Any:
+        with steps:
+            return case.torch.call(*given)
+
+    noted = replace(case, torch=replace(case.torch, call=call))
+    run_torch_side(noted, variant, numbers, "float64", "float64")
+    with jax.enable_x64(True):
+        function, given = as_function(case, variant, numbers, "float64")
+        in_jax = compute_values(function, *given)
+    by_size = defaultdict[int, list[np.ndarray]](list)
+    for x in (*in_jax, *map(np.asarray, jax.tree.leaves(given))):
+        by_size[x.size].append(np.sort(x, axis=None))
+    is_known = [x.size < 2 or x[0] == x[-1] or same_numbers(x, by_size[x.size]) for x in steps.values]
+    for place in reversed(range(len(is_known))):  # what leads to a known result is as good as known
+        if is_known[place]:
+            for source in steps.sources[place]:
+                is_known[source] = True
+    for place, line in enumerate(steps.lines):
+        differs = not is_known[place] and all(is_known[source] for source in steps.sources[place])
+        if differs and line and steps.is_made_of_data[place]:
+            return line
+    return ""
+
+
+def same_numbers(x: np.ndarray, others: list[np.ndarray]) -> bool:
+    """Whether one of some arrays, all sorted, holds the same numbers."""
+    return any(relative_error(x, y.astype(x.dtype)) < 1e-9 for y in others)
