@@ -1,7 +1,7 @@
 """Which mistakes may have been made in a submodule or program, in groups: the likely and cheap ones first."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations, permutations
 from typing import Any
@@ -194,7 +194,7 @@ def _weights(subject: Subject) -> Iterator[Hypothesis]:
     for words, names, change in rows:
         for text, group in _groups(names):
             yield weighted(words.replace("{name}", text), _each(group, change))
-    yield from (*_of_gates(state), *_of_rotation(state))
+    yield from (*_of_gates(state), *_of_rotation(state, {site[1] for site in subject.sites()}))
     backwards = {name: name.removesuffix("_reverse") for name in state if name.endswith("_reverse")}
     if backwards:
         words = "both directions have the same weights in JAX, those of the first"
@@ -237,16 +237,21 @@ def _merged(from_x: Sequence[str], from_h: Sequence[str], given: Weights) -> Wei
     return left | {x: given[x] + given[h] - left[h] for x, h in zip(from_x, from_h, strict=True)}
 
 
-def _of_rotation(state: Weights) -> Iterator[Hypothesis]:
-    """Yield another order of the features of queries and keys: it decides which of them rotate together."""
+def _of_rotation(state: Weights, functions: Collection[str]) -> Iterator[Hypothesis]:
+    """Yield another order of the features of queries and keys: it decides which of them rotate together.
+
+    For heads of 4 the two orders are the same, and what PyTorch joins the rotated features with tells which one it has.
+    """
     pairs, halves = "x[2i] and x[2i + 1]", "x[i] and x[i + d/2]"
     named = [name for name in state if name.split(".")[-2:][0].removeprefix("w").lstrip("_").startswith(("q", "k"))]
+    has_pairs, has_halves = {"stack", "view_as_complex", "__setitem__"} & {*functions}, "cat" in functions
     for size in (4, 8, 16, 32, 64, 128):
         if named and all(len(state[name]) % size == 0 for name in named):
             for in_jax, in_torch, split in ((pairs, halves, (-1, size // 2, 2)), (halves, pairs, (-1, 2, size // 2))):
-                change = partial(lambda split, x: x.unflatten(0, split).transpose(1, 2).flatten(0, 2), split)
-                words = f"features are rotated in pairs of {in_jax}, not in pairs of {in_torch}, in JAX"
-                yield weighted(words, _each(named, change))
+                if (has_pairs or not has_halves) if in_torch == pairs else (has_halves or not has_pairs):
+                    change = partial(lambda split, x: x.unflatten(0, split).transpose(1, 2).flatten(0, 2), split)
+                    words = f"features are rotated in pairs of {in_jax}, not in pairs of {in_torch}, in JAX"
+                    yield weighted(words, _each(named, change))
 
 
 def _exchanged(subject: Subject) -> Iterator[Hypothesis]:

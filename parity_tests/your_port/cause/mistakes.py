@@ -37,9 +37,9 @@ def several(words: str, **functions: wrong.Wrong) -> Mistake:
 def mistakes(sizes: Sequence[int]) -> Iterator[list[Mistake]]:
     """Yield them kind by kind, likely and cheap ones first; `sizes` of axes make wrong scales."""
     tables = (_replaced(), _options(sizes), NORMS_WRITTEN_OUT, _masked(), LOSSES, _scaled(sizes), EXCHANGED)
-    for rows in (*tables, CONVOLUTIONS, _permuted(), DROPPED):
+    for rows in (*tables, CONVOLUTIONS, _permuted()):
         yield [mistake(*row) for row in rows]
-    yield [*IN_SEVERAL]
+    yield [*(mistake(*row) for row in DROPPED), *IN_SEVERAL]  # a softmax may hide which of them it is
 
 
 EPSILONS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12, 1e-7, 1e-4, 1e-2, 0.0)

@@ -18,6 +18,7 @@ from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.comparison import run_torch_side
 from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.measure.jax_side import as_function
+from parity_tests.your_port.measure.tree import is_mixed
 from parity_tests.your_port.place.bisect import Search
 from parity_tests.your_port.place.values import compute_values
 
@@ -41,7 +42,8 @@ class Steps(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         result = function(*args, **(kwargs or {}))
-        given = [x for x in jax.tree.leaves((args, kwargs)) if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        leaves = jax.tree.leaves((args, kwargs), is_leaf=is_mixed)
+        given = [x for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point()]
         places = {id(x): place for place, x in enumerate(self.tensors)}
         sources = {places[id(x)] for x in given if id(x) in places}
         made_of_data = len(sources) < len(given) or any(self.is_made_of_data[place] for place in sources)
@@ -49,7 +51,7 @@ class Steps(TorchFunctionMode):
             if isinstance(x, torch.Tensor) and x.is_floating_point():
                 self.tensors.append(x)
                 self.values.append(np.sort(to_numpy(x), axis=None))
-                self.lines.append(next(filter(None, lines_of_call()), ""))
+                self.lines.append(next(iter(lines_of_call()), ""))
                 self.sources.append(sources)
                 self.is_made_of_data.append(made_of_data)
         return result

@@ -192,15 +192,16 @@ NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]
 def lines_of_call(last: FrameType | None = None) -> Lines:
     """Find the user's code among the callers, up to the last; where a module of PyTorch's own calls, "" comes first."""
     frame: FrameType | None = sys._getframe(2)
-    found: list[str] = []
+    found, in_module = list[str](), None
     while frame is not None and frame is not last:
         code = frame.f_code
-        if code.co_name == "_call_impl" and not found:
-            found.append("")
+        if code.co_name == "_call_impl":
+            found = found or [""]
+            in_module = len(found)
         if not code.co_filename.startswith(NOT_THE_USERS) or code.co_filename.endswith("_test.py"):
             found += _lines_at(code, frame.f_lasti)
         frame = frame.f_back
-    return tuple(found)
+    return tuple(found[:in_module])  # what calls the outermost module is no part of it
 
 
 @cache

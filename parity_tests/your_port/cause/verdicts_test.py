@@ -1,5 +1,6 @@
 """Small ports that are made to deceive: the verdict must name the right cause, or none, and say what it explains."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,10 @@ X, TOKENS = RNG.normal(size=(4, 6)), RNG.normal(size=(3, 5, 6))
 BOTH = "(explains outputs and gradients on fresh draws)"
 
 
+LINE = re.compile(r", at verdicts_test\.py:\d+: .*?(?=; or |; the |; no | \(explains)")
+"""Where a cause says which line of PyTorch's code it is about."""
+
+
 class Module(torch.nn.Module):
     """Parts by name, and what is computed with them."""
 
@@ -37,7 +42,8 @@ def cause(module: Any, port: Any, *inputs: Any, dtypes: Sequence[str] = ("float6
     """Return the line with the cause."""
     lines = str(compare(module, port, inputs, dtypes=dtypes, **options)).splitlines()
     assert len(lines) <= 10
-    return next(line.removeprefix("  cause: ") for line in lines if line.startswith("  cause: "))
+    line = next(line.removeprefix("  cause: ") for line in lines if line.startswith("  cause: "))
+    return LINE.sub("", line.partition("; print what")[0])
 
 
 def linear(*sizes: int) -> Any:
@@ -392,3 +398,200 @@ def test_the_mean_of_the_means_of_sentences() -> None:
     labels = np.array([[1, 2, 0, 0, 0], [3, 1, 4, 2, 0], [2, 2, 1, 0, 0]])
     found = cause(Module(loss, a=linear(6, 5)), port, TOKENS, labels)
     assert found == f"the loss is the mean of the sentences' means in JAX {BOTH}"
+
+
+# Attention: windows, caps, rotations, norms
+
+
+def rotated(x: Any, like: Any) -> Any:
+    """Rotate x[i] and x[i + d/2] by their positions; `like` is torch or jnp."""
+    angles = like.arange(x.shape[-2])[:, None] * like.asarray([1.0, 0.1], dtype=x.dtype)
+    cos, sin = like.cos(angles), like.sin(angles)
+    a, b = x[..., :2], x[..., 2:]
+    return like.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
+
+
+def attend(module: Any, x: Any) -> Any:
+    q, k = rotated(module.q(x), torch), rotated(module.k(x), torch)
+    scores = 5 * torch.tanh(q @ k.mT / 5)
+    distance = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
+    return scores.masked_fill(~((distance >= 0) & (distance < 3)), -torch.inf).softmax(-1) @ module.v(x)
+
+
+def attending(window: int = 3, least: int = 0, rotate: str = "qk", capped: str = "before", more: int = 0) -> Any:
+    def port(w: Any, x: Any) -> Any:
+        q, k, v = (dense(w, name, x) for name in "qkv")
+        q, k = (rotated(x, jnp) if name in rotate else x for name, x in (("q", q), ("k", k)))
+        distance = jnp.arange(x.shape[1])[:, None] - jnp.arange(x.shape[1])
+        hidden = (distance < least) | (distance >= window)
+        scores = q @ k.swapaxes(-1, -2)
+        scores = jnp.where(hidden, -jnp.inf, scores) if capped == "after" else scores
+        scores = 5 * jnp.tanh(scores / 5)
+        scores = jnp.where(hidden, -jnp.inf, scores) if capped == "before" else scores
+        weights = jnp.exp(scores)
+        return weights / (more + weights.sum(-1, keepdims=True)) @ v
+
+    return port
+
+
+@pytest.mark.parametrize(
+    ("port", "words"),
+    [
+        (attending(window=4), "a limit, such as of a window or a length, is off by one: +1"),
+        pytest.param(attending(window=99), "a condition is ignored, as if it always held", marks=SLOW),
+        pytest.param(attending(least=-2), "a window reaches to both sides", marks=SLOW),
+        (attending(rotate="q"), "features are not rotated by their positions"),
+        (attending(capped="after"), "the soft cap is applied after the mask, not before it,"),
+        pytest.param(attending(more=1), "the softmax has one more term, exp(0), in its sum", marks=SLOW),
+    ],
+)
+def test_windows_rotations_and_caps_of_attention(port: Any, words: str) -> None:
+    module = Module(attend, q=linear(6, 4), k=linear(6, 4), v=linear(6, 6))
+    assert compare(module, attending(), TOKENS, dtypes=("float64",)).agrees
+    assert cause(module, port, TOKENS) == f"{words} in JAX {BOTH}"
+
+
+def rms(module: Any, x: Any) -> Any:
+    return module.a(x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
+
+
+def scan(module: Any, x: Any) -> Any:
+    """Run a state space of 3 for each channel."""
+    step, states, result = F.softplus(module.step(x))[..., None], module.b(x), torch.zeros(len(x), 6, 3)
+    decay, given = torch.exp(step * -module.rate.exp()), step * states[:, :, None]
+    for t in range(x.shape[1]):
+        result = decay[:, t] * result + given[:, t] * x[:, t, :, None]
+    return result
+
+
+def scanning(hold: bool = False, softplus: Any = jax.nn.softplus) -> Any:
+    def port(w: Any, x: Any) -> Any:
+        step, rate, result = softplus(dense(w, "step", x))[..., None], -jnp.exp(w["rate"]), 0.0
+        decay = jnp.exp(step * rate)
+        given = ((decay - 1) / rate if hold else step) * dense(w, "b", x)[:, :, None]
+        for t in range(x.shape[1]):
+            result = decay[:, t] * result + given[:, t] * x[:, t, :, None]
+        return result
+
+    return port
+
+
+def centred(x: Any) -> Any:
+    return x - x.mean(-1, keepdims=True)
+
+
+def root(x: Any) -> Any:
+    return jnp.sqrt((x * x).mean(-1, keepdims=True))
+
+
+STATES = {"step": linear(6, 6), "b": linear(6, 3), "rate": torch.nn.Parameter(torch.ones(6, 3))}
+
+
+@pytest.mark.parametrize(
+    ("torch_side", "parts", "port", "words"),
+    [
+        (rms, {"a": linear(6, 5)}, lambda w, x: dense(w, "a", centred(x) / jnp.sqrt(root(centred(x)) ** 2 + 1e-5)),
+         "the norm subtracts the mean, as a layer norm,"),
+        (rms, {"a": linear(6, 5)}, lambda w, x: dense(w, "a", x / (root(x) + 1e-5)),
+         "epsilon is added outside of the root"),
+        (scan, STATES, scanning(hold=True), "B is discretised by a zero-order hold, not by Δ B,"),
+        pytest.param(scan, STATES, scanning(softplus=jnp.exp), "softplus is exp", marks=SLOW),
+        (lambda m, x: F.gelu(m.n(m.a(x))), {"a": linear(6, 6), "n": torch.nn.LayerNorm(6)},
+         lambda w, x: normalize(jax.nn.gelu(dense(w, "a", x), False), 1e-5) * w["n.weight"] + w["n.bias"],
+         "the activation stands before the norm, not after it,"),
+        (lambda m, x: F.interpolate(m.a(x)[None], (3, 3), mode="bilinear"), {"a": linear(6, 6)},
+         lambda w, x: jax.image.resize(dense(w, "a", x)[None], (1, 3, 3, 3), "linear"),
+         "the resize is bilinear with antialias"),
+    ],
+)  # fmt: skip
+def test_norms_state_spaces_and_resizing(torch_side: Any, parts: Any, port: Any, words: str) -> None:
+    assert cause(Module(torch_side, **parts), port, TOKENS) == f"{words} in JAX {BOTH}"
+
+
+# What fits by accident, and where exactly a mistake is
+
+
+def test_nothing_is_cut_off_where_the_whole_axis_is_taken() -> None:
+    module = Module(lambda m, x: m.a(x)[:, 1:].cumsum(1).mean(1), a=linear(6, 5))
+    assert "cut off" not in cause(module, lambda w, x: dense(w, "a", x).cumsum(1).mean(1), TOKENS)
+    assert cause(module, lambda w, x: dense(w, "a", x)[:, :-1].cumsum(1).mean(1), TOKENS) == (
+        f"the other end is cut off in JAX {BOTH}"
+    )
+
+
+class Additive(nnx.Module):
+    def __init__(self) -> None:
+        self.q, self.k, self.v = (nnx.Linear(*sizes, rngs=nnx.Rngs(0)) for sizes in ((6, 5), (6, 5), (5, 1)))
+
+    def __call__(self, x: Any) -> Any:
+        hidden = jnp.tanh(self.q(x))[:, :, None] + jnp.tanh(self.k(x))[:, None]
+        return jax.nn.softmax(self.v(hidden)[..., 0]) @ x
+
+
+def test_a_term_that_the_softmax_cancels_is_not_missing() -> None:
+    def torch_side(module: Any, x: Any) -> Any:
+        hidden = torch.tanh(module.q(x)[:, :, None] + module.k(x)[:, None])
+        return module.v(hidden)[..., 0].softmax(-1) @ x
+
+    module = Module(torch_side, q=linear(6, 5), k=linear(6, 5), v=linear(5, 1))
+    assert cause(module, Additive(), TOKENS) == (
+        f"tanh is applied to each term of a sum, and not to the sum, in JAX {BOTH}"
+    )
+
+
+class TwoNorms(nnx.Module):
+    def __init__(self) -> None:
+        self.first, self.a, self.last = (
+            nnx.LayerNorm(6, rngs=nnx.Rngs(0)),
+            nnx.Linear(6, 6, rngs=nnx.Rngs(0)),
+            nnx.LayerNorm(6, rngs=nnx.Rngs(0)),
+        )
+
+    def __call__(self, x: Any) -> Any:
+        return self.last(self.a(self.first(x)))
+
+
+def test_one_mistake_in_modules_of_one_class_is_one() -> None:
+    norms = {"first": torch.nn.LayerNorm(6), "a": linear(6, 6), "last": torch.nn.LayerNorm(6)}
+    found = cause(Module(lambda m, x: m.last(m.a(m.first(x))), **norms), TwoNorms(), X)
+    assert found == f"epsilon is 1e-06 in JAX, in first and last {BOTH}"
+
+
+def test_an_epsilon_does_not_explain_running_statistics() -> None:
+    class Norm(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, train: bool = False) -> Any:
+            return nn.BatchNorm(not train, momentum=0.99, epsilon=1e-3, name="bn")(x)
+
+    module = Module(lambda m, x: m.bn(x), bn=torch.nn.BatchNorm1d(6))
+    assert cause(module, Norm(), X, buffers=True) == (
+        "epsilon is 0.001 in JAX "
+        "(explains outputs and gradients on fresh draws, but not all that a step of training changes)"
+    )
+
+
+@pytest.mark.parametrize("wrong", [1, 2])
+def test_the_line_tells_factors_apart(wrong: int) -> None:
+    def torch_side(module: Any, x: Any) -> Any:
+        scaled = module.a(x / 2)
+        return torch.tanh(scaled) / 2
+
+    def port(w: Any, x: Any) -> Any:
+        return jnp.tanh(dense(w, "a", x / (1 if wrong == 1 else 2))) / (1 if wrong == 2 else 2)
+
+    report = compare(Module(torch_side, a=linear(6, 6)), port, X, dtypes=("float64",))
+    (found,) = report.divergence.causes
+    line = torch_side.__code__.co_firstlineno + wrong
+    text = "x / 2" if wrong == 1 else "torch.tanh(scaled) / 2"
+    assert str(found) == f"the factor 2 is missing in JAX, at verdicts_test.py:{line}: {text}"
+
+
+def test_without_a_known_mistake_it_says_which_step_to_print() -> None:
+    def torch_side(module: Any, x: Any) -> Any:
+        scores = module.a(x)
+        cubed = scores**3
+        return torch.tanh(cubed)
+
+    report = compare(Module(torch_side, a=linear(6, 6)), lambda w, x: jnp.tanh(dense(w, "a", x) ** 5), X)
+    line = f"verdicts_test.py:{torch_side.__code__.co_firstlineno + 2}: scores**3"
+    assert f"print what goes into {line} and what comes out, in both" in str(report)
