@@ -12,7 +12,7 @@ from parity_tests.your_port.cause.symptoms import describe, report
 from parity_tests.your_port.measure.case import DTYPES, Case, Variant
 from parity_tests.your_port.measure.comparison import Measurement, compare_runs, fitting, run_both
 from parity_tests.your_port.measure.numbers import make_numbers
-from parity_tests.your_port.place.bisect import Search, Seen
+from parity_tests.your_port.place.bisect import Compared, Search
 from parity_tests.your_port.place.pairing import kind_of
 
 
@@ -101,7 +101,7 @@ def _find_in_variant(
 def _find_in_runs(search: Search, seconds: float, beside: Sequence[Case]) -> Divergence | None:
     """Find the first tensor that differs, and the mistake that makes it; None if all agree."""
     deadline = time.process_time() + seconds
-    seen = search.all_seen()
+    seen = search.compare_all()
     faults = [x for x in seen if x.measured.failed]
     if not faults:
         return None
@@ -119,7 +119,7 @@ def _find_in_runs(search: Search, seconds: float, beside: Sequence[Case]) -> Div
     )
 
 
-def _explain(search: Search, first: Seen, module: str, deadline: float, beside: Sequence[Case]) -> Found:
+def _explain(search: Search, first: Compared, module: str, deadline: float, beside: Sequence[Case]) -> Found:
     """Search for a known mistake: in the submodules of JAX and PyTorch, or in the gradients."""
     if search.case.torch.golden is not None:
         return Found()

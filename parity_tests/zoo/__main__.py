@@ -11,7 +11,7 @@ from jax_attn.compiler import avoid_faults
 def main() -> int:
     """Run the chosen ports; return 1 if a right port does not agree, or a mistake is not caught."""
     from parity_tests.zoo import ZOO
-    from parity_tests.zoo.planted import plant_all
+    from parity_tests.zoo.planted import PROGRAMS, plant_all
     from parity_tests.zoo.port import run_all, summary
 
     parser = argparse.ArgumentParser(prog="python -m parity_tests.zoo", description=__doc__.partition(": ")[2])
@@ -22,7 +22,7 @@ def main() -> int:
     avoid_faults()
     jax.config.update("jax_disable_most_optimizations", options.quick)
     dtypes = ("float64",) if options.quick else ("float64", "float32")
-    found = plant_all(ZOO) if options.table else run_all(ZOO, options.only, dtypes)
+    found = plant_all((*ZOO, *PROGRAMS)) if options.table else run_all(ZOO, options.only, dtypes)
     results = []
     for result in found:
         print(result, flush=True)

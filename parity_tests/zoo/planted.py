@@ -8,32 +8,109 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
+import torch.nn.functional as F  # noqa: N812
 
-from parity_tests.your_port.cause.mistakes import mistakes
-from parity_tests.your_port.cause.planting import Hypothesis, NotHereError, Planted, planted
+from parity_tests.your_port.cause.mistakes import mistakes_in
+from parity_tests.your_port.cause.planting import CANNOT_BE_MADE, Hypothesis, NotHereError, Planted, planted
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.zoo.port import Bug, Port, Result
 
 SIZES = (2, 4, 8)
 """Of axes, for the rows about scales."""
+RNG = np.random.default_rng(3)
+
+
+class Program(torch.nn.Module):
+    """A function of layers and an input."""
+
+    def __init__(self, compute: Callable[[Any, Any], Any], **layers: torch.nn.Module) -> None:
+        super().__init__()
+        self.compute, self.layers = compute, torch.nn.ModuleDict(layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.compute(self.layers, x)
+
+
+def attend(layers: Any, x: torch.Tensor) -> torch.Tensor:
+    """Attend to the last three positions, with rotated queries and keys and a soft cap."""
+    angles = torch.arange(x.shape[1])[:, None] * torch.tensor([1.0, 0.1], dtype=x.dtype)
+    q, k = (rotate(F.rms_norm(layers[name](x), (4,), eps=1e-3), angles.cos(), angles.sin()) for name in "qk")
+    distance = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
+    scores = 5 * torch.tanh(q @ k.mT / 5)
+    return scores.masked_fill(~((distance >= 0) & (distance < 3)), -torch.inf).softmax(-1) @ x.clamp(-1, 1)
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, a * sin + b * cos], -1)
+
+
+def pool(layers: Any, x: torch.Tensor) -> torch.Tensor:
+    y = F.avg_pool2d(layers["dilated"](x), 3, 2, 1) + F.max_pool2d(layers["reflected"](x), 3, 2, 1)
+    y = torch.relu(layers["norm"](F.interpolate(y, (10, 8), mode="bilinear")))
+    return layers["norm"](F.interpolate(y, (4, 3), mode="bicubic")).flip(-1).amax(-1)
+
+
+def mix(layers: Any, x: torch.Tensor) -> torch.Tensor:
+    """Weigh two of four experts, by a softmax before and by one after the choice; add a KL divergence."""
+    gates = layers["gates"](x)
+    before, after = gates.softmax(-1).topk(2)[0], gates.topk(2)[0].softmax(-1)
+    weights = before / before.sum(-1, keepdim=True) * after
+    return weights * F.kl_div(gates.log_softmax(-1), x[..., :4].softmax(-1), reduction="sum") + gates[:, -1:, :2].abs()
+
+
+def scan(layers: Any, x: torch.Tensor) -> torch.Tensor:
+    """Run two state spaces of three for each channel, of which only one has a zero-order hold."""
+    step, rate = F.softplus(layers["step"](x))[..., None], -torch.arange(1, 4, dtype=x.dtype)
+    decay, state = torch.exp(step * rate), torch.zeros(len(x), x.shape[2], 3, dtype=x.dtype)
+    given, held = step * layers["b"](x)[:, :, None], (decay - 1) / rate
+    for t in range(x.shape[1]):
+        state = decay[:, t] * state + (given[:, t] + held[:, t]) * x[:, t, :, None]
+    normed = state * torch.rsqrt(state.pow(2).mean(-1, keepdim=True) + 1e-3)
+    return layers["norm"](torch.relu(normed))
+
+
+def program(name: str, compute: Any, shape: tuple[int, ...], **layers: Callable[[], torch.nn.Module]) -> Port:
+    """Make a program of PyTorch, to which there is no port."""
+    build = lambda: Program(compute, **{key: make() for key, make in layers.items()})  # noqa: E731
+    return Port(name, build, {}.__getitem__, (RNG.normal(size=shape),), ())
+
+
+LINEAR, CONVOLUTION = torch.nn.Linear, partial(torch.nn.Conv2d, 3, 4, 3)
+PROGRAMS = (
+    program("attention", attend, (2, 5, 6), q=partial(LINEAR, 6, 4), k=partial(LINEAR, 6, 4)),
+    program(
+        *("pictures", pool, (2, 3, 9, 8)),
+        dilated=partial(CONVOLUTION, padding=2, dilation=2),
+        reflected=partial(CONVOLUTION, padding=1, padding_mode="reflect"),
+        norm=partial(torch.nn.GroupNorm, 2, 4),
+    ),
+    program("mixture", mix, (2, 5, 6), gates=partial(LINEAR, 6, 4)),
+    program(
+        *("state space", scan, (2, 4, 6)),
+        **{"step": partial(LINEAR, 6, 6), "b": partial(LINEAR, 6, 3), "norm": partial(torch.nn.LayerNorm, 3, eps=1e-3)},
+    ),
+)
+"""What the ports of the zoo have not."""
 
 
 def plant_all(ports: Sequence[Port]) -> Iterator[Result]:
     """Plant each mistake of functions in the first port in which it changes anything."""
     called = {port.name: {site[1] for site in _sites(port)} for port in ports}
-    for mistake in itertools.chain.from_iterable(mistakes(SIZES)):
+    for mistake in itertools.chain.from_iterable(mistakes_in(set().union(*called.values()), SIZES)):
         bug = Bug(mistake.words, None, re.escape(mistake.words.partition("{")[0]), "#")
         for port in (port for port in ports if called[port.name] & mistake.wrong.keys()):
             try:
                 wrong = in_place_of_jax(port, planted(mistake))
-            except (NotHereError, RuntimeError, ValueError, IndexError, TypeError):  # PyTorch does not run with it
+            except CANNOT_BE_MADE:
                 continue
             options = {name: option for name, option in port.options.items() if name == "torch_call"}
             result = Result(replace(port, jax={bug.name: wrong}.__getitem__, options=options), bug).run()

@@ -1,17 +1,15 @@
 """The score of the zoo must not fall."""
 
-import sys
-
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
-import torch
 
+from parity_tests import compare
 from parity_tests.zoo import ZOO
-from parity_tests.zoo.pairs import Pair, compare_all
-from parity_tests.zoo.planted import plant_all
+from parity_tests.zoo.libraries import PAIRS, Pair
+from parity_tests.zoo.planted import PROGRAMS, plant_all
 from parity_tests.zoo.port import run_all
+
+QUICK = ("NNX: LayerNorm", "Equinox: Linear")
 
 
 @pytest.mark.parametrize(
@@ -38,28 +36,21 @@ def test_names_are_distinct_and_each_bug_is_one_that_people_reported() -> None:
     assert all("#" in bug.issue for port in ZOO for bug in port.bugs)
 
 
-def test_an_unexpected_verdict_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["layers", "sin"])
-    x = np.array([0.5, 2.0])
-    options = {"dtypes": ("float32",)}
-    assert compare_all("JAX", [Pair("sin", torch.sin, jnp.sin, x, options), Pair("another", None, None, x)])
-    assert not compare_all("JAX", [Pair("sin", torch.sin, jnp.sin, x, options, agrees=False)])
-    assert not compare_all("JAX", [Pair("sin", torch.sin, None, x)])
-    first, second, third = capsys.readouterr().out.splitlines()
-    assert first.endswith("agrees")
-    assert second.endswith("agrees")
-    assert "TypeError: jax_module must be" in third
+@pytest.mark.parametrize(
+    "pair", [pytest.param(x, marks=[] if x.name in QUICK else [pytest.mark.slow], id=x.name) for x in PAIRS]
+)
+def test_a_module_of_a_library_has_the_verdict_that_the_page_on_parity_says(pair: Pair) -> None:
+    report = compare(pair.torch, pair.jax, pair.inputs, **pair.options)
+    assert report.agrees == pair.agrees, report
 
 
 @pytest.mark.slow
 def test_every_mistake_of_the_table_is_caught_and_named_where_it_is_planted() -> None:
     found = []
-    for each in plant_all(ZOO):
+    for each in plant_all((*ZOO, *PROGRAMS)):
         found.append(each)
         jax.clear_caches()
-    assert len(found) >= 150
+    assert len(found) >= 190
     missed = [str(x) for x in found if not x.explained]
     assert len(missed) <= 0.05 * len(found), missed
 

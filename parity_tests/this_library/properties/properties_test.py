@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from parity_tests.this_library.faults.by_hand import one_more, unshifted
 from parity_tests.this_library.faults.fault import Fault, Make, instead, unchanged
 from parity_tests.this_library.faults.fault import given as argument
+from parity_tests.this_library.faults.in_jax_attn import one_more, unshifted
 from parity_tests.this_library.properties.subjects import (
     LONG,
     SHORT,

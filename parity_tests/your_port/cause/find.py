@@ -184,7 +184,7 @@ class _Trial:
         for is_alike in (lambda name: kind_of(name) == kind_of(subject.name),
                          lambda name: classes[name] and classes[name] == classes[subject.name]):  # fmt: skip
             alike = [name for name in search.names if is_alike(name)]
-            seen = search.seen([given for name in alike for given in search.inputs(name)])
+            seen = search.compare([given for name in alike for given in search.inputs(name)])
             differ = {x.tensor.of for x in seen if x.measured.failed and x.tensor.is_result}
             wrong = (path for name in alike if name in differ for path in search.names[name])
             found.append(tuple(dict.fromkeys((*subject.places, *wrong))))

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity_tests.your_port.cause.mistakes import ACTIVATIONS, mistake, mistakes
+from parity_tests.your_port.cause.mistakes import ACTIVATIONS, mistake, mistakes_in
 from parity_tests.your_port.cause.planting import (
     Call,
     Change,
@@ -36,8 +36,7 @@ def hypotheses(subject: Subject, calls: bool = True) -> Iterator[Iterator[Hypoth
     Without `calls` a mistake of functions is in all of them, or in those of a kind of submodule.
     """
     sites = subject.sites()
-    called = {site[1] for site in sites}
-    kinds = [[m for m in kind if called & m.wrong.keys()] for kind in mistakes(_sizes(subject))]
+    kinds = list(mistakes_in({site[1] for site in sites}, _sizes(subject)))
     yield _inputs(subject)
     yield from (map(planted, known) for known in kinds)
     yield _results(subject)

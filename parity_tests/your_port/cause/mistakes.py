@@ -9,7 +9,7 @@ wrong with weights, inputs or results stands in `hypotheses`, in a training in `
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
 from itertools import permutations
 from typing import Any
@@ -34,8 +34,13 @@ def several(words: str, **functions: wrong.Wrong) -> Mistake:
     return Mistake(f"{words} in JAX", functions)
 
 
+def mistakes_in(called: Set[str], sizes: Sequence[int]) -> Iterator[list[Mistake]]:
+    """Yield those that a program can have which calls these functions; `sizes` of its axes make wrong scales."""
+    yield from ([m for m in kind if called & m.wrong.keys()] for kind in mistakes(sizes))
+
+
 def mistakes(sizes: Sequence[int]) -> Iterator[list[Mistake]]:
-    """Yield them kind by kind, likely and cheap ones first; `sizes` of axes make wrong scales."""
+    """Yield all kind by kind, likely and cheap ones first."""
     tables = (_replaced(), _options(sizes), NORMS_WRITTEN_OUT, _masked(), LOSSES, _scaled(sizes), EXCHANGED)
     for rows in (*tables, CONVOLUTIONS, _permuted()):
         yield [mistake(*row) for row in rows]

@@ -43,6 +43,10 @@ class NotHereError(Exception):
     """The mistake does not apply to this call."""
 
 
+CANNOT_BE_MADE = (NotHereError, RuntimeError, ValueError, IndexError, TypeError)
+"""What is raised where a mistake does not apply, or PyTorch does not run with it."""
+
+
 def only_if(condition: Any) -> None:
     """Leave the call as it is unless the condition holds."""
     if not condition:

@@ -36,7 +36,7 @@ class Partner:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class Compared:
     """A tensor of JAX that is computed from PyTorch's, beside its partner."""
 
     tensor: Tensor
@@ -115,13 +115,13 @@ class Search:
             run = run_jax(self.case, self.variant, self.numbers, self.dtype, {})
         return replace(run, trace=trace)
 
-    def all_seen(self) -> list[Seen]:
+    def compare_all(self) -> list[Compared]:
         """Measure the intermediate tensors, if outputs differ, and then the outputs and gradients."""
         results = self._results()
         outputs_differ = any(x.measured.failed for x in results if not x.measured.is_gradient)
-        return [*self.seen(self.partners), *results] if outputs_differ else results
+        return [*self.compare(self.partners), *results] if outputs_differ else results
 
-    def seen(self, forced: Collection[str]) -> list[Seen]:
+    def compare(self, forced: Collection[str]) -> list[Compared]:
         """Run JAX with these tensors replaced; measure all that PyTorch has too, in the order of the computation."""
         found = []
         left = {name: iter(partners) for name, partners in self.partners.items()}
@@ -130,10 +130,10 @@ class Search:
             if partner := next(left.get(tensor.name, iter(())), None):
                 in_jax = tensor.value.astype(partner.truth.dtype) if narrow else tensor.value
                 measured = self.judge.measure(partner.name, in_jax, partner.in_torch, partner.truth)
-                found.append(Seen(tensor, partner, measured))
+                found.append(Compared(tensor, partner, measured))
         return found
 
-    def _results(self) -> list[Seen]:
+    def _results(self) -> list[Compared]:
         """Measure the outputs, and the gradients from the outputs back: that of the last weight is the first."""
         found, (in_jax, in_torch, _) = [], self.runs
         gradients = {f"gradient of {name}": name for name in [*{**in_torch.gradients(), **in_jax.gradients()}][::-1]}
@@ -141,14 +141,14 @@ class Search:
             x, y, truth = (run.tensors.get(name) for run in self.runs)
             inside = (gradients[name].rpartition(".")[0],) if name in gradients else ()
             measured = self.judge.measure(name, x, y, truth)
-            found.append(Seen(Tensor(name, False, "", (), x), Partner(name, inside, y, truth), measured))
+            found.append(Compared(Tensor(name, False, "", (), x), Partner(name, inside, y, truth), measured))
         return found
 
-    def place(self, fault: Seen) -> tuple[str, ...]:
+    def place(self, fault: Compared) -> tuple[str, ...]:
         """JAX's submodules whose code computes a tensor, from the outermost, as far as PyTorch has them."""
         return tuple(name for name in fault.tensor.inside if name in self.names)
 
-    def module(self, fault: Seen) -> str:
+    def module(self, fault: Compared) -> str:
         """PyTorch's path of the submodule in which a fault is."""
         if place := self.place(fault):
             layers = self.names[place[-1]]

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
-from parity_tests.your_port.cause.mistakes import mistakes
-from parity_tests.your_port.cause.planting import Mistake, NotHereError, Planted, Program, planted
+from parity_tests.your_port.cause.mistakes import mistakes_in
+from parity_tests.your_port.cause.planting import CANNOT_BE_MADE, Mistake, Planted, Program, planted
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.comparison import Runs, compare_runs, run_both, run_torch_side
 from parity_tests.your_port.measure.errors import relative_error
@@ -30,8 +31,7 @@ def plant_table(case: Case) -> Iterator[tuple[Mistake, bool]]:
 
     for each in drawn:
         run_torch_side(_calling(case, note), *each, "float64", "float64")
-    called = {site[1] for site in noted.sites}
-    for mistake in (mistake for kind in mistakes(SIZES) for mistake in kind if called & mistake.wrong.keys()):
+    for mistake in chain.from_iterable(mistakes_in({site[1] for site in noted.sites}, SIZES)):
         hypothesis = planted(mistake)
         wrong = _calling(case, lambda program, *given, made=hypothesis: made.wrong(program, [""])(*given))
         changed = noticed = False
@@ -39,7 +39,7 @@ def plant_table(case: Case) -> Iterator[tuple[Mistake, bool]]:
             try:
                 truth = run_torch_side(wrong, *each, "float64", "float64")
                 narrow = run_torch_side(wrong, *each, "float64", "float32") if _differs(truth, runs.truth) else None
-            except (NotHereError, RuntimeError, ValueError, IndexError, TypeError):  # it cannot be made there
+            except CANNOT_BE_MADE:
                 continue
             if narrow is not None:
                 changed = True
@@ -52,7 +52,7 @@ def plant_table(case: Case) -> Iterator[tuple[Mistake, bool]]:
 
 
 def _calling(case: Case, call: Callable[..., Any]) -> Case:
-    """Put call(program, module, inputs) in the place of the case's PyTorch program (module, inputs)."""
+    """Put call(program, module, inputs) instead of the case's PyTorch program (module, inputs)."""
 
     def run(module: Any, inputs: Any, options: Any) -> Any:
         return call(lambda module, inputs: case.torch.call(module, inputs, options), module, inputs)

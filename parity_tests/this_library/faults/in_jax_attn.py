@@ -1,4 +1,4 @@
-"""Mistakes in jax_attn by hand: a name, the case that must notice it, the mistake, where it is, and the variant."""
+"""Mistakes in jax_attn: a name, the case that must notice it, the mistake, where it is, and the variant."""
 
 from typing import Any
 
