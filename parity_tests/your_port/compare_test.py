@@ -538,6 +538,18 @@ class Wrong(torch.nn.Module):
         return self.call(self.layer, x)
 
 
+@pytest.mark.parametrize("by_name", [False, True])
+def test_the_remedy_for_an_input_that_changes_in_place_has_all_arguments(by_name: bool) -> None:
+    class InPlace(torch.nn.Module):
+        def forward(self, x: torch.Tensor, scale: torch.Tensor) -> Any:
+            return x.relu_() * scale
+
+    arrays = {"x": np.array([-1.0, 1.0]), "scale": np.array([2.0, 3.0])}
+    call = r"module\(x=x.clone\(\), scale=scale\)" if by_name else r"module\(x.clone\(\), scale\)"
+    with pytest.raises(ValueError, match=f"torch_call=lambda module, x, scale: {call}"):
+        compare(InPlace(), lambda x, scale: x, arrays if by_name else tuple(arrays.values()))
+
+
 def without_gradient(layer: Any, x: Any) -> Any:
     with torch.no_grad():
         return layer(x)

@@ -254,7 +254,7 @@ def _of_rotation(state: Weights, functions: Collection[str]) -> Iterator[Hypothe
 
 
 def _exchanged(subject: Subject) -> Iterator[Hypothesis]:
-    """Yield what may have changed places: modules, all modules of a kind, all weights of a kind."""
+    """Yield what may have changed places, or is used twice: modules, all of a kind, all weights of a kind."""
     state, groups = _state_of(subject), defaultdict[str, list[str]](list)
     for name in state:
         path = name.rpartition(".")[0]
@@ -268,6 +268,9 @@ def _exchanged(subject: Subject) -> Iterator[Hypothesis]:
         if near and same and not {*mine} & {*theirs}:
             pairs = dict(zip((*mine, *theirs), (*theirs, *mine), strict=True))
             yield weighted(f"{{at}}{one} and {{at}}{other} are exchanged in JAX", _taken(pairs))
+            for kept, lost, sources in ((one, other, {*theirs}), (other, one, {*mine})):
+                copies = {name: source for name, source in pairs.items() if name in sources}
+                yield weighted(f"{{at}}{kept} is used instead of {{at}}{lost}, too, in JAX", _taken(copies))
 
 
 # Gradients: the values agree

@@ -280,6 +280,7 @@ DROPPED: tuple[Row, ...] = (
     ("the second term of a sum is missing: a residual, a position or a bias,", "add", partial(wrong.operand, 0)),
     ("a gate or a scale is missing: the first factor of a product", "mul", partial(wrong.operand, 1)),
     ("a gate or a scale is missing: the second factor of a product", "mul", partial(wrong.operand, 0)),
+    ("the division by a tensor is missing", "div", partial(wrong.operand, 0)),
     ("the first term of a sum stands in both places", "add", lambda call: 2 * wrong.operand(0, call)),
     ("the second term of a sum stands in both places", "add", lambda call: 2 * wrong.operand(1, call)),
 )

@@ -6,6 +6,7 @@ A mistake turns a program into a wrong one. So the same mistake is tried on one 
 import inspect
 import linecache
 import sys
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -258,7 +259,7 @@ def planted(mistake: Mistake, site: Site | str = ()) -> Hypothesis:
 
     def run(program: Program, places: Places, module: Any, inputs: Any) -> Any:
         mode = Planted(places, mistake, site, facts)
-        with mode.following(module):
+        with warnings.catch_warnings(action="ignore"), mode.following(module):  # of PyTorch about strange options
             results = program(module, inputs)
         only_if(mode.changed)
         lines.clear()

@@ -50,7 +50,7 @@ def read_program(
     original = Original(f"{name}, a training step" if train else name, side, given, described, values)
     case = original.case()
     numbers = make_numbers(case, case.variants[0], "float64")
-    _check_run(case, numbers)
+    _check_run(case, numbers, given)
     _check_results(case, numbers, gradients)
     return original
 
@@ -118,7 +118,7 @@ def _role(module: torch.nn.Module) -> str:
 # Checks: what cannot be compared is an error that says what to do
 
 
-def _check_run(case: Case, numbers: Numbers) -> None:
+def _check_run(case: Case, numbers: Numbers, given: Inputs) -> None:
     """Raise ValueError if PyTorch cannot be run, returns what is no tensor, or writes into its inputs."""
     tensors = {name: to_tensor(x, "float64") for name, x in numbers.inputs.items()}
     before = {name: x.clone() for name, x in tensors.items() if x is not None}
@@ -142,9 +142,12 @@ def _check_run(case: Case, numbers: Numbers) -> None:
         _require_real({name: x}, "return its real and its imaginary part by torch_call and jax_call")
     for name, x in before.items():
         if not torch.equal(torch.nan_to_num(tensors[name]), torch.nan_to_num(x)):
+            first = name.partition(".")[0]
+            passed = {x: f"{x}.clone()" if x == first == name else x for x in (given.positional or given.keywords)}
+            call = ", ".join(passed.values() if given.positional else (f"{x}={text}" for x, text in passed.items()))
             raise ValueError(
                 f"PyTorch's module changes its input {name} in place, so its gradient has no meaning. Give it a copy: "
-                f"torch_call=lambda module, {name}: module({name}.clone())"
+                f"torch_call=lambda module, {', '.join(passed)}: module({call})"
             )
 
 
