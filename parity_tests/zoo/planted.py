@@ -45,7 +45,8 @@ def attend(layers: Any, x: torch.Tensor) -> torch.Tensor:
     q, k = (rotate(F.rms_norm(layers[name](x), (4,), eps=1e-3), angles.cos(), angles.sin()) for name in "qk")
     distance = torch.arange(x.shape[1])[:, None] - torch.arange(x.shape[1])
     scores = 5 * torch.tanh(q @ k.mT / 5)
-    return scores.masked_fill(~((distance >= 0) & (distance < 3)), -torch.inf).softmax(-1) @ x.clamp(-1, 1)
+    seen = (distance >= 0) & (distance < 3) & torch.ones_like(scores[0]).bool().tril(1)
+    return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ x.clamp(-1, 1)
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
@@ -78,10 +79,13 @@ def scan(layers: Any, x: torch.Tensor) -> torch.Tensor:
     return layers["norm"](torch.relu(normed))
 
 
-def program(name: str, compute: Any, shape: tuple[int, ...], **layers: Callable[[], torch.nn.Module]) -> Port:
-    """Make a program of PyTorch, to which there is no port."""
-    build = lambda: Program(compute, **{key: make() for key, make in layers.items()})  # noqa: E731
-    return Port(name, build, {}.__getitem__, (RNG.normal(size=shape),), ())
+def program(name: str, compute: Any, shape: tuple[int, ...], **layers: Any) -> Port:
+    """Make a program of PyTorch, to which there is no port, of functions that make its layers."""
+
+    def build() -> Program:
+        return Program(compute, **{key: make() for key, make in layers.items()})
+
+    return Port(name, build, lambda bug: None, (RNG.normal(size=shape),), ())
 
 
 LINEAR, CONVOLUTION = torch.nn.Linear, partial(torch.nn.Conv2d, 3, 4, 3)
@@ -96,7 +100,9 @@ PROGRAMS = (
     program("mixture", mix, (2, 5, 6), gates=partial(LINEAR, 6, 4)),
     program(
         *("state space", scan, (2, 4, 6)),
-        **{"step": partial(LINEAR, 6, 6), "b": partial(LINEAR, 6, 3), "norm": partial(torch.nn.LayerNorm, 3, eps=1e-3)},
+        step=partial(LINEAR, 6, 6),
+        b=partial(LINEAR, 6, 3),
+        norm=partial(torch.nn.LayerNorm, 3, eps=1e-3),
     ),
 )
 """What the ports of the zoo have not."""

@@ -52,7 +52,7 @@ def _narrower(sites: Mapping[Site, Lines]) -> Iterator[Site | str]:
 
     Of many calls of a function, as in a loop, not each is tried.
     """
-    of_function, some = Counter(site[:2] for site in sites), defaultdict[Site | str, list[Site]](list)
+    of_function, some = Counter(site[:2] for site in sites), defaultdict[Site | str, dict[Site, None]](dict)
     ways: list[Callable[[Site], Sequence[Site | str]]] = [
         lambda site: [site[:1]],
         lambda site: [line for line in sites[site] if line],
@@ -62,7 +62,7 @@ def _narrower(sites: Mapping[Site, Lines]) -> Iterator[Site | str]:
     for way in ways:
         for site in sites:
             for part in way(site):
-                some[part].append(site)
+                some[part][site] = None
     seen = {tuple(sites)}
     for part, group in some.items():
         if tuple(group) not in seen:

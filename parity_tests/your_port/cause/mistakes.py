@@ -41,7 +41,7 @@ def mistakes_in(called: Set[str], sizes: Sequence[int]) -> Iterator[list[Mistake
 
 def mistakes(sizes: Sequence[int]) -> Iterator[list[Mistake]]:
     """Yield all kind by kind, likely and cheap ones first."""
-    tables = (_replaced(), _options(sizes), NORMS_WRITTEN_OUT, _masked(), LOSSES, _scaled(sizes), EXCHANGED)
+    tables = (_replaced(), _options(sizes), NORMS_WRITTEN_OUT, _masked(), CONDITIONS, LOSSES, _scaled(sizes), EXCHANGED)
     for rows in (*tables, CONVOLUTIONS, _permuted()):
         yield [mistake(*row) for row in rows]
     yield [*(mistake(*row) for row in DROPPED), *IN_SEVERAL]  # a softmax may hide which of them it is
@@ -102,9 +102,9 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "missing": lambda x: x,
     "x σ(1.702 x)": lambda x: x * torch.sigmoid(1.702 * x),
     "the sigmoid": torch.sigmoid,
-    "the hard sigmoid": F.hardsigmoid,
+    "the hard sigmoid": lambda x: (x / 6 + 0.5).clamp(0, 1),  # F.hardsigmoid has 1/6 in float32
     "the hard sigmoid of old Keras": lambda x: (0.2 * x + 0.5).clamp(0, 1),
-    "the hard swish": F.hardswish,
+    "the hard swish": lambda x: x * (x / 6 + 0.5).clamp(0, 1),
     "ELU": F.elu,
     "softplus": F.softplus,
     "squared ReLU": lambda x: F.relu(x) ** 2,
@@ -182,16 +182,17 @@ def _masked() -> Iterator[Row]:
     for by in (1, -1):
         diagonal = partial(lambda by, call: call.function(call.x, call.option("diagonal", 1, 0) + by), by)
         yield f"the triangular mask is shifted by {by:+d}", "tril triu", diagonal
-        limit = partial(wrong.other_limit, by)
-        yield f"a limit, such as of a window or a length, is off by one: {by:+d}", "lt le gt ge", limit
-    yield from (
-        ("a triangular mask is ignored: nothing is cut off", "tril triu", lambda call: call.x),
-        ("a condition is ignored, as if it always held", "lt le gt ge", lambda call: torch.ones_like(call.right())),
-        ("a condition is ignored, as if it never held", "lt le gt ge", lambda call: torch.zeros_like(call.right())),
-        ("a window reaches to both sides", "lt le gt ge", wrong.in_both_directions),
-    )
     yield "padding is counted in the length by which a sum is divided", "sum", wrong.count_all
 
+
+CONDITIONS: tuple[Row, ...] = (
+    *((f"a limit, such as of a window or a length, is off by one: {by:+d}", "lt le gt ge",
+       partial(wrong.other_limit, by)) for by in (1, -1)),
+    ("a window reaches to both sides", "lt le gt ge", wrong.in_both_directions),
+    ("a condition is ignored, as if it always held", "lt le gt ge", lambda call: torch.ones_like(call.right())),
+    ("a condition is ignored, as if it never held", "lt le gt ge", lambda call: torch.zeros_like(call.right())),
+    ("a triangular mask is ignored: nothing is cut off", "tril triu", lambda call: call.x),
+)  # fmt: skip
 
 LOSSES: tuple[Row, ...] = (
     ("padding is counted: the loss is divided by the number of all labels", LABELLED,
