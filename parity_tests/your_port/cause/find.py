@@ -61,7 +61,10 @@ def find_causes(
             break
     if found.causes or wide.dtype != "float64":
         return found
-    return found._replace(tried=trial.tried, next_step=next_step(wide))
+    try:
+        return found._replace(tried=trial.tried, next_step=next_step(wide))
+    except Exception:  # whatever JAX raises for a program that cannot be run operation by operation
+        return found._replace(tried=trial.tried)
 
 
 def find_gradient_causes(search: Search, deadline: float) -> Found:

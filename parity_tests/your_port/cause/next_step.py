@@ -19,6 +19,7 @@ from parity_tests.your_port.measure.comparison import run_torch_side
 from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.measure.jax_side import as_function
 from parity_tests.your_port.measure.tree import is_mixed
+from parity_tests.your_port.measure.x64 import enable_x64
 from parity_tests.your_port.place.bisect import Search
 from parity_tests.your_port.place.values import compute_values
 
@@ -29,6 +30,8 @@ class Steps(TorchFunctionMode):
 
     tensors: list[torch.Tensor] = field(default_factory=list)
     """The floating results; they are kept, so that each has its own id."""
+    places: dict[int, int] = field(default_factory=dict)
+    """The id of a result -> its step, the last of those that wrote it."""
     values: list[np.ndarray] = field(default_factory=list)
     """Their numbers, sorted: so the order of axes does not matter."""
     lines: list[str] = field(default_factory=list)
@@ -44,11 +47,11 @@ class Steps(TorchFunctionMode):
         result = function(*args, **(kwargs or {}))
         leaves = jax.tree.leaves((args, kwargs), is_leaf=is_mixed)
         given = [x for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point()]
-        places = {id(x): place for place, x in enumerate(self.tensors)}
-        sources = {places[id(x)] for x in given if id(x) in places}
+        sources = {self.places[id(x)] for x in given if id(x) in self.places}
         made_of_data = len(sources) < len(given) or any(self.is_made_of_data[place] for place in sources)
         for x in result if isinstance(result, tuple) else (result,):
             if isinstance(x, torch.Tensor) and x.is_floating_point():
+                self.places[id(x)] = len(self.tensors)
                 self.tensors.append(x)
                 self.values.append(np.sort(to_numpy(x), axis=None))
                 self.lines.append(next(iter(lines_of_call()), ""))
@@ -67,7 +70,7 @@ def next_step(search: Search) -> str:
 
     noted = replace(case, torch=replace(case.torch, call=call))
     run_torch_side(noted, variant, numbers, "float64", "float64")
-    with jax.enable_x64(True):
+    with enable_x64(True):
         function, given = as_function(case, variant, numbers, "float64")
         in_jax = compute_values(function, *given)
     by_size = defaultdict[int, list[np.ndarray]](list)

@@ -232,6 +232,30 @@ def kl_reversed(call: Call) -> Any:
     return call.on(call.args[1].log(), call.x.exp())
 
 
+def gate_for_rest(call: Call) -> Any:
+    """z for 1 − z."""
+    only_if(len(call.args) == 2 and call.args[1] == 1)
+    return call.x.clone()
+
+
+def rest_for_gate(call: Call) -> Any:
+    gate = call.last.x
+    only_if(call.last.name != "mul" and any(x is gate for x in call.args))
+    return call.function(*(1 - x if x is gate else x for x in call.args))
+
+
+def gate_after_product(call: Call) -> Any:
+    """z · (W x + b) for W (z · x) + b."""
+    only_if(call.x is call.last.result)
+    gate, x = call.last.args
+    return gate * call.on(x)
+
+
+def gate_before_product(call: Call) -> Any:
+    only_if(len(call.args) == 2 and any(x is call.last.result for x in call.args))
+    return call.last.on(call.last.x * next(x for x in call.args if x is not call.last.result))
+
+
 def zero_order_hold(call: Call) -> Any:
     """B (exp(ΔA) − 1) / A for Δ B, the next tensor of the shape of exp(ΔA)."""
     right, z = call.right(), call.last.x
