@@ -4,6 +4,7 @@ port                    a port, the bugs planted in it, and what the comparison 
 recurrent, transformer  the ports; each bug is one that people reported in public, with the issue's number
 convolution
 planted                 every mistake of the harness's own table, planted in PyTorch's programs
+libraries               layers of NNX and Equinox, and Flax models of transformers, at the first try
 
 `python -m parity_tests.zoo` compares them all; `--table` plants the table.
 """
