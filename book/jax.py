@@ -55,9 +55,8 @@ from book.data import (
     truncate_pad,
 )
 from book.pictures import plot, show_list_len_pair_hist
-from jax_attn import Embeddings, EncoderOutput, masked_cross_entropy, show_heatmaps
-from jax_attn.compiler import avoid_faults
 from jax_attn import EncoderOutput, masked_cross_entropy, show_heatmaps
+from jax_attn.compiler import avoid_faults
 from jax_attn.functional.checks import as_array, require_ids, require_shape
 from jax_attn.models.transformer import make_norm
 from jax_attn.modules import FeedForward
