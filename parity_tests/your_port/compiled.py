@@ -247,7 +247,8 @@ def _move(rng: np.random.Generator, operation: Operation, x: Any) -> Any:
     if operation.name not in ROUNDS or not jnp.issubdtype(x.dtype, jnp.floating):
         return x
     steps = rng.integers(-1, 2, x.shape, np.int8)
-    return x + x * (steps * np.asarray(jnp.finfo(x.dtype).eps)).astype(x.dtype)
+    moved = x + x * (steps * np.asarray(jnp.finfo(x.dtype).eps)).astype(x.dtype)
+    return jnp.where(jnp.isfinite(moved), moved, x)  # finfo.min, with which a mask fills, has no neighbour below
 
 
 def place_of(operation: Operation) -> str:

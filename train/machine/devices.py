@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jax_attn.compiler import add_flags, avoid_faults
+from jax_attn.compiler import avoid_faults
 from train.config import MeshShape
 from train.setting import ConfigError
 
@@ -61,7 +61,9 @@ def start_jax(width: int = LARGE, num_devices: int | None = None, *, joins: bool
     names another folder, and `JAX_ENABLE_COMPILATION_CACHE=0` turns the cache off.
     """
     avoid_faults()
-    add_flags(XLA_FLAGS)
+    given = os.environ.get("XLA_FLAGS", "")
+    if XLA_FLAGS not in given:  # a user's own extra options come last, and win one by one
+        os.environ["XLA_FLAGS"] = f"{XLA_FLAGS} {given}".strip()
     if num_devices is None and width < LARGE:
         num_devices = usable_cores()
     if num_devices is not None:
