@@ -59,15 +59,15 @@ def faults_left() -> list[Fault]:
     return [fault for fault in faults_of(version("jaxlib")) if fault.flag not in os.environ.get("XLA_FLAGS", "")]
 
 
-def avoid_faults() -> list[Fault]:
-    """Add the flags that this version of jaxlib needs to `XLA_FLAGS`. Call it before the first computation.
+def avoid_faults() -> None:
+    """Add the flags that this version of jaxlib needs to `XLA_FLAGS`. Call it before the first computation."""
+    add_flags(*(f"{fault.flag}={fault.value}" for fault in faults_of(version("jaxlib"))))
 
-    Returns:
-        the faults that these flags avoid; without those to which the user gives a flag of another value.
-    """
-    known = faults_of(version("jaxlib"))
-    add_flags(*(f"{fault.flag}={fault.value}" for fault in known))
-    return [fault for fault in known if f"{fault.flag}={fault.value}" in os.environ["XLA_FLAGS"]]
+
+def avoided_faults() -> list[Fault]:
+    """Return the known faults of this version that `XLA_FLAGS` avoids."""
+    given = os.environ.get("XLA_FLAGS", "")
+    return [fault for fault in faults_of(version("jaxlib")) if f"{fault.flag}={fault.value}" in given]
 
 
 def add_flags(*flags: str) -> None:

@@ -74,8 +74,8 @@ def _compare(options: Options) -> Record:
         import torch
 
         torch.manual_seed(0)  # so that a builder that draws its inputs draws the same ones in every run
-    require_device()
     built = call_builder(options.build)
+    require_device()  # after the builder, which may set flags before JAX starts
     if options.compiled:
         if not (isinstance(built, tuple) and len(built) == 2):
             raise BuildError(f"{options.build} must return (function or module, inputs); got {type(built).__name__}")

@@ -133,15 +133,20 @@ def compare(
     measured += pairs[0].without_jit(measured) if "float64" in dtypes else []
     failed = [m for m in measured if m.failed]
     divergence, trouble, note = None, "", ""
-    compiled = pairs[0].compiler(failed, measured)
-    if failed and compiled is None:
+    compiled = None
+    if failed:
         parted = next(pair for pair in pairs if pair.case.name == failed[0].case)
+        try:
+            compiled = parted.compiler(failed, measured)
+        except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation
+            trouble = _in_one_line(error)
+    if failed and compiled is None:
         try:
             beside = [pair.case for pair in pairs if pair is not parted]
             divergence = find_divergence(parted.case, dtype=failed[0].dtype.partition(" ")[0], beside=beside)
             note = parted.narrow_inside(failed)
-        except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation
-            trouble = f"{type(error).__name__}: {error}".splitlines()[0]
+        except Exception as error:
+            trouble = _in_one_line(error)
     for pair in pairs:
         forget_programs_of(pair.case)
     return Report(
@@ -151,6 +156,10 @@ def compare(
         dtypes_differ=_differing_dtypes(first, port),
         trained_otherwise=tuple(_trained_otherwise(first, port, found)),
     )
+
+
+def _in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _differing_dtypes(original: Original, port: Port) -> str:
@@ -325,31 +334,32 @@ class _Pair:
         return [replace(m, dtype="float64 without jit") for m in measured if m.failed != (m.tensor in failed)]
 
     def compiler(self, failed: list[Measurement], measured: list[Measurement]) -> CompiledReport | None:
-        """Hold the compiled programs to their own operations, where one may be wrong though the port is right.
+        """Hold the compiled programs to their own operations, where every failure may be the compiler's.
 
-        That is where a tensor is right without jit, in another dtype, or in the program of the outputs alone.
+        That is where a tensor is right without jit, in the widest dtype, or in the program with gradients.
         """
         wrong = {(m.tensor, m.dtype) for m in failed}
         right = {m.tensor for m in measured if m.dtype.endswith("without jit") and not m.failed}
-        suspects = [d for tensor, d in sorted(wrong) if tensor in right or (tensor, self.dtype) not in wrong]
-        for dtype in dict.fromkeys(name.split()[0] for name in suspects):
-            numbers = make_numbers(self.draft, self.draft.variants[0], dtype)
-            with enable_x64(dtype == "float64"):
-                function, (weights, inputs) = as_function(self.case, self.case.variants[0], numbers, dtype)
-                names = [(part, name) for part, arrays in enumerate((weights, inputs)) for name in arrays]
-                arrays = {".".join(map(str, name)): (weights, inputs)[name[0]][name[1]] for name in names}
+        if any(tensor not in right and (tensor, self.dtype) in wrong for tensor, _ in wrong):
+            return None
+        reports = map(self._judge_compiled, dict.fromkeys(name.split()[0] for _, name in sorted(wrong)))
+        return next((report for report in reports if not report), None)
 
-                def outputs(arrays: Any, function: Any = function, names: Any = names) -> Any:
-                    parts: tuple[dict[str, Any], ...] = ({}, {})
-                    for part, name in names:
-                        parts[part][name] = arrays[f"{part}.{name}"]
-                    return flatten(plain(function(*parts)))[0]
+    def _judge_compiled(self, dtype: str) -> CompiledReport:
+        """Hold the compiled JAX side to its own operations, in a dtype."""
+        numbers = make_numbers(self.draft, self.draft.variants[0], dtype)
+        with enable_x64(dtype == "float64"):
+            function, (weights, inputs) = as_function(self.case, self.case.variants[0], numbers, dtype)
 
-                moving = [f"0.{name}" for name in numbers.weights] + [f"1.{name}" for name in numbers.differentiated]
-                found = judge_compiled(self.case.name, outputs, arrays, moving if self.truth.gradients() else ())
-            if not found.agrees:
-                return found
-        return None
+            def outputs(arrays: dict[str, Any]) -> dict[str, Any]:
+                parts = ({name: arrays[f"{kind} {name}"] for name in held} for kind, held in kinds.items())
+                results = flatten(plain(function(*parts)))[0]
+                return {name: x for name, x in results.items() if x is not None}
+
+            kinds = {"weight": weights, "input": inputs}
+            arrays = {f"{kind} {name}": x for kind, held in kinds.items() for name, x in held.items()}
+            moving = [f"weight {name}" for name in numbers.weights] + [f"input {n}" for n in numbers.differentiated]
+            return judge_compiled(self.case.name, outputs, arrays, moving if self.truth.gradients() else ())
 
     def narrow_inside(self, failed: list[Measurement]) -> str:
         """Say what is computed in float32 although the run is in float64, if the two differ there."""

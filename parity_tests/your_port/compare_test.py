@@ -443,6 +443,11 @@ def test_a_search_that_fails_leaves_the_verdict_whole(monkeypatch: pytest.Monkey
     lines = str(report).splitlines()
     assert lines[0] == "sin DIFFERS in 2 of 2 tensors (1 output, 1 gradient; float64)"
     assert lines[2] == "  the search for the place failed: TypeError: no such thing; please report it"
+    assert not report  # so that `assert compare(…)` fails
+
+
+def test_a_report_is_true_where_the_two_agree() -> None:
+    assert compare_wide(torch.sin, jnp.sin, X)
 
 
 # Checkpoints, order, jit

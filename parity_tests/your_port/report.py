@@ -8,7 +8,7 @@ from parity_tests.your_port.cause.cause import Blind, in_words
 from parity_tests.your_port.compiled import CompiledReport
 from parity_tests.your_port.divergence import Divergence
 from parity_tests.your_port.measure.case import Case
-from parity_tests.your_port.measure.comparison import Measurement
+from parity_tests.your_port.measure.comparison import Judged, Measurement
 from parity_tests.your_port.measure.strength import find_constant
 from parity_tests.your_port.record import Record
 from parity_tests.your_port.weights.adapters import Port
@@ -19,7 +19,7 @@ ROUNDING = "zero except for rounding in both"
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Judged):
     """A comparison of a PyTorch module with its JAX port."""
 
     name: str
@@ -42,16 +42,6 @@ class Report:
     """The dtypes of the two modules' weights, if one has fewer digits."""
     trained_otherwise: tuple[str, ...] = ()
     """The weights that an optimiser moves in one of the two alone, or apart."""
-
-    @property
-    def failed(self) -> list[Measurement]:
-        """The tensors outside of their bounds."""
-        return [m for m in self.measurements if m.failed]
-
-    @property
-    def agrees(self) -> bool:
-        """Whether every tensor stays within its bound."""
-        return not self.failed
 
     @cached_property
     def blind(self) -> Blind:

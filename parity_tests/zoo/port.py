@@ -86,7 +86,7 @@ class Result:
         """Whether the report names the place; None if there is none to name."""
         if self.bug is None or self.bug.where is None:
             return None
-        found = self.report.divergence if self.report else None
+        found = None if self.report is None else self.report.divergence
         if found is None:
             return False
         if self.bug.where.startswith("@"):
@@ -96,7 +96,7 @@ class Result:
     @property
     def explained(self) -> bool | None:
         """Whether the report names the cause, and none beside it that is not confirmed; None if it names none."""
-        found = self.report.divergence if self.report and self.bug else None
+        found = None if self.report is None else self.report.divergence
         if found is None or self.bug is None or not found.causes:
             return None
         right = [re.search(self.bug.cause, cause.words, re.IGNORECASE) is not None for cause in found.causes]
@@ -105,7 +105,7 @@ class Result:
 
     def __str__(self) -> str:
         """One line: the verdict on the verdict."""
-        found = self.report.divergence if self.report else None
+        found = None if self.report is None else self.report.divergence
         said = self.error.partition("\n")[0]
         if found is not None:
             said = f"{found.tensor} inside of {found.module or 'the program'}; {in_words(found.found)}"

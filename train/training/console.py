@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jax_attn.compiler import avoid_faults
+from jax_attn.compiler import avoided_faults
 from train.config import SUBWORDS, Config
 from train.data.corpus import counted
 from train.data.dataset import Data
@@ -47,7 +47,7 @@ def show_start(config: Config, data: Data, folder: RunFolder, batches: str) -> N
         f"from {origin}; {len(data.source)} and {len(data.target)} {kind} known",
         *(f"  {reason}" for reason in counted(data.report)),
         batches,
-        *(f"{fault}: this program avoids it" for fault in avoid_faults()),
+        *(f"{fault}: this program avoids it" for fault in avoided_faults()),
         f"run folder: {folder.path}",
     ]
     CONSOLE.print("\n".join(lines), markup=False, soft_wrap=True)

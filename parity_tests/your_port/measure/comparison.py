@@ -88,6 +88,25 @@ class Measurement:
         return f"{self.case} | {self.variant} | {self.dtype} | {self.tensor}: {self.difference}"
 
 
+class Judged:
+    """What has measurements; it is true where all of them are within their bounds: `assert compare(…)`."""
+
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def failed(self) -> list[Measurement]:
+        """The tensors outside of their bounds."""
+        return [m for m in self.measurements if m.failed]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every tensor stays within its bound."""
+        return not self.failed
+
+    def __bool__(self) -> bool:
+        return self.agrees
+
+
 class Runs(NamedTuple):
     """The runs of one variant: JAX, PyTorch in the narrower dtype, and in float64 on the same rounded numbers."""
 

@@ -4,6 +4,7 @@ The program is traced once. So a long loop costs its operations and no more, whe
 Python code, and differentiates it, anew at each step. A result is dropped after its last use.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +19,6 @@ CALLS = {
     **dict.fromkeys(("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
 }
 """The operations that do nothing but call another program -> the parameter that holds it."""
-LOOPS = ("scan", "while", "cond")
 
 Change = Callable[[Any, Any], Any]
 """(operation, result) -> what is taken instead of the result."""
@@ -36,10 +36,22 @@ class Operation:
     def name(self) -> str:
         return str(self.equation.primitive.name)
 
-    def programs(self, name: str) -> Any:
-        """Return the program, or the branches, that a loop has under this name."""
-        held = self.equation.params[name]
-        return [_flat(part) for part in held] if isinstance(held, tuple) else _flat(held)
+    @property
+    def num_terms(self) -> int:
+        """The number of terms that are added up for each entry of the result, by a sum or a product of matrices."""
+        params, summed = self.equation.params, tuple[int, ...]()
+        if self.name == "reduce_sum":
+            summed = params["axes"]
+        elif self.name == "dot_general":
+            summed = params["dimension_numbers"][0][0]
+        return math.prod(self.equation.invars[0].aval.shape[axis] for axis in summed)
+
+    @cached_property
+    def programs(self) -> dict[str, Any]:
+        """The programs that a loop holds, by the names of its parameters; the branches of a condition are a list."""
+        held = {name: x for name, x in self.equation.params.items() if name.endswith("jaxpr")}
+        branches = self.equation.params.get("branches", ())
+        return {name: _flat(x) for name, x in held.items()} | {"branches": [_flat(x) for x in branches]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +82,18 @@ class Program:
                 needed.update(operation.reads)
         return replace(self, operations=tuple(operations[::-1]), results=results)
 
+    def until(self, last: int) -> "Program":
+        """Return the program up to an operation; its results are the values that are read later."""
+        done, later = self.operations[: last + 1], self.operations[last + 1 :]
+        read = set(self.results).union(*(operation.reads for operation in later))
+        return replace(self, operations=done, results=tuple(x for each in done for x in each.writes if x in read))
+
     def run(self, arguments: Sequence[Any], change: Change | None = None, loops: bool = True) -> list[Any]:
         """Run it on arrays. Without `loops`, each loop is one operation, so that the program may be compiled."""
         values = {**self.constants, **dict(zip(self.given, arguments, strict=True))}
         for operation, unused in zip(self.operations, self.last_uses, strict=True):
             read = [values[number] for number in operation.reads]
-            if loops and operation.name in LOOPS:
+            if loops and operation.name in _LOOPS:
                 results = _LOOPS[operation.name](operation, read, change)
             else:
                 results = _apply(operation.equation, read)
@@ -147,7 +165,7 @@ def _apply(equation: Any, values: Sequence[Any]) -> list[Any]:
 def _scan(operation: Operation, values: Sequence[Any], change: Change | None) -> list[Any]:
     params = operation.equation.params
     held, carried = params["num_consts"], params["num_carry"]
-    body: Program = operation.programs("jaxpr")
+    body: Program = operation.programs["jaxpr"]
     constants, carry, xs = values[:held], list(values[held : held + carried]), values[held + carried :]
     steps: list[list[Any]] = []
     for step in range(params["length"]):
@@ -164,7 +182,7 @@ def _scan(operation: Operation, values: Sequence[Any], change: Change | None) ->
 
 def _while(operation: Operation, values: Sequence[Any], change: Change | None) -> list[Any]:
     of_condition, of_body = (operation.equation.params[f"{part}_nconsts"] for part in ("cond", "body"))
-    condition, body = operation.programs("cond_jaxpr"), operation.programs("body_jaxpr")
+    condition, body = operation.programs["cond_jaxpr"], operation.programs["body_jaxpr"]
     left, right = values[:of_condition], values[of_condition : of_condition + of_body]
     state = list(values[of_condition + of_body :])
     while bool(condition.run([*left, *state], change)[0]):
@@ -173,7 +191,7 @@ def _while(operation: Operation, values: Sequence[Any], change: Change | None) -
 
 
 def _cond(operation: Operation, values: Sequence[Any], change: Change | None) -> list[Any]:
-    branches: list[Program] = operation.programs("branches")
+    branches: list[Program] = operation.programs["branches"]
     chosen = min(max(int(values[0]), 0), len(branches) - 1)
     return branches[chosen].run(values[1:], change)
 

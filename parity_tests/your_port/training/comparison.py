@@ -85,6 +85,10 @@ class TrainingReport:
     def failed(self) -> bool:
         return self.divergence is not None
 
+    def __bool__(self) -> bool:
+        """Whether the two trainings agree: `assert compare_training(…)`."""
+        return not self.failed
+
     def __str__(self) -> str:
         notes = "".join(f"\n  note: {note}" for note in self.notes)
         if self.divergence is not None:
