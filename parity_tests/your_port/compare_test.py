@@ -192,7 +192,7 @@ def test_a_softmax_in_float32_is_said_and_may_be_meant() -> None:
     softmax = partial(torch.softmax, dim=-1)
     strict = compare_wide(softmax, port, X)
     assert not strict.agrees
-    assert "JAX casts to float32 inside; if that is meant, pass inside='float32'" in str(strict)
+    assert "  note: JAX casts to float32 inside; with inside='float32' the two agree" in str(strict)
     assert compare_wide(softmax, port, X, inside="float32").agrees
     assert not compare_wide(softmax, lambda x: 1.00001 * port(x), X, inside="float32").agrees
 
@@ -425,13 +425,15 @@ def test_a_frozen_table_keeps_its_numbers_beside_weights_that_train() -> None:
     assert compare_wide(FrozenPositions(POSITIONS), layer, X, jax_call=lambda layer, x: layer(x) + POSITIONS).agrees
 
 
-def test_a_table_made_in_float32_is_named_beside_a_gradient_that_is_wrong() -> None:
-    def call(layer: Any, x: Any) -> Any:
-        return layer(jax.lax.stop_gradient(x)) + POSITIONS
+def test_a_table_made_in_float32_is_named_if_it_is_all_that_differs() -> None:
+    def call(layer: Any, x: Any, flows: bool) -> Any:
+        return layer(x if flows else jax.lax.stop_gradient(x)) + POSITIONS
 
     narrow, layer = FrozenPositions(POSITIONS.astype(np.float32)), nnx.Linear(4, 3, rngs=nnx.Rngs(0))
-    report = compare_wide(narrow, layer, X, jax_call=call)
-    assert "note: PyTorch's positions.weight is a table made in float32" in str(report)
+    report = compare_wide(narrow, layer, X, jax_call=partial(call, flows=True))
+    note = "note: PyTorch's positions.weight is a table made in float32; with inside='float32' the two agree"
+    assert note in str(report)
+    assert "note" not in str(compare_wide(narrow, layer, X, jax_call=partial(call, flows=False)))
 
 
 def test_a_search_that_fails_leaves_the_verdict_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -559,6 +561,7 @@ def square(use_bias: bool = True) -> nnx.Linear:
     return nnx.Linear(4, 4, use_bias=use_bias, rngs=nnx.Rngs(0))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of what torch.compile imports
 @pytest.mark.parametrize(
     ("module", "port", "options", "message"),
     [
@@ -593,6 +596,16 @@ def square(use_bias: bool = True) -> nnx.Linear:
             "cannot be run in float64.*jax_call",
         ),
         (lambda: torch.nn.Linear(5, 4), square, {}, "PyTorch's module cannot be run"),
+        (lambda: torch.nn.Linear(4, 4, device="meta"), square, {}, r"on the device meta.*module\.to_empty"),
+        (
+            lambda: torch.compile(torch.nn.Linear(4, 4)),
+            square,
+            {},
+            "compiled by torch.compile: give the module or function",
+        ),
+        (lambda: torch.compile(torch.sin), square, {}, "compiled by torch.compile: give the module or function"),
+        (lambda: Wrong(lambda layer, x: {}), square, {}, "PyTorch returns no tensor: return the tensors"),
+        (lambda: torch.nn.Linear(4, 4), square, {"bound": float("nan")}, "bound must be a relative error"),
         (lambda: torch.nn.Linear(4, 4), square, {"inside": "half"}, "inside must be"),
         (lambda: torch.nn.Linear(4, 4), square, {"dtypes": "float64"}, "dtypes must be some of"),
     ],

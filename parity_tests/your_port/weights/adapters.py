@@ -147,7 +147,7 @@ def _nnx(model: nnx.Module, call: Call) -> Port:
         module = nnx.merge(graph, _filled(state, weights, dtype, name))
         module.set_attributes(deterministic=True, use_running_average=not train, raise_if_not_found=False)
         for _, part in nnx.iter_modules(module):
-            _set_dtype(part, dtype)
+            _set_dtype(part, dtype, model)
         with tapped(module) as module:
             results = _call(call, module, model, arguments, train)
         after = _named(nnx.state(module), name) if train else {}
@@ -190,7 +190,7 @@ def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments, p
         if unknown:
             raise ValueError(f"JAX keeps its own value of {', '.join(unknown)}: give the module's variables=")
         bound = Applied(model, filled, [key for key in variables if key != "params"] if train else [])
-        with nn.intercept_methods(_setting_dtype(dtype)):
+        with nn.intercept_methods(_setting_dtype(dtype, model)):
             if pretrained is None or train:
                 results = _call(call, bound, model, arguments, train)
             else:
@@ -207,25 +207,32 @@ def _collections(variables: Any) -> Any:
     return variables if "params" in variables else {"params": variables}
 
 
-def _setting_dtype(dtype: Any) -> Callable[..., Any]:
+def _setting_dtype(dtype: Any, model: Any) -> Callable[..., Any]:
     """Make an interceptor that lets every Linen module compute in the run's dtype, those built inside included."""
 
     def intercept(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        _set_dtype(context.module, dtype)
+        _set_dtype(context.module, dtype, model)
         for child in jax.tree.leaves(vars(context.module), is_leaf=lambda x: isinstance(x, nn.Module)):
             if isinstance(child, nn.Module) and child is not context.module.parent:
-                _set_dtype(child, dtype)  # a cell makes its first state before it is called
+                _set_dtype(child, dtype, model)  # a cell makes its first state before it is called
         return next_function(*args, **kwargs)
 
     return intercept
 
 
-def _set_dtype(module: Any, dtype: Any) -> None:
+def _set_dtype(module: Any, dtype: Any, model: Any) -> None:
+    """Set its fields of float32; in 16 bits a norm keeps the float32 that it asks for, unless the whole model does."""
+    keeps = "Norm" in type(module).__name__ and jnp.dtype(dtype).itemsize == 2 and not _is_float32(model, "dtype")
     for name in DTYPE_FIELDS:
-        value = getattr(module, name, None)
-        with suppress(TypeError):  # it is no dtype
-            if value is not None and jnp.dtype(value) == jnp.float32:
-                object.__setattr__(module, name, dtype)  # a Linen module is frozen; this one lives for a call
+        if _is_float32(module, name) and not (keeps and name == "dtype"):
+            object.__setattr__(module, name, dtype)  # a Linen module is frozen; this one lives for a call
+
+
+def _is_float32(module: Any, field: str) -> bool:
+    value = getattr(module, field, None)
+    with suppress(TypeError):  # it is no dtype
+        return value is not None and jnp.dtype(value) == jnp.float32
+    return False
 
 
 # Equinox, and any other callable tree

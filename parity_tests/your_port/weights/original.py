@@ -83,8 +83,7 @@ class Original:
         """Make the case, without its JAX side."""
         arrays = self.inputs.arrays
         variant = Variant(name, arrays, {"dtype": RUN_DTYPE}, weights=self.given)
-        infinite = {n for n, x in flatten(dict(arrays))[0].items() if not np.isfinite(x).all()}
-        constants = frozenset(n.partition(".")[0] for n in infinite)
+        constants = frozenset(n for n, x in flatten(dict(arrays))[0].items() if not np.isfinite(x).all())
         return Case(self.name, (variant,), self.torch, JaxSide(lambda *_: None), constants=constants)
 
 
