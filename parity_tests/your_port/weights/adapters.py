@@ -139,8 +139,9 @@ def _nnx(model: nnx.Module, call: Call) -> Port:
         """Leave out the attribute of a variable in which its array is."""
         return _text(path[:-1] if isinstance(path[-1], jax.tree_util.GetAttrKey) else path)
 
-    arrays = {path: x for path, x in _named(state, name).items() if is_floating(x)}
     parameters = _named(nnx.state(model, nnx.Param), name)
+    defined = sorted(jax.tree_util.tree_leaves_with_path(state), key=lambda leaf: _place_of_definition(model, leaf[0]))
+    arrays = {name(path): x for path, x in defined if is_floating(x)}
     leaves = {path: Leaf.of(x, path not in parameters) for path, x in arrays.items()}
 
     def run(weights: Arrays, arguments: Arguments, dtype: Any, train: bool) -> tuple[Any, dict[str, Any]]:
@@ -157,6 +158,17 @@ def _nnx(model: nnx.Module, call: Call) -> Port:
         return _named(nnx.state(loaded) if isinstance(loaded, nnx.Module) else loaded, name)
 
     return Port("nnx", flax_role, model, leaves, run, read)
+
+
+def _place_of_definition(module: Any, path: Any) -> list[int]:
+    """Say as the how manieth attribute of its module each step of a path was defined; NNX sorts them by name."""
+    places = []
+    for key in path:
+        names = [str(name) for name in getattr(module, "__dict__", {})]
+        name = str(getattr(key, "key", key))
+        places.append(names.index(name) if name in names else len(names))
+        module = getattr(module, name, None)
+    return places
 
 
 # Flax Linen

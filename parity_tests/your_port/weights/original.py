@@ -79,6 +79,12 @@ class Original:
     given: Mapping[str, np.ndarray] | None = None
     """The values of weights and buffers by name, where they are not drawn."""
 
+    @property
+    def has_channels(self) -> bool:
+        """Whether there are layers that may have their channels elsewhere in JAX: convolutions, batch norms."""
+        names = any(w.role.endswith("convolution") or w.name.endswith("running_mean") for w in self.weights)
+        return names and any(x.ndim > 2 for x in flatten(dict(self.inputs.arrays))[0].values())
+
     def case(self, name: str = "given inputs") -> Case:
         """Make the case, without its JAX side."""
         arrays = self.inputs.arrays
@@ -141,6 +147,6 @@ def _changed(tree: Any, layouts: Layouts, change: Callable[[Layout, Any], Any]) 
     flat, rebuild = flatten(tree)
     for name, x in flat.items():
         if x is not None:
-            wish = wanted_layout(layouts, name, name.partition(".")[0])
+            wish = wanted_layout(layouts, name, name.partition(".")[0], rank=x.ndim)
             flat[name] = change(tensor_layout(name, x.ndim, wish), x)
     return rebuild(flat)
