@@ -35,7 +35,7 @@ from parity_tests.your_port.weights.layouts import Layouts
 from parity_tests.your_port.weights.load import Load, call_load, map_by_load
 from parity_tests.your_port.weights.match import Names, match_weights
 from parity_tests.your_port.weights.original import Original, Weight, to_jax_layout, to_torch_layout
-from parity_tests.your_port.weights.weight_map import Leaf, WeightMap, match_paths
+from parity_tests.your_port.weights.weight_map import AGREES, Leaf, WeightMap, match_paths
 
 
 def compare(
@@ -79,7 +79,8 @@ def compare(
             and running statistics too, since zeros and ones hide mistakes. Frozen tables keep their numbers.
         names: JAX's name or a part of it -> PyTorch's, where they are not alike: `{"h_{i}": "transformer.h.{i}"}`.
         layout: names of weights, inputs or outputs, with * -> their layout in JAX: `{"conv*": "NHWC"}`, or the order of
-            PyTorch's axes: `{"x": (1, 0, 2)}`.
+            PyTorch's axes: `{"x": (1, 0, 2)}`. A star alone means all inputs and outputs. By default channels are
+            tried as in PyTorch and last, if there are convolutions.
         buffers: also take a step of training, and compare its outputs, gradients and running statistics.
         gradients: False compares the outputs alone.
         bound: of the relative error in float64, in the place of 1e-12.
@@ -116,23 +117,33 @@ def compare(
     if load is not None and variables is None and is_function(jax_module):
         variables = call_load(load, first.weights)
     leaves = {w.name: Leaf(w.shape) for w in first.weights}
-    port = make_port(jax_module, jax_call, variables, first.inputs.as_shapes(layout), leaves)
-    if load is not None:
-        found = map_by_load(load, first.weights, port)
-    else:
-        found = match_weights(first.weights, port.leaves, port.role, names, layout)
-    drafts = [replace(o.case(), bound=bound, inside=inside, layouts=layout) for o in originals]
     recorded = first.torch.golden
     dtypes = dtypes or (("float64", "float32") if recorded is None else recorded.dtypes)
     dropout = list[Any]()
     widest = next(dtype for dtype in DTYPES if recorded is None or dtype in recorded.dtypes)
-    pairs = [_Pair(draft, first, port, found, train, widest) for train, draft in zip(steps, drafts, strict=True)]
-    for pair in pairs:
-        with nn.intercept_methods(partial(_collect, dropout)):
-            pair.check_structure()
-    if found.is_open:
-        found = found.choose(pairs[0].distance, pairs[0].gradients_agree)
-        pairs = [replace(pair, map=found) for pair in pairs]
+
+    def place(layout: Layouts) -> list[_Pair]:
+        """Put the weights into place, with inputs and results in this layout."""
+        port = make_port(jax_module, jax_call, variables, first.inputs.as_shapes(layout), leaves)
+        if load is not None:
+            found = map_by_load(load, first.weights, port)
+        else:
+            found = match_weights(first.weights, port.leaves, port.role, names, layout)
+        drafts = [replace(o.case(), bound=bound, inside=inside, layouts=layout) for o in originals]
+        pairs = [_Pair(draft, first, port, found, train, widest) for train, draft in zip(steps, drafts, strict=True)]
+        for pair in pairs:
+            with nn.intercept_methods(partial(_collect, dropout)):
+                pair.check_structure()
+        maps = [found]
+        if load is None and any(entry.guessed for entry in found.entries.values()):
+            maps += [match_weights(first.weights, port.leaves, port.role, names, layout, by_order=True)]
+        maps = [m.choose(pairs[0].distance, pairs[0].gradients_agree) if m.is_open else m for m in maps]
+        if len(maps) > 1:
+            maps = sorted(maps, key=lambda tried: max(AGREES, pairs[0].distance(tried)))
+        return [replace(pair, map=maps[0]) for pair in pairs]
+
+    pairs, unsure = _find_channels(place) if not layout and first.has_channels else (place(layout), "")
+    port, found = pairs[0].port, pairs[0].map
     pairs = [pair.with_buffers_of_jax() if pair.train else pair for pair in pairs]
     measured: list[Measurement] = []
     for pair in pairs:
@@ -158,7 +169,7 @@ def compare(
                 note = f"{parted.narrow_inside(failed)}; with inside='float32' the two agree"
         except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation
             trouble = f"{type(error).__name__}: {error}".splitlines()[0]
-    notes = [*_trained_otherwise(first, port, found)]
+    notes = [*([unsure] if unsure and failed else []), *_trained_otherwise(first, port, found)]
     if recorded is None:
         held = nnx.iter_graph(jax_module) if port.kind in ("nnx", "equinox") else ()
         notes += pairs[0].trained_in_jax()
@@ -235,6 +246,33 @@ def _dropout_differs(torch_module: Any, in_jax: list[Any]) -> Iterator[str]:
 
 MANY_OPERATIONS = 3000
 """Of a program with its loops unrolled; to run Python's code for more takes minutes."""
+
+
+def _find_channels(place: Callable[[Layouts], list["_Pair"]]) -> tuple[list["_Pair"], str]:
+    """Try whether JAX's images have their channels as in PyTorch, or last; return what fits, and a note if it is open.
+
+    Raises:
+        Exception: none fits.
+    """
+    fitting: list[list[_Pair]] = []
+    errors: list[Exception] = []
+    for layout in ({}, {"*": "NHWC"}, {"*": (0, 2, 3, 1)}):  # the last one leaves tensors of three axes
+        try:
+            fitting.append(place(layout))
+        except Exception as error:  # whatever a module raises that is given the wrong layout
+            errors.append(error)
+    if not fitting:
+        raise errors[0]
+    distances = [pairs[0].distance(pairs[0].map) for pairs in fitting] if len(fitting) > 1 else [0.0]
+    nearest = fitting[int(np.argmin(distances))]
+    for pairs in fitting:
+        if pairs is not nearest:
+            forget_programs_of(pairs[0].case)
+    if min(distances) < AGREES or fitting[0][0].draft.layouts:  # only with channels last does it run
+        return nearest, ""
+    taken = dict(nearest[0].draft.layouts) or {"*": "as it is"}
+    return nearest, f"channels fit first and last in JAX, and neither agrees: give layout= ({taken} was taken)"
+
 
 PLACED = "placed"
 """Among PyTorch's weights by name: JAX's by path, those that were put into place before the run."""

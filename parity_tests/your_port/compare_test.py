@@ -229,6 +229,31 @@ def test_every_way_of_placing_five_square_kernels_is_tried() -> None:
     assert str(report.map).count("transposed; agrees when tried") == 4
 
 
+def test_modules_whose_names_mislead_are_tried_in_their_order() -> None:
+    """The numbers in the names say that the layer of block 1 is the fourth of the five; it is the third."""
+
+    class Block(nn.Module):
+        depth: int
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            for i in range(self.depth):
+                x = jnp.tanh(nn.Dense(4, name=f"layers_{i}")(x))
+            return x
+
+    class Port(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            for i, depth in enumerate((2, 1, 2)):
+                x = Block(depth, name=f"block_{i}")(x)
+            return x
+
+    layers = [layer for _ in range(5) for layer in (torch.nn.Linear(4, 4), torch.nn.Tanh())]
+    report = compare_wide(torch.nn.Sequential(*layers), Port(), X)
+    assert report.agrees, report
+    assert str(report.map.entries["block_1.layers_0.kernel"].source) == "4.weight"
+
+
 def test_a_layout_that_only_gradients_show() -> None:
     """As in a low-rank adapter, the weight behind the open one is zero."""
     layers = torch.nn.Sequential(Own(4, 4), Own(4, 3))
@@ -329,6 +354,61 @@ def test_inputs_and_results_may_have_another_order_of_axes() -> None:
     assert compare_wide(Time(4, 3), port, x, layout={"input": (1, 0, 2), "result": (1, 0, 2)}).agrees
     with pytest.raises(ValueError, match=r"layout must name 3 axes for input; got \(1, 0\)"):
         compare_wide(Time(4, 3), port, x, layout={"input": (1, 0)})
+
+
+class Picture(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Conv2d(3, 3, 3, padding=1) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).relu())
+
+
+class PicturePort(nnx.Module):
+    def __init__(self, activation: Any = nnx.relu) -> None:
+        self.first, self.second = (nnx.Conv(3, 3, (3, 3), rngs=nnx.Rngs(0)) for _ in range(2))
+        self.activation = activation
+
+    def __call__(self, x: Any) -> Any:
+        return self.second(self.activation(self.first(x)))
+
+
+@pytest.mark.parametrize("size", [(3, 3), (4, 5)])
+def test_channels_go_where_the_port_has_them(size: tuple[int, int]) -> None:
+    x = RNG.normal(size=(2, 3, *size))
+    assert compare_wide(Picture(), PicturePort(), x).agrees
+
+    class First(PicturePort):
+        def __call__(self, x: Any) -> Any:
+            return super().__call__(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+    assert compare_wide(Picture(), First(), x).agrees
+
+
+def test_where_channels_fit_in_two_ways_and_neither_agrees_layout_is_needed() -> None:
+    report = compare_wide(Picture(), PicturePort(nnx.tanh), RNG.normal(size=(2, 3, 3, 3)))
+    assert "channels fit first and last in JAX, and neither agrees: give layout=" in str(report)
+
+
+def test_a_star_speaks_of_the_tensors_with_as_many_axes_and_not_of_weights() -> None:
+    class Signal(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = torch.nn.Conv1d(3, 3, 3), torch.nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.conv(x), self.head(self.conv(x).mean(2))
+
+    class Port(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            y = nn.Conv(3, (3,), padding="VALID", name="conv")(x)
+            return y, nn.Dense(2, name="head")(y.mean(1))
+
+    report = compare_wide(Signal(), Port(), RNG.normal(size=(2, 3, 6)), layout={"*": (0, 2, 1)})
+    assert report.agrees, report
+    assert "conv.weight  channels last" in str(report.map)
 
 
 def test_a_mask_of_the_smallest_number_fits_into_pytorch_s_own_tensors() -> None:
