@@ -126,8 +126,8 @@ class Report:
     def _weights(self, wide: bool) -> Iterator[str]:
         left = list(self.map.left_in_torch)
         if left:
-            hint = f"if JAX has {'the sum' if self.map.hint else 'it'}, give {self.map.hint or 'load= or names='}"
-            yield f"  left over in PyTorch: {', '.join(left[:3])}{' …' * (len(left) > 3)}; {hint}"
+            more = " …" * (len(left) > 3)
+            yield f"  left over in PyTorch: {', '.join(left[:3])}{more}; if JAX has it, give load= or names="
         if self.failed and self.map.remarks:
             yield f"  load: {'; '.join(self.map.remarks[:3])}{' …' * (len(self.map.remarks) > 3)}"
         guesses = {path: entry for path, entry in self.map.entries.items() if entry.guessed and self.failed}

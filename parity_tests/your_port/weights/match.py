@@ -76,13 +76,11 @@ def match_weights(
         path: Entry(sources[n].made, fits[path, n], guessed=guessed.get(path, ""))
         for path, n in sorted(chosen.items(), key=lambda item: (order[sources[item[1]].name], item[1]))
     }
-    sums = _with_sums(entries, count_uses(weights, entries))
-    hints = {path: made.texts for path, made in sums.items() if wishes[path].is_said}
-    entries |= {
-        path: replace(entries[path], source=made, guessed="") for path, made in sums.items() if path not in hints
-    }
+    for path, made in _with_sums(entries, count_uses(weights, entries)).items():
+        if not wishes[path].is_said:
+            entries[path] = replace(entries[path], source=made, guessed="")
     kept = tuple(p for p, leaf in leaves.items() if p not in entries and (leaf.is_buffer or wishes[p].keeps))
-    found_map = WeightMap(leaves, entries, count_uses(weights, entries), kept, hints)
+    found_map = WeightMap(leaves, entries, count_uses(weights, entries), kept)
     if left := {path: leaf.shape for path, leaf in leaves.items() if path not in entries and path not in kept}:
         raise ValueError(_complain(left, found_map, any(w.role == "convolution" for w in weights)))
     return found_map

@@ -89,13 +89,8 @@ class Joined:
         for piece in self.pieces:
             piece.of(uses)[...] += 1
 
-    @property
-    def texts(self) -> list[str]:
-        """The parts, as one writes them into `names=`."""
-        return [" + ".join(map(str, part)) for part in self.parts]
-
     def __str__(self) -> str:
-        texts = self.texts
+        texts = [" + ".join(map(str, part)) for part in self.parts]
         return f"{texts[0]} … {texts[-1]}, stacked" if self.stacked else ", ".join(texts)
 
 
@@ -156,16 +151,8 @@ class WeightMap:
     """How often each number of PyTorch's weights and running statistics stands in JAX, by PyTorch name."""
     kept: tuple[str, ...] = ()
     """JAX's variables that keep their own values."""
-    sums: Mapping[str, list[str]] = field(default_factory=dict)
-    """JAX's biases to which one that is left over in PyTorch may have to be added, and what they are then made of."""
     remarks: tuple[str, ...] = ()
     """What the user's `load` does beyond putting each weight into one place."""
-
-    @property
-    def hint(self) -> str:
-        """What to write into `names=`, if a bias that is left over in PyTorch is to be added to another one."""
-        texts = {path: parts if len(parts) > 1 else parts[0] for path, parts in self.sums.items()}
-        return f"names={texts}" if texts else ""
 
     @property
     def left_in_torch(self) -> dict[str, np.ndarray]:
