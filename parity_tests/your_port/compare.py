@@ -142,7 +142,7 @@ def compare(
             maps = sorted(maps, key=lambda tried: max(AGREES, pairs[0].distance(tried)))
         return [replace(pair, map=maps[0]) for pair in pairs]
 
-    pairs, unsure = _find_channels(place) if not layout and first.has_channels else (place(layout), "")
+    pairs, unsure = _place_in([layout] if layout else first.layouts, place)
     port, found = pairs[0].port, pairs[0].map
     pairs = [pair.with_buffers_of_jax() if pair.train else pair for pair in pairs]
     measured: list[Measurement] = []
@@ -248,15 +248,15 @@ MANY_OPERATIONS = 3000
 """Of a program with its loops unrolled; to run Python's code for more takes minutes."""
 
 
-def _find_channels(place: Callable[[Layouts], list["_Pair"]]) -> tuple[list["_Pair"], str]:
-    """Try whether JAX's images have their channels as in PyTorch, or last; return what fits, and a note if it is open.
+def _place_in(layouts: Sequence[Layouts], place: Callable[[Layouts], list["_Pair"]]) -> tuple[list["_Pair"], str]:
+    """Put the weights into place in the layout that fits, of several the nearest; and say if none of these agrees.
 
     Raises:
-        Exception: none fits.
+        Exception: none fits; that of the first.
     """
     fitting: list[list[_Pair]] = []
     errors: list[Exception] = []
-    for layout in ({}, {"*": "NHWC"}, {"*": (0, 2, 3, 1)}):  # the last one leaves tensors of three axes
+    for layout in layouts:
         try:
             fitting.append(place(layout))
         except Exception as error:  # whatever a module raises that is given the wrong layout
@@ -268,7 +268,7 @@ def _find_channels(place: Callable[[Layouts], list["_Pair"]]) -> tuple[list["_Pa
     for pairs in fitting:
         if pairs is not nearest:
             forget_programs_of(pairs[0].case)
-    if min(distances) < AGREES or fitting[0][0].draft.layouts:  # only with channels last does it run
+    if min(distances) < AGREES or fitting[0][0].draft.layouts:  # it does not run as in PyTorch
         return nearest, ""
     taken = dict(nearest[0].draft.layouts) or {"*": "as it is"}
     return nearest, f"channels fit first and last in JAX, and neither agrees: give layout= ({taken} was taken)"

@@ -80,10 +80,15 @@ class Original:
     """The values of weights and buffers by name, where they are not drawn."""
 
     @property
-    def has_channels(self) -> bool:
-        """Whether there are layers that may have their channels elsewhere in JAX: convolutions, batch norms."""
-        names = any(w.role.endswith("convolution") or w.name.endswith("running_mean") for w in self.weights)
-        return names and any(x.ndim > 2 for x in flatten(dict(self.inputs.arrays))[0].values())
+    def layouts(self) -> list[Layouts]:
+        """The layouts that inputs and results may have in JAX: that of PyTorch, and if there are channels, others.
+
+        Convolutions and batch norms have channels. Beside images, tensors of three axes may be sentences, which stay.
+        """
+        has_channels = any(w.role.endswith("convolution") or w.name.endswith("running_mean") for w in self.weights)
+        axes = {x.ndim for x in flatten(dict(self.inputs.arrays))[0].values()} if has_channels else set()
+        last = [{"*": "NHWC"}] * (max(axes, default=0) > 2) + [{"*": (0, 2, 3, 1)}] * (4 in axes)
+        return [{}, *last]
 
     def case(self, name: str = "given inputs") -> Case:
         """Make the case, without its JAX side."""
