@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from parity_tests.your_port.measure.taps import tap, tapped
     from parity_tests.your_port.measure.torch_side import torch_function, torch_module
     from parity_tests.your_port.report import Report
-    from parity_tests.your_port.training.comparison import TrainingDivergence, TrainingReport, compare_training
+    from parity_tests.your_port.training.comparison import compare_training
+    from parity_tests.your_port.training.report import TrainingDivergence, TrainingReport
     from parity_tests.your_port.training.updates import find_update_divergence
 
 EXTRA = ("equinox", "pytest", "rich", "scipy", "torch", "tyro")
@@ -57,7 +58,8 @@ _PLACES = {
     "report": ("Report",),
     "measure.taps": ("tap", "tapped"),
     "measure.torch_side": ("torch_function", "torch_module"),
-    "training.comparison": ("TrainingDivergence", "TrainingReport", "compare_training"),
+    "training.comparison": ("compare_training",),
+    "training.report": ("TrainingDivergence", "TrainingReport"),
 }
 """File -> the names that it exports. They are imported when they are first used: pytest imports this package wherever
 it is installed, and a program that only taps its tensors needs no PyTorch."""

@@ -10,8 +10,8 @@ import zipfile
 import numpy as np
 import pytest
 
+from jax_attn import commands
 from train import page
-from train.command_line import programs
 from train.translating.page import page as page_file
 
 SOURCE, TARGET = ["the", "cat", "</s>"], ["le", "chat"]
@@ -38,7 +38,7 @@ def call(capsys, tmp_path):
         elif content is not None:
             file.write_text(json.dumps(content, default=np.ndarray.tolist), encoding="utf-8")
         out.unlink(missing_ok=True)
-        status = programs.main(["page", str(file), "--out", str(out)])
+        status = commands.main(["page", str(file), "--out", str(out)])
         captured = capsys.readouterr()
         assert captured.out == ""
         if status:

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from parity_tests.this_library.trainings import Drift
 from parity_tests.your_port.measure.tables import Row, layout_table, verdict
-from parity_tests.your_port.training.comparison import TrainingReport
+from parity_tests.your_port.training.report import TrainingReport
 
 
 class TrainingRow(NamedTuple):

@@ -39,7 +39,8 @@ from parity_tests.this_library.cases import models, transformer
 from parity_tests.this_library.sides import linen_module
 from parity_tests.your_port.measure.case import random_for
 from parity_tests.your_port.measure.errors import relative_error
-from parity_tests.your_port.training.comparison import TrainingReport, compare_steps
+from parity_tests.your_port.training.comparison import compare_steps
+from parity_tests.your_port.training.report import TrainingReport
 from parity_tests.your_port.training.sides import JaxTraining, TorchTraining
 from torch_ref.functional.losses import clip_gradients
 

@@ -34,7 +34,9 @@ def call_builder(place: str) -> Any:
         build = getattr(module, name, None)
         if callable(build):
             return build()
-    except (Exception, SystemExit) as error:  # an exit with 0 would count as agreement
+    except BaseException as error:  # also an exit, and what skips a test
+        if isinstance(error, KeyboardInterrupt):
+            raise
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         where = f" in line {lines[-1]}" if lines else ""
         raise BuildError(f"{place} raised {type(error).__name__}{where}: {error}") from error

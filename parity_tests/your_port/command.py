@@ -9,12 +9,15 @@ program is held to its own operations (`compare_compiled`). docs/porting.md says
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -45,31 +48,68 @@ class Options:
     """Also say which known mistakes would not have been seen with these inputs and weights."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line, and return the exit status."""
+def main(arguments: Sequence[str] | None = None, isolated: bool = True) -> int:
+    """Run the command line, and return the exit status.
+
+    Args:
+        isolated: compare in a process of its own, so that nothing that the builder does to it (an exit, a closed
+            output) passes as a verdict.
+    """
     program = "python -m parity_tests.your_port compare"
     options = tyro.cli(Options, prog=program, description=__doc__, args=arguments)
+    for file in (options.json, options.markdown):
+        if file is not None and not file.absolute().parent.is_dir():
+            print(f"error: the folder of {file} does not exist", file=sys.stderr)
+            return 2
+    status, lines = (_run_isolated if isolated else run)(options)
+    print("\n".join(lines), file=sys.stderr if status == 2 else sys.stdout)
+    return status
+
+
+def _run_isolated(options: Options) -> tuple[int, list[str]]:
+    """Do what `run` does in a new process."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "verdict.json"
+        process = get_context("spawn").Process(target=_write_verdict, args=(options, file))
+        process.start()
+        process.join()
+        if file.is_file():
+            status, lines = json.loads(file.read_text("utf-8"))
+            return status, lines
+    code = process.exitcode or 0
+    ended = f"ended the process with status {code}, before there was a verdict; let it return"
+    if code < 0:
+        ended = f"was killed by signal {-code}, as a system does when its memory is full: {REMEDY}"
+    from parity_tests.your_port.record import Record
+
+    lines = [f"error: {options.build} {ended}"]
+    Record(options.build, lines).write(options.json, options.markdown)
+    return 2, lines
+
+
+def _write_verdict(options: Options, file: Path) -> None:
+    verdict = json.dumps(run(options))
+    file.write_text(verdict, encoding="utf-8")
+
+
+def run(options: Options) -> tuple[int, list[str]]:
+    """Compare, and write the files; return the exit status and the lines to print."""
     from parity_tests.your_port.record import Record, Verdict
 
+    files = [file and file.absolute() for file in (options.json, options.markdown)]  # before the builder goes elsewhere
     try:
         record = _compare(options)
     except (Exception, SystemExit) as error:  # whosever it is, the two were not compared
         record = Record(options.build, [f"error: {_in_one_line(error)}"])
-    compared = record.verdict is not Verdict.NOT_COMPARED
-    print("\n".join(record.lines), file=sys.stdout if compared else sys.stderr)
     try:
-        record.write(options.json, options.markdown)
+        record.write(*files)
     except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return list(Verdict).index(record.verdict)
+        return 2, [f"error: {error}"]
+    return list(Verdict).index(record.verdict), [*record.lines]
 
 
 def _compare(options: Options) -> Record:
     """Call the builder, and compare what it returns."""
-    for file in (options.json, options.markdown):
-        if file is not None and not file.absolute().parent.is_dir():
-            raise BuildError(f"the folder of {file} does not exist")
     if find_spec("torch") is not None:  # not where PyTorch's side is a file
         import torch
 
@@ -112,6 +152,8 @@ def require_device() -> None:
 
 def _in_one_line(error: BaseException) -> str:
     """Say what was raised; what was raised on purpose says what to do."""
+    from parity_tests.your_port.record import printable
+
     on_purpose = isinstance(error, ValueError | OSError)
     text = " ".join(f"{error if on_purpose else f'{type(error).__name__}: {error}'}".split())
-    return f"out of memory: {REMEDY} ({text})" if any(sign in text for sign in MEMORY) else text
+    return printable(f"out of memory: {REMEDY} ({text})" if any(sign in text for sign in MEMORY) else text)

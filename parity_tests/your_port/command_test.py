@@ -1,22 +1,25 @@
 """The command: what it prints and writes, and with which status it ends."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from pathlib import Path
 
 import pytest
 import yaml
 
-from parity_tests.your_port.command import main
+from parity_tests.your_port import command
 from parity_tests.your_port.record import SCHEMA
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, LOOP = ((DOCS / name).read_text("utf-8") for name in ("parity.md", "porting.md"))
+main = partial(command.main, isolated=False)  # most need no process of their own
 PORT = """
-import sys
+import os, sys
 import jax, numpy as np, torch
 
 X = np.random.default_rng(0).normal(size=(3, 4))
@@ -31,12 +34,21 @@ def nan_in_jax(): return pair(lambda weights, input: input @ weights["weight"].T
 def three(): return torch.tanh, jax.numpy.tanh, X
 def raises(): return 1 / 0
 def ends(): sys.exit(0)
+def skips(): import pytest; pytest.skip("no model here")
 def number(): return 3
 def nan_in_torch(): return torch.log, jax.numpy.log, -X
 def unknown_option(): return pair(None, model=3)
 def too_large(): return torch.zeros(2**50), None, X
 def too_large_inside(): return (lambda x: x * torch.zeros(2**50)), jax.numpy.tanh, X
 def no_file(): return "none.npz", jax.numpy.tanh
+def elsewhere(): os.chdir("/"); return right()
+def vanishes(): os._exit(0)
+def closes(): sys.stdout.close(); os.close(1); return right()
+def is_killed(): os.kill(os.getpid(), 9)
+def both(x): return {"a|b": x, "`c`": x, "d\\ne": x, chr(27) + "[2Jf": x}
+def names(): return {**pair(both), "torch_module": both, "name": "a\\n# b | `c` <d>"}
+def nan_bound(): return {**right(), "bound": float("nan")}
+def empty(): return (lambda x: {}), (lambda x: {}), X
 """
 
 
@@ -57,6 +69,9 @@ def test_the_status_and_the_first_line_say_whether_the_two_agree(port, build, st
     [
         ("port.py:raises", "raised ZeroDivisionError in line 15: division by zero"),
         ("port.py:ends", "raised SystemExit in line 16"),
+        ("port.py:skips", "raised Skipped in line 17: no model here"),
+        ("port.py:nan_bound", "bound must be a relative error, from 0 to below 1; got nan"),
+        ("port.py:empty", "return the tensors to be compared"),
         ("port.py:number", "must return (torch_module, jax_module, inputs), or a dict of compare's arguments; got int"),
         ("port.py:nothing", "has no function nothing"),
         ("none.py:build", "there is no file"),
@@ -87,6 +102,40 @@ def test_a_device_that_is_not_there_is_one_line(port, capsys, monkeypatch) -> No
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     assert main([f"{port}:right"]) == 2
     assert capsys.readouterr().err.startswith("error: there is no device for JAX_PLATFORMS=cuda: JAX's plugin for it")
+
+
+@pytest.mark.slow  # processes that import both frameworks
+@pytest.mark.parametrize(
+    ("build", "status", "words"),
+    [
+        ("vanishes", 2, "ended the process with status 0, before there was a verdict"),
+        ("is_killed", 2, "was killed by signal 9, as a system does when its memory is full"),
+        ("closes", 0, "Linear agrees (1 output, 3 gradients; float64)"),
+        ("elsewhere", 0, "Linear agrees (1 output, 3 gradients; float64)"),
+    ],
+)
+def test_nothing_but_a_verdict_says_that_the_two_agree(port, build, status, words) -> None:
+    arguments = [sys.executable, "-m", "parity_tests.your_port", "compare", "port.py:" + build, "--json", "port.json"]
+    environment = {**os.environ, "PYTHONPATH": str(DOCS.parent)}
+    done = subprocess.run(arguments, cwd=port.parent, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == status, done.stderr
+    assert words in (done.stderr if status else done.stdout)
+    record = json.loads((port.parent / "port.json").read_text("utf-8"))
+    assert record["verdict"] == ("not compared" if status else "agrees")
+
+
+def test_names_do_not_break_the_lines_or_the_markdown(port, capsys) -> None:
+    out = port.parent / "port.md"
+    assert main([f"{port}:names", "--markdown", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[0].startswith("a�# b | `c` <d> agrees (4 outputs")
+    text = out.read_text("utf-8")
+    assert chr(27) not in printed + text
+    assert text.splitlines()[0] == r"### a�\# b | \`c\` \<d\>: agrees".replace("b |", r"b \|")
+    rows = [line for line in text.splitlines() if line.startswith("|")][2:]
+    assert [len(re.findall(r"(?<!\\)\|", row)) for row in rows] == [7] * len(rows)
+    names = {row.split(" | ")[0] for row in rows if "gradient" not in row}
+    assert names == {"| `d�e`", r"| \`c\`", r"| a\|b", "| `�[2Jf`"}
 
 
 def test_a_folder_that_is_missing_is_said_before_anything_runs(port, capsys) -> None:

@@ -1,16 +1,19 @@
 """Compare a PyTorch module with its JAX port in one call. Imports no torch where PyTorch's side is a file."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from parity_tests.your_port.compiled import CompiledReport, judge_compiled
 from parity_tests.your_port.divergence import find_divergence
@@ -18,10 +21,11 @@ from parity_tests.your_port.golden import load_golden
 from parity_tests.your_port.measure.case import AFTER_A_STEP, DTYPES, Case, JaxSide
 from parity_tests.your_port.measure.comparison import Measurement, compare_variant, run_torch_side
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
-from parity_tests.your_port.measure.jax_side import as_function, forget_programs_of, narrow_inside, without_jit
+from parity_tests.your_port.measure.jax_side import as_function, forget_programs_of, narrow_inside, run_jax, without_jit
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
 from parity_tests.your_port.measure.op_by_op import op_by_op
 from parity_tests.your_port.measure.programs import count_operations
+from parity_tests.your_port.measure.strength import find_constant, on_other_numbers
 from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.measure.x64 import enable_x64
 from parity_tests.your_port.report import Report
@@ -31,7 +35,7 @@ from parity_tests.your_port.weights.layouts import Layouts
 from parity_tests.your_port.weights.load import Load, call_load, map_by_load
 from parity_tests.your_port.weights.match import Names, match_weights
 from parity_tests.your_port.weights.original import Original, Weight, to_jax_layout, to_torch_layout
-from parity_tests.your_port.weights.weight_map import Leaf, WeightMap, match_paths
+from parity_tests.your_port.weights.weight_map import AGREES, Leaf, WeightMap, match_paths
 
 
 def compare(
@@ -75,7 +79,8 @@ def compare(
             and running statistics too, since zeros and ones hide mistakes. Frozen tables keep their numbers.
         names: JAX's name or a part of it -> PyTorch's, where they are not alike: `{"h_{i}": "transformer.h.{i}"}`.
         layout: names of weights, inputs or outputs, with * -> their layout in JAX: `{"conv*": "NHWC"}`, or the order of
-            PyTorch's axes: `{"x": (1, 0, 2)}`.
+            PyTorch's axes: `{"x": (1, 0, 2)}`. A star alone means all inputs and outputs. By default channels are
+            tried as in PyTorch and last, if there are convolutions.
         buffers: also take a step of training, and compare its outputs, gradients and running statistics.
         gradients: False compares the outputs alone.
         bound: of the relative error in float64, in the place of 1e-12.
@@ -91,7 +96,7 @@ def compare(
         ValueError, TypeError: the two cannot be compared; the message says what to do.
         GoldenError: the file is damaged, or was written by another version.
     """
-    _check_arguments(torch_module, jax_module, dtypes, inside)
+    _check_arguments(torch_module, jax_module, dtypes, inside, bound)
     layout = dict(layout or {})
     steps = (False, True) if buffers else (False,)
     reading: dict[str, Any] = {"call": torch_call, "weights": weights, "gradients": gradients, "name": name}
@@ -112,25 +117,46 @@ def compare(
     if load is not None and variables is None and is_function(jax_module):
         variables = call_load(load, first.weights)
     leaves = {w.name: Leaf(w.shape) for w in first.weights}
-    port = make_port(jax_module, jax_call, variables, first.inputs.as_shapes(layout), leaves)
-    if load is not None:
-        found = map_by_load(load, first.weights, port)
-    else:
-        found = match_weights(first.weights, port.leaves, port.role, names, layout)
-    drafts = [replace(o.case(), bound=bound, inside=inside, layouts=layout) for o in originals]
     recorded = first.torch.golden
     dtypes = dtypes or (("float64", "float32") if recorded is None else recorded.dtypes)
+    dropout = list[Any]()
     widest = next(dtype for dtype in DTYPES if recorded is None or dtype in recorded.dtypes)
-    pairs = [_Pair(draft, first, port, found, train, widest) for train, draft in zip(steps, drafts, strict=True)]
-    for pair in pairs:
-        pair.check_structure()
-    if found.is_open:
-        found = found.choose(pairs[0].distance, pairs[0].gradients_agree)
-        pairs = [replace(pair, map=found) for pair in pairs]
+
+    def place(layout: Layouts) -> list[_Pair]:
+        """Put the weights into place, with inputs and results in this layout."""
+        port = make_port(jax_module, jax_call, variables, first.inputs.as_shapes(layout), leaves)
+        if load is not None:
+            found = map_by_load(load, first.weights, port)
+        else:
+            found = match_weights(first.weights, port.leaves, port.role, names, layout)
+        drafts = [replace(o.case(), bound=bound, inside=inside, layouts=layout) for o in originals]
+        pairs = [_Pair(draft, first, port, found, train, widest) for train, draft in zip(steps, drafts, strict=True)]
+        for pair in pairs:
+            with nn.intercept_methods(partial(_collect, dropout)):
+                pair.check_structure()
+        maps = [found]
+        if load is None and any(entry.guessed for entry in found.entries.values()):
+            maps += [match_weights(first.weights, port.leaves, port.role, names, layout, by_order=True)]
+        maps = [m.choose(pairs[0].distance, pairs[0].gradients_agree) if m.is_open else m for m in maps]
+        if len(maps) > 1:
+            maps = sorted(maps, key=lambda tried: max(AGREES, pairs[0].distance(tried)))
+        return [replace(pair, map=maps[0]) for pair in pairs]
+
+    pairs, unsure = _place_in([layout] if layout else first.layouts, place)
+    port, found = pairs[0].port, pairs[0].map
+    pairs = [pair.with_buffers_of_jax() if pair.train else pair for pair in pairs]
     measured: list[Measurement] = []
     for pair in pairs:
         measured += [m for dtype in dtypes for m in pair.compiled(dtype)]
     measured += pairs[0].without_jit(measured) if "float64" in dtypes else []
+    weak = [*find_constant(pairs[0].case.variants[0])]
+    if all(dtype.endswith("16") for dtype in dtypes):
+        wide = pairs[0].in_float64()
+        measured += wide
+        weak += [] if wide else ["16 bits alone do not show a wrong epsilon, or GELU approximated by tanh"]
+    if not any(m.failed for m in measured):
+        unread, hidden = on_other_numbers(pairs[0].case, measured)
+        measured, weak = measured + unread, weak + hidden
     failed = [m for m in measured if m.failed]
     divergence, trouble, note = None, "", ""
     compiled = None
@@ -143,10 +169,16 @@ def compare(
     if failed and compiled is None:
         try:
             beside = [pair.case for pair in pairs if pair is not parted]
-            divergence = find_divergence(parted.case, dtype=failed[0].dtype.partition(" ")[0], beside=beside)
-            note = parted.narrow_inside(failed)
+            divergence = find_divergence(parted.case, dtype=failed[0].run_dtype, beside=beside)
+            if parted.narrow_inside(failed) and not any(m.failed for pair in pairs for m in pair.with_float32_inside()):
+                note = f"{parted.narrow_inside(failed)}; with inside='float32' the two agree"
         except Exception as error:
             trouble = _in_one_line(error)
+    notes = [*([unsure] if unsure and failed else []), *_trained_otherwise(first, port, found)]
+    if recorded is None:
+        held = nnx.iter_graph(jax_module) if port.kind in ("nnx", "equinox") else ()
+        notes += pairs[0].trained_in_jax()
+        notes += _dropout_differs(torch_module, [*dropout, *(part for _, part in held)])
     for pair in pairs:
         forget_programs_of(pair.case)
     return Report(
@@ -154,7 +186,8 @@ def compare(
         trouble=trouble,
         compiled=compiled,
         dtypes_differ=_differing_dtypes(first, port),
-        trained_otherwise=tuple(_trained_otherwise(first, port, found)),
+        notes=tuple(notes),
+        weak=tuple(weak),
     )
 
 
@@ -187,24 +220,83 @@ def _trained_otherwise(original: Original, port: Port, found: WeightMap) -> Iter
             if port.knows_buffers and is_buffer[name] != port.leaves[path].is_buffer:
                 kinds = ("buffer", "parameter") if is_buffer[name] else ("parameter", "buffer")
                 yield f"{name} is a {kinds[0]} in PyTorch, and {path} is a {kinds[1]} in JAX"
-    for name in dict.fromkeys(weight.first for weight in original.weights if not weight.is_first):
-        if name in found.uses and found.uses[name].min(initial=2) > 1 and len(paths.get(name, ())) > 1:
+    for name, uses in found.uses.items():
+        if not is_buffer[name] and uses.min(initial=2) > 1 and len(paths.get(name, ())) > 1:
             yield f"{name} is one weight in PyTorch, and JAX trains {' and '.join(paths[name])} apart"
+
+
+RATES = ("p", "rate", "dropout", "dropout_rate")
+"""The fields in which modules of the libraries keep the rate of their dropout."""
+
+
+def _collect(modules: list[Any], next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
+    """Remember a module of Linen that is called."""
+    modules.append(context.module)
+    return next_function(*args, **kwargs)
+
+
+def _dropout_differs(torch_module: Any, in_jax: list[Any]) -> Iterator[str]:
+    """Say which rates dropout has, where the modules of both sides have it and the rates are others."""
+    in_torch = torch_module.modules() if hasattr(torch_module, "modules") else []
+    found = [
+        {
+            float(rate)
+            for module in modules
+            if re.search("Dropout|Attention|RNN|LSTM|GRU", type(module).__name__)
+            for rate in (getattr(module, field, None) for field in RATES)
+            if isinstance(rate, int | float) and not isinstance(rate, bool)
+        }
+        for modules in (in_torch, in_jax)
+    ]
+    a, b = (", ".join(f"{rate:g}" for rate in sorted(rates - {0.0})) or "0" for rates in found)
+    if all(found) and a != b:
+        yield f"dropout is {a} in PyTorch and {b} in JAX, and both ran without it"
 
 
 MANY_OPERATIONS = 3000
 """Of a program with its loops unrolled; to run Python's code for more takes minutes."""
 
+
+def _place_in(layouts: Sequence[Layouts], place: Callable[[Layouts], list["_Pair"]]) -> tuple[list["_Pair"], str]:
+    """Put the weights into place in the layout that fits, of several the nearest; and say if none of these agrees.
+
+    Raises:
+        Exception: none fits; that of the first.
+    """
+    fitting: list[list[_Pair]] = []
+    errors: list[Exception] = []
+    for layout in layouts:
+        try:
+            fitting.append(place(layout))
+        except Exception as error:  # whatever a module raises that is given the wrong layout
+            errors.append(error)
+    if not fitting:
+        raise errors[0]
+    distances = [pairs[0].distance(pairs[0].map) for pairs in fitting] if len(fitting) > 1 else [0.0]
+    nearest = fitting[int(np.argmin(distances))]
+    for pairs in fitting:
+        if pairs is not nearest:
+            forget_programs_of(pairs[0].case)
+    if min(distances) < AGREES or fitting[0][0].draft.layouts:  # it does not run as in PyTorch
+        return nearest, ""
+    taken = dict(nearest[0].draft.layouts) or {"*": "as it is"}
+    return nearest, f"channels fit first and last in JAX, and neither agrees: give layout= ({taken} was taken)"
+
+
 PLACED = "placed"
 """Among PyTorch's weights by name: JAX's by path, those that were put into place before the run."""
 
 
-def _check_arguments(torch_module: Any, jax_module: Any, dtypes: Sequence[str] | None, inside: str) -> None:
+def _check_arguments(
+    torch_module: Any, jax_module: Any, dtypes: Sequence[str] | None, inside: str, bound: float | None
+) -> None:
     torch_first = callable(torch_module) or isinstance(torch_module, str | Path)
     if not torch_first or type(jax_module).__module__.startswith("torch."):
         raise TypeError(f"torch_module comes first and jax_module second; got {type(torch_module).__name__} first")
     if dtypes is not None and (not dtypes or isinstance(dtypes, str) or set(dtypes) - set(DTYPES)):
         raise ValueError(f"dtypes must be some of {DTYPES}; got {dtypes!r}")
+    if bound is not None and not 0 <= bound < 1:
+        raise ValueError(f"bound must be a relative error, from 0 to below 1; got {bound}")
     if inside not in ("", "float32"):
         raise ValueError(f"inside must be 'float32' or left out; got {inside!r}")
 
@@ -255,17 +347,62 @@ class _Pair:
         return self._run_placed({**placed, **left}, inputs, options["dtype"])
 
     def _run_placed(self, placed: Any, inputs: Any, dtype: Any) -> Any:
-        layouts = self.draft.layouts
-        arguments = self.original.inputs.as_arguments(to_jax_layout(inputs, layouts))
-        results, after = self.port.run(placed, arguments, dtype, self.train)
-        results = to_torch_layout(plain(results), layouts)
+        results, after = self._call(placed, inputs, dtype)
         if not self.train:
             return results
         moved = {name.removesuffix(AFTER_A_STEP) for name in self.truth.outputs() if name.endswith(AFTER_A_STEP)}
-        shapes = {w.name: w.shape for w in self.original.weights if w.name in moved}
+        return {"result": results, **{f"{name}{AFTER_A_STEP}": x for name, x in after.items() if name in moved}}
+
+    def _call(self, placed: Any, inputs: Any, dtype: Any) -> tuple[Any, dict[str, Any]]:
+        """Return JAX's results, and its buffers afterwards under PyTorch's names."""
+        layouts, shapes = self.draft.layouts, {w.name: w.shape for w in self.original.weights if w.is_buffer}
+        arguments = self.original.inputs.as_arguments(to_jax_layout(inputs, layouts))
+        results, after = self.port.run(placed, arguments, dtype, self.train)
         sources = {path: entry.source.names for path, entry in self.map.entries.items() if path in after}
         names = {path: names[0] for path, names in sources.items() if names and names[0] in shapes}
-        return {"result": results, **{f"{n}{AFTER_A_STEP}": after[p].reshape(shapes[n]) for p, n in names.items()}}
+        return to_torch_layout(plain(results), layouts), {n: after[p].reshape(shapes[n]) for p, n in names.items()}
+
+    def with_buffers_of_jax(self) -> "_Pair":
+        """Return the pair that also compares the buffers that a step of training moves in JAX alone."""
+        numbers, step = self.numbers, self.draft.torch.call
+        with enable_x64(self.dtype == "float64"):
+            given = self.map.place({**numbers.buffers, **numbers.weights}), numbers.inputs
+            placed, inputs = jax.device_put(given)
+            _, after = self._call(placed, numbers.rebuild(inputs), jnp.dtype(self.dtype))
+        moved = {name for name, x in after.items() if not np.array_equal(np.asarray(x), numbers.buffers[name])}
+        alone = {name for name in moved if f"{name}{AFTER_A_STEP}" not in self.truth.outputs()}
+
+        def call(module: Any, inputs: Any, options: Any) -> Any:
+            results, buffers = step(module, inputs, options), dict(module.named_buffers())
+            return {**results, **{f"{name}{AFTER_A_STEP}": buffers[name].clone() for name in sorted(alone)}}
+
+        return replace(self, draft=replace(self.draft, torch=replace(self.draft.torch, call=call))) if alone else self
+
+    def trained_in_jax(self) -> Iterator[str]:
+        """Say which buffers get a gradient in JAX, where all arrays of a module are trained, as in Equinox."""
+        arrays = {path for path, leaf in self.map.leaves.items() if leaf.sharding is not None}
+        places = {entry.source.names[0]: path for path, entry in self.map.entries.items() if entry.source.names}
+        asked = [n for n in self.numbers.buffers if places.get(n) in arrays and not places[n].startswith("1.")]
+        if self.port.kind != "equinox" or not asked or not self.truth.gradients():
+            return
+        kept = {name: x for name, x in self.numbers.buffers.items() if name not in asked}
+        trained = {name: self.numbers.buffers[name] for name in asked}
+        numbers = replace(self.numbers, weights={**self.numbers.weights, **trained}, buffers=kept)
+        run = run_jax(self.case, self.case.variants[0], numbers, self.dtype, numbers.directions(self.truth))
+        for name in asked:
+            if np.any(run.gradients().get(name)):
+                yield f"{name} is a buffer in PyTorch, and {places[name]} gets a gradient in JAX: jax.lax.stop_gradient"
+
+    def in_float64(self) -> list[Measurement]:
+        """Measure in float64, too; nothing where that says little, since a part is computed in a narrower dtype."""
+        if self.original.torch.golden is not None:
+            return []
+        measured = compare_variant(self.case, self.case.variants[0], "float64")
+        narrow = any(m.failed for m in measured) and (self.truth.is_narrow_inside or self._narrow())
+        return [] if narrow else measured
+
+    def _narrow(self) -> str:
+        return narrow_inside(self.case, self.case.variants[0], self.numbers)
 
     # Trying a map
 
@@ -310,6 +447,8 @@ class _Pair:
                 "needs other arguments, give jax_call=lambda module, x: …; if channels are last, layout={'x': 'NHWC'}"
             ) from error
         sides = self.truth.outputs(), flatten(plain(shapes))[0]
+        if not any(sides):
+            raise ValueError("both sides return nothing: return the tensors to be compared by torch_call and jax_call")
         if sides[0].keys() != sides[1].keys():
             texts = [", ".join(f"{n} {list(np.shape(x))}" for n, x in sorted(side.items())) for side in sides]
             raise ValueError(
@@ -324,14 +463,20 @@ class _Pair:
         return [m for m in measured if m.dtype == dtype or m.failed != (m.tensor in failed)]
 
     def without_jit(self, compiled: list[Measurement]) -> list[Measurement]:
-        """Measure JAX without jit; return what is right in only one of the two ways.
+        """Measure JAX without jit; return what is right in only one of the two ways, by more than rounding.
 
         Python runs the code of a loop at each step. Where that takes too long, the traced operations run one by one.
         """
-        failed = {m.tensor for m in compiled if m.failed and m.dtype == "float64" and m.case == self.case.name}
+        first = {m.tensor: m for m in compiled if m.dtype == "float64" and m.case == self.case.name}
         way = op_by_op if count_operations(self.traced[0].jaxpr) > MANY_OPERATIONS else without_jit
         measured = compare_variant(self.case, self.case.variants[0], "float64", way)
-        return [replace(m, dtype="float64 without jit") for m in measured if m.failed != (m.tensor in failed)]
+        by_luck = {m.tensor for m in measured if m.rule != "float64" and max(m.share, first[m.tensor].share) < 2}
+        differing = [m for m in measured if m.failed != first[m.tensor].failed and m.tensor not in by_luck]
+        return [replace(m, dtype="float64 without jit") for m in differing]
+
+    def with_float32_inside(self) -> list[Measurement]:
+        """Measure in float64 by the rule of float32."""
+        return compare_variant(replace(self.case, inside="float32"), self.case.variants[0], "float64")
 
     def compiler(self, failed: list[Measurement], measured: list[Measurement]) -> CompiledReport | None:
         """Hold the compiled programs to their own operations, where every failure may be the compiler's.
@@ -363,13 +508,13 @@ class _Pair:
 
     def narrow_inside(self, failed: list[Measurement]) -> str:
         """Say what is computed in float32 although the run is in float64, if the two differ there."""
-        if not any(m.dtype == "float64" for m in failed):
+        if self.draft.inside or any(m.run_dtype != "float64" for m in failed):
             return ""
-        if dtype := narrow_inside(self.case, self.case.variants[0], self.numbers):
+        if dtype := self._narrow():
             return f"JAX casts to {dtype} inside"
         if self.truth.is_narrow_inside:
             return "PyTorch casts to float32 inside"
-        outputs = [m for m in failed if not m.tensor.startswith("gradient of ")]  # a gradient may have its own reason
+        outputs = [m for m in failed if not m.is_gradient]  # a gradient may have its own reason
         if any(m.mismatch or m.error > 2 * m.torch_error + 8 * unit_roundoff("float32") for m in outputs or failed):
             return ""
         used = {name for entry in self.map.entries.values() for name in entry.source.names}

@@ -192,7 +192,7 @@ def test_a_softmax_in_float32_is_said_and_may_be_meant() -> None:
     softmax = partial(torch.softmax, dim=-1)
     strict = compare_wide(softmax, port, X)
     assert not strict.agrees
-    assert "JAX casts to float32 inside; if that is meant, pass inside='float32'" in str(strict)
+    assert "  note: JAX casts to float32 inside; with inside='float32' the two agree" in str(strict)
     assert compare_wide(softmax, port, X, inside="float32").agrees
     assert not compare_wide(softmax, lambda x: 1.00001 * port(x), X, inside="float32").agrees
 
@@ -227,6 +227,31 @@ def test_every_way_of_placing_five_square_kernels_is_tried() -> None:
     )
     assert report.agrees, report
     assert str(report.map).count("transposed; agrees when tried") == 4
+
+
+def test_modules_whose_names_mislead_are_tried_in_their_order() -> None:
+    """The numbers in the names say that the layer of block 1 is the fourth of the five; it is the third."""
+
+    class Block(nn.Module):
+        depth: int
+
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            for i in range(self.depth):
+                x = jnp.tanh(nn.Dense(4, name=f"layers_{i}")(x))
+            return x
+
+    class Port(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            for i, depth in enumerate((2, 1, 2)):
+                x = Block(depth, name=f"block_{i}")(x)
+            return x
+
+    layers = [layer for _ in range(5) for layer in (torch.nn.Linear(4, 4), torch.nn.Tanh())]
+    report = compare_wide(torch.nn.Sequential(*layers), Port(), X)
+    assert report.agrees, report
+    assert str(report.map.entries["block_1.layers_0.kernel"].source) == "4.weight"
 
 
 def test_a_layout_that_only_gradients_show() -> None:
@@ -300,7 +325,7 @@ def test_one_bias_for_two_is_their_sum(name: str) -> None:
     assert " + bias_" in str(report.map)
 
 
-def test_names_that_leave_a_bias_out_are_answered_by_those_that_cure_it() -> None:
+def test_names_that_leave_a_bias_out_are_followed_and_the_bias_is_said() -> None:
     cell = nnx.OptimizedLSTMCell(4, 5, rngs=nnx.Rngs(0))
     h, c = RNG.normal(size=(2, 3, 5))
     report = compare_wide(
@@ -310,8 +335,7 @@ def test_names_that_leave_a_bias_out_are_answered_by_those_that_cure_it() -> Non
         names={"dense_h.bias": "bias_hh"},
         jax_call=lambda cell, x, hx: cell((hx[1], hx[0]), x)[0][::-1],
     )
-    hint = "if JAX has the sum, give names={'dense_h.bias': 'bias_hh + bias_ih'}"
-    assert f"  left over in PyTorch: bias_ih; {hint}" in str(report).splitlines()
+    assert "  left over in PyTorch: bias_ih; if JAX has it, give load= or names=" in str(report).splitlines()
 
 
 # Axes, masks, keys, containers, wrappers
@@ -329,6 +353,61 @@ def test_inputs_and_results_may_have_another_order_of_axes() -> None:
     assert compare_wide(Time(4, 3), port, x, layout={"input": (1, 0, 2), "result": (1, 0, 2)}).agrees
     with pytest.raises(ValueError, match=r"layout must name 3 axes for input; got \(1, 0\)"):
         compare_wide(Time(4, 3), port, x, layout={"input": (1, 0)})
+
+
+class Picture(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (torch.nn.Conv2d(3, 3, 3, padding=1) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).relu())
+
+
+class PicturePort(nnx.Module):
+    def __init__(self, activation: Any = nnx.relu) -> None:
+        self.first, self.second = (nnx.Conv(3, 3, (3, 3), rngs=nnx.Rngs(0)) for _ in range(2))
+        self.activation = activation
+
+    def __call__(self, x: Any) -> Any:
+        return self.second(self.activation(self.first(x)))
+
+
+@pytest.mark.parametrize("size", [(3, 3), (4, 5)])
+def test_channels_go_where_the_port_has_them(size: tuple[int, int]) -> None:
+    x = RNG.normal(size=(2, 3, *size))
+    assert compare_wide(Picture(), PicturePort(), x).agrees
+
+    class First(PicturePort):
+        def __call__(self, x: Any) -> Any:
+            return super().__call__(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+    assert compare_wide(Picture(), First(), x).agrees
+
+
+def test_where_channels_fit_in_two_ways_and_neither_agrees_layout_is_needed() -> None:
+    report = compare_wide(Picture(), PicturePort(nnx.tanh), RNG.normal(size=(2, 3, 3, 3)))
+    assert "channels fit first and last in JAX, and neither agrees: give layout=" in str(report)
+
+
+def test_a_star_speaks_of_the_tensors_with_as_many_axes_and_not_of_weights() -> None:
+    class Signal(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = torch.nn.Conv1d(3, 3, 3), torch.nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.conv(x), self.head(self.conv(x).mean(2))
+
+    class Port(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any) -> Any:
+            y = nn.Conv(3, (3,), padding="VALID", name="conv")(x)
+            return y, nn.Dense(2, name="head")(y.mean(1))
+
+    report = compare_wide(Signal(), Port(), RNG.normal(size=(2, 3, 6)), layout={"*": (0, 2, 1)})
+    assert report.agrees, report
+    assert "conv.weight  channels last" in str(report.map)
 
 
 def test_a_mask_of_the_smallest_number_fits_into_pytorch_s_own_tensors() -> None:
@@ -425,13 +504,15 @@ def test_a_frozen_table_keeps_its_numbers_beside_weights_that_train() -> None:
     assert compare_wide(FrozenPositions(POSITIONS), layer, X, jax_call=lambda layer, x: layer(x) + POSITIONS).agrees
 
 
-def test_a_table_made_in_float32_is_named_beside_a_gradient_that_is_wrong() -> None:
-    def call(layer: Any, x: Any) -> Any:
-        return layer(jax.lax.stop_gradient(x)) + POSITIONS
+def test_a_table_made_in_float32_is_named_if_it_is_all_that_differs() -> None:
+    def call(layer: Any, x: Any, flows: bool) -> Any:
+        return layer(x if flows else jax.lax.stop_gradient(x)) + POSITIONS
 
     narrow, layer = FrozenPositions(POSITIONS.astype(np.float32)), nnx.Linear(4, 3, rngs=nnx.Rngs(0))
-    report = compare_wide(narrow, layer, X, jax_call=call)
-    assert "note: PyTorch's positions.weight is a table made in float32" in str(report)
+    report = compare_wide(narrow, layer, X, jax_call=partial(call, flows=True))
+    note = "note: PyTorch's positions.weight is a table made in float32; with inside='float32' the two agree"
+    assert note in str(report)
+    assert "note" not in str(compare_wide(narrow, layer, X, jax_call=partial(call, flows=False)))
 
 
 def test_a_search_that_fails_leaves_the_verdict_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -564,6 +645,7 @@ def square(use_bias: bool = True) -> nnx.Linear:
     return nnx.Linear(4, 4, use_bias=use_bias, rngs=nnx.Rngs(0))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # of what torch.compile imports
 @pytest.mark.parametrize(
     ("module", "port", "options", "message"),
     [
@@ -598,6 +680,16 @@ def square(use_bias: bool = True) -> nnx.Linear:
             "cannot be run in float64.*jax_call",
         ),
         (lambda: torch.nn.Linear(5, 4), square, {}, "PyTorch's module cannot be run"),
+        (lambda: torch.nn.Linear(4, 4, device="meta"), square, {}, r"on the device meta.*module\.to_empty"),
+        (
+            lambda: torch.compile(torch.nn.Linear(4, 4)),
+            square,
+            {},
+            "compiled by torch.compile: give the module or function",
+        ),
+        (lambda: torch.compile(torch.sin), square, {}, "compiled by torch.compile: give the module or function"),
+        (lambda: Wrong(lambda layer, x: {}), square, {}, "PyTorch returns no tensor: return the tensors"),
+        (lambda: torch.nn.Linear(4, 4), square, {"bound": float("nan")}, "bound must be a relative error"),
         (lambda: torch.nn.Linear(4, 4), square, {"inside": "half"}, "inside must be"),
         (lambda: torch.nn.Linear(4, 4), square, {"dtypes": "float64"}, "dtypes must be some of"),
     ],

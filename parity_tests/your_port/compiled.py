@@ -210,7 +210,7 @@ class CompiledPair:
         if not finite.any():
             return found
         compiled, truth, noise = (x.astype(np.float64)[finite] for x in (compiled, truth, noise))
-        sizes, noise = neighbours(truth, noise, DECADES if found.rule == "float64" else DECADES_OF_FLOAT32)
+        sizes, noise, _ = neighbours(truth, noise, DECADES if found.rule == "float64" else DECADES_OF_FLOAT32)
         bounds, errors = 8 * unit_roundoff(found.rule) * sizes + 4 * noise, np.abs(compiled - truth)
         worst = int(np.argmax(errors / bounds))
         return replace(found, error=float(errors[worst] / sizes[worst]), bound=float(bounds[worst] / sizes[worst]))

@@ -3,12 +3,13 @@
 from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from flax import nnx
+from flax import linen, nnx
 from torch import nn
 
 from parity_tests import compare
@@ -95,7 +96,176 @@ def test_weights_that_are_trained_otherwise_are_noted(kind: Any, tied: bool, not
     assert lines(report, "  note: ") == notes
 
 
+def test_one_weight_that_jax_holds_twice_is_noted_however_pytorch_uses_it_twice() -> None:
+    class Used(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.emb, self.layer = nn.Embedding(11, 6), nn.Linear(6, 6)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.layer(torch.tanh(self.layer(self.emb(ids)))) @ self.emb.weight.T
+
+    class Apart(nnx.Module):
+        def __init__(self) -> None:
+            rngs = nnx.Rngs(0)
+            self.emb, self.head = nnx.Embed(11, 6, rngs=rngs), nnx.Linear(6, 11, use_bias=False, rngs=rngs)
+            self.first, self.second = nnx.Linear(6, 6, rngs=rngs), nnx.Linear(6, 6, rngs=rngs)
+
+        def __call__(self, ids: Any) -> Any:
+            return self.head(self.second(jnp.tanh(self.first(self.emb(ids)))))
+
+    def load(w: Any) -> Any:
+        layer = {"kernel": w["layer.weight"].T, "bias": w["layer.bias"]}
+        head = {"kernel": w["emb.weight"].T}
+        return {"emb": {"embedding": w["emb.weight"]}, "head": head, "first": layer, "second": layer}
+
+    report = compare_wide(Used(), Apart(), IDS, load=load)
+    assert report.agrees, report
+    assert lines(report, "  note: ") == [
+        "emb.weight is one weight in PyTorch, and JAX trains emb.embedding and head.kernel apart",
+        "layer.weight is one weight in PyTorch, and JAX trains first.kernel and second.kernel apart",
+        "and 1 more",
+    ]
+
+
+class Shifted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 6)
+        self.register_buffer("pe", torch.randn(4, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x) + self.pe
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_a_buffer_that_equinox_would_train_is_noted(stopped: bool) -> None:
+    class Port(eqx.Module):
+        fc: eqx.nn.Linear
+        pe: jax.Array
+
+        def __call__(self, x: Any) -> Any:
+            return jax.vmap(self.fc)(x) + (jax.lax.stop_gradient(self.pe) if stopped else self.pe)
+
+    report = compare_wide(Shifted(), Port(eqx.nn.Linear(6, 6, key=jax.random.key(0)), jnp.zeros((4, 6))), X)
+    assert report.agrees, report
+    found = "pe is a buffer in PyTorch, and pe gets a gradient in JAX: jax.lax.stop_gradient"
+    assert lines(report, "  note: ") == [found] * (not stopped)
+
+
+@pytest.mark.parametrize(("rate", "notes"), [(0.1, 0), (0.9, 1)])
+def test_another_rate_of_dropout_is_noted(rate: float, notes: int) -> None:
+    class Linen(linen.Module):
+        @linen.compact
+        def __call__(self, x: Any, deterministic: bool) -> Any:
+            return linen.Dropout(rate)(linen.Dense(5)(x), deterministic)
+
+    torch_side = nn.Sequential(nn.Linear(6, 5), nn.Dropout(0.1))
+    in_nnx = nnx.Sequential(nnx.Linear(6, 5, rngs=nnx.Rngs(0)), nnx.Dropout(rate))
+    for port in (Linen(), in_nnx):
+        report = compare_wide(torch_side, port, X)
+        assert report.agrees, report
+        assert (
+            lines(report, "  note: dropout is 0.1 in PyTorch and 0.9 in JAX") == [", and both ran without it"] * notes
+        )
+
+
+# Numbers that hide mistakes
+
+
+class Scaled(nn.Module):
+    """Normalises by numbers of its own, which begin at 0 and 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 5)
+        self.register_buffer("centre", torch.zeros(6))
+        self.register_buffer("width", torch.ones(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc((x - self.centre) / self.width)
+
+
+def scaled(w: Any, x: Any, ignored: str = "") -> Any:
+    centre, width = (0.0 if ignored == "centre" else w["centre"], 1.0 if ignored == "width" else w["width"])
+    return (x - centre) / width @ w["fc.weight"].T + w["fc.bias"]
+
+
+def test_buffers_of_one_number_are_drawn_once_more() -> None:
+    hidden = ", and with other numbers the two differ, which may hide mistakes (print(report.blind) shows which)"
+    for ignored, weak in (("", []), ("centre", ["centre is 0 everywhere"]), ("width", ["width is 1 everywhere"])):
+        report = compare_wide(Scaled(), partial(scaled, ignored=ignored), X)
+        assert report.agrees, report
+        assert lines(report, "  weak: ") == [words + hidden for words in weak]
+
+
+def test_given_weights_of_one_number_are_drawn_once_more() -> None:
+    norm = nn.BatchNorm1d(6)
+
+    def port(w: Any, x: Any) -> Any:
+        return x / np.sqrt(1 + 1e-5) * w["weight"] + w["bias"]
+
+    report = compare_wide(norm, port, X, weights=norm.state_dict())
+    assert report.agrees, report
+    assert lines(report, "  weak: running_mean is 0 everywhere, running_var is 1 everywhere, and with other numbers ")
+
+
+def test_an_argument_that_the_port_does_not_read_differs() -> None:
+    table = nn.Embedding(11, 6)
+    assert compare_wide(table, lambda w, ids: w["weight"][ids], IDS).agrees
+    report = compare_wide(table, lambda w, ids: w["weight"][IDS], IDS)
+    words = "other numbers in input change it in PyTorch, and not in JAX: does the port read it?"
+    assert [m.mismatch for m in report.failed] == [words]
+
+
+def test_results_whose_names_are_one_are_refused() -> None:
+    def both(x: Any) -> Any:
+        return {"a.b": x, "a": {"b": 2 * x}}
+
+    with pytest.raises(ValueError, match=r"two tensors are called a\.b: a key has a dot in it"):
+        compare_wide(both, both, X)
+
+
+def test_sixteen_bits_alone_are_held_to_float64_too() -> None:
+    def norm(w: Any, x: Any) -> Any:
+        y = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-3)
+        return jax.nn.gelu(y * w["0.weight"] + w["0.bias"])
+
+    report = compare(nn.Sequential(nn.LayerNorm(6), nn.GELU()), norm, X, dtypes=("bfloat16",))
+    assert {m.dtype for m in report.failed} == {"float64"}
+
+
+def test_a_norm_in_float32_stays_so_in_sixteen_bits() -> None:
+    class Port(linen.Module):
+        @linen.compact
+        def __call__(self, x: Any) -> Any:
+            return linen.LayerNorm(epsilon=1e-5, dtype=jnp.float32, name="norm")(linen.Dense(5, name="fc")(x))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.norm = nn.Linear(6, 5), nn.LayerNorm(5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.fc(x))
+
+    report = compare(Model(), Port(), X, dtypes=("bfloat16",))
+    assert {m.mismatch for m in report.failed} == {"dtype float32 in JAX, bfloat16 in PyTorch"}
+    assert not report, "a report is false where the two differ"
+
+
 # Gradients
+
+
+def test_an_infinity_leaves_out_its_own_gradient_alone_and_is_named() -> None:
+    masks = (np.where(np.tri(4, 6), 0.0, -np.inf), RNG.normal(size=(4, 6)))
+
+    def port(x: Any, masks: Any) -> Any:
+        return jax.nn.softmax(x + masks[0] + jax.lax.stop_gradient(masks[1]), -1)
+
+    report = compare_wide(lambda x, masks: (x + masks[0] + masks[1]).softmax(-1), port, (X, masks))
+    assert [m.tensor for m in report.failed] == ["gradient of masks.1"]
+    assert lines(report, "  note: ") == ["no gradient of masks.0 is compared, which is not finite everywhere"]
 
 
 class Target(nn.Module):
@@ -147,6 +317,34 @@ def test_a_gradient_that_is_rounding_agrees_however_small_pytorch_s_is() -> None
         assert report.agrees, report
 
 
+def test_the_part_of_a_gradient_that_is_rounding_is_judged_by_itself() -> None:
+    """The key's bias changes no weight of attention. PyTorch's is a third of a packed bias."""
+    x = np.random.default_rng(5).normal(size=(2, 7, 12))
+    attention = nn.MultiheadAttention(12, 3, batch_first=True)
+    port = nnx.MultiHeadAttention(num_heads=3, in_features=12, decode=False, rngs=nnx.Rngs(0))
+
+    def call(module: nn.MultiheadAttention, x: torch.Tensor) -> torch.Tensor:
+        return module(x, x, x, need_weights=False)[0]
+
+    report = compare_wide(attention, port, x, torch_call=call, inside="float32", name="s5")
+    assert report.agrees, report
+    assert "jit" not in str(report)
+
+
+def test_codes_may_fall_to_either_side_of_a_tie_below_float64() -> None:
+    x = np.random.default_rng(0).normal(size=(300, 300))
+
+    def codes(x: torch.Tensor) -> torch.Tensor:
+        return (x / 1e-4).round().long()
+
+    def port(x: Any, shift: int = 0) -> Any:
+        return jnp.round(x * 1e4).astype(jnp.int32) + shift
+
+    assert compare(codes, port, x, gradients=False).agrees
+    report = compare(codes, partial(port, shift=1), x, gradients=False)
+    assert {m.dtype for m in report.failed} == {"float64", "float32"}
+
+
 # Running statistics
 
 
@@ -184,6 +382,20 @@ class NnxMoving(nnx.Module):
 def test_every_buffer_that_a_step_moves_is_compared() -> None:
     assert compare_wide(Moving(), NnxMoving(), X, buffers=True).agrees
     report = compare_wide(Moving(), NnxMoving(updates=False), X, buffers=True)
+    assert [m.tensor for m in report.failed] == ["moving_mean after a step"]
+
+
+def test_a_buffer_that_jax_alone_moves_differs() -> None:
+    class Still(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("moving_mean", torch.zeros(6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x - (x.mean(0) if self.training else self.moving_mean)
+
+    assert compare_wide(Still(), NnxMoving(updates=False), X, buffers=True).agrees
+    report = compare_wide(Still(), NnxMoving(), X, buffers=True)
     assert [m.tensor for m in report.failed] == ["moving_mean after a step"]
 
 

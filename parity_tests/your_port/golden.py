@@ -20,13 +20,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide
+from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, name_of_draw
 from parity_tests.your_port.measure.numbers import Numbers, Run
 from parity_tests.your_port.measure.taps import Tensor
 from parity_tests.your_port.measure.tree import flatten
 from parity_tests.your_port.weights.original import Inputs, Original, Weight
 
-FORMAT = 4
+FORMAT = 5
 """The version of the file's form: another where a reader would misread it."""
 ARRAY = "name of an array"
 """The key of what stands in the place of an array in the file's text."""
@@ -85,6 +85,17 @@ class Golden:
         facts = self.header["runs"][of][self.header.get("truth", dtype) if dtype == "float64" else dtype][variant]
         return Run(**{**facts, "trace": [Tensor(**x) for x in facts["trace"]]})
 
+    def check(self) -> None:
+        """Raise an error if anything is missing that a comparison reads."""
+        variant = self.original.case().variants[0].name
+        for dtype in self.dtypes:
+            for draw in range(self.draws(dtype)):
+                for run_dtype in dict.fromkeys((dtype, "float64", *["float32"] * ("truth" not in self.header))):
+                    self.run(name_of_draw(variant, draw), dtype, run_dtype, record=False)
+                self.numbers(name_of_draw(variant, draw), dtype)
+        if not self.dtypes:
+            raise ValueError("there is no run in it")
+
 
 def _cannot_run(*_: Any) -> Any:
     raise GoldenError("PyTorch's side is a record here: it cannot run on other inputs")
@@ -129,9 +140,11 @@ def write_golden(path: Path, facts: Mapping[str, Any]) -> None:
         arrays[key := f"{len(arrays)} {name}"] = _writable(array)
         return key
 
-    text = json.dumps({**_pack(facts, store), "format": FORMAT})
+    packed = _pack(facts, store)
+    sums = {key: zlib.crc32(array.tobytes()) for key, array in arrays.items()}
+    text = json.dumps({**packed, "format": FORMAT, "sums": sums})
     with open(path, "xb") as file:
-        np.savez(file, header=np.array(text), allow_pickle=False, **arrays)
+        np.savez(file, header=np.array(text), sum=np.array(zlib.crc32(text.encode())), allow_pickle=False, **arrays)
 
 
 class GoldenFolder:
@@ -203,6 +216,16 @@ def _read_folder(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return header, {name: _read_array(path / name) for name in header["sums"]}
 
 
+def _read_header(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    text = str(arrays["header"])
+    header = json.loads(text)
+    if header["format"] == FORMAT:
+        wrong = [name for name, total in header["sums"].items() if zlib.crc32(arrays[name].tobytes()) != total]
+        if wrong or zlib.crc32(text.encode()) != int(arrays["sum"]):
+            raise ValueError(f"the checksum of {', '.join(wrong) or 'its text'} is wrong")
+    return header
+
+
 def load_golden(path: str | Path) -> Golden:
     """Read a golden file or folder; the checksums of its parts and its format are checked.
 
@@ -217,9 +240,11 @@ def load_golden(path: str | Path) -> Golden:
             with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 _require_stored(file.zip)
                 arrays = {name: file[name] for name in file.files}
-            header = json.loads(str(arrays["header"]))
+            header = _read_header(arrays)
         known = header["format"] == FORMAT
         golden = Golden(_unpack(header, arrays) if known else header)
+        if known:
+            golden.check()
     except FileNotFoundError:
         if Path(path).exists():
             raise GoldenError(f"{path} has no {HEADER}, so it was not written to its end; {REMEDY}") from None

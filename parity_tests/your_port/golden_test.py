@@ -7,6 +7,7 @@ import sys
 import zlib
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -102,7 +103,7 @@ def test_the_file_says_what_wrote_it(golden: Path) -> None:
     record = load_golden(golden)
     header = record.header
     assert header["versions"].keys() == {"torch", "python", "numpy"}
-    assert (header["seed"], header["format"]) == (0, 4)
+    assert (header["seed"], header["format"]) == (0, 5)
     assert [record.draws(dtype) for dtype in ("float64", "float32")] == [1, 8]
     with pytest.raises(GoldenError, match="has no run in bfloat16: write it again, or pass other dtypes"):
         record.draws("bfloat16")
@@ -120,9 +121,9 @@ def test_a_file_that_cannot_be_trusted_is_an_error(golden: Path, tmp_path: Path)
             jax.tree.map(np.testing.assert_array_equal, load_golden(bad).header, load_golden(golden).header)
     with np.load(golden) as file:
         arrays = dict(file)
-    text = json.dumps({**json.loads(str(arrays["header"])), "format": 5})
+    text = json.dumps({**json.loads(str(arrays["header"])), "format": 6})
     np.savez(bad, **{**arrays, "header": np.array(text)})
-    with pytest.raises(GoldenError, match=r"has format 5, by .*reads format 4"):
+    with pytest.raises(GoldenError, match=r"has format 6, by .*reads format 5"):
         load_golden(bad)
     np.savez(bad, header=np.array({"a": object()}, dtype=object))
     with pytest.raises(GoldenError, match="no golden file"):
@@ -139,10 +140,43 @@ def test_a_golden_folder_reads_no_file_outside_of_it(tmp_path: Path) -> None:
     np.save(outside, np.ones(3))
     with GoldenFolder(tmp_path / "golden") as folder:
         folder.finish({})
-    text = json.dumps({"format": 4, "sums": {"../outside.npy": zlib.crc32(outside.read_bytes())}})
+    text = json.dumps({"format": 5, "sums": {"../outside.npy": zlib.crc32(outside.read_bytes())}})
     (tmp_path / "golden" / HEADER).write_text(f"{zlib.crc32(text.encode())}\n{text}", encoding="utf-8")
     with pytest.raises(GoldenError, match=r"'\.\./outside\.npy' is no name of a file in the folder"):
         load_golden(tmp_path / "golden")
+
+
+def without_float64(header: dict[str, Any]) -> None:
+    del header["numbers"]["float64"], header["runs"]["float64"]
+
+
+def without_a_run(header: dict[str, Any]) -> None:
+    header["runs"]["float64"] = {}
+
+
+def with_a_number_for_a_mapping(header: dict[str, Any]) -> None:
+    header["weights"] = 3
+
+
+@pytest.mark.parametrize("edit", [without_float64, without_a_run, with_a_number_for_a_mapping])
+def test_a_file_that_somebody_has_edited_is_an_error(golden: Path, tmp_path: Path, edit: Any) -> None:
+    bad = tmp_path / "bad.npz"
+    with np.load(golden) as file:
+        arrays = dict(file)
+    header = json.loads(str(arrays["header"]))
+    edit(header)
+    text = json.dumps(header)
+    np.savez(bad, **{**arrays, "header": np.array(text)})
+    with pytest.raises(GoldenError, match=r"the checksum of its text is wrong.*write it again"):
+        load_golden(bad)
+    if edit is not without_float64:  # which a file may be
+        np.savez(bad, **{**arrays, "header": np.array(text), "sum": np.array(zlib.crc32(text.encode()))})
+        with pytest.raises(GoldenError, match=r"damaged, cut short, or no golden file .*write it again"):
+            load_golden(bad)
+    number = next(name for name in arrays if "/weights/" in name)
+    np.savez(bad, **{**arrays, number: arrays[number] + 1})
+    with pytest.raises(GoldenError, match=rf"the checksum of {number} is wrong"):
+        load_golden(bad)
 
 
 def test_a_wrong_build_is_answered_in_a_line(

@@ -9,7 +9,7 @@ the folder of `--parity-files`.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from parity_tests.your_port.measure.case import Case
     from parity_tests.your_port.record import Record
     from parity_tests.your_port.report import Report
+    from parity_tests.your_port.training.report import TrainingReport
 
 _PROPERTY = "parity"
 SHOWN = 3
@@ -45,25 +46,47 @@ def _write_files(request: pytest.FixtureRequest, record: "Record") -> None:
     record.write(folder / f"{name}.json", folder / f"{name}.md")
 
 
+_IS_CALLED = pytest.StashKey[bool]()
+"""Of a test that asks for `parity`: whether it has called it."""
+
+
 @pytest.fixture
 def parity(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Callable[..., None]:
-    """Check a report of `compare`, or compare a case in each dtype that it has inputs for.
+    """Check a report of `compare` or of `compare_training`, or compare a case in each dtype that it has inputs for.
 
-    A failure names the first tensor that differs, and why.
+    Of a report of `compare`, `dtypes` are those that count. A failure names the first tensor that differs, and why.
     """
     from parity_tests.your_port.divergence import find_divergence
-    from parity_tests.your_port.measure.case import name_of_draw
+    from parity_tests.your_port.measure.case import DTYPES, Case, name_of_draw
     from parity_tests.your_port.measure.comparison import DRAWS, compare_case
     from parity_tests.your_port.measure.tables import summarize
     from parity_tests.your_port.record import Record
     from parity_tests.your_port.report import Report
+    from parity_tests.your_port.training.report import TrainingReport
 
-    def check(found: "Case | Report", *dtypes: str) -> None:
+    request.node.stash[_IS_CALLED] = False
+
+    def check(found: "Case | Report | TrainingReport", *dtypes: str) -> None:
+        request.node.stash[_IS_CALLED] = True
+        if unknown := set(dtypes) - set(DTYPES):
+            raise ValueError(
+                f"after a report or a case come dtypes, some of {DTYPES}; got {', '.join(sorted(unknown))}"
+            )
+        if isinstance(found, TrainingReport):
+            if dtypes:
+                raise ValueError(f"a training has one dtype: give it to compare_training; got {', '.join(dtypes)}")
+            if found.failed:
+                pytest.fail(str(found), pytrace=False)
+            return
         if isinstance(found, Report):
-            measured = [*found.measurements]
-        else:
+            measured = [m for m in found.measurements if not dtypes or m.run_dtype in dtypes]
+        elif isinstance(found, Case):
             measured = [m for dtype in dtypes or ("float64", "float32") for m in compare_case(found, dtype)]
-        assert measured, f"{found.name} has no variant in {dtypes}"
+        else:
+            raise TypeError(f"parity takes what compare or compare_training returns, or a Case; got {found!r}")
+        if missing := [dtype for dtype in dtypes if not any(m.run_dtype == dtype for m in measured)]:
+            raise ValueError(f"{found.name} was not run in {', '.join(missing)}")
+        assert measured, f"{found.name} has no variant in float64 or float32"
         for _, group in groupby(measured, lambda m: (m.case, m.dtype)):
             record_property(_PROPERTY, summarize([*group])._asdict())
         failed = [m for m in measured if m.failed]
@@ -82,6 +105,15 @@ def parity(request: pytest.FixtureRequest, record_property: Callable[[str, objec
         pytest.fail("\n".join(record.lines), pytrace=False)
 
     return check
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    """Fail a test that passes, has asked for `parity` and has not called it."""
+    result = yield
+    if not pyfuncitem.stash.get(_IS_CALLED, True):
+        pytest.fail("the test asks for the fixture `parity` and never calls it: parity(compare(…))", pytrace=False)
+    return result
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

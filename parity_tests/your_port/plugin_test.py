@@ -8,16 +8,27 @@ import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from flax import nnx
 
-from parity_tests import Case, JaxSide, Variant, jax_function, torch_function, torch_module
+from parity_tests import (
+    Case,
+    JaxSide,
+    Variant,
+    compare,
+    compare_training,
+    jax_function,
+    torch_function,
+    torch_module,
+)
 from parity_tests.your_port.measure.numbers import make_numbers
 
 ROOT = Path(__file__).parents[2]
@@ -103,6 +114,88 @@ def test_a_failure_begins_with_what_matters(parity: Callable[..., None]) -> None
     assert lines[0].startswith("parts | random | float64: the forward pass differs at 0")
     assert lines[-1] == "… and 6 more"
     assert len(lines) < 10
+
+
+X = np.arange(3.0)
+
+
+def squared(factor: float) -> Any:
+    return compare(torch.square, lambda x: factor * x * x, X, dtypes=("float64",))
+
+
+def test_a_dtype_that_does_not_exist_or_was_not_run_is_an_error(parity: Callable[..., None]) -> None:
+    same = torch_function(lambda inputs, _: inputs["x"]), jax_function(lambda inputs, _: inputs["x"])
+    case = Case("same", (Variant("random", {"x": X}),), *same)
+    with pytest.raises(ValueError, match=r"some of .*; got flaot32"):
+        parity(case, "float64", "flaot32")
+    report = squared(1.0)
+    parity(report, "float64")
+    with pytest.raises(ValueError, match="square was not run in float32"):
+        parity(report, "float32")
+    with pytest.raises(TypeError, match="parity takes what compare or compare_training returns, or a Case; got True"):
+        parity(report.agrees)
+
+
+def test_a_report_is_judged_in_the_dtypes_that_are_asked_for(parity: Callable[..., None]) -> None:
+    """A port that is wrong by 1e-8 differs in float64 alone."""
+    report = compare(torch.square, lambda x: (1 + 1e-8) * x * x, X)
+    parity(report, "float32")
+    with pytest.raises(pytest.fail.Exception, match="square DIFFERS in 2 of 2 tensors"):
+        parity(report)
+
+
+def test_a_training_is_judged_too(parity: Callable[..., None]) -> None:
+    def start(weights: Any) -> Any:
+        model = torch.nn.Linear(2, 1)
+        model.load_state_dict(weights)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def step(batch: Any) -> Any:
+            optimizer.zero_grad()
+            model(batch).sum().backward()
+            optimizer.step()
+            return {}
+
+        return model, optimizer, step
+
+    def jax_start(weights: Any, rate: float) -> Any:
+        def loss(params: Any, batch: Any) -> Any:
+            return (batch @ params["weight"].T + params["bias"]).sum()
+
+        def step(params: Any, state: Any, batch: Any) -> Any:
+            moved = jax.tree.map(lambda x, g: x - rate * g, params, jax.grad(loss)(params, batch))
+            return moved, state, {}
+
+        return jax.tree.map(jnp.asarray, weights), (), step
+
+    weights = torch.nn.Linear(2, 1).state_dict()
+    right, wrong = (
+        compare_training(start, partial(jax_start, rate=rate), weights, [np.ones((3, 2))] * 2, 2) for rate in (0.1, 0.2)
+    )
+    parity(right)
+    with pytest.raises(pytest.fail.Exception, match="the trainings part at step 1"):
+        parity(wrong)
+    with pytest.raises(ValueError, match="a training has one dtype"):
+        parity(right, "float64")
+
+
+@pytest.mark.slow  # runs pytest in a process of its own
+def test_a_test_that_asks_for_parity_and_never_calls_it_fails(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST, "utf-8")
+    text = """
+import pytest
+def test_forgets(parity): pass
+def test_skips(parity): pytest.skip("no model")
+def test_fails(parity): assert False
+def test_calls(parity):
+    with pytest.raises(TypeError): parity(None)
+"""
+    (tmp_path / "test_port.py").write_text(text, "utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-rf", "."]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert "2 failed, 1 passed, 1 skipped" in done.stdout
+    assert "test_forgets - Failed: the test asks for the fixture `parity` and never calls it" in done.stdout
 
 
 def test_of_a_case_that_fails_everything_is_written_too(

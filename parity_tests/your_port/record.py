@@ -3,6 +3,7 @@
 import json
 import math
 import platform
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -80,7 +81,9 @@ class Record:
 
     def to_markdown(self) -> str:
         """Write it as Markdown, with what failed first."""
-        blocks = [f"### {self.name}: {self.verdict}", "\n".join(["```", *self.lines, "```"])]
+        lines = [printable(line) for line in self.lines]
+        fence = "`" * max(3, *(len(ticks) + 1 for ticks in re.findall("`+", "".join(lines))), 3)
+        blocks = [f"### {_escaped(self.name)}: {self.verdict}", "\n".join([fence, *lines, fence])]
         rows = [_row(m) for m in sorted(self.measurements, key=lambda m: not m.failed)]
         if rows:
             head = "| tensor | dtype | error | bound | PyTorch's own | |\n|---|---|---|---|---|---|"
@@ -103,7 +106,19 @@ def _finite(x: Any) -> Any:
     return None if isinstance(x, float) and not math.isfinite(x) else x
 
 
+def printable(text: str) -> str:
+    """Replace what is no printable character, such as a line's end or a terminal's commands."""
+    return "".join(x if x.isprintable() else "�" for x in text)
+
+
+def _escaped(text: str) -> str:
+    """Escape what means something in Markdown or HTML."""
+    return re.sub(r"([\\`*_<>|\[\]#&])", r"\\\1", printable(text))
+
+
 def _row(m: Measurement) -> str:
     numbers = ("" if m.mismatch else f"{x:.1e}" for x in (m.error, m.bound, m.torch_error))
-    verdict = f"**{m.mismatch or 'DIFFERS'}**" if m.failed else "agrees"
-    return f"| {' | '.join((f'`{m.tensor}`', m.dtype, *numbers, verdict))} |"
+    verdict = f"**{_escaped(m.mismatch) or 'DIFFERS'}**" if m.failed else "agrees"
+    name = printable(m.tensor)
+    name = _escaped(name) if set(name) & set("`|\\") else f"`{name}`"
+    return f"| {' | '.join((name, m.dtype, *numbers, verdict))} |"

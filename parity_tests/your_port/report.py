@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
 from parity_tests.your_port.cause.cause import Blind, in_words
 from parity_tests.your_port.compiled import CompiledReport
 from parity_tests.your_port.divergence import Divergence
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.comparison import Judged, Measurement
-from parity_tests.your_port.measure.strength import find_constant
-from parity_tests.your_port.record import Record
+from parity_tests.your_port.measure.tree import flatten
+from parity_tests.your_port.record import Record, printable
 from parity_tests.your_port.weights.adapters import Port
 from parity_tests.your_port.weights.weight_map import WeightMap
 
@@ -31,7 +32,7 @@ class Report(Judged):
     divergence: Divergence | None
     """Where the two part, and why."""
     float32_inside: str
-    """What is computed in float32 in the run in float64, if that can explain the difference."""
+    """What is computed in float32 in the run in float64, and how far that explains the difference."""
     case: Case
     """The comparison as a case, for `find_divergence` and for the fixture `parity`."""
     compiled: CompiledReport | None = None
@@ -40,8 +41,10 @@ class Report(Judged):
     """Why the search for the place and the cause failed, if it did."""
     dtypes_differ: str = ""
     """The dtypes of the two modules' weights, if one has fewer digits."""
-    trained_otherwise: tuple[str, ...] = ()
-    """The weights that an optimiser moves in one of the two alone, or apart."""
+    notes: tuple[str, ...] = ()
+    """What a training would do otherwise: weights that are moved in one of the two alone, or apart, and dropout."""
+    weak: tuple[str, ...] = ()
+    """What these inputs and weights cannot show."""
 
     @cached_property
     def blind(self) -> Blind:
@@ -73,13 +76,13 @@ class Report(Judged):
         return self.record.to_markdown()
 
     def __str__(self) -> str:
-        return "\n".join(list(self._lines())[:LINES])
+        return "\n".join(printable(line) for line in islice(self._lines(), LINES))
 
     def _lines(self) -> Iterator[str]:
         if self.dtypes_differ:
             yield f"NOT THE SAME DTYPE: {self.dtypes_differ}; both ran on the same numbers"
         names = {(m.case, m.tensor): m.is_gradient for m in self.measurements}
-        gradients, dtypes = sum(names.values()), dict.fromkeys(m.dtype.split()[0] for m in self.measurements)
+        gradients, dtypes = sum(names.values()), dict.fromkeys(m.run_dtype for m in self.measurements)
         what = f"{_count(len(names) - gradients, 'output')}, {_count(gradients, 'gradient')}; {' and '.join(dtypes)}"
         failed = len({(m.case, m.tensor) for m in self.failed})
         verdict = "agrees" if self.agrees else f"DIFFERS in {failed} of {len(names)} tensors"
@@ -92,14 +95,16 @@ class Report(Judged):
         if self.trouble:
             yield f"  the search for the place failed: {self.trouble}; please report it"
         if self.float32_inside:
-            yield f"  note: {self.float32_inside}; if that is meant, pass inside='float32'"
-        if others := len(self.trained_otherwise):
-            yield f"  note: {self.trained_otherwise[0]}{f'; and {others - 1} more' if others > 1 else ''}"
+            yield f"  note: {self.float32_inside}"
+        for note in [*self.notes[:2], *[f"and {len(self.notes) - 2} more"] * (len(self.notes) > 2)]:
+            yield f"  note: {note}"
+        if left_out := sorted(self.case.constants.intersection(flatten(dict(self.case.variants[0].inputs))[0])):
+            yield f"  note: no gradient of {', '.join(left_out)} is compared, which is not finite everywhere"
         for m in [m for m in self.measurements if m.dtype.endswith("without jit")][:1]:
             yield f"  jit: {m.tensor} is {'wrong' if m.failed else 'right'} only without jit"
-        if constant := find_constant(self.case.variants[0]):
-            more = " …" * (len(constant) > 3)
-            yield f"  weak: {', '.join(constant[:3])}{more}, which may hide mistakes (print(report.blind) shows which)"
+        if self.weak:
+            more = " …" * (len(self.weak) > 3)
+            yield f"  weak: {'; '.join(self.weak[:3])}{more}, which may hide mistakes (print(report.blind) shows which)"
         if self._blind is not None:
             yield f"  blind: {self._blind}"
         yield from self._weights("float64" in dtypes)
@@ -107,8 +112,8 @@ class Report(Judged):
     def _weights(self, wide: bool) -> Iterator[str]:
         left = list(self.map.left_in_torch)
         if left:
-            hint = f"if JAX has {'the sum' if self.map.hint else 'it'}, give {self.map.hint or 'load= or names='}"
-            yield f"  left over in PyTorch: {', '.join(left[:3])}{' …' * (len(left) > 3)}; {hint}"
+            more = " …" * (len(left) > 3)
+            yield f"  left over in PyTorch: {', '.join(left[:3])}{more}; if JAX has it, give load= or names="
         if self.failed and self.map.remarks:
             yield f"  load: {'; '.join(self.map.remarks[:3])}{' …' * (len(self.map.remarks) > 3)}"
         guesses = {path: entry for path, entry in self.map.entries.items() if entry.guessed and self.failed}

@@ -73,7 +73,7 @@ class Case:
     outputs: tuple[str, ...] = ()
     """Names of the results where they are a tuple."""
     constants: frozenset[str] = frozenset({"valid_lens"})
-    """Inputs that are not differentiated even if they are floating."""
+    """Inputs, or parts of them such as `masks.0`, that are not differentiated even if they are floating."""
     factor: float = 8.0
     """c in the bound c u + 2 e below float64."""
     reason: str = ""

@@ -280,13 +280,12 @@ def blocks(weights: Any, x: Any, approximate: bool = False) -> Any:
     return dense(weights, "out", jax.nn.gelu(y, approximate=approximate))
 
 
-NOTE = "  note: JAX casts to float32 inside; if that is meant, pass inside='float32'"
+NOTE = "  note: JAX casts to float32 inside; with inside='float32' the two agree"
 
 
 def test_a_mistake_beside_a_cast_is_named_and_not_the_cast() -> None:
     report = compare_wide(Blocks(), partial(blocks, approximate=True), X)
-    lines = str(report).split("\n")
-    assert NOTE in lines
+    assert "note" not in str(report)
     assert report.divergence is not None
     assert [cause.words for cause in report.divergence.causes] == ["gelu is GELU approximated by tanh in JAX"]
     assert "bound of float32" in report.divergence.difference

@@ -5,6 +5,8 @@ finfo.min or −1e9, with which a mask fills a tensor, say nothing about the ent
 and an entry that happens to be near 0 among others is measured by these, since it carries their rounding.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -24,11 +26,12 @@ def unit_roundoff(dtype: str) -> float:
     return float(jnp.finfo(dtype).eps) / 2
 
 
-def relative_error(x: np.ndarray, truth: np.ndarray, least: float = 0.0) -> float:
+def relative_error(x: np.ndarray, truth: np.ndarray, least: Any = 0.0) -> float:
     """Compute the largest |x − truth| / size; or count wrong integers.
 
     Args:
-        least: the smallest size that any entry is measured by, such as a share of the largest number of other tensors.
+        least: the smallest size that any entry is measured by, such as a share of the largest number of other tensors;
+            or one for each entry.
 
     Returns:
         0 where both are equal, infinity where they differ in shape, in NaN or in infinities.
@@ -40,13 +43,15 @@ def relative_error(x: np.ndarray, truth: np.ndarray, least: float = 0.0) -> floa
     return float(relative_errors(x, truth, least).max(initial=0.0))
 
 
-def relative_errors(x: np.ndarray, truth: np.ndarray, least: float = 0.0) -> np.ndarray:
+def relative_errors(x: np.ndarray, truth: np.ndarray, least: Any = 0.0) -> np.ndarray:
     """Compute each entry's |x − truth| / size; 0 where the truth is not finite."""
     x, truth = np.asarray(x, np.float64), np.asarray(truth, np.float64)
     finite, errors = np.isfinite(truth), np.zeros(truth.shape)
-    sizes, _ = neighbours(truth[finite], np.zeros(finite.sum()))
+    sizes, *_ = neighbours(truth[finite], np.zeros(finite.sum()))
     with np.errstate(over="ignore"):
-        errors[finite] = np.abs(x[finite] - truth[finite]) / np.maximum(sizes, least)
+        errors[finite] = np.abs(x[finite] - truth[finite]) / np.maximum(
+            sizes, np.broadcast_to(least, truth.shape)[finite]
+        )
     return errors
 
 
@@ -62,15 +67,16 @@ def differing_extremes(x: np.ndarray, truth: np.ndarray, sides: tuple[str, str] 
     return ""
 
 
-def neighbours(truth: np.ndarray, noise: np.ndarray, decades: int = DECADES) -> tuple[np.ndarray, np.ndarray]:
-    """Return for each of finite entries the size it is measured by, and the largest noise that it may carry.
+def neighbours(truth: np.ndarray, noise: np.ndarray, decades: int = DECADES) -> tuple[np.ndarray, ...]:
+    """Return the sizes that finite entries are measured by, the largest noise that each may carry, and their own sizes.
 
     A zero, which has no size, counts as the largest entry, but at most as 1; and no size is below a hundredth of that:
     with a bound of 1e-12 some hundred roundings of the largest entry may be anywhere. Noise is that of entries of about
     the same size. Where it leaves no digit, an entry was cancelled or absorbed, and may carry that of far larger ones.
+    Its own size is without the hundredth: a part of a tensor may be nothing but rounding.
     """
     if truth.size == 0:
-        return truth, noise
+        return truth, noise, truth
     magnitudes = np.abs(truth)
     one = min(1.0, magnitudes.max()) or 1.0
     magnitudes[magnitudes == 0] = one
@@ -87,4 +93,4 @@ def neighbours(truth: np.ndarray, noise: np.ndarray, decades: int = DECADES) -> 
     sizes = np.where((above >= 0) & (above <= decades), largest, 0.0).max(1)
     reach = np.where(loudest < 0.1 * largest, decades, DECADES_OF_FLOAT32)[:, None]
     carried = np.where((above >= -decades) & (above <= reach), loudest, 0.0).max(1)
-    return np.maximum(sizes, one / 100)[group], carried[group]
+    return np.maximum(sizes, one / 100)[group], carried[group], sizes[group]

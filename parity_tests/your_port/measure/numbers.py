@@ -86,7 +86,7 @@ def make_numbers(case: Case, variant: Variant, dtype: str) -> Numbers:
         {name: rounded(array, dtype) for name, array in arrays.items()} for arrays in (flat, weights, buffers)
     )
     floating = (name for name, array in inputs.items() if array is not None and is_floating(array))
-    differentiated = tuple(name for name in floating if name.split(".")[0] not in case.constants)
+    differentiated = tuple(name for name in floating if case.constants.isdisjoint((name, name.split(".")[0])))
     return Numbers(inputs, rebuild, weights, differentiated, direction, buffers)
 
 
@@ -133,15 +133,15 @@ def rounded(array: np.ndarray | None, dtype: str) -> Any:
 def fresh(variant: Variant, draw: int) -> Variant:
     """Draw a variant's inputs anew; by its new name `make_numbers` draws weights and directions anew.
 
-    Shapes, dtypes and kinds stay (see `_redrawn`), so that it is another example of the same thing.
+    Shapes, dtypes and kinds stay (see `redrawn`), so that it is another example of the same thing.
     """
     name = name_of_draw(f"{variant.name}, fresh", draw)
     flat, rebuild = flatten(dict(variant.inputs))
-    inputs = {key: None if x is None else _redrawn(np.asarray(x), random_for(name, key)) for key, x in flat.items()}
+    inputs = {key: None if x is None else redrawn(np.asarray(x), random_for(name, key)) for key, x in flat.items()}
     return replace(variant, name=name, inputs=rebuild(inputs), weights=None)
 
 
-def _redrawn(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def redrawn(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draw an array of the same kind: a mask, whole numbers such as ids and lengths, or real numbers.
 
     The rows of a mask are shuffled, so that none is hidden as a whole; a square one stays, such as a triangle. Real

@@ -1,6 +1,7 @@
 """Nested arguments and results as flat mappings from names to arrays, with the same names in both frameworks."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,6 +20,9 @@ def flatten(
         tree, is_leaf=lambda x: x is None or is_mixed(x) or is_leaf(x)
     )
     flat = {name_of(path, names): leaf for path, leaf in paths}
+    if len(flat) < len(paths):
+        name = Counter(name_of(path, names) for path, _ in paths).most_common(1)[0][0]
+        raise ValueError(f"two tensors are called {name}: a key has a dot in it. Give one of them another name")
     return flat, lambda leaves: jax.tree_util.tree_unflatten(structure, [leaves[name] for name in flat])
 
 

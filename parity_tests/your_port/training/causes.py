@@ -17,7 +17,7 @@ import numpy as np
 
 from parity_tests.your_port.measure.tree import flatten
 from parity_tests.your_port.training import settings
-from parity_tests.your_port.training.errors import tensor_errors, worst_error
+from parity_tests.your_port.training.errors import Moves, tensor_errors, worst_error
 from parity_tests.your_port.training.settings import Row
 from parity_tests.your_port.training.sides import JaxTraining, Record, TorchTraining
 from parity_tests.your_port.weights.positions import Arrays
@@ -103,11 +103,15 @@ def _left(
         for step, (a, b, before) in enumerate(_again(trial, *rows, take_gradients=updates)):
             if rates is not None:
                 names = b["parameters"]
-                wanted, taken = (_flat(x["parameters"], names) - _flat(before, names) for x in (a, b))
+                old = _flat(before, names)
+                wanted, taken = (_flat(x["parameters"], names) - old for x in (a, b))
                 if step == len(rates):
+                    exact = np.abs(old) * np.finfo(old.dtype).eps < 1e-9 * np.abs(taken)  # beside a huge parameter
+                    taken = np.where(exact, taken, 0.0) if exact.any() else taken
                     rates.append(float(taken @ wanted / ((taken @ taken) or 1.0)))
                 b["parameters"] = {name: before[name] + rates[step] * (x - before[name]) for name, x in names.items()}
-            worst = max(worst, *(worst_error(q, a[q], b[q], before) for q in quantities if q in a and q in b))
+            moves = Moves(before, b.get("clipped", {}), trial.beside.groups)
+            worst = max(worst, *(worst_error(q, a[q], b[q], moves) for q in quantities if q in a and q in b))
             if not worst <= close:
                 return np.inf
     return worst
@@ -120,15 +124,13 @@ def _in_loss(quantity: str, step: int, trials: list[JaxTraining], in_jax: JaxTra
     as_is = [list(_again(trial)) for trial in trials]
     drawn = "first step gives another result when it is repeated: dropout is on, or something is drawn"
     for side, a, b in (("PyTorch", as_is[0][0][1], in_jax.beside[0]), ("JAX", as_is[0][0][0], in_jax.records[0])):
-        if not max(worst_error(q, a[q], b[q], {}) for q in ("loss", "gradients") if q in a and q in b) <= close:
+        if not max(worst_error(q, a[q], b[q]) for q in ("loss", "gradients") if q in a and q in b) <= close:
             yield f"{side}'s {drawn}"
             return
     only = "" if "gradients" in in_jax.records[step] else ", as far as the loss alone shows"
     pairs = [(a, b) for a, b, _ in as_is[0][step:] + as_is[1]]
-    clipped = [
-        worst_error("clipped", a["gradients"], b["clipped"], {}) for a, b in pairs if "clipped" in b and not only
-    ]
-    clips = any(worst_error("clipped", b["clipped"], b["gradients"], {}) > 0 for _, b in pairs if "clipped" in b)
+    clipped = [worst_error("clipped", a["gradients"], b["clipped"]) for a, b in pairs if "clipped" in b and not only]
+    clips = any(worst_error("clipped", b["clipped"], b["gradients"]) > 0 for _, b in pairs if "clipped" in b)
     if quantity == "gradients" and clips and max(clipped, default=np.inf) <= CLIP_EPSILON:
         yield "the gradients that JAX returns are clipped already; return them as they are before"
         return
@@ -330,7 +332,7 @@ def _as_average(
         average, worst = {name: share * weights[name] for name in names}, 0.0
         for record in records:
             average = {n: decay * x + (1 - decay) * record["parameters"][n] for n, x in average.items()}
-            worst = max(worst, worst_error(quantity, record[quantity], average, {}))
+            worst = max(worst, worst_error(quantity, record[quantity], average))
         if worst <= close:
             return decay, start
     return None

@@ -7,7 +7,7 @@ How errors are measured stands in `training.errors`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -17,7 +17,8 @@ import numpy as np
 from parity_tests.your_port.cause.symptoms import describe
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.training.causes import find_causes
-from parity_tests.your_port.training.errors import errors_of, tensor_errors
+from parity_tests.your_port.training.errors import Moves, errors_of, tensor_errors
+from parity_tests.your_port.training.report import TrainingDivergence, TrainingReport
 from parity_tests.your_port.training.sides import MOMENTS, JaxStart, JaxTraining, TorchStart, TorchTraining
 
 BOUNDS = {"float64": (1e-7, 1e-8), "float32": (1e-2, 1e-3)}
@@ -25,77 +26,6 @@ BOUNDS = {"float64": (1e-7, 1e-8), "float32": (1e-2, 1e-3)}
 ALL_MOMENTS = tuple(dict.fromkeys(MOMENTS.values()))
 ORDER = ("batch", "loss", "gradients", "norm", "clipped", "learning_rate")
 """The order in which a step computes; then the moments, the parameters, and whatever else the user returns."""
-
-
-@dataclass(frozen=True)
-class TrainingDivergence:
-    """How far two trainings are apart in one quantity at one step, and why they part there."""
-
-    step: int
-    """Counted from 1."""
-    quantity: str
-    tensor: str
-    """The worst of the quantity; empty if the quantity is one number."""
-    error: float
-    bound: float
-    tensors: tuple[str, ...]
-    """All of the quantity that part."""
-    symptoms: tuple[str, ...] = ()
-    """What the difference looks like."""
-    causes: tuple[str, ...] = ()
-    """Mistakes that explain it: made in PyTorch on purpose, each of them brings agreement, here and in a training from
-    other weights. Where there are several, the steps do not tell which it is."""
-    confirmed: bool = True
-    """False in float32, in which a mistake can be named for a difference that only carries its error."""
-
-    @property
-    def place(self) -> str:
-        """What is compared."""
-        return f"{self.quantity} of {self.tensor}" if self.tensor else self.quantity
-
-    def __str__(self) -> str:
-        others = f" ({len(self.tensors)} tensors part)" if len(self.tensors) > 1 else ""
-        size = f"error {self.error:.3g}, bound {self.bound:.0e}"
-        lines = [f"the trainings part at step {self.step} in {self.place}{others}: {size}"]
-        lines += [f"  looks like: {symptom}" for symptom in self.symptoms]
-        doubt = "" if self.confirmed else " (in float32, not confirmed)"
-        if len(self.causes) > 1:
-            lines.append(f"  explained by any of these{doubt}, which the steps do not tell apart:")
-        single = f"explained by{doubt}: " if len(self.causes) == 1 else "  "
-        return "\n".join([*lines, *(f"  {single}{cause}" for cause in self.causes)])
-
-
-@dataclass(frozen=True)
-class TrainingReport:
-    """How far apart both trainings were at each step."""
-
-    name: str
-    steps: int
-    bound: float
-    errors: dict[str, np.ndarray]
-    """For each quantity, the worst tensor's error at each step."""
-    worst: TrainingDivergence
-    """Where they were furthest apart."""
-    divergence: TrainingDivergence | None = None
-    """Where they part first."""
-    notes: tuple[str, ...] = ()
-    """What was not compared, and why."""
-
-    @property
-    def failed(self) -> bool:
-        return self.divergence is not None
-
-    def __bool__(self) -> bool:
-        """Whether the two trainings agree: `assert compare_training(…)`."""
-        return not self.failed
-
-    def __str__(self) -> str:
-        notes = "".join(f"\n  note: {note}" for note in self.notes)
-        if self.divergence is not None:
-            return f"{self.name}: {self.divergence}{notes}"
-        worst = self.worst
-        furthest = f"worst: {worst.place} at step {worst.step}, error {worst.error:.2e}, bound {self.bound:.0e}"
-        return f"{self.name}: the trainings agree for {self.steps} steps in {', '.join(self.errors)}; {furthest}{notes}"
 
 
 def compare_training(
@@ -139,7 +69,26 @@ def compare_training(
     in_jax = JaxTraining(jax_start, in_torch)
     name = "re-synchronised" if resync else "free-running"
     report = compare_steps(name, in_torch, in_jax, steps, BOUNDS[dtype][resync] if bound is None else bound, resync)
-    return report if report.divergence is None else _explained(report, report.divergence, in_jax)
+    if report.divergence is not None:
+        return _explained(report, report.divergence, in_jax)
+    _require_meaning(in_torch, steps)
+    return report
+
+
+def _require_meaning(in_torch: TorchTraining, steps: int) -> None:
+    """Raise ValueError if PyTorch's training shows nothing, so that any other would agree with it."""
+    for quantity in ("loss", "gradients", "parameters"):
+        wrong = [any(not np.isfinite(x).all() for x in in_torch[i].get(quantity, {}).values()) for i in range(steps)]
+        if wrong[-1]:
+            raise ValueError(
+                f"PyTorch's {quantity} is NaN or infinite at step {wrong.index(True) + 1} of {steps}, and nothing "
+                "after it can be compared: take fewer steps, a smaller learning rate or other batches"
+            )
+    if all(np.array_equal(x, in_torch.weights[name]) for name, x in in_torch[steps - 1]["parameters"].items()):
+        raise ValueError(
+            f"no parameter of PyTorch's moves in {steps} steps, so nothing is compared: is the learning rate 0, has "
+            "the optimiser no parameters, or does the step leave out backward() or optimizer.step()?"
+        )
 
 
 def compare_steps(
@@ -163,14 +112,14 @@ def compare_steps(
         if resync and number > 0:
             in_jax.take_over(in_torch[number - 1])
         ours, theirs = in_jax.run(in_torch.batches[number]), in_torch[number]
-        before = in_torch.before(number if resync else 0)
+        moves = Moves(in_torch.before(number if resync else 0), theirs.get("clipped", {}), in_torch.groups)
         if "copies" in ours:  # which PyTorch has not: they should all be the parameter
             theirs = {**theirs, "copies": {name: ours["parameters"][name] for name in ours["copies"]}}
         both = [quantity for quantity in theirs if quantity in ours]
         for quantity in sorted(both, key=lambda quantity: (*ORDER, quantity).index(quantity)):
             b = theirs[quantity]
             a = {name: x for name, x in ours[quantity].items() if name in b or name not in frozen}
-            by_tensor = tensor_errors(a, b) if own else errors_of(quantity, a, b, before)
+            by_tensor = tensor_errors(a, b) if own else errors_of(quantity, a, b, moves)
             # Of equal errors the first: a wrong beta gives all tensors the same one, up to the last digits.
             tensor, error = max(by_tensor.items(), key=lambda item: float(f"{item[1]:.6g}"))
             errors.setdefault(quantity, np.zeros(steps))[number] = error
@@ -221,6 +170,9 @@ def _notes(in_jax: JaxTraining, resync: bool) -> Iterator[str]:
     found, in_torch, others = in_jax.records[0], in_jax.beside[0], in_jax.layout.others
     if others:
         yield f"no weight of PyTorch's is in JAX's {', '.join(others)}"
+    pairs = [(x["gradients"], x["clipped"]) for x in in_jax.beside.records if "clipped" in x]
+    if in_jax.beside.clips and all(np.array_equal(x, b[name]) for a, b in pairs for name, x in a.items() if name in b):
+        yield "PyTorch's clipping changes no gradient in these steps, so it is not compared: a lower limit shows it"
     alone = [quantity for quantity in found if quantity not in (*in_torch, *ALL_MOMENTS, "copies")]
     if alone:
         yield f"PyTorch gives nothing to compare with JAX's {', '.join(alone)}"

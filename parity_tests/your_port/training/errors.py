@@ -2,54 +2,89 @@
 
 A tensor that is far smaller than the others of its quantity is measured against a share of these, since the gradient
 of a key's bias, for one, is 0 except for rounding. Parameters are measured by how far they have moved: with a small
-learning rate a wrong step is nothing beside the parameters themselves. There the share is large, since Adam divides
-such a gradient by its own size.
+learning rate a wrong step is nothing beside the parameters themselves. Only those of one group of the optimiser are
+measured beside each other, since another may have another rate. An entry whose gradient may be rounding gets a large
+share of the others' movement, since Adam divides such a gradient by its own size.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from parity_tests.your_port.measure.errors import DECADES, relative_error
 from parity_tests.your_port.weights.positions import Arrays
 
-FLOOR, FLOOR_OF_PARAMETERS = 1e-6, 100.0
+FLOOR, FLOOR_OF_ROUNDING = 1e-6, 100.0
 """The share of the other tensors' size by which every entry is measured at least."""
 
 
-def errors_of(quantity: str, in_jax: Arrays, in_torch: Arrays, before: Arrays) -> dict[str, float]:
-    """Measure each tensor of a quantity; `before` are the parameters from which both sides moved."""
-    if quantity != "parameters":
+class Moves(NamedTuple):
+    """What the steps of parameters are measured by."""
+
+    before: Arrays
+    """The parameters from which both sides moved."""
+    gradients: Mapping[str, np.ndarray]
+    """PyTorch's of this step; without one, a parameter's may be rounding."""
+    groups: Iterable[Iterable[str]]
+    """The parameters of each of the optimiser's groups. What is in none of them is a group, too."""
+
+
+def errors_of(quantity: str, in_jax: Arrays, in_torch: Arrays, moves: Moves | None) -> dict[str, float]:
+    """Measure each tensor of a quantity; `moves` are needed for parameters."""
+    if quantity != "parameters" or moves is None:
         return tensor_errors(in_jax, in_torch, FLOOR)
-    a, b = ({name: x - before[name] for name, x in side.items() if name in before} for side in (in_jax, in_torch))
+    a, b = (
+        {name: x - moves.before[name] for name, x in side.items() if name in moves.before}
+        for side in (in_jax, in_torch)
+    )
     for name in a.keys() & b.keys():  # what is equal but for the last digits has moved alike
         near = 64 * np.finfo(in_torch[name].dtype).eps * np.abs(in_torch[name])
         a[name] = np.where(np.abs(in_jax[name] - in_torch[name]) <= near, b[name], a[name])
-    return tensor_errors(a, b, FLOOR_OF_PARAMETERS)
+    groups = [set(group) for group in moves.groups]
+    errors = dict[str, float]()
+    for group in [*groups, {*a, *b}.difference(*groups)]:
+        ours, theirs = ({name: x for name, x in side.items() if name in group} for side in (a, b))
+        if any(x.any() for x in theirs.values()):
+            errors |= tensor_errors(ours, theirs, _floors(theirs, moves.gradients))
+        else:  # what is frozen must not move at all
+            errors |= {name: float("inf" if np.any(ours.get(name)) else 0) for name in {**theirs, **ours}}
+    return {name: errors[name] for name in {**b, **a}}
+
+
+def _floors(moved: Arrays, gradients: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Return the share for each entry: a large one where its gradient is so small that it may be rounding."""
+    known = {name: np.abs(x) for name, x in gradients.items() if name in moved and x.size}
+    least = FLOOR * max((float(x.max()) for x in known.values()), default=0.0)
+    return {
+        name: np.where(known[name] <= least, FLOOR_OF_ROUNDING, 1.0) if name in known else FLOOR_OF_ROUNDING
+        for name in moved
+    }
 
 
 def tensor_errors(
-    in_jax: Mapping[str, np.ndarray], in_torch: Mapping[str, np.ndarray], floor: float = 0.0
+    in_jax: Mapping[str, np.ndarray], in_torch: Mapping[str, np.ndarray], floor: float | Mapping[str, Any] = 0.0
 ) -> dict[str, float]:
     """Measure each tensor; infinite where it has another form, or where one side alone has it or has NaN.
 
     Args:
-        floor: the share of the other tensors' size by which every entry is measured at least. The largest tensor counts
-            if it is at most three decades larger than the tensor in the middle.
+        floor: the share of the other tensors' size by which every entry is measured at least, or those of each tensor.
+            The largest tensor counts if it is at most three decades larger than the tensor in the middle.
     """
     sizes = [float(np.abs(x).max()) for x in in_torch.values() if x.size]
-    least = floor * min(max(sizes, default=0.0), 10**DECADES * float(np.median(sizes or [0.0])))
+    size = min(max(sizes, default=0.0), 10**DECADES * float(np.median(sizes or [0.0])))
+    floors = floor if isinstance(floor, Mapping) else dict.fromkeys(in_torch, floor)
     whole = {**in_torch, **in_jax}
     return {
-        name: relative_error(in_jax[name], in_torch[name], least)
+        name: relative_error(in_jax[name], in_torch[name], floors[name] * size)
         if name in in_jax and name in in_torch
         else float("inf" if x.any() else 0)  # what was never computed counts as zeros
         for name, x in whole.items()
     }
 
 
-def worst_error(quantity: str, in_jax: Arrays, in_torch: Arrays, before: Arrays) -> float:
+def worst_error(quantity: str, in_jax: Arrays, in_torch: Arrays, moves: Moves | None = None) -> float:
     """Measure a quantity by its worst tensor, of those that both sides have."""
     both = in_jax.keys() & in_torch.keys()
     a, b = ({name: side[name] for name in both} for side in (in_jax, in_torch))
-    return max(errors_of(quantity, a, b, before).values(), default=np.inf)
+    return max(errors_of(quantity, a, b, moves).values(), default=np.inf)

@@ -61,6 +61,9 @@ class TorchTraining(_Training):
         """What is read in the place of a batch."""
         self.given: Arrays = {}
         """Gradients that are taken in the place of its own, as they are before clipping."""
+        self.clips = False
+        """Whether anything writes into gradients between the backward pass and the optimiser."""
+        self._versions: dict[str, int] = {}
         for parameter in self.names:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._after_backward)
@@ -73,6 +76,11 @@ class TorchTraining(_Training):
     def tied(self) -> dict[str, str]:
         """The name of each parameter; of the second name of a tied weight, its first."""
         return {name: self.names[p] for name, p in self.model.named_parameters(remove_duplicate=False)}
+
+    @property
+    def groups(self) -> list[list[str]]:
+        """The names of the parameters of each of the optimiser's groups."""
+        return [[self.names[p] for p in group["params"] if p in self.names] for group in self.optimizer.param_groups]
 
     def __getitem__(self, number: int) -> Record:
         while len(self.records) <= number:
@@ -96,9 +104,7 @@ class TorchTraining(_Training):
         tensors = jax.tree.map(lambda x: torch.tensor(x) if isinstance(x, np.ndarray) else x, read)
         with default_dtype(self.dtype):
             returned = dict(self.step(tensors))
-        given = _named(read)
-        if any(relative_error(x, given[name]) for name, x in _named(tensors).items()):
-            raise ValueError("PyTorch's step changes its batch in place; let it work on a copy")
+        _require_unchanged("PyTorch", read, tensors)
         gradients = self.record.get("gradients", {})  # which came from the outputs back
         self.record["gradients"] = {name: gradients[name] for name in self.names.values() if name in gradients}
         return self.record | self.state() | {quantity: _named(value) for quantity, value in returned.items()}
@@ -116,6 +122,7 @@ class TorchTraining(_Training):
         if (name := self.names[parameter]) in self.given:  # type: ignore[index]
             parameter.grad = torch.tensor(self.given[name])
         self._note_gradient("gradients", parameter)
+        self._versions[name] = parameter.grad._version  # type: ignore[union-attr]
 
     def _note_gradient(self, quantity: str, parameter: torch.Tensor) -> None:
         if parameter.grad is not None:
@@ -125,6 +132,8 @@ class TorchTraining(_Training):
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         for parameter in self.names:
             self._note_gradient("clipped", parameter)
+            if parameter.grad is not None:
+                self.clips |= parameter.grad._version != self._versions.get(self.names[parameter])
         rates = [float(group["lr"]) for group in optimizer.param_groups]
         self.record["rates"] = {"": np.array(rates)}
         if len(set(rates)) == 1:
@@ -143,7 +152,7 @@ class JaxTraining(_Training):
         super().__init__(beside.weights)
         self.start, self.beside, self.wide = start, beside, beside.dtype == "float64"
         with enable_x64(self.wide):
-            started = start(dict(beside.weights))
+            started = start(copied(dict(beside.weights)))
             self.params, self.opt_state, self.step = _checked(started, "JAX's function", "params, opt_state, step")
         narrow = {x.dtype.name for x in jax.tree.leaves(self.params) if x.dtype.kind == "f"} - {beside.dtype}
         if narrow:
@@ -160,8 +169,10 @@ class JaxTraining(_Training):
 
     def run(self, batch: Any) -> Record:
         """Train on a batch; return what the step returns, the moments that the state holds, and the parameters."""
+        read = copied(batch)
         with enable_x64(self.wide):
-            self.params, self.opt_state, returned = self.step(self.params, self.opt_state, batch)
+            self.params, self.opt_state, returned = self.step(self.params, self.opt_state, read)
+        _require_unchanged("JAX", batch, read)
         leaves: Record = {}
         for path, leaf in jax.tree_util.tree_leaves_with_path(self._trees):
             quantity, parameter = self._place(path, leaf)
@@ -230,6 +241,17 @@ def _checked(started: Any, side: str, form: str) -> Any:
     if not (isinstance(started, tuple) and len(started) == 3):
         raise TypeError(f"{side} must return ({form})")
     return started
+
+
+def copied(batch: Any) -> Any:
+    """Copy the arrays of a batch, so that a side that writes into them writes into its own."""
+    return jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, batch)
+
+
+def _require_unchanged(side: str, given: Any, read: Any) -> None:
+    before = _named(given)
+    if any(relative_error(x, before[name]) for name, x in _named(read).items()):
+        raise ValueError(f"{side}'s step changes its batch in place; let it work on a copy")
 
 
 def _named(value: Any) -> Arrays:

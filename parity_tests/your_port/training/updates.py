@@ -12,7 +12,8 @@ import numpy as np
 import optax
 import torch
 
-from parity_tests.your_port.training.comparison import TrainingDivergence, compare_training
+from parity_tests.your_port.training.comparison import compare_training
+from parity_tests.your_port.training.report import TrainingDivergence
 
 BOUND = 1e-11
 """In float64, of max|a − b| / max|b|: each step adds a few units of roundoff to the error of the steps before."""

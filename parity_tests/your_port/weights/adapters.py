@@ -139,15 +139,16 @@ def _nnx(model: nnx.Module, call: Call) -> Port:
         """Leave out the attribute of a variable in which its array is."""
         return _text(path[:-1] if isinstance(path[-1], jax.tree_util.GetAttrKey) else path)
 
-    arrays = {path: x for path, x in _named(state, name).items() if is_floating(x)}
     parameters = _named(nnx.state(model, nnx.Param), name)
+    defined = sorted(jax.tree_util.tree_leaves_with_path(state), key=lambda leaf: _place_of_definition(model, leaf[0]))
+    arrays = {name(path): x for path, x in defined if is_floating(x)}
     leaves = {path: Leaf.of(x, path not in parameters) for path, x in arrays.items()}
 
     def run(weights: Arrays, arguments: Arguments, dtype: Any, train: bool) -> tuple[Any, dict[str, Any]]:
         module = nnx.merge(graph, _filled(state, weights, dtype, name))
         module.set_attributes(deterministic=True, use_running_average=not train, raise_if_not_found=False)
         for _, part in nnx.iter_modules(module):
-            _set_dtype(part, dtype)
+            _set_dtype(part, dtype, model)
         with tapped(module) as module:
             results = _call(call, module, model, arguments, train)
         after = _named(nnx.state(module), name) if train else {}
@@ -157,6 +158,17 @@ def _nnx(model: nnx.Module, call: Call) -> Port:
         return _named(nnx.state(loaded) if isinstance(loaded, nnx.Module) else loaded, name)
 
     return Port("nnx", flax_role, model, leaves, run, read)
+
+
+def _place_of_definition(module: Any, path: Any) -> list[int]:
+    """Say as the how manieth attribute of its module each step of a path was defined; NNX sorts them by name."""
+    places = []
+    for key in path:
+        names = [str(name) for name in getattr(module, "__dict__", {})]
+        name = str(getattr(key, "key", key))
+        places.append(names.index(name) if name in names else len(names))
+        module = getattr(module, name, None)
+    return places
 
 
 # Flax Linen
@@ -190,7 +202,7 @@ def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments, p
         if unknown:
             raise ValueError(f"JAX keeps its own value of {', '.join(unknown)}: give the module's variables=")
         bound = Applied(model, filled, [key for key in variables if key != "params"] if train else [])
-        with nn.intercept_methods(_setting_dtype(dtype)):
+        with nn.intercept_methods(_setting_dtype(dtype, model)):
             if pretrained is None or train:
                 results = _call(call, bound, model, arguments, train)
             else:
@@ -207,25 +219,32 @@ def _collections(variables: Any) -> Any:
     return variables if "params" in variables else {"params": variables}
 
 
-def _setting_dtype(dtype: Any) -> Callable[..., Any]:
+def _setting_dtype(dtype: Any, model: Any) -> Callable[..., Any]:
     """Make an interceptor that lets every Linen module compute in the run's dtype, those built inside included."""
 
     def intercept(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
-        _set_dtype(context.module, dtype)
+        _set_dtype(context.module, dtype, model)
         for child in jax.tree.leaves(vars(context.module), is_leaf=lambda x: isinstance(x, nn.Module)):
             if isinstance(child, nn.Module) and child is not context.module.parent:
-                _set_dtype(child, dtype)  # a cell makes its first state before it is called
+                _set_dtype(child, dtype, model)  # a cell makes its first state before it is called
         return next_function(*args, **kwargs)
 
     return intercept
 
 
-def _set_dtype(module: Any, dtype: Any) -> None:
+def _set_dtype(module: Any, dtype: Any, model: Any) -> None:
+    """Set its fields of float32; in 16 bits a norm keeps the float32 that it asks for, unless the whole model does."""
+    keeps = "Norm" in type(module).__name__ and jnp.dtype(dtype).itemsize == 2 and not _is_float32(model, "dtype")
     for name in DTYPE_FIELDS:
-        value = getattr(module, name, None)
-        with suppress(TypeError):  # it is no dtype
-            if value is not None and jnp.dtype(value) == jnp.float32:
-                object.__setattr__(module, name, dtype)  # a Linen module is frozen; this one lives for a call
+        if _is_float32(module, name) and not (keeps and name == "dtype"):
+            object.__setattr__(module, name, dtype)  # a Linen module is frozen; this one lives for a call
+
+
+def _is_float32(module: Any, field: str) -> bool:
+    value = getattr(module, field, None)
+    with suppress(TypeError):  # it is no dtype
+        return value is not None and jnp.dtype(value) == jnp.float32
+    return False
 
 
 # Equinox, and any other callable tree

@@ -130,6 +130,14 @@ def _wished(wish: str | Sequence[int], rank: int) -> Layout:
     return Layout() if wish == "as it is" else Layout("transposed", tuple(range(rank))[::-1])
 
 
-def wanted_layout(layouts: Layouts, *names: str) -> Any:
-    """Return what the user says about the layout of a tensor with one of these names."""
-    return next((wish for pattern, wish in layouts.items() if any(fnmatchcase(n, pattern) for n in names)), None)
+def wanted_layout(layouts: Layouts, *names: str, rank: int | None = None) -> Any:
+    """Return what the user says about the layout of a tensor with one of these names.
+
+    Args:
+        rank: how many axes it has; a pattern with * and another number of axes then says nothing of it.
+    """
+    for pattern, wish in layouts.items():
+        fits = isinstance(wish, str) or rank in (None, len(wish)) or "*" not in pattern
+        if fits and any(fnmatchcase(name, pattern) for name in names):
+            return wish
+    return None

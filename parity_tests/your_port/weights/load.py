@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.weights.adapters import Port
-from parity_tests.your_port.weights.layouts import Shape, find_layouts
+from parity_tests.your_port.weights.layouts import Layout, Shape, find_layouts
 from parity_tests.your_port.weights.original import Weight
 from parity_tests.your_port.weights.positions import Affine, Arrays, is_floating, read_places
 from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, WeightMap, count_uses
@@ -90,7 +90,7 @@ def _entry(made: Affine, shapes: Mapping[str, Shape]) -> Entry:
         for layout in find_layouts(shapes[name], places.shape, role=None):
             if np.array_equal(layout.apply(positions), places):
                 return Entry(Joined(((Piece(name),),)), (layout,))
-    return Entry(made)
+    return Entry(made, (Layout(made.words),), is_computed=made.again is not None)
 
 
 def _remarks(entries: Mapping[str, Entry], uses: Mapping[str, np.ndarray], port: Port) -> Iterator[str]:

@@ -1,9 +1,10 @@
 """Find which weight of PyTorch belongs to which of JAX, by name, shape and layout.
 
 One score says how well two weights fit: how alike their names are, word by word, whether their modules hold as many
-numbers, and their order. The weights are then assigned so that the sum of the scores is largest. What the user says
-about names and layouts comes first. A JAX weight may be a part of one of PyTorch's (the gates of a GRU, the query of a
-packed projection), several of them stacked (layers under a scan), or the sum of a recurrent layer's two biases.
+numbers, and their order. Modules are then assigned to modules so that the sum of the scores is largest, and after them
+the weights that are left. What the user says about names and layouts comes first. A JAX weight may be a part of one of
+PyTorch's (the gates of a GRU, the query of a packed projection), several of them stacked (layers under a scan), or the
+sum of a recurrent layer's two biases.
 """
 
 import math
@@ -11,6 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -18,7 +20,7 @@ from scipy.optimize import linear_sum_assignment
 from parity_tests.your_port.weights.layouts import Layout, Layouts, Role, Shape, find_layouts, wanted_layout
 from parity_tests.your_port.weights.original import Weight
 from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, WeightMap, count_uses
-from parity_tests.your_port.weights.words import likeness, modules_of, renumbered, role_of
+from parity_tests.your_port.weights.words import likeness, modules_of, renumbered, role_of, units_of
 
 Names = Mapping[str, str | Sequence[str] | None]
 
@@ -29,16 +31,19 @@ def match_weights(
     role: Role,
     names: Names | None = None,
     layouts: Layouts | None = None,
+    by_order: bool = False,
 ) -> WeightMap:
     """Match every weight of the JAX side with one of PyTorch's.
 
     Args:
         role: how the framework stores the weights of its layers.
+        by_order: let the order in which weights were defined weigh more than their names.
 
     Raises:
         ValueError: weights of the JAX side are left over; the message lists what is left on both sides.
     """
-    names, layouts = names or {}, layouts or {}
+    names = names or {}
+    layouts = {pattern: wish for pattern, wish in (layouts or {}).items() if pattern != "*"}  # of inputs and results
     for name in names:
         if not any(_pattern(name).search(path) for path in leaves):
             raise ValueError(
@@ -48,34 +53,44 @@ def match_weights(
     wishes = {path: _wish(path, names) for path in leaves}
     labels = _labels(leaves, [wish.path for wish in wishes.values()])
     sources = list(_sources(weights))
-    formulas = dict.fromkeys(formula for wish in wishes.values() for formula in wish.formulas)
-    candidates: list[tuple[_Source, tuple[str, ...] | None]] = [(source, None) for source in sources]
-    candidates += [(made, formula) for formula in formulas for made in _asked_for(formula, sources[: len(weights)])]
-    fits: dict[tuple[str, int], tuple[Layout, ...]] = {}
+    for formula in dict.fromkeys(formula for wish in wishes.values() for formula in wish.formulas):
+        sources += list(_asked_for(formula, sources[: len(weights)]))
+    fits: dict[_Pair, tuple[Layout, ...]] = {}
     for path, leaf in leaves.items():
-        for column, (source, formula) in enumerate(candidates):
-            if wishes[path].allows(leaf, source, formula) and (found := _fit(path, leaf, source, role, layouts)):
-                fits[path, column] = found
-    scores = {(path, n): _score(labels[path], candidates[n][0], leaves[path].is_buffer) for path, n in fits}
-    chosen = _assign(scores, list(leaves), len(candidates))
-    rivals, order = Counter(path for path, _ in fits), [w.name for w in weights]
-    entries = {}
-    for path, column in sorted(chosen.items(), key=lambda item: (order.index(candidates[item[1]][0].name), item[1])):
-        source = candidates[column][0]
-        is_alike = rivals[path] == 1 or likeness(labels[path].words, source.label.words) >= 0.3
-        entries[path] = Entry(source.made, fits[path, column], guessed="" if is_alike else "shape and order alone")
-    entries = _like_siblings(entries)
-    sums = _with_sums(entries, count_uses(weights, entries))
-    hints = {path: made.texts for path, made in sums.items() if wishes[path].is_said}
-    entries |= {path: replace(entries[path], source=made) for path, made in sums.items() if path not in hints}
+        for n, source in enumerate(sources):
+            if wishes[path].allows(leaf, source) and (found := _fit(path, leaf, source, role, layouts)):
+                fits[path, n] = found
+    by_name = {(path, n): _score_names(labels[path], sources[n].label) for path, n in fits}
+    weigh = (0.01, 1000.0) if by_order else (1.0, 0.2)
+    scores = {
+        (path, n): weigh[0] * by_name[path, n]
+        + _score_sizes(labels[path], sources[n])
+        - weigh[1] * (labels[path].order - sources[n].label.order) ** 2
+        for path, n in fits
+    }
+    needed = {path for path, _ in fits if not leaves[path].is_buffer}
+    chosen, unsure = _assign(scores, by_name, labels, sources, needed)
+    order = {weight.name: rank for rank, weight in enumerate(weights)}
+    guessed = dict.fromkeys(unsure, "by size and order alone")
+    entries = {
+        path: Entry(sources[n].made, fits[path, n], guessed=guessed.get(path, ""))
+        for path, n in sorted(chosen.items(), key=lambda item: (order[sources[item[1]].name], item[1]))
+    }
+    for path, made in _with_sums(entries, count_uses(weights, entries)).items():
+        if not wishes[path].is_said:
+            entries[path] = replace(entries[path], source=made, guessed="")
     kept = tuple(p for p, leaf in leaves.items() if p not in entries and (leaf.is_buffer or wishes[p].keeps))
-    found_map = WeightMap(leaves, entries, count_uses(weights, entries), kept, hints)
+    found_map = WeightMap(leaves, entries, count_uses(weights, entries), kept)
     if left := {path: leaf.shape for path, leaf in leaves.items() if path not in entries and path not in kept}:
         raise ValueError(_complain(left, found_map, any(w.role == "convolution" for w in weights)))
     return found_map
 
 
 # What is known of a weight, on either side
+
+
+_Unit = tuple[str, ...]
+"""The name of a module, or of weights of a module that belong together."""
 
 
 @dataclass(frozen=True)
@@ -87,22 +102,30 @@ class _Label:
     role: str
     sizes: tuple[int, ...]
     """How many numbers each module holds that it is in, without biases, which one side may have or sum otherwise."""
+    unit: _Unit
+    """What it belongs to: its module, or a part of it."""
     order: float
-    """Its rank among the weights that hold as many numbers, from 0 to 1."""
+    """The rank of the unit among those that hold as many numbers, from 0 to 1."""
 
 
 def _labels(weights: Mapping[str, Leaf | Weight], spelled: Sequence[str]) -> dict[str, _Label]:
     """Describe weights by name; `spelled` are their names as they are to be compared."""
     held: Counter[str] = Counter()
-    alike = defaultdict[tuple[int, bool], list[str]](list)
+    units, sizes = units_of(weights), defaultdict[str, list[tuple[int, bool]]](list)
     for name, w in weights.items():
         size = math.prod(w.shape)
-        alike[size, w.is_buffer].append(name)
+        sizes[units[name]].append((size, w.is_buffer))
         if not w.is_buffer and role_of(name) != "bias":
             held.update(dict.fromkeys(modules_of(name), size))
-    order = {name: rank / max(1, len(names) - 1) for names in alike.values() for rank, name in enumerate(names)}
+    alike = defaultdict[tuple[tuple[int, bool], ...], list[str]](list)
+    for unit, sizes_of_unit in sizes.items():
+        alike[tuple(sorted(sizes_of_unit))].append(unit)
+    order = {unit: rank / max(1, len(units) - 1) for units in alike.values() for rank, unit in enumerate(units)}
     return {
-        name: _Label(words, role_of(name), tuple(held[module] for module in modules_of(name)), order[name])
+        name: _Label(
+            *(words, role_of(name), tuple(held[module] for module in modules_of(name))),
+            *((units[name],), order[units[name]]),
+        )
         for name, words in zip(weights, renumbered(spelled), strict=True)
     }
 
@@ -117,30 +140,105 @@ class _Source:
     label: _Label
     weight: Weight
     """The first one."""
+    formula: tuple[str, ...] = ()
+    """What the user wrote, if it was made for that."""
 
     @property
     def name(self) -> str:
         return self.weight.name
 
 
-def _score(leaf: _Label, source: _Source, is_buffer: bool) -> float:
-    """Say how well the two fit."""
-    label, pieces = source.label, source.made.pieces
-    roles = {leaf.role, label.role}
+_Pair = tuple[str, int]
+"""A JAX weight, and the number of what it may be made of."""
+
+
+def _score_names(leaf: _Label, source: _Label) -> float:
+    """Say how well the two fit by their names."""
+    roles = {leaf.role, source.role}
     role = 0.0 if "" in roles else 0.5 if len(roles) == 1 else -0.5
-    same_modules = sum(size in label.sizes for size in leaf.sizes) / max(1, len(leaf.sizes))
+    return likeness(leaf.words, source.words) + role
+
+
+def _score_sizes(leaf: _Label, source: _Source) -> float:
+    """Say how well the two fit by the sizes of their modules; whole weights and parameters go first."""
+    pieces = source.made.pieces
+    same_modules = sum(size in source.label.sizes for size in leaf.sizes) / max(1, len(leaf.sizes))
     is_whole = len(pieces) == pieces[0].count == 1
-    other = 0.02 * (not is_whole) + 1.0 * (source.weight.is_buffer and not is_buffer)
-    return likeness(leaf.words, label.words) + role + 1.0 * same_modules - 0.2 * abs(leaf.order - label.order) - other
+    return same_modules - 0.02 * (not is_whole) - 1.0 * source.weight.is_buffer
 
 
-def _assign(scores: Mapping[tuple[str, int], float], leaves: Sequence[str], sources: int) -> dict[str, int]:
-    """Give each leaf a source of its own, so that the sum of the scores is largest."""
-    matrix, rows = np.full((len(leaves), sources), -1e6), {path: row for row, path in enumerate(leaves)}
-    for (path, column), score in scores.items():
-        matrix[rows[path], column] = score
+_Row = TypeVar("_Row")
+_Column = TypeVar("_Column")
+
+
+def _best(scores: Mapping[tuple[_Row, _Column], float]) -> dict[_Row, _Column]:
+    """Give each row a column of its own, so that the sum of the scores is largest."""
+    rows, columns = list(dict.fromkeys(row for row, _ in scores)), list(dict.fromkeys(column for _, column in scores))
+    matrix = np.full((len(rows), len(columns)), -1e6)
+    for r, row in enumerate(rows):
+        matrix[r] = [scores.get((row, column), -1e6) for column in columns]
     pairs = zip(*linear_sum_assignment(matrix, maximize=True), strict=True)
-    return {leaves[row]: int(column) for row, column in pairs if (leaves[row], column) in scores}
+    return {rows[r]: columns[c] for r, c in pairs if (rows[r], columns[c]) in scores}
+
+
+def _guessed(chosen: Mapping[_Row, _Column], by_name: Mapping[tuple[_Row, _Column], float]) -> set[_Row]:
+    """Return the rows whose names fit no worse if they change columns with another one, or take a free one."""
+    owner, guessed = {column: row for row, column in chosen.items()}, set()
+    for (row, column), likeness_there in by_name.items():
+        mine, other = chosen.get(row, column), owner.get(column)
+        gain = likeness_there - by_name[row, mine]
+        if other is not None:
+            gain += by_name.get((other, mine), -np.inf) - by_name[other, column]
+        if mine != column and gain > -1e-9:
+            guessed.add(row)
+    return guessed
+
+
+def _assign(
+    scores: Mapping[_Pair, float],
+    by_name: Mapping[_Pair, float],
+    in_jax: Mapping[str, _Label],
+    sources: Sequence[_Source],
+    needed: set[str],
+) -> tuple[dict[str, int], set[str]]:
+    """Give each JAX weight a source of its own: first module by module, then those that are left.
+
+    A JAX module of several weights does not get one of a module of PyTorch's that another one has.
+
+    Args:
+        by_name: the part of the scores that names give.
+        in_jax: what is known of the JAX weights.
+        needed: the JAX weights without which a module is not found.
+
+    Returns:
+        The number of each weight's source, and the weights for which names did not decide.
+    """
+    found = defaultdict[tuple[_Unit, _Unit], dict[str, int]](dict)
+    for path, n in sorted(scores, key=scores.__getitem__, reverse=True):
+        inside = found[in_jax[path].unit, sources[n].label.unit]
+        roles = {in_jax[path].role, sources[n].label.role} - {""}
+        if len(roles) < 2 and path not in inside and n not in inside.values():
+            inside[path] = n
+    held = defaultdict[_Unit, set[str]](set)
+    for path in needed:
+        held[in_jax[path].unit].add(path)
+    whole = {pair: inside for pair, inside in found.items() if held[pair[0]] <= inside.keys()}
+
+    def by_module(values: Mapping[_Pair, float]) -> dict[tuple[_Unit, _Unit], float]:
+        return {pair: sum(values[item] for item in inside.items()) for pair, inside in whole.items()}
+
+    modules = _best(by_module(scores))
+    chosen = {path: n for pair in modules.items() for path, n in whole[pair].items()}
+    owner, used = {theirs: ours for ours, theirs in modules.items()}, set(chosen.values())
+    left = {}
+    for (path, n), score in scores.items():
+        ours, theirs = in_jax[path].unit, sources[n].label.unit
+        may_be_apart = len(held[ours]) < 2 or sources[n].weight.is_buffer  # a port may hold statistics elsewhere
+        if path not in chosen and n not in used and (may_be_apart or owner.get(theirs, ours) == ours):
+            left[path, n] = score
+    rest = _best(left)
+    guessed = {path for unit in _guessed(modules, by_module(by_name)) for path in whole[unit, modules[unit]]}
+    return chosen | rest, guessed | _guessed(rest, {pair: by_name[pair] for pair in left})
 
 
 def _fit(path: str, leaf: Leaf, source: _Source, role: Role, layouts: Layouts) -> tuple[Layout, ...]:
@@ -150,15 +248,6 @@ def _fit(path: str, leaf: Leaf, source: _Source, role: Role, layouts: Layouts) -
         return ()
     wish = wanted_layout(layouts, path, source.name, path.rpartition(".")[0], source.name.rpartition(".")[0])
     return find_layouts(source.shape, leaf.shape[len(stack) :], role(path, source.weight.role), wish)
-
-
-def _like_siblings(entries: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Let square kernels first go the way of the kernels beside them that are not square."""
-    ways = Counter((path.rpartition(".")[2], e.layouts[0].words) for path, e in entries.items() if len(e.layouts) == 1)
-    return {
-        path: replace(e, layouts=tuple(sorted(e.layouts, key=lambda x: -ways[path.rpartition(".")[2], x.words])))
-        for path, e in entries.items()
-    }
 
 
 # What PyTorch has
@@ -189,7 +278,8 @@ def _sources(weights: Sequence[Weight]) -> Iterator[_Source]:
                 held = numbers.get(source.name.replace("bias", "weight"), 0) // count  # in JAX, a part is a module
                 for index, name in enumerate(names):
                     words, sizes = f"{path}.{layer}.{name}.{source.label.role}", (*source.label.sizes, held)
-                    label = replace(source.label, words=words, sizes=sizes)
+                    unit = (*source.label.unit, f"{index}/{count}")
+                    label = replace(source.label, words=words, sizes=sizes, unit=unit)
                     yield replace(source, made=Joined(((Piece(source.name, index, count),),)), shape=shape, label=label)
     groups = defaultdict[str, dict[int, _Source]](dict)
     for source in whole:
@@ -200,7 +290,8 @@ def _sources(weights: Sequence[Weight]) -> Iterator[_Source]:
         first, *others = ordered = [layers[index] for index in sorted(layers)]
         if others and {source.shape for source in others} == {first.shape} and not first.weight.is_buffer:
             made = Joined(tuple(part for source in ordered for part in source.made.parts), stacked=True)
-            yield replace(first, made=made, label=replace(first.label, words=starred))
+            unit = (starred.rpartition(".")[0], *first.label.unit)
+            yield replace(first, made=made, label=replace(first.label, words=starred, unit=unit))
 
 
 def _with_sums(entries: Mapping[str, Entry], uses: Mapping[str, np.ndarray]) -> dict[str, Joined]:
@@ -249,11 +340,11 @@ class _Wish:
         """Whether the user names PyTorch's weight."""
         return bool(self.targets or self.formulas)
 
-    def allows(self, leaf: Leaf, source: _Source, formula: tuple[str, ...] | None) -> bool:
-        """Whether the weight may be made of this source, which was made for a formula of the user's, or for none."""
+    def allows(self, leaf: Leaf, source: _Source) -> bool:
+        """Whether the weight may be made of this source."""
         if self.keeps or (leaf.is_buffer and not source.weight.is_buffer and not self.is_said):
             return False
-        is_asked = formula in self.formulas if self.formulas else formula is None
+        is_asked = source.formula in (self.formulas or [()])
         return is_asked and all(_pattern(target).search(source.name) for target in self.targets)
 
 
@@ -294,7 +385,9 @@ def _asked_for(formula: tuple[str, ...], whole: Sequence[_Source]) -> Iterator[_
         if all(other in by_name for part in others for other, *_ in part):
             made = Joined(tuple(tuple(_piece(by_name[n], *cut) for n, *cut in part) for part in others))
             zeros = {piece.name: np.broadcast_to(0, by_name[piece.name].shape) for piece in made.pieces}
-            yield replace(source, made=made, shape=made.fill(zeros, Layout()).shape)
+            label = replace(source.label, unit=(*formula, *source.label.unit))
+            shape = made.fill(zeros, Layout()).shape
+            yield replace(source, made=made, shape=shape, label=label, formula=formula)
 
 
 _TERM = re.compile(r"^\s*(.*?)(?:\[(\d+)/(\d+)\])?\s*$")

@@ -79,12 +79,22 @@ class Original:
     given: Mapping[str, np.ndarray] | None = None
     """The values of weights and buffers by name, where they are not drawn."""
 
+    @property
+    def layouts(self) -> list[Layouts]:
+        """The layouts that inputs and results may have in JAX: that of PyTorch, and if there are channels, others.
+
+        Convolutions and batch norms have channels. Beside images, tensors of three axes may be sentences, which stay.
+        """
+        has_channels = any(w.role.endswith("convolution") or w.name.endswith("running_mean") for w in self.weights)
+        axes = {x.ndim for x in flatten(dict(self.inputs.arrays))[0].values()} if has_channels else set()
+        last = [{"*": "NHWC"}] * (max(axes, default=0) > 2) + [{"*": (0, 2, 3, 1)}] * (4 in axes)
+        return [{}, *last]
+
     def case(self, name: str = "given inputs") -> Case:
         """Make the case, without its JAX side."""
         arrays = self.inputs.arrays
         variant = Variant(name, arrays, {"dtype": RUN_DTYPE}, weights=self.given)
-        infinite = {n for n, x in flatten(dict(arrays))[0].items() if not np.isfinite(x).all()}
-        constants = frozenset(n.partition(".")[0] for n in infinite)
+        constants = frozenset(n for n, x in flatten(dict(arrays))[0].items() if not np.isfinite(x).all())
         return Case(self.name, (variant,), self.torch, JaxSide(lambda *_: None), constants=constants)
 
 
@@ -142,6 +152,6 @@ def _changed(tree: Any, layouts: Layouts, change: Callable[[Layout, Any], Any]) 
     flat, rebuild = flatten(tree)
     for name, x in flat.items():
         if x is not None:
-            wish = wanted_layout(layouts, name, name.partition(".")[0])
+            wish = wanted_layout(layouts, name, name.partition(".")[0], rank=x.ndim)
             flat[name] = change(tensor_layout(name, x.ndim, wish), x)
     return rebuild(flat)

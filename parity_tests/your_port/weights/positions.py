@@ -56,7 +56,7 @@ class Affine:
         is_whole = all(np.isin(term.scales, (0, 1)).all() for term in self.terms.values())
         return self.again is None and is_whole and bool(np.all(self.counts == 1)) and not self.own.any()
 
-    def fill(self, weights: Mapping[str, Any]) -> Any:
+    def fill(self, weights: Mapping[str, Any], _: Any = None) -> Any:
         """Make the array of PyTorch's weights, by operations of NumPy or JAX."""
         if self.again is not None or not self.terms:
             return self.own if self.again is None else self.again(weights)

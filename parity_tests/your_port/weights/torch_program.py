@@ -37,8 +37,7 @@ def read_program(
     given = read_inputs(inputs, program)
     values = None if weights is None else {name: to_numpy(weight) for name, weight in weights.items()}
     is_module = isinstance(program, torch.nn.Module)
-    if is_module and any(map(torch.nn.parameter.is_lazy, program.parameters())):
-        raise ValueError("PyTorch's module is lazy and has no weights yet: call it once before")
+    _require_readable(program)
     if values is not None and is_module:
         try:
             copy.deepcopy(program).load_state_dict({name: to_tensor(x, None) for name, x in values.items()})
@@ -118,6 +117,22 @@ def _role(module: torch.nn.Module) -> str:
 # Checks: what cannot be compared is an error that says what to do
 
 
+def _require_readable(program: Any) -> None:
+    """Raise ValueError for what is compiled, or has no numbers: it cannot be copied, converted and looked into."""
+    parts = [*program.modules()] if isinstance(program, torch.nn.Module) else [program]
+    tensors = [
+        x for part in parts[: isinstance(program, torch.nn.Module)] for x in (*part.parameters(), *part.buffers())
+    ]
+    if any(map(torch.nn.parameter.is_lazy, tensors)):
+        raise ValueError("PyTorch's module is lazy and has no weights yet: call it once before")
+    if any(x.is_meta for x in tensors):
+        raise ValueError("PyTorch's module is on the device meta and has no numbers: module.to_empty(device='cpu')")
+    if any(hasattr(part, name) for part in parts for name in ("_orig_mod", "_torchdynamo_orig_callable")):
+        raise ValueError("PyTorch's side is compiled by torch.compile: give the module or function itself")
+    if any(isinstance(part, torch.jit.ScriptModule | torch.jit.ScriptFunction) for part in parts):
+        raise ValueError("PyTorch's side is one of TorchScript: give the module or function from which it was made")
+
+
 def _check_run(case: Case, numbers: Numbers, given: Inputs) -> None:
     """Raise ValueError if PyTorch cannot be run, returns what is no tensor, or writes into its inputs."""
     tensors = {name: to_tensor(x, "float64") for name, x in numbers.inputs.items()}
@@ -136,7 +151,10 @@ def _check_run(case: Case, numbers: Numbers, given: Inputs) -> None:
             f"PyTorch's module cannot be run in float64 on these inputs: {type(error).__name__}: {error}. If it needs "
             "other arguments, give them in inputs, or torch_call=lambda module, x: …"
         ) from error
-    for name, x in flatten(plain(results))[0].items():
+    named = flatten(plain(results))[0]
+    if all(x is None for x in named.values()):
+        raise ValueError("PyTorch returns no tensor: return the tensors to be compared by torch_call and jax_call")
+    for name, x in named.items():
         if x is not None and not isinstance(x, torch.Tensor):
             raise ValueError(f"PyTorch's {name} is no tensor but {type(x).__name__}: leave it out by torch_call")
         _require_real({name: x}, "return its real and its imaginary part by torch_call and jax_call")

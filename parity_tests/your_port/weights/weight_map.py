@@ -1,24 +1,22 @@
 """Which weight of PyTorch stands where in JAX: the map that `compare` prints, and puts weights into place by."""
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.weights.layouts import Layout, Shape
 from parity_tests.your_port.weights.original import Weight
-from parity_tests.your_port.weights.positions import Affine
 from parity_tests.your_port.weights.words import modules_of
 
 AGREES = 1e-9
 """How near outputs come if the weights are in place."""
-MOST_WAYS, MOST_SECONDS = 4096, 10.0
-"""How many ways of placing weights are tried, and for how long."""
+MOST_WAYS, MOST_CONFIRMED = 256, 16
+"""How many ways of placing weights are tried, and of how many of them the gradients are compared, too."""
 LARGE = 2**20
 """Numbers of a weight; of none of a larger one JAX has more than 255 copies, so that a byte counts them."""
 
@@ -91,41 +89,55 @@ class Joined:
         for piece in self.pieces:
             piece.of(uses)[...] += 1
 
-    @property
-    def texts(self) -> list[str]:
-        """The parts, as one writes them into `names=`."""
-        return [" + ".join(map(str, part)) for part in self.parts]
-
     def __str__(self) -> str:
-        texts = self.texts
+        texts = [" + ".join(map(str, part)) for part in self.parts]
         return f"{texts[0]} … {texts[-1]}, stacked" if self.stacked else ", ".join(texts)
+
+
+class Source(Protocol):
+    """What a JAX weight is made of: `Joined`, or what the user's `load` does."""
+
+    @property
+    def names(self) -> list[str]:
+        """PyTorch's weights."""
+
+    def fill(self, weights: Mapping[str, Any], layout: Layout) -> Any:
+        """Make JAX's array of them."""
+
+    def count_uses(self, uses: Mapping[str, np.ndarray]) -> None:
+        """Count how often each of their numbers is taken."""
 
 
 @dataclass(frozen=True)
 class Entry:
     """A line of the map."""
 
-    source: Joined | Affine
-    layouts: tuple[Layout, ...] = ()
+    source: Source
+    layouts: tuple[Layout, ...]
     """Those that fit; the first is taken. More than one: the shapes leave it open."""
     remark: str = ""
     guessed: str = ""
     """By what, if neither names nor outputs decided."""
+    is_computed: bool = False
+    """Whether the user's function computes it, of any weights."""
 
     def needs(self, names: Iterable[str]) -> set[str]:
         """Return of which weights of PyTorch it is made; all `names`, if the user's function computes it."""
-        is_computed = isinstance(self.source, Affine) and self.source.again is not None
-        return set(names if is_computed else self.source.names)
+        return set(names if self.is_computed else self.source.names)
 
     def fill(self, weights: Mapping[str, Any]) -> Any:
         """Make JAX's array of PyTorch's weights."""
-        return self.source.fill(weights, *self.layouts[:1])
+        return self.source.fill(weights, self.layouts[0])
 
     @property
     def words(self) -> str:
         """How JAX's array is made of PyTorch's weights."""
-        how = self.layouts[0].words if isinstance(self.source, Joined) else self.source.words
-        return f"{how}; {self.remark}" if self.remark else how
+        guessed = self.guessed and f"guessed: {self.guessed}"
+        return "; ".join(filter(None, (self.layouts[0].words, self.remark, guessed)))
+
+
+_Way = tuple[int, ...]
+"""Which of its layouts each open weight takes."""
 
 
 @dataclass(frozen=True)
@@ -139,16 +151,8 @@ class WeightMap:
     """How often each number of PyTorch's weights and running statistics stands in JAX, by PyTorch name."""
     kept: tuple[str, ...] = ()
     """JAX's variables that keep their own values."""
-    sums: Mapping[str, list[str]] = field(default_factory=dict)
-    """JAX's biases to which one that is left over in PyTorch may have to be added, and what they are then made of."""
     remarks: tuple[str, ...] = ()
     """What the user's `load` does beyond putting each weight into one place."""
-
-    @property
-    def hint(self) -> str:
-        """What to write into `names=`, if a bias that is left over in PyTorch is to be added to another one."""
-        texts = {path: parts if len(parts) > 1 else parts[0] for path, parts in self.sums.items()}
-        return f"names={texts}" if texts else ""
 
     @property
     def left_in_torch(self) -> dict[str, np.ndarray]:
@@ -170,7 +174,7 @@ class WeightMap:
         """Decide the open layouts by trying.
 
         First weights of the same kind go the same way; then one weight after the other is changed, as long as the
-        outputs come nearer; then all ways are tried, as far as time allows. If none agrees, the nearest is kept.
+        outputs come nearer; then all ways are tried, if they are few. If none agrees, the nearest is kept.
 
         Args:
             distance: how far apart the outputs are.
@@ -178,44 +182,41 @@ class WeightMap:
                 way if a weight beside is zero.
         """
         counts = {path: len(entry.layouts) for path, entry in self.entries.items() if len(entry.layouts) > 1}
-        all_ways, deadline = prod(counts.values()), time.monotonic() + MOST_SECONDS
-        tried: dict[tuple[int, ...], float] = {}
-        confirmed: list[tuple[int, ...]] = []
-        for way in self._ways(counts, tried):
-            if way in tried:
-                continue
-            if tried and (len(tried) == MOST_WAYS or time.monotonic() > deadline):
-                break
-            tried[way] = distance(self._with(counts, way))
-            if tried[way] < AGREES and len(confirmed) < 16:
-                confirmed.append(way)
-                if confirm(self._with(counts, way)):
-                    return self._with(counts, way, "agrees when tried")
-        if confirmed:
-            return self._with(counts, confirmed[0], "its outputs agree when tried")
-        first, nearest = next(iter(tried)), min(tried, key=tried.__getitem__)
-        chosen = nearest if tried[nearest] < 0.5 * tried[first] else first
-        rest = f"; {all_ways - len(tried)} were not tried" if len(tried) < all_ways else ""
-        why = f"none of {len(tried)} ways agrees{rest}"
-        return self._with(counts, chosen, f"guessed: {why}", why)
+        tried: dict[_Way, float] = {}
+        agreeing: list[_Way] = []
 
-    def _ways(self, counts: Mapping[str, int], tried: Mapping[tuple[int, ...], float]) -> Iterator[tuple[int, ...]]:
-        """Yield which layout each open weight takes, the likely ways first; `tried` says how far apart they were."""
-        yield (0,) * len(counts)
-        kinds = {path: (path.rpartition(".")[2], count) for path, count in counts.items()}
-        groups = list(dict.fromkeys(kinds.values()))
-        for choice in product(*(range(count) for _, count in groups)) if len(groups) < 8 else ():
-            by_kind = dict(zip(groups, choice, strict=True))
-            yield tuple(by_kind[kinds[path]] for path in counts)
-        before = None
-        while (best := min(tried, key=tried.__getitem__)) != before:
+        def search(ways: Iterable[_Way]) -> _Way | None:
+            """Return the first way that agrees, of those that were not tried before."""
+            for way in ways:
+                if way in tried or len(tried) == MOST_WAYS:
+                    continue
+                tried[way] = distance(self._with(counts, way))
+                if tried[way] < AGREES and len(agreeing) < MOST_CONFIRMED:
+                    agreeing.append(way)
+                    if confirm(self._with(counts, way)):
+                        return way
+            return None
+
+        found, before = search(_ways_by_kind(counts)), None
+        while found is None and (best := min(tried, key=tried.__getitem__)) != before:
             before = best
             for at, count in enumerate(counts.values()):
                 best = min(tried, key=tried.__getitem__)
-                yield from ((*best[:at], index, *best[at + 1 :]) for index in range(count))
-        yield from product(*map(range, counts.values()))
+                found = found or search((*best[:at], index, *best[at + 1 :]) for index in range(count))
+        all_ways = prod(counts.values())
+        if found is None and all_ways <= MOST_WAYS:
+            found = search(product(*map(range, counts.values())))
+        if found is not None:
+            return self._with(counts, found, "agrees when tried")
+        if agreeing:
+            return self._with(counts, agreeing[0], "its outputs agree when tried")
+        first, nearest = next(iter(tried)), min(tried, key=tried.__getitem__)
+        rest = f"; {all_ways - len(tried)} were not tried" if len(tried) < all_ways else ""
+        chosen = nearest if tried[nearest] < 0.5 * tried[first] else first
+        return self._with(counts, chosen, guessed=f"none of {len(tried)} ways agrees{rest}")
 
-    def _with(self, paths: Iterable[str], way: tuple[int, ...], remark: str = "", guessed: str = "") -> "WeightMap":
+    def _with(self, paths: Iterable[str], way: _Way, remark: str = "", guessed: str = "") -> "WeightMap":
+        """Take the layouts of these numbers for the weights of these paths."""
         entries = dict(self.entries)
         for path, index in zip(paths, way, strict=True):
             entry = entries[path]
@@ -237,6 +238,16 @@ class WeightMap:
         widths = [max(len(row[column]) for row in rows) for column in range(4)]
         texts = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
         return "\n".join(text.rstrip() for text in texts)
+
+
+def _ways_by_kind(counts: Mapping[str, int]) -> Iterator[_Way]:
+    """Yield the ways in which weights of the same kind go alike, the likely one first; of many kinds only that one."""
+    kinds = [(path.rpartition(".")[2], count) for path, count in counts.items()]
+    distinct = list(dict.fromkeys(kinds))
+    few = prod(count for _, count in distinct) <= MOST_WAYS // 2
+    for choice in product(*(range(count if few else 1) for _, count in distinct)):
+        by_kind = dict(zip(distinct, choice, strict=True))
+        yield tuple(by_kind[kind] for kind in kinds)
 
 
 def count_uses(weights: Sequence[Weight], entries: Mapping[str, Entry]) -> dict[str, np.ndarray]:

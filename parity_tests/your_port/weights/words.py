@@ -1,7 +1,7 @@
 """How alike two names are: the words that the two frameworks use for the same thing count as one."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from difflib import SequenceMatcher
 from functools import cache
@@ -74,6 +74,21 @@ def renumbered(paths: Iterable[str]) -> list[str]:
 def role_of(path: str) -> str:
     """Say what a weight is in its module: weight, bias, mean, var, or nothing that is known."""
     return next((_ROLE[word] for word in reversed(words_of(path)) if word in _ROLE), "")
+
+
+def units_of(paths: Iterable[str]) -> dict[str, str]:
+    """Say what weights belong to: their module, or if it has several of one role, what their names have in common."""
+    paths = list(paths)
+    roles = Counter((path.rpartition(".")[0], role_of(path)) for path in paths)
+    crowded = {module for (module, _), count in roles.items() if count > 1}
+
+    def unit_of(path: str) -> str:
+        module, _, leaf = path.rpartition(".")
+        words = words_of(leaf)
+        role = next((word for word in reversed(words) if word in _ROLE), "")
+        return ".".join([module, *(word for word in words if word != role)]) if module in crowded else module
+
+    return {path: unit_of(path) for path in paths}
 
 
 @cache
