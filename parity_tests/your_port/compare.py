@@ -23,8 +23,6 @@ from parity_tests.your_port.measure.comparison import Measurement, compare_varia
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import as_function, forget_programs_of, narrow_inside, run_jax, without_jit
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
-from parity_tests.your_port.measure.op_by_op import op_by_op
-from parity_tests.your_port.measure.programs import count_operations
 from parity_tests.your_port.measure.strength import find_constant, on_other_numbers
 from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.measure.x64 import enable_x64
@@ -253,10 +251,6 @@ def _dropout_differs(torch_module: Any, in_jax: list[Any]) -> Iterator[str]:
         yield f"dropout is {a} in PyTorch and {b} in JAX, and both ran without it"
 
 
-MANY_OPERATIONS = 3000
-"""Of a program with its loops unrolled; to run Python's code for more takes minutes."""
-
-
 def _place_in(layouts: Sequence[Layouts], place: Callable[[Layouts], list["_Pair"]]) -> tuple[list["_Pair"], str]:
     """Put the weights into place in the layout that fits, of several the nearest; and say if none of these agrees.
 
@@ -463,13 +457,9 @@ class _Pair:
         return [m for m in measured if m.dtype == dtype or m.failed != (m.tensor in failed)]
 
     def without_jit(self, compiled: list[Measurement]) -> list[Measurement]:
-        """Measure JAX without jit; return what is right in only one of the two ways, by more than rounding.
-
-        Python runs the code of a loop at each step. Where that takes too long, the traced operations run one by one.
-        """
+        """Measure JAX without jit; return what is right in only one of the two ways, by more than rounding."""
         first = {m.tensor: m for m in compiled if m.dtype == "float64" and m.case == self.case.name}
-        way = op_by_op if count_operations(self.traced[0].jaxpr) > MANY_OPERATIONS else without_jit
-        measured = compare_variant(self.case, self.case.variants[0], "float64", way)
+        measured = compare_variant(self.case, self.case.variants[0], "float64", without_jit)
         by_luck = {m.tensor for m in measured if m.rule != "float64" and max(m.share, first[m.tensor].share) < 2}
         differing = [m for m in measured if m.failed != first[m.tensor].failed and m.tensor not in by_luck]
         return [replace(m, dtype="float64 without jit") for m in differing]

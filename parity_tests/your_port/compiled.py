@@ -129,11 +129,16 @@ class CompiledReport(Judged):
         yield from self.explain()
 
     def explain(self) -> Iterator[str]:
-        """Say why it differs: by a known fault of the compiler, or where."""
+        """Yield the line of the verdict that says why it differs."""
+        if self.failed:
+            yield f"  {'cause' if self.fault else 'first difference'}: {self.explanation}"
+
+    @property
+    def explanation(self) -> str:
+        """Why it differs: by a known fault of the compiler, or where."""
         if self.fault is not None:
-            yield f"  cause: the compiler: {self.fault}; with the flag the two agree: {self.fault.remedy}"
-        elif self.first:
-            yield f"  first difference: in the compiled program alone, {self.first}"
+            return f"the compiler: {self.fault}; with the flag the two agree: {self.fault.remedy}"
+        return f"in the compiled program alone, {self.first}"
 
 
 @dataclass(frozen=True)

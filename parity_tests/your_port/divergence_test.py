@@ -115,6 +115,38 @@ def test_submodules_are_followed_call_by_call(module: type[nn.Module], tensor: s
     assert (found.phase, found.tensor, found.agreed) == ("forward", tensor, agreed)
 
 
+def test_a_long_loop_is_followed_without_running_its_python_code_at_each_step() -> None:
+    calls = 0
+
+    class InTorch(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix, self.out = torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)
+
+        def forward(self, x: Any) -> Any:
+            state = torch.zeros_like(x[0])
+            for row in x:
+                state = torch.tanh(self.mix(state) + row)
+            return self.out(state)
+
+    class InJax(nnx.Module):
+        def __init__(self) -> None:
+            self.mix, self.out = (nnx.Linear(3, size, rngs=nnx.Rngs(0)) for size in (3, 2))
+
+        def __call__(self, x: Any) -> Any:
+            def step(state: Any, row: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                return jnp.tanh(self.mix(state) + row), None
+
+            state, _ = jax.lax.scan(step, jnp.zeros_like(x[0]), x)
+            return self.out(jnp.where(state > 0.1, 0.1, state))
+
+    report = compare(InTorch(), InJax(), np.random.default_rng(0).normal(size=(500, 2, 3)), dtypes=("float64",))
+    assert "first difference: the forward pass at input of out, after mix[499]: error" in str(report)
+    assert calls < 100
+
+
 def z_before_r(x: Any) -> Any:
     return x[..., np.arange(x.shape[-1]).reshape(3, -1)[[1, 0, 2]].ravel()]
 

@@ -11,7 +11,8 @@ import numpy as np
 
 from parity_tests.your_port.measure.case import Case, JaxSide, Variant
 from parity_tests.your_port.measure.numbers import Numbers, Run, options_in
-from parity_tests.your_port.measure.programs import computed_dtypes
+from parity_tests.your_port.measure.op_by_op import op_by_op
+from parity_tests.your_port.measure.programs import computed_dtypes, has_long_loops
 from parity_tests.your_port.measure.tree import flatten, plain
 from parity_tests.your_port.measure.x64 import enable_x64
 
@@ -61,9 +62,14 @@ def forget_programs_of(case: Case) -> None:
 
 
 def without_jit(program: Callable[..., Any]) -> Callable[..., Any]:
-    """In the place of `jax.jit`: run operation by operation, loops included."""
+    """In the place of `jax.jit`: run operation by operation, loops included.
+
+    Python runs the code of a loop at each step. Where that takes too long, the traced operations run one by one.
+    """
 
     def run(*arguments: Any) -> Any:
+        if has_long_loops(jax.make_jaxpr(program)(*arguments).jaxpr):
+            return op_by_op(program)(*arguments)
         with jax.disable_jit():
             return program(*arguments)
 

@@ -7,6 +7,10 @@ import jax
 
 DRAWS = frozenset({"random_bits", "random_gamma", "rng_bit_generator", "rng_uniform", "threefry2x32"})
 """The operations that make random numbers."""
+MANY_OPERATIONS = 300
+"""Of loops, counted at each step; to run Python's code for more, and to differentiate it, takes minutes."""
+STEPS_OF_WHILE = 100
+"""A `while` counts as so many."""
 
 
 def programs(program: Any) -> Iterator[Any]:
@@ -24,15 +28,20 @@ def draws_numbers(program: Any) -> bool:
     return any(operation.primitive.name in DRAWS for part in programs(program) for operation in part.eqns)
 
 
-def count_operations(program: Any) -> int:
-    """Count the operations of a program, those in a loop at each step; a `while` counts as a hundred steps."""
-    times = {"scan": lambda operation: operation.params["length"], "while": lambda _: 100}
+def has_long_loops(program: Any) -> bool:
+    """Whether running Python's code at each step of the loops would take minutes."""
+    return _count_in_loops(program) > MANY_OPERATIONS
+
+
+def _count_in_loops(program: Any, steps: int = 0) -> int:
+    """Count the operations in loops at each step, of a program that runs so many `steps`; 0 is outside of loops."""
     total = 0
     for operation in program.eqns:
         inner = jax.tree.leaves(operation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr"))
         parts = [getattr(x, "jaxpr", x) for x in inner]
-        steps = times.get(operation.primitive.name, lambda _: 1)(operation)
-        total += 1 + steps * sum(count_operations(part) for part in parts if hasattr(part, "eqns"))
+        length = {"scan": operation.params.get("length"), "while": STEPS_OF_WHILE}.get(operation.primitive.name)
+        inside = steps if length is None else max(1, steps) * length
+        total += steps + sum(_count_in_loops(part, inside) for part in parts if hasattr(part, "eqns"))
     return total
 
 

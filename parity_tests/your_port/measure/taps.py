@@ -97,13 +97,16 @@ def tap(name: str, tree: Any) -> Any:
 
 @contextmanager
 def recording(
-    forced: Mapping[str, Sequence[np.ndarray]] | None = None, keep: Callable[[np.ndarray], np.ndarray] = lambda x: x
+    forced: Mapping[str, Sequence[np.ndarray]] | None = None,
+    keep: Callable[[np.ndarray], np.ndarray] = lambda x: x,
+    in_python: bool = True,
 ) -> Iterator[list[Tensor]]:
-    """Record taps and submodules. JAX runs operation by operation meanwhile, loops included.
+    """Record taps and submodules. JAX runs operation by operation meanwhile.
 
     Args:
         forced: values that JAX's tensors of these names get after they were recorded, call by call.
         keep: puts a tensor elsewhere, such as into a file, and returns it.
+        in_python: run the Python code of loops at each step. False compiles it, and callbacks record.
     """
     trace = Trace(forced={name: iter(calls) for name, calls in (forced or {}).items()}, keep=keep)
     token = _trace.set(trace)
@@ -112,7 +115,7 @@ def recording(
         x64 = other.submit(jax.config.read, "jax_enable_x64").result()
     jax.config.update("jax_enable_x64", True)
     try:
-        with jax.disable_jit(), nn.intercept_methods(_intercept):
+        with jax.disable_jit(in_python), nn.intercept_methods(_intercept):
             yield trace.tensors
     finally:
         jax.config.update("jax_enable_x64", x64)

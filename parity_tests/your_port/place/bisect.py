@@ -11,10 +11,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import jax
+
 from parity_tests.your_port.measure.case import Case, Variant
 from parity_tests.your_port.measure.comparison import Judge, Measurement, Runs
 from parity_tests.your_port.measure.jax_side import as_function, run_jax
 from parity_tests.your_port.measure.numbers import Numbers, Run
+from parity_tests.your_port.measure.programs import has_long_loops
 from parity_tests.your_port.measure.taps import Tensor, input_of, recording
 from parity_tests.your_port.measure.x64 import enable_x64
 from parity_tests.your_port.place.pairing import align, match_names, parts_of
@@ -111,9 +114,17 @@ class Search:
 
     def run(self, forced: Collection[str]) -> Run:
         """Run JAX forward with these tensors replaced by PyTorch's in float64."""
-        with recording({name: [x.truth for x in self.partners[name]] for name in forced}) as trace:
-            run = run_jax(self.case, self.variant, self.numbers, self.dtype, {})
+        values = {name: [x.truth for x in self.partners[name]] for name in forced}
+        with recording(values, in_python=not self.is_long) as trace:
+            run = run_jax(self.case, self.variant, self.numbers, self.dtype, {}, transform=_as_it_is)
         return replace(run, trace=trace)
+
+    @cached_property
+    def is_long(self) -> bool:
+        """Whether JAX's program has long loops."""
+        with enable_x64(self.dtype == "float64"):
+            function, given = as_function(self.case, self.variant, self.numbers, self.dtype)
+            return has_long_loops(jax.make_jaxpr(function)(*given).jaxpr)
 
     def compare_all(self) -> list[Compared]:
         """Measure the intermediate tensors, if outputs differ, and then the outputs and gradients."""
@@ -161,3 +172,8 @@ class Search:
             function, given = as_function(self.case, self.variant, self.numbers, self.dtype)
             values = compute_values(function, *given)
         return find_missing(self.runs.torch.trace, self.runs.truth.trace, values, self.judge)
+
+
+def _as_it_is(program: Any) -> Any:
+    """Do not compile a program: where its loops are compiled, they hold the callbacks of one recording."""
+    return program

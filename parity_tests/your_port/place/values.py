@@ -13,6 +13,7 @@ import numpy as np
 
 from parity_tests.your_port.measure.comparison import Judge
 from parity_tests.your_port.measure.errors import is_floating
+from parity_tests.your_port.measure.op_by_op import trace
 from parity_tests.your_port.measure.taps import Tensor
 from parity_tests.your_port.place.pairing import bring
 
@@ -42,9 +43,14 @@ def find_missing(
 
 
 def compute_values(function: Callable[..., Any], *args: Any) -> list[np.ndarray]:
-    """Run a function operation by operation; return all floating values that it computes."""
-    with jax.disable_jit():  # compiled functions and loops are part of the program
-        program = jax.make_jaxpr(function)(*args)
-    computed = [x for operation in program.eqns for x in operation.outvars if is_floating(x.aval)]
-    with_all = program.jaxpr.replace(outvars=computed)
-    return [np.asarray(x) for x in jax.core.eval_jaxpr(with_all, program.consts, *jax.tree.leaves(args))]
+    """Run a function operation by operation; return all floating values that it computes, those in loops included."""
+    values: list[np.ndarray] = []
+
+    def keep(_: Any, x: Any) -> Any:
+        if is_floating(x):
+            values.append(np.asarray(x))
+        return x
+
+    program, _ = trace(function, *args)
+    program.run(jax.tree.leaves(args), keep)
+    return values
