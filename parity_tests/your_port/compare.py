@@ -266,7 +266,14 @@ def _place_in(layouts: Sequence[Layouts], place: Callable[[Layouts], list["_Pair
             errors.append(error)
     if not fitting:
         raise errors[0]
-    distances = [pairs[0].distance(pairs[0].map) for pairs in fitting] if len(fitting) > 1 else [0.0]
+
+    def distance(pairs: list[_Pair]) -> float:
+        try:
+            return pairs[0].distance(pairs[0].map)
+        except Exception:  # a callback raises only when it runs
+            return np.inf
+
+    distances = list(map(distance, fitting)) if len(fitting) > 1 else [0.0]
     nearest = fitting[int(np.argmin(distances))]
     for pairs in fitting:
         if pairs is not nearest:

@@ -130,7 +130,9 @@ def compare_steps(
         if evaluate is not None:
             in_torch.evaluate(evaluate[0])
             in_jax.evaluate(evaluate[1])
-        moves = Moves(in_torch.before(number if resync else 0), theirs.get("clipped", {}), in_torch.groups)
+        # Of several steps each gradient, and each rounding of the rate, leaves its own trace.
+        gradients = theirs.get("clipped", {}) if resync else {}
+        moves = Moves(in_torch.before(number if resync else 0), gradients, in_torch.groups)
         if "copies" in ours:  # which PyTorch has not: they should all be the parameter
             theirs = {**theirs, "copies": {name: ours["parameters"][name] for name in ours["copies"]}}
         both = [quantity for quantity in theirs if quantity in ours]

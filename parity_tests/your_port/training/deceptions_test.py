@@ -218,6 +218,10 @@ AGREE = {
     "a huge entry that is frozen": (Jax(ADAM), {"optimizer": adam, "weights": HUGE}),
     "a huge entry in an embedding": (Jax(ADAM), {"optimizer": adam, "weights": HUGE_WORD}),
     "a schedule that differs after the last step": (Jax(LATE), {}),
+    "a schedule that is rounded to float32": (
+        Jax(optax.adam(lambda count: jnp.float32(RATE) * jnp.float32(1 - count / 7))),
+        {"optimizer": adam, "schedule": lambda step: 1 - step / 7},
+    ),
     "rows in another order, which a mean does not see": (Jax(RIGHT, read=backwards, returns=("loss", "gradients")), {}),
 }
 

@@ -3,8 +3,9 @@
 A tensor that is far smaller than the others of its quantity is measured against a share of these, since the gradient
 of a key's bias, for one, is 0 except for rounding. Parameters are measured by how far they have moved: with a small
 learning rate a wrong step is nothing beside the parameters themselves. Only those of one group of the optimiser are
-measured beside each other, since another may have another rate. An entry whose gradient may be rounding gets a large
-share of the others' movement, since Adam divides such a gradient by its own size.
+measured beside each other, since another may have another rate; and a rate may be rounded to float32, as those of
+Optax's schedules are. An entry whose gradient may be rounding gets a large share of the others' movement, since Adam
+divides such a gradient by its own size.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,8 @@ import numpy as np
 from parity_tests.your_port.measure.errors import DECADES, relative_error
 from parity_tests.your_port.weights.positions import Arrays
 
+ROUNDING_OF_RATES = 2.0**-21
+"""Of a schedule that is computed in float32, in a few operations."""
 FLOOR, FLOOR_OF_ROUNDING = 1e-6, 100.0
 """The share of the other tensors' size by which every entry is measured at least."""
 
@@ -46,10 +49,18 @@ def errors_of(quantity: str, in_jax: Arrays, in_torch: Arrays, moves: Moves | No
     for group in [*groups, {*a, *b}.difference(*groups)]:
         ours, theirs = ({name: x for name, x in side.items() if name in group} for side in (a, b))
         if any(x.any() for x in theirs.values()):
-            errors |= tensor_errors(ours, theirs, _floors(theirs, moves.gradients))
+            errors |= tensor_errors(_at_the_rate_of(theirs, ours), theirs, _floors(theirs, moves.gradients))
         else:  # what is frozen must not move at all
             errors |= {name: float("inf" if np.any(ours.get(name)) else 0) for name in {**theirs, **ours}}
     return {name: errors[name] for name in {**b, **a}}
+
+
+def _at_the_rate_of(theirs: Arrays, ours: Arrays) -> Arrays:
+    """Take out of our moves the one factor that the rounding of a learning rate to float32 may give them."""
+    both = [name for name, x in theirs.items() if name in ours and ours[name].shape == x.shape]
+    pairs = [(ours[name].ravel(), theirs[name].ravel()) for name in both]
+    factor = sum(float(a @ b) for a, b in pairs) / (sum(float(b @ b) for _, b in pairs) or 1.0)
+    return {n: x / factor for n, x in ours.items()} if abs(factor - 1) < ROUNDING_OF_RATES else ours
 
 
 def _floors(moved: Arrays, gradients: Mapping[str, np.ndarray]) -> dict[str, Any]:
