@@ -15,7 +15,7 @@ from jax.experimental import multihost_utils
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jax_attn.compiler import avoid_faults
+from jax_attn.compiler import avoid_faults, require_device
 from train.config import MeshShape
 from train.setting import ConfigError
 
@@ -73,19 +73,6 @@ def start_jax(width: int = LARGE, num_devices: int | None = None, *, joins: bool
         _cache_programs()
     if not joins:
         require_device()
-
-
-def require_device() -> None:
-    """Raise ConfigError if JAX has no device of the kind that `JAX_PLATFORMS` names."""
-    try:
-        jax.devices()
-    except (RuntimeError, AssertionError) as error:  # the second one is silent: JAX knows the kind, and has no plugin
-        if not (wanted := os.environ.get("JAX_PLATFORMS")):
-            raise
-        reason = " ".join(str(error).split()) or "JAX's plugin for it is not installed, or finds none"
-        raise ConfigError(
-            f"there is no device for JAX_PLATFORMS={wanted}: {reason}; unset it to run on a CPU"
-        ) from error
 
 
 def usable_cores() -> int:
