@@ -1,5 +1,6 @@
 """Import folders that are whole, and refuse those that are not, without leaving anything."""
 
+import errno
 import io
 import json
 import os
@@ -155,10 +156,24 @@ def test_the_folder_that_another_makes_meanwhile_is_left(folder, tmp_path, capsy
         write_weights(path, tensors)
 
     monkeypatch.setattr(marian, "write_safetensors", make_meanwhile)
-    assert export_model.main([str(tmp_path / "run"), "--out", str(out)]) == 2
+    assert export_model.main([str(tmp_path / "run"), "--out", str(out)]) == 1
     assert "out cannot be written: File exists" in capsys.readouterr().err
     assert [path.name for path in out.iterdir()] == ["theirs"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["marian", "out", "run"]
+
+
+def test_a_full_disk_is_a_line_that_says_so_and_leaves_nothing(folder, tmp_path, capsys, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "config.json")
+
+    run_import(folder, tmp_path / "run")
+    monkeypatch.setattr(RunFolder, "save_config", fail)
+    assert run_import(folder, tmp_path / "other") == 1
+    assert capsys.readouterr().err == "error: config.json cannot be written: No space left on device\n"
+    monkeypatch.setattr(marian, "write_safetensors", fail)
+    assert export_model.main([str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'out'} cannot be written: No space left on device\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marian", "run"]
 
 
 def test_the_sentences_of_a_line_are_translated_for_themselves(folder, tmp_path, capsys):

@@ -143,9 +143,9 @@ def test_the_gradients_of_a_step_are_added_up_once():
     assert (1 <= sums <= 4, others) == (True, [0, 0])  # of the gradients, and of single numbers; not in each time step
 
 
-def cache_folder(environment, number=1):
+def cache_folder(environment, number=1, before=""):
     clean = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
-    command = [sys.executable, "-c", CACHED.format(number=number)]
+    command = [sys.executable, "-c", before + CACHED.format(number=number)]
     done = subprocess.run(command, env=clean | environment, capture_output=True, text=True)
     said = [line for line in done.stderr.splitlines() if "Failed to dump" not in line]  # of XLA in JAX 0.7
     assert (done.returncode, said) == (0, [])
@@ -164,6 +164,17 @@ def test_a_second_process_finds_what_the_first_has_compiled(tmp_path):
 @pytest.mark.parametrize("home", ["/proc/none", "/dev/null/cache"])
 def test_a_folder_that_cannot_be_written_is_no_error(home):
     assert cache_folder({"XDG_CACHE_HOME": home}) == "None"
+
+
+@pytest.mark.parametrize(
+    ("full", "keeps"),
+    [
+        ("import shutil, types; shutil.disk_usage = lambda _: types.SimpleNamespace(free=10**7)", False),
+        ("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))", True),  # it fills while programs compile
+    ],
+)
+def test_a_full_disk_is_no_warning_of_each_program(tmp_path, full, keeps):
+    assert (cache_folder({"XDG_CACHE_HOME": str(tmp_path)}, before=full) != "None") == keeps
 
 
 def test_the_user_s_own_cache_folder_stays(tmp_path):
