@@ -48,7 +48,7 @@ def test_the_alignment_error_of_each_head_is_drawn_and_printed(run, capsys, tmp_
         "alignment error by layer and head (0 is best)\n"
         "  layer   head 0   mean of heads\n"
         f"  0       {rate:.3f}    {rate:.3f}\n"
-        "  best head: layer 0, head 0\n"
+        "  the model has no other head\n"
     )
     assert f">{rate:.2f}<" in path.read_text(encoding="utf-8")
     status, output, _ = call(capsys, folder, "--heads", path, "--json")

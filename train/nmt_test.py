@@ -359,6 +359,15 @@ def test_the_default_run_translates_and_aligns(tmp_path):
             "model.num-hiddens must be a multiple of model.num-heads; got 96 for 5 heads",
         ),
         (["book"], "the tokenizer book, and so the preset book, needs a file of pairs: --data fra.txt"),
+        (
+            ["--device", "gpu"],
+            "there is no option --device: JAX takes the GPU that it finds, or the devices that JAX_PL",
+        ),
+        (
+            ["--resume", "runs/nope"],
+            "there is no folder runs/nope; name the run folder that `python -m train.nmt` wrot",
+        ),
+        (["--init", "runs/nope", "--data", "x"], "there is no folder runs/nope"),
         (["--lr", "0.01"], "there is no option --lr; did you mean --training.learning-rate?"),
         (["--batch-size", "3"], "there is no option --batch-size; did you mean --training.batch-size or --search.b"),
         (["--corpus.steps", "5"], "corpus.steps must be at least"),
