@@ -115,8 +115,7 @@ def test_exchanged_columns_are_noticed_where_all_words_are_known(run, monkeypatc
         evaluate.warn_of_other_language(saved, translator, found)
         assert len(recwarn) == warned
     said = str(recwarn.pop().message)
-    assert said.startswith("0% of the source words are unknown to ")
-    assert said.endswith("perplexity of the references is 148: the two columns or files seem to be exchanged")
+    assert said == "the perplexity of the references is 148: the two columns or files seem to be exchanged"
 
 
 def test_a_file_and_two_parallel_files_give_the_same_and_a_run_equals_itself(run, capsys, tmp_path):
