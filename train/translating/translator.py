@@ -238,7 +238,7 @@ class Translator:
 
         Raises:
             FloatingPointError: the model's scores are NaN.
-            ConfigError: an imported model cannot read a sentence: it is too long, or names an unknown language.
+            ConfigError: a sentence is longer than an imported model can read.
         """
         if isinstance(sentences, str):
             return self([sentences], first)[0]
