@@ -467,8 +467,8 @@ class TransformerDecoder(TransformerStack, BaseDecoder):
         if self.never and self.renormalize:
             logits = jnp.where(is_never, -jnp.inf, logits)
         log_probs = jax.nn.log_softmax(logits.astype(wide_dtype(logits)), axis=-1)
-        if self.never and not self.renormalize:
-            log_probs = jnp.where(is_never, -jnp.inf, log_probs)
+        if self.never:
+            log_probs = jnp.where(is_never, -jnp.inf, log_probs)  # with gradient 0
         log_probs = jnp.where(time < length, log_probs, jnp.nan)  # the cache is full
         new = TransformerState(state.time + 1, places, Stationary(tuple(caches)))
         return log_probs, new, self._choose(weights).reshape(rows, -1)

@@ -293,6 +293,14 @@ def test_tokens_that_are_never_produced_take_no_probability_of_the_others(renorm
     assert not np.allclose(after, before, rtol=1e-3)
     np.testing.assert_allclose(log_probs, after if renormalize else before, rtol=1e-5)
 
+    def produced(params):
+        log_probs, _, _ = model.apply(params, TARGETS[:, 0], state, memory, method="step")
+        return jnp.where(never, log_probs, 0)
+
+    _, pull = jax.vjp(produced, params)
+    (gradient,) = pull(jnp.ones((len(SOURCES), N)))
+    assert not any(x.any() for x in jax.tree.leaves(gradient))  # -inf is a constant
+
 
 def test_a_fixed_start_gets_no_gradient_but_that_of_the_output():
     def gradient(**settings):
