@@ -4,7 +4,7 @@
 
     jax_attn.compiler.avoid_faults()  # before the first computation; where nothing is wrong it does nothing
 
-Imports no JAX: XLA reads its flags when JAX starts its first device.
+Imports no JAX: XLA reads its flags when JAX starts its first device. A program then calls `require_device`.
 """
 
 import os
@@ -13,6 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
+
+KINDS = "JAX_PLATFORMS", "JAX_PLATFORM_NAME"
+"""By which the user names the kind of device."""
+
+
+class DeviceError(ValueError):
+    """JAX has no device of the kind that the environment names."""
 
 
 @dataclass(frozen=True)
@@ -86,3 +93,17 @@ def warn_of_faults() -> None:
         if jax.default_backend() == "cpu":
             message = f"{faults[0]}; write jax_attn.compiler.avoid_faults() before the first computation"
             warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+
+def require_device() -> None:
+    """Start JAX's devices; DeviceError, one line, if there is none of the kind that the environment names."""
+    import jax
+
+    try:
+        jax.devices()
+    except (RuntimeError, AssertionError) as error:  # the second one is silent: JAX knows the kind, and has no plugin
+        wanted = next((f"{name}={os.environ[name]}" for name in KINDS if os.environ.get(name)), None)
+        if wanted is None:
+            raise
+        reason = " ".join(str(error).split()) or "JAX's plugin for it is not installed, or finds none"
+        raise DeviceError(f"there is no device for {wanted}: {reason}; unset it to run on a CPU") from error

@@ -74,6 +74,30 @@ def test_the_versions_that_are_called_wrong_are_wrong() -> None:
     assert _run(WRONG.replace("jax.jit(f)", f"jax.jit(f, {options})")).stdout == "0.0\n"
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (AssertionError(), "JAX's plugin for it is not installed, or finds none;"),
+        (RuntimeError("no\ndriver"), "no driver;"),
+    ],
+)
+@pytest.mark.parametrize("variable", compiler.KINDS)
+def test_a_device_that_is_not_there_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, variable: str, error: Exception, reason: str
+) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr("jax.devices", fail)
+    for name in compiler.KINDS:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(type(error)):  # nothing was asked for: it is another fault
+        compiler.require_device()
+    monkeypatch.setenv(variable, "cuda")
+    with pytest.raises(compiler.DeviceError, match=f"there is no device for {variable}=cuda: {reason}"):
+        compiler.require_device()
+
+
 def _run(code: str, before: str = "") -> subprocess.CompletedProcess[str]:
     """Run Python without any flag, and with all optimisations, as users do."""
     environment = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_DISABLE_MOST_OPTIMIZATIONS")}

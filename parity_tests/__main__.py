@@ -20,7 +20,7 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from jax_attn.compiler import avoid_faults
+from jax_attn.compiler import DeviceError, avoid_faults, require_device
 from parity_tests.this_library.cases import CASES
 from parity_tests.this_library.faults import FAULTS, Fault, plant_table
 from parity_tests.this_library.report import (
@@ -32,8 +32,6 @@ from parity_tests.this_library.report import (
     summarize_training,
 )
 from parity_tests.this_library.trainings import COMPARISONS, TRAININGS, Training
-from parity_tests.your_port.builder import BuildError
-from parity_tests.your_port.command import require_device
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.comparison import compare_case
 from parity_tests.your_port.measure.jax_side import forget_programs
@@ -70,7 +68,7 @@ def main() -> int:
     avoid_faults()
     try:
         require_device()
-    except BuildError as error:
+    except DeviceError as error:
         return complain(str(error))
     results = run_all(list_tasks(options, names))
     print_report(results)

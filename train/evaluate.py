@@ -28,7 +28,7 @@ from train.data.corpus import CorpusError, Pair, counted
 from train.data.download import is_name
 from train.data.load_corpus import find_corpus, load_corpus, read_whole
 from train.data.vocabulary import UNKNOWN, Vocabulary
-from train.setting import ConfigError
+from train.setting import NUMBERS, ConfigError
 
 if TYPE_CHECKING:
     from train.runs.run_folder import SavedRun
@@ -69,7 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Report an error on one line, and return the exit status."""
     args = sys.argv[1:] if arguments is None else list(arguments)
     program = "python -m train.evaluate"
-    return answer(lambda: run(tyro.cli(OmitArgPrefixes[Options], prog=program, description=__doc__, args=args)))
+    options = OmitArgPrefixes[Options]
+    return answer(lambda: run(tyro.cli(options, prog=program, description=__doc__, args=args, registry=NUMBERS)))
 
 
 def run(options: Options) -> None:
@@ -157,11 +158,9 @@ def warn_of_other_language(saved: SavedRun, translator: Translator, evaluation: 
     else:
         exchanged = evaluation.perplexity > SUSPICIOUS and nats_exchanged(translator, pairs) < nats - 1
     if exchanged or unknown > 0.3 or nats > math.log(len(saved.target)):
-        share = f"{unknown:.0%} of the source words are unknown to {saved.folder}"
+        share = f"{unknown:.0%} of the source words are unknown to {saved.folder}, and " * (unknown > 0)
         advice = "the two columns or files seem to be exchanged" if exchanged else "is it in the run's languages?"
-        warnings.warn(
-            f"{share}, and the perplexity of the references is {evaluation.perplexity:.0f}: {advice}", stacklevel=2
-        )
+        warnings.warn(f"{share}the perplexity of the references is {evaluation.perplexity:.0f}: {advice}", stacklevel=2)
 
 
 def share_of_unknown(vocabulary: Vocabulary, texts: Sequence[str]) -> float:
@@ -201,7 +200,9 @@ def table_of_heads(heads: Sequence[Sequence[float]], mean_of_heads: Sequence[flo
     for layer, (errors, mean) in enumerate(zip(heads, mean_of_heads, strict=True)):
         lines.append(f"  {layer:<8}" + "".join(f"{error:<9.3f}" for error in errors) + f"{mean:.3f}")
     best = min((error, layer, head) for layer, errors in enumerate(heads) for head, error in enumerate(errors))
-    return "\n".join([*lines, f"  best head: layer {best[1]}, head {best[2]}"])
+    is_one = len(heads) == len(heads[0]) == 1
+    lines.append("  the model has no other head" if is_one else f"  best head: layer {best[1]}, head {best[2]}")
+    return "\n".join(lines)
 
 
 def as_text(report: dict[str, Any]) -> str:

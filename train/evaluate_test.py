@@ -48,7 +48,7 @@ def test_the_alignment_error_of_each_head_is_drawn_and_printed(run, capsys, tmp_
         "alignment error by layer and head (0 is best)\n"
         "  layer   head 0   mean of heads\n"
         f"  0       {rate:.3f}    {rate:.3f}\n"
-        "  best head: layer 0, head 0\n"
+        "  the model has no other head\n"
     )
     assert f">{rate:.2f}<" in path.read_text(encoding="utf-8")
     status, output, _ = call(capsys, folder, "--heads", path, "--json")
@@ -115,8 +115,7 @@ def test_exchanged_columns_are_noticed_where_all_words_are_known(run, monkeypatc
         evaluate.warn_of_other_language(saved, translator, found)
         assert len(recwarn) == warned
     said = str(recwarn.pop().message)
-    assert said.startswith("0% of the source words are unknown to ")
-    assert said.endswith("perplexity of the references is 148: the two columns or files seem to be exchanged")
+    assert said == "the perplexity of the references is 148: the two columns or files seem to be exchanged"
 
 
 def test_a_file_and_two_parallel_files_give_the_same_and_a_run_equals_itself(run, capsys, tmp_path):

@@ -34,6 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(source: str, out: Path, revision: str | None, moses: bool) -> None:
     """Find the model, and make the run folder of it."""
+    from train.machine.devices import start_jax
     from train.runs.importing import import_pretrained
 
     folder, origin = Path(source), {"source": source}
@@ -43,6 +44,7 @@ def run(source: str, out: Path, revision: str | None, moses: bool) -> None:
         folder, origin["revision"] = download(source, revision)
     elif revision is not None:
         raise ConfigError(f"--revision is for a name on the hub, and {source} is a folder")
+    start_jax()
     made = import_pretrained(folder, out, origin=origin, moses=moses)
     print(f"{made.path}: translate with `python -m train.translate {made.path}`")
 

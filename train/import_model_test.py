@@ -1,5 +1,6 @@
 """Import folders that are whole, and refuse those that are not, without leaving anything."""
 
+import errno
 import io
 import json
 import os
@@ -118,12 +119,15 @@ def test_the_run_translates_and_says_what_it_cannot_read(folder, tmp_path, capsy
     captured = capsys.readouterr()
     assert len(captured.out.strip("\n").split("\n")) == 1 + 4  # the import's line, too
     assert "the model does not know 日本" in captured.err
-    for text, message in {
-        ">>deu<< the cat": "the model knows no language >>deu<<; it knows >>fra<<, >>nld<<",
-        "cat " * 20: "the model reads 15: split it into sentences",
-    }.items():
-        assert translate.main([str(tmp_path / "run"), text]) == 2
-        assert message in capsys.readouterr().err
+    assert translate.main([str(tmp_path / "run"), ">>deu<< the cat", ">>eng<< a dog", "the cat"]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 3  # one odd line does not end a text
+    assert captured.err == (
+        "warning: the model knows no language >>deu<<, and reads <unk>; it knows >>fra<<, >>nld<<\n"
+        "warning: the model does not know >>deu<<, >>eng<<: it reads <unk>, and guesses the rest\n"
+    )
+    assert translate.main([str(tmp_path / "run"), "cat " * 20]) == 2
+    assert "the model reads 15: split it into sentences" in capsys.readouterr().err
 
 
 def test_only_a_language_is_read_as_one(folder, tmp_path):
@@ -155,10 +159,24 @@ def test_the_folder_that_another_makes_meanwhile_is_left(folder, tmp_path, capsy
         write_weights(path, tensors)
 
     monkeypatch.setattr(marian, "write_safetensors", make_meanwhile)
-    assert export_model.main([str(tmp_path / "run"), "--out", str(out)]) == 2
+    assert export_model.main([str(tmp_path / "run"), "--out", str(out)]) == 1
     assert "out cannot be written: File exists" in capsys.readouterr().err
     assert [path.name for path in out.iterdir()] == ["theirs"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["marian", "out", "run"]
+
+
+def test_a_full_disk_is_a_line_that_says_so_and_leaves_nothing(folder, tmp_path, capsys, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "config.json")
+
+    run_import(folder, tmp_path / "run")
+    monkeypatch.setattr(RunFolder, "save_config", fail)
+    assert run_import(folder, tmp_path / "other") == 1
+    assert capsys.readouterr().err == "error: config.json cannot be written: No space left on device\n"
+    monkeypatch.setattr(marian, "write_safetensors", fail)
+    assert export_model.main([str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err == f"error: {tmp_path / 'out'} cannot be written: No space left on device\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["marian", "run"]
 
 
 def test_the_sentences_of_a_line_are_translated_for_themselves(folder, tmp_path, capsys):

@@ -57,7 +57,7 @@ def _recurrent(config: Any) -> Parts:
 
 def _transformer(config: Any) -> Parts:
     sizes = ("embed_size", "num_hiddens", "num_layers", "num_heads")
-    others = ("activation", "norm", "positions", "max_len", "scale_embedding", "use_bias", "source_end", "norm_epsilon")
+    others = ("activation", "norm", "positions", "max_len", "scale_embedding", "use_bias", "norm_epsilon")
     rates = ("dropout", "dropout_attention", "dropout_hidden")
     names = ("output_bias", "fixed_start", "never", "renormalize", "alignment_layer", "alignment_head")
     shared = _chosen(config, *sizes, *others, *rates)

@@ -21,6 +21,8 @@ class ModelConfig:
     family: Family
     tie_embeddings: str
     dtype: str
+    source_end: bool = True
+    """Whether the model reads the `<eos>` of each source: else the lengths that it gets are without."""
 
     @property
     def attends(self) -> bool:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_attn.compiler import DeviceError
 from train.command_line.terminal import CLOSED_PIPE, leave_output, plain_output, show_error
 from train.command_line.train_options import Command, parse
 from train.config import Config, DevicesConfig
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command = parse(sys.argv[1:] if arguments is None else list(arguments))
             devices = command.config.devices
             status = run(command, stop, started)
-        except (ConfigError, CorpusError, DamageError) as error:
+        except (ConfigError, CorpusError, DamageError, DeviceError) as error:
             show_error(error)
             status = 2
         except BrokenPipeError:

@@ -153,7 +153,7 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(call, tmp_path, monkey
 
     monkeypatch.setattr("os.fsync", fail)
     assert page.main([str(tmp_path / "a.json"), "--out", str(out)]) == 1
-    assert capsys.readouterr().err == "error: the output cannot be written: No space left on device\n"
+    assert capsys.readouterr().err == f"error: {out} cannot be written: No space left on device\n"
     assert out.read_bytes() == old
     assert {path.name for path in tmp_path.iterdir()} == {"a.json", "page.html"}
 

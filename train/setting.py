@@ -1,9 +1,11 @@
 """One setting of a run: its type, its range, its name, and what is wrong with it."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, get_type_hints
+from types import NoneType
+from typing import Annotated, Any, get_args, get_type_hints
 
 from tyro.conf import arg
+from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from jax_attn.search_options import Range
 
@@ -15,6 +17,34 @@ class ConfigError(ValueError):
 def without_default(metavar: str) -> Any:
     """Show an option whose default its description explains."""
     return arg(metavar=metavar, help_behavior_hint="")
+
+
+NUMBERS = ConstructorRegistry()
+"""Makes tyro say, of a number on the command line, what it must be."""
+
+
+@NUMBERS.primitive_rule
+def _read_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | None:
+    kinds = get_args(info.type) or (info.type,)
+    kind = next((kind for kind in (int, float) if kind in kinds), None)
+    if kind is None or not {kind, NoneType}.issuperset(kinds):
+        return None
+    must, shown = ("a whole number", "INT") if kind is int else ("a number", "FLOAT")
+    has_none = NoneType in kinds
+
+    def read(texts: list[str]) -> Any:
+        if has_none and texts == ["None"]:
+            return None
+        try:
+            return kind(texts[0])
+        except ValueError:
+            raise ValueError(f"it must be {must}{' or None' * has_none}; got {texts[0]!r}") from None
+
+    def fits(value: Any) -> bool:
+        return isinstance(value, (int, kind, NoneType) if has_none else (int, kind)) and not isinstance(value, bool)
+
+    metavar = "{None}|" * has_none + shown
+    return PrimitiveConstructorSpec(1, metavar, read, fits, lambda value: [str(value)])
 
 
 N = without_default("N")

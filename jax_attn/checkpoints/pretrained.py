@@ -41,7 +41,8 @@ class Pretrained:
 
     settings: dict[str, Any]
     """Of the Transformer, by the names of `TransformerDecoder`; `encoder_layers`; `tie_embeddings`, one of "none",
-    "output" (the decoder's embedding is the output layer), "input" (it is the encoder's embedding) and "all"."""
+    "output" (the decoder's embedding is the output layer), "input" (it is the encoder's embedding) and "all"; and
+    `source_end`, whether a source ends with the token of its end: if not, it is given without."""
     weights: dict[str, np.ndarray]
     """By the names of `weights.to_torch`, in float32 or float64."""
     source: Side
@@ -55,6 +56,7 @@ class Pretrained:
         """Return the model and its parameters; ValueError if the weights have other names or shapes."""
         settings = self.settings | {"param_dtype": param_dtype}
         ties, layers = settings.pop("tie_embeddings"), settings.pop("encoder_layers")
+        del settings["source_end"]
         of_encoder = {name: value for name, value in settings.items() if name not in OF_DECODER}
         module = EncoderDecoder(
             TransformerEncoder(len(self.source.tokens), **of_encoder | {"num_layers": layers}),

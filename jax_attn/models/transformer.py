@@ -181,7 +181,6 @@ class TransformerStack(nn.Module):
         max_len: the number of learnt positions.
         scale_embedding: multiply the embeddings by √embed_size, before the positions are added.
         use_bias: whether the dense layers of attention and feed-forward networks have biases.
-        source_end: whether the last token of each source, its `<eos>`, is read.
         dtype, param_dtype: as in Flax.
     """
 
@@ -200,7 +199,6 @@ class TransformerStack(nn.Module):
     max_len: int = field(default=512, kw_only=True)
     scale_embedding: bool = field(default=True, kw_only=True)
     use_bias: bool = field(default=True, kw_only=True)
-    source_end: bool = field(default=True, kw_only=True)
     dtype: DTypeLike | None = field(default=None, kw_only=True)
     param_dtype: DTypeLike = field(default=jnp.float32, kw_only=True)
 
@@ -260,13 +258,6 @@ class TransformerStack(nn.Module):
             own_weights.append(own)
             weights.append(on_source)
         return self._last(x), own_weights, weights
-
-    def _source_lens(self, valid_lens: Array | None, encoded: Array) -> Array | None:
-        """Return the lengths `[B]` of what is read of sources `[B, S, ...]`."""
-        if self.source_end:
-            return valid_lens
-        lens = jnp.full(encoded.shape[0], encoded.shape[1]) if valid_lens is None else valid_lens
-        return jnp.maximum(lens - 1, 0)
 
     def _last(self, x: Array) -> Array:
         return self.last_norm(x) if self.norm == "pre" else x
@@ -355,8 +346,6 @@ class TransformerEncoder(TransformerStack):
         if valid_lens is not None:
             require_lengths(tokens.shape[1], valid_lens=valid_lens)
             require_shape(tokens.shape[:1], valid_lens=valid_lens)
-        valid_lens = self._source_lens(valid_lens, tokens)
-        if valid_lens is not None:
             x = jnp.where(length_mask(valid_lens, tokens.shape[1])[..., None], x, 0)  # a NaN must reach no product
         return self._run(x, keep, valid_lens, None, None, return_weights)[:2]
 
@@ -417,8 +406,7 @@ class TransformerDecoder(TransformerStack, BaseDecoder):
             encoded: `[B, S, D]`, the encoder's outputs.
             valid_lens: `[B]`, the sources' lengths.
         """
-        lens = self._source_lens(valid_lens, encoded)
-        return tuple(layer.prepare(encoded, lens) for layer in self.layers)
+        return tuple(layer.prepare(encoded, valid_lens) for layer in self.layers)
 
     def initial_state(self, memory: tuple[Memory, ...], max_len: int | None = None) -> TransformerState:
         """Return the state before the first token, with a cache for `max_len` tokens.
@@ -479,8 +467,8 @@ class TransformerDecoder(TransformerStack, BaseDecoder):
         if self.never and self.renormalize:
             logits = jnp.where(is_never, -jnp.inf, logits)
         log_probs = jax.nn.log_softmax(logits.astype(wide_dtype(logits)), axis=-1)
-        if self.never and not self.renormalize:
-            log_probs = jnp.where(is_never, -jnp.inf, log_probs)
+        if self.never:
+            log_probs = jnp.where(is_never, -jnp.inf, log_probs)  # with gradient 0
         log_probs = jnp.where(time < length, log_probs, jnp.nan)  # the cache is full
         new = TransformerState(state.time + 1, places, Stationary(tuple(caches)))
         return log_probs, new, self._choose(weights).reshape(rows, -1)

@@ -10,7 +10,6 @@ program is held to its own operations (`compare_compiled`). docs/porting.md says
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from jax_attn.compiler import require_device
 from parity_tests.your_port.builder import BuildError, call_builder
 
 if TYPE_CHECKING:
@@ -114,7 +114,11 @@ def _compare(options: Options) -> Record:
         import torch
 
         torch.manual_seed(0)  # so that a builder that draws its inputs draws the same ones in every run
-    built = call_builder(options.build)
+    try:
+        built = call_builder(options.build)
+    except BuildError:
+        require_device()  # without one, this is the reason
+        raise
     require_device()  # after the builder, which may set flags before JAX starts
     if options.compiled:
         if not (isinstance(built, tuple) and len(built) == 2):
@@ -136,18 +140,6 @@ def _compare(options: Options) -> Record:
     if options.blind:
         report.blind  # noqa: B018 (it is kept, and the verdict then has its line)
     return report.record
-
-
-def require_device() -> None:
-    """Raise BuildError if JAX has no device of the kind that `JAX_PLATFORMS` names."""
-    import jax
-
-    try:
-        jax.devices()
-    except (RuntimeError, AssertionError) as error:  # the second one is silent
-        reason = str(error) or "JAX's plugin for it is not installed, or finds none"
-        wanted = os.environ.get("JAX_PLATFORMS", "")
-        raise BuildError(f"there is no device for JAX_PLATFORMS={wanted}: {reason}") from error
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -99,8 +99,7 @@ class TransformerStack(nn.Module):
     networks. dropout acts on the embeddings and on each sublayer's result, dropout_attention on the attention weights,
     dropout_hidden within the feed-forward networks. activation: relu, gelu or silu. norm: post, or pre with a last
     norm. positions: a form of sinusoidal_positions, or learnt, of which there are max_len. use_bias gives biases to
-    all dense layers but the output layer. scale_embedding multiplies the embeddings by sqrt(D). source_end=False leaves
-    out the last token of each source.
+    all dense layers but the output layer. scale_embedding multiplies the embeddings by sqrt(D).
     """
 
     reads_source = False
@@ -123,7 +122,6 @@ class TransformerStack(nn.Module):
         max_len: int = 512,
         scale_embedding: bool = True,
         use_bias: bool = True,
-        source_end: bool = True,
     ) -> None:
         super().__init__()
         if norm not in ("post", "pre"):
@@ -131,7 +129,7 @@ class TransformerStack(nn.Module):
         if positions not in ("interleaved", "halves", "opennmt", "learnt"):
             raise ValueError(f"positions must be interleaved, halves, opennmt or learnt; got {positions!r}")
         self.embed_size, self.num_hiddens, self.num_heads = embed_size, num_hiddens, num_heads
-        self.positions, self.scale_embedding, self.source_end = positions, scale_embedding, source_end
+        self.positions, self.scale_embedding = positions, scale_embedding
         self.dropout, self.dropout_attention, self.dropout_hidden = dropout, dropout_attention, dropout_hidden
         self.embedding: Any = nn.Embedding(vocab_size, embed_size)
         if positions == "learnt":
@@ -163,14 +161,6 @@ class TransformerStack(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Embedding):
                 nn.init.normal_(module.weight, std=self.embed_size**-0.5)
-
-    def _source_lens(self, valid_lens: Tensor | None, encoded: Tensor) -> Tensor | None:
-        """The lengths [B] of what is read of sources [B, S, ...]."""
-        if self.source_end:
-            return valid_lens
-        if valid_lens is None:
-            valid_lens = torch.full(encoded.shape[:1], encoded.shape[1], device=encoded.device)
-        return (valid_lens - 1).clamp(min=0)
 
     def _embed(self, tokens: Tensor, embedding: Any, keep_mask: Tensor | None) -> Tensor:
         x, length = embedding(tokens.long()), tokens.shape[1]
@@ -240,7 +230,6 @@ class TransformerEncoder(TransformerStack):
     ) -> tuple[Tensor, list[Any], list[Any]]:
         keep = keep_masks or self._draw_keep_masks(tokens)
         x = self._embed(tokens, embedding or self.embedding, keep.embedding)
-        valid_lens = self._source_lens(valid_lens, tokens)
         if valid_lens is not None:
             x = torch.where(length_mask(valid_lens, tokens.shape[1]).unsqueeze(-1), x, 0)  # 0 * NaN is NaN
         return self._run(x, valid_lens, None, None, keep)
@@ -285,8 +274,7 @@ class TransformerDecoder(TransformerStack):
 
     def prepare(self, encoded: Tensor, valid_lens: Tensor | None = None) -> tuple[Memory, ...]:
         """Project encoded [B, S, D] to each layer's keys and values."""
-        lens = self._source_lens(valid_lens, encoded)
-        return tuple(layer.cross_attention.prepare(encoded, encoded, lens) for layer in self.layers)
+        return tuple(layer.cross_attention.prepare(encoded, encoded, valid_lens) for layer in self.layers)
 
     def forward(
         self, targets: Tensor, memory: tuple[Memory, ...], *, keep_masks: TransformerKeepMasks | None = None

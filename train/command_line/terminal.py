@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from jax_attn.compiler import DeviceError
 from train.data.corpus import CorpusError
 from train.setting import ConfigError
 from train.translating.lines import InputError
@@ -30,7 +31,7 @@ def answer(work: Callable[[], object]) -> int:
                 raise InputError("standard input and standard output must be open")
             work()
             sys.stdout.flush()
-        except (ConfigError, CorpusError, InputError, FloatingPointError) as error:
+        except (ConfigError, CorpusError, DeviceError, InputError, FloatingPointError) as error:
             show_error(error)
             return 2
         except BrokenPipeError:

@@ -13,7 +13,7 @@ from train.config import Config, OptimizerName, check
 from train.config_file import read_config
 from train.model_config import FAMILIES, AttentionName, other_family
 from train.presets import ABOUT, PRESETS, in_family
-from train.setting import ConfigError, setting_name
+from train.setting import NUMBERS, ConfigError, setting_name
 
 PROGRAM = "python -m train.nmt"
 
@@ -131,7 +131,7 @@ def parse(arguments: list[str]) -> Command:
     has_preset = len(options) < len(arguments)
     asked, options = HELPS.intersection(options), [option for option in options if option not in HELPS]
     default = PRESETS[preset]
-    origin, _ = tyro.cli(Origin, prog=f"{PROGRAM} {preset}", args=options, return_unknown_args=True)
+    origin, _ = tyro.cli(Origin, prog=f"{PROGRAM} {preset}", args=options, return_unknown_args=True, registry=NUMBERS)
     file, resume, init = origin.config, origin.resume, origin.init
     family = origin.family if origin.family in FAMILIES else None
     if resume is not None:
@@ -142,6 +142,9 @@ def parse(arguments: list[str]) -> Command:
         file = resume / "config.json"
     elif init is not None and file is None and not has_preset:
         file = init / "config.json"
+    for run in (resume, init):
+        if run is not None and not run.is_dir():
+            raise ConfigError(f"there is no folder {run}; name the run folder that `python -m train.nmt` wrote")
     if file is not None:  # its settings are the defaults of the options
         preset, default = read_config(file, family if origin.config else None)
         if family not in (None, default.model.family):
@@ -187,7 +190,7 @@ def _split_preset(arguments: list[str]) -> tuple[str, list[str]]:
 def _read(preset: str, default: Config, arguments: list[str]) -> tuple[Options, list[str]]:
     """Read the options, whose defaults are given; also return the arguments that are none."""
     prog, options = f"{PROGRAM} {preset}", Options(settings=default)
-    return tyro.cli(Options, prog=prog, args=arguments, default=options, return_unknown_args=True)
+    return tyro.cli(Options, prog=prog, args=arguments, default=options, return_unknown_args=True, registry=NUMBERS)
 
 
 def _refuse(preset: str, config: Config, unknown: list[str], options: list[str]) -> NoReturn:
@@ -204,6 +207,11 @@ def _refuse(preset: str, config: Config, unknown: list[str], options: list[str])
     of_model = first.removeprefix("--model.").removeprefix("no-").split("=")[0].replace("-", "_")
     if first.startswith("--model.") and (family := other_family(of_model, config.model.family)):
         raise ConfigError(f"{first} needs --model.family {family}; the model's family is {config.model.family}")
+    if name.lstrip("_") in ("device", "devices", "gpu", "gpus", "cuda", "cpu"):
+        raise ConfigError(
+            f"there is no option {first}: JAX takes the GPU that it finds, or the devices that JAX_PLATFORMS names; "
+            "--mesh shares each batch among several (docs/devices.md)"
+        )
     if meant := _similar(name, config):
         raise ConfigError(f"there is no option {first}; did you mean {' or '.join(meant)}?")
     tyro.cli(Config, prog=f"{PROGRAM} {preset}", args=unknown, default=config)  # a message, and SystemExit

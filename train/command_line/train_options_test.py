@@ -115,7 +115,12 @@ def test_all_help_shows_the_settings_of_every_optimiser(capsys):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [("--training.batchsize 3", "--training.batch-size"), ("--training.optimizer foo", "invalid choice")],
+    [
+        ("--training.batchsize 3", "--training.batch-size"),
+        ("--training.optimizer foo", "invalid choice"),
+        ("--epochs three", "it must be a whole number or None; got 'three'"),
+        ("--model.dropout high", "it must be a number; got 'high'"),
+    ],
 )
 def test_an_unknown_option_ends_the_program_with_a_message(arguments, message, capsys):
     with pytest.raises(SystemExit) as ended:

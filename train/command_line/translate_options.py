@@ -13,7 +13,7 @@ from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 from jax_attn.search_options import Range
 from train.config import SearchConfig, parse_mesh
 from train.runs.run_folder import WEIGHTS
-from train.setting import ConfigError, wrong_numbers
+from train.setting import NUMBERS, ConfigError, wrong_numbers
 
 
 def changes_of_search(*names: str) -> Any:
@@ -143,7 +143,11 @@ class Options:
 def parse(arguments: list[str], description: str | None) -> Options:
     """Parse the command line; ConfigError if options contradict each other or cannot be used."""
     options = tyro.cli(
-        OmitArgPrefixes[Options], prog="python -m train.translate", description=description, args=arguments
+        OmitArgPrefixes[Options],
+        prog="python -m train.translate",
+        description=description,
+        args=arguments,
+        registry=NUMBERS,
     )
     wrong = [*wrong_numbers(options.model, option_name), *wrong_numbers(options.output, option_name)]
     heatmap, page = options.picture.heatmap, options.picture.page

@@ -14,7 +14,6 @@ import sentencepiece
 from jax_attn.checkpoints.pretrained import Side
 from train.data.subwords import SPACE, PieceVocabulary
 from train.data.vocabulary import BOS, EOS, SPECIAL, UNKNOWN, until_eos
-from train.setting import ConfigError
 
 
 class ForeignVocabulary(PieceVocabulary):
@@ -22,7 +21,7 @@ class ForeignVocabulary(PieceVocabulary):
 
     The place of <pad> has an ordinary token, since padding is never read. So each row of the weights stays one row.
     Text is cut by sentencepiece, or at spaces if there is no model of it. It may begin with the target's language, as
-    in `>>fra<<`, where the vocabulary has such tokens.
+    in `>>fra<<`, where the vocabulary has such tokens. The first language that it does not have is a warning.
     """
 
     shortens = False
@@ -41,6 +40,7 @@ class ForeignVocabulary(PieceVocabulary):
         self._names = tuple(side.tokens[i] for i in self.order)
         self._ids = {token: i for i, token in enumerate(self._names)}
         self.languages = sorted(token for token in side.tokens if token.startswith(">>") and token.endswith("<<"))
+        self._has_warned = False
         try:
             self._pieces: Any = None
             if side.pieces is not None:
@@ -83,8 +83,12 @@ class ForeignVocabulary(PieceVocabulary):
         found = list[str]()
         if self.languages and (begins := re.match(r"\s*(>>[^\s<>]+<<)", text)):
             language, text = begins[1], text[begins.end() :]
-            if language not in self._ids:
-                raise ConfigError(f"the model knows no language {language}; it knows {', '.join(self.languages)}")
+            if language not in self._ids and not self._has_warned:
+                self._has_warned = True
+                known = ", ".join(self.languages)
+                warnings.warn(
+                    f"the model knows no language {language}, and reads <unk>; it knows {known}", stacklevel=2
+                )
             found.append(language)
         text = self._normalize(text)
         return found + (self._pieces.encode(text, out_type=str) if self._pieces else text.split())

@@ -3,6 +3,8 @@
 import os
 import platform
 import re
+import shutil
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from jax.experimental import multihost_utils
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jax_attn.compiler import avoid_faults
+from jax_attn.compiler import avoid_faults, require_device
 from train.config import MeshShape
 from train.setting import ConfigError
 
@@ -43,6 +45,9 @@ LARGE = 256
 XLA_FLAGS = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true,xla_cpu_disable_loop_unrolling=true"
 """On a CPU, fuse kernels that read the same arrays, and keep loops short. A step of the book's model has a thousand
 kernels of a microsecond or two, and takes an eighth less time."""
+
+SPACE = 100_000_000
+"""Bytes that must be free on a disk for compiled programs to be kept there. A training has some of 0.4 MB."""
 
 
 def start_jax(width: int = LARGE, num_devices: int | None = None, *, joins: bool = False) -> None:
@@ -75,36 +80,26 @@ def start_jax(width: int = LARGE, num_devices: int | None = None, *, joins: bool
         require_device()
 
 
-def require_device() -> None:
-    """Raise ConfigError if JAX has no device of the kind that `JAX_PLATFORMS` names."""
-    try:
-        jax.devices()
-    except (RuntimeError, AssertionError) as error:  # the second one is silent: JAX knows the kind, and has no plugin
-        if not (wanted := os.environ.get("JAX_PLATFORMS")):
-            raise
-        reason = " ".join(str(error).split()) or "JAX's plugin for it is not installed, or finds none"
-        raise ConfigError(
-            f"there is no device for JAX_PLATFORMS={wanted}: {reason}; unset it to run on a CPU"
-        ) from error
-
-
 def usable_cores() -> int:
     """Return the number of cores that this process may use, where the system says so (Linux); else of all cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cache_programs() -> None:
-    """Keep every compiled program, unless the folder cannot be written.
+    """Keep every compiled program, unless the folder cannot be written or its disk is full.
 
-    Each machine has its own folder: a home may be shared, and a program is compiled for one kind of processor.
+    Each machine has its own folder: a home may be shared, and a program is compiled for one kind of processor. On a
+    full disk JAX would leave programs that are cut short, and warn of each.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = home / "jax-attn" / f"{platform.node() or 'machine'}-{platform.machine()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        has_space = shutil.disk_usage(folder).free > SPACE
     except OSError:
         return
-    if os.access(folder, os.W_OK):
+    if has_space and os.access(folder, os.W_OK):
+        warnings.filterwarnings("ignore", "Error writing persistent compilation cache entry")
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
         jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

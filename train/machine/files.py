@@ -16,13 +16,16 @@ class DamageError(ValueError):
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file, and move it to `path` when its bytes are on the disk.
 
-    Whenever the process ends, or if the disk is full, `path` holds the old content or the new one.
+    Whenever the process ends, or if the disk is full, `path` holds the old content or the new one. An OSError names it.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write(beside)
         _sync(beside)
         os.replace(beside, path)
+    except OSError as error:  # which names the temporary file, or none
+        error.filename = str(path)
+        raise
     finally:
         beside.unlink(missing_ok=True)
     _sync(path.parent)

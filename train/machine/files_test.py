@@ -25,8 +25,9 @@ def test_a_write_that_fails_leaves_the_old_content_and_nothing_beside(tmp_path):
         beside.write_text("ne")
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="No space") as error:
         write_whole(path, fail)
+    assert error.value.filename == str(path)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -18,8 +18,8 @@ from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jax_attn.compiler import DeviceError, require_device
 from train.config import DevicesConfig
-from train.machine.devices import require_device
 from train.setting import ConfigError
 
 NOTICE_SECONDS = 5
@@ -60,7 +60,7 @@ def join(config: DevicesConfig) -> None:
             shutdown_timeout_seconds=config.timeout,
         )
         require_device()  # waits for the devices of all
-    except ConfigError:
+    except DeviceError:
         raise
     except (ValueError, RuntimeError) as error:
         found = "no SLURM, Kubernetes or Open MPI was found; give coordinator and process" if count is None else error

@@ -115,7 +115,7 @@ def import_pretrained(
         created.save_weights(_reorder(model.weights, source.order, target.order))
         created.save_origin({"source": str(folder), "licence": _read_licence(folder), **(origin or {})})
     except BaseException:
-        shutil.rmtree(created.path)
+        shutil.rmtree(created.path, ignore_errors=True)
         raise
     return created
 
@@ -138,6 +138,7 @@ def export_pretrained(run: Path | str, out: Path | str) -> None:
 
     Raises:
         ConfigError: the run cannot be loaded, or Marian has no such model; or the folder exists.
+        OSError: the folder cannot be written. Nothing is left of it.
     """
     saved = RunFolder(run).load()
     RunFolder.require_free(Path(out))
@@ -154,8 +155,9 @@ def export_pretrained(run: Path | str, out: Path | str) -> None:
         marian.write(Pretrained(settings, weights, source, target, longest, search), Path(out))
     except ValueError as error:
         raise ConfigError(f"{run} cannot be exported: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"{out} cannot be written: {error.strerror}") from error
+    except OSError as error:  # which names the temporary folder, or none
+        error.filename = str(out)
+        raise
 
 
 def _foreign(run: Path | str, vocabulary: Vocabulary) -> tuple[Side, Sequence[int]]:

@@ -123,7 +123,13 @@ class JaxLearner:
         self._score = None
         if training.best in ("bleu", "chrf") and len(data.valid):
             self._score = make_validation(
-                self.model, data.source, data.target, data.corpus.valid, data.max_source_len, data.max_target_len
+                self.model,
+                data.source,
+                data.target,
+                data.corpus.valid,
+                data.max_source_len,
+                data.max_target_len,
+                source_end=config.model.source_end,
             )
         self._position = Position()
         self._running: deque[Losses] = deque()
@@ -233,7 +239,10 @@ class JaxLearner:
         """Take this process's rows of batches, which are filled up until all devices have as many rows."""
         missing = -rows.shape[1] % self._multiple
         rows = np.pad(rows, ((0, 0), (0, missing)), constant_values=PADDING_ROW)
-        return take(pairs, rows[:, own_rows(self.mesh, rows.shape[1])], bucket)
+        batches = take(pairs, rows[:, own_rows(self.mesh, rows.shape[1])], bucket)
+        if self.config.model.source_end:
+            return batches
+        return batches._replace(source_lens=np.maximum(batches.source_lens - 1, 0))
 
     def _take_steps(self, group: Group, batches: Examples, recorder: Recorder) -> None:
         """Start the steps of a group, and wait for the steps of earlier ones if too many are under way."""

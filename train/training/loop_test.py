@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -80,6 +81,13 @@ def start(learner) -> tuple:
 
 def equal(a, b) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+
+
+def test_a_model_that_does_not_read_the_end_of_a_source_gets_lengths_without(learner, data, monkeypatch):
+    rows = np.arange(64)[None]
+    monkeypatch.setattr(learner, "config", SimpleNamespace(model=SimpleNamespace(source_end=False)))
+    batch = learner._take_own(data.train, rows, learner._buckets[-1])
+    np.testing.assert_array_equal(batch.source_lens, data.train.source.lens[rows])
 
 
 def test_a_training_that_stops_anywhere_ends_with_the_same_bits(learner, start):

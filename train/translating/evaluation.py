@@ -276,6 +276,8 @@ def make_validation(
     max_source_len: int,
     max_target_len: int,
     batch_size: int = 100,
+    *,
+    source_end: bool = True,
 ) -> Callable[[Any], TextScores]:
     """Make a function from parameters to BLEU and chrF of the pairs by greedy search, as `Evaluation.scores`.
 
@@ -290,7 +292,8 @@ def make_validation(
         if shared:
             params = jax.tree.map(lambda x: x.addressable_data(0), params)
         own = own_part(len(texts)) if shared else slice(None)
-        translator = Translator(partial(search, [params]), source, target, max_source_len, rows_for(batch_size))
+        run, rows = partial(search, [params]), rows_for(batch_size)
+        translator = Translator(run, source, target, max_source_len, rows, source_end=source_end)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of sentences that are shortened
             found = [t.text for t in translator(texts[own])]

@@ -82,8 +82,7 @@ def make_search(
         if function is searches.sample_search:
             settings["key"] = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(config.seed), numbers)
         if function is searches.beam_search:
-            reads_end = getattr(models[0].encoder, "source_end", True)
-            settings["source_lens"] = source_lens if reads_end else jnp.maximum(source_lens - 1, 0)  # those to cover
+            settings["source_lens"] = source_lens  # those to cover
         settings |= {"bos": BOS, "eos": EOS, "max_len": longest, "batch_size": sources.shape[0]}
         result: SearchResult = function(step, state, memory, **settings)
         return result

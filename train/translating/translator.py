@@ -149,6 +149,8 @@ class Translator:
     """`search` takes `rows` rows for each of these devices."""
     longest: int | None = None
     """The most tokens of a target that `follow` can read; None for any number."""
+    source_end: bool = True
+    """Let the model read the `<eos>` of each sentence. Else its weight is 0."""
     one_by_one: bool = False
     """Search one sentence at a time: the other rows stay empty."""
 
@@ -195,6 +197,8 @@ class Translator:
                     f"{first.folder} and {other.folder} have different vocabularies, and cannot translate together: "
                     "the runs of an ensemble are trained on the same corpus"
                 )
+            if other.model.source_end != first.model.source_end:
+                raise ConfigError(f"{first.folder} and {other.folder} differ in model.source-end: one reads <eos>")
             if wrong := wrong_length(config, other.model):
                 raise ConfigError(f"{other.folder} cannot translate with these options: {wrong[0]}")
         search, follow, attend = _functions(runs, config, min(run.max_target_len for run in runs), mesh)
@@ -217,6 +221,7 @@ class Translator:
             pieces=pieces,
             num_devices=num_devices,
             longest=longest,
+            source_end=first.model.source_end,
             one_by_one=one_by_one,
         )
 
@@ -238,7 +243,7 @@ class Translator:
 
         Raises:
             FloatingPointError: the model's scores are NaN.
-            ConfigError: an imported model cannot read a sentence: it is too long, or names an unknown language.
+            ConfigError: a sentence is longer than an imported model can read.
         """
         if isinstance(sentences, str):
             return self([sentences], first)[0]
@@ -298,8 +303,9 @@ class Translator:
                 yield width, members[start : start + rows]
 
     def _pad(self, sources: Sequence[Source], width: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """Pad sentences to a width, with `<eos>`, and their number to `rows`; also return their lengths."""
-        return pad(_pad_rows([[*source.ids, EOS] for source in sources], rows), width)
+        """Pad sentences to a width, with `<eos>`, and their number to `rows`; also return the lengths to read."""
+        ids, lens = pad(_pad_rows([[*source.ids, EOS] for source in sources], rows), width)
+        return ids, lens if self.source_end else np.maximum(lens - 1, 0)
 
     def _translate_batch(self, sentences: list[Source], numbers: list[int], width: int) -> list[Translation]:
         rows = self.rows * self.num_devices

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -9,18 +10,17 @@ import pytest
 
 from jax_attn.weights import to_torch
 from train import nmt
-from train.config import SearchConfig
 from train.data import dataset
 from train.data.corpus import Pair
 from train.data.embedded import grammar
-from train.data.vocabulary import EOS, UNKNOWN
+from train.data.vocabulary import UNKNOWN
 from train.model import build_model
 from train.model_config import TransformerConfig
 from train.runs.run_folder import RunFolder
+from train.setting import ConfigError
 from train.translate import Translator, main
 from train.translating.alignments import as_json, replace_unknown
 from train.translating.evaluation import evaluate, make_validation
-from train.translating.search import make_search
 from train.translating.translator import by_words, load_model, widths
 
 SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (30, 1, 1))[0]]
@@ -85,15 +85,20 @@ def test_a_sentence_has_the_same_bits_in_any_batch_at_every_width(folder, batch_
             assert alone.weights.tobytes() == whole.weights.tobytes()
 
 
-def test_an_end_that_the_model_does_not_read_need_not_be_covered():
-    config = TransformerConfig(embed_size=8, num_hiddens=12, num_layers=1, num_heads=2, source_end=False)
-    model, token = build_model(config, 9, 9), np.zeros((1, 1), np.int32)
-    params = jax.jit(model.init)(jax.random.key(1), token, token)
-    search = make_search((model,), SearchConfig(beam_size=2, coverage_penalty=1.0, length_penalty=0.0), 5)
-    found = search([params], np.array([[4, 5, 6, EOS]]), np.array([4]), np.zeros(1, np.int32))
-    covered = np.minimum(np.asarray(found.weights).sum(axis=2), 1)[..., :3]
-    expected = np.asarray(found.token_scores).sum(axis=2) + np.log(covered).sum(axis=2)
-    np.testing.assert_allclose(found.scores, expected, rtol=1e-5)
+def test_an_end_that_the_model_does_not_read_gets_no_attention_and_need_not_be_covered(folder):
+    translator = Translator.load(folder, beam_size=2, coverage_penalty=1.0, length_penalty=0.0, pieces=True)
+    assert translator(SENTENCES[0]).weights[:, -1].any()
+    best = replace(translator, source_end=False)(SENTENCES[0]).best
+    assert not best.weights[:, -1].any()
+    covered = np.minimum(best.weights.sum(axis=0), 1)[:-1]
+    assert best.score == pytest.approx(best.token_scores.sum() + np.log(covered).sum(), rel=1e-5)
+
+
+def test_models_of_an_ensemble_read_the_same(folder):
+    run = RunFolder(folder).load()
+    other = replace(run, config=replace(run.config, model=TransformerConfig(source_end=False)))
+    with pytest.raises(ConfigError, match=r"differ in model\.source-end: one reads <eos>"):
+        Translator.from_runs([run, other], run.config.search)
 
 
 def test_unknown_characters_are_copied_as_words(folder):

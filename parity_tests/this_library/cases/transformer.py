@@ -74,8 +74,8 @@ def decoder_variants() -> Iterator[Variant]:
     other |= {"positions": "halves"}
     yield Variant("tied without a bias, SiLU, first layer", inputs, other, dtypes=FLOAT64, slow=True)
     imported = SIZES | {"positions": "halves", "num_layers": 1, "never": (1, 4)}
-    fixed = imported | {"fixed_start": True, "source_end": False}
-    yield Variant("a fixed start, no end, tokens that are never produced", inputs, fixed, dtypes=FLOAT64, slow=True)
+    fixed = imported | {"fixed_start": True}
+    yield Variant("a fixed start, tokens that are never produced", inputs, fixed, dtypes=FLOAT64, slow=True)
     yield Variant("and count", inputs, fixed | {"renormalize": False}, dtypes=FLOAT64, slow=True)
     masks = keep_masks("transformer decoder", keep_shapes(5, 3, cross_attention=(3, 2, 2, 5, 4)))
     yield Variant("all dropouts", {**inputs, **masks}, SIZES | RATES, dtypes=FLOAT64, slow=True)
@@ -122,7 +122,7 @@ def translator_variants() -> Iterator[Variant]:
     inputs = {"sources": sources, "targets": targets, "source_lens": ints(5, 2, 3)}
     halves = {"encoder": SIZES, "decoder": SIZES | {"num_layers": 1}}
     yield Variant("deeper encoder", inputs, halves)
-    one = SIZES | {"num_layers": 1, "positions": "opennmt", "source_end": False}
+    one = SIZES | {"num_layers": 1, "positions": "opennmt"}
     decoder = one | {"tie_embeddings": True, "fixed_start": True}
     tied = {"encoder": one, "decoder": decoder, "share_embedding": True}
     yield Variant("three-way tied", inputs, tied, dtypes=FLOAT64)
