@@ -164,7 +164,10 @@ def _apply(equation: Any, values: Sequence[Any]) -> list[Any]:
 
 def _scan(operation: Operation, values: Sequence[Any], change: Change | None) -> list[Any]:
     params = operation.equation.params
-    held, carried = params["num_consts"], params["num_carry"]
+    if "ft_in" in params:  # JAX 0.12
+        held, carried = map(len, params["ft_in"].unpack()[:2])
+    else:
+        held, carried = params["num_consts"], params["num_carry"]
     body: Program = operation.programs["jaxpr"]
     constants, carry, xs = values[:held], list(values[held : held + carried]), values[held + carried :]
     steps: list[list[Any]] = []
