@@ -476,3 +476,39 @@ def test_complex_numbers_are_refused() -> None:
         compare_wide(torch.fft.rfft, jnp.fft.rfft, X)
     with pytest.raises(ValueError, match=r"PyTorch's input0 is complex.*give its real and its imaginary part"):
         compare_wide(torch.real, jnp.real, X + 1j)
+
+
+# Causes beside a part that both compute in float32
+
+
+@pytest.mark.parametrize(
+    ("activation", "cause"),
+    [
+        (jax.nn.gelu, "gelu is GELU approximated by tanh in JAX, at "),
+        (lambda h: jax.nn.gelu(jnp.where(h > 0.1, h, h**2), approximate=False), "none of the known mistakes; print "),
+    ],
+    ids=["known", "unknown"],
+)
+def test_rounding_to_float32_before_it_hides_no_cause(activation: Any, cause: str) -> None:
+    class InTorch(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.widen, self.out = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x: Any) -> Any:
+            x = nn.functional.layer_norm(self.widen(x).float(), (6,)).to(x.dtype)
+            return self.out(nn.functional.gelu(x))
+
+    class InJax(nnx.Module):
+        def __init__(self) -> None:
+            self.widen, self.out = (nnx.Linear(6, size, rngs=nnx.Rngs(size)) for size in (6, 3))
+
+        def __call__(self, x: Any) -> Any:
+            narrow = self.widen(x).astype(jnp.float32)
+            mean, variance = narrow.mean(-1, keepdims=True), narrow.var(-1, keepdims=True)
+            return self.out(activation(((narrow - mean) * jax.lax.rsqrt(variance + 1e-5)).astype(x.dtype)))
+
+    report = compare(InTorch(), InJax(), X, inside="float32")
+    (said,) = lines(report, "  cause: ")
+    assert said.startswith(cause)
+    assert "nn.functional.gelu(x)" in said

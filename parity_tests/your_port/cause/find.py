@@ -207,7 +207,8 @@ class _Trial:
         with Steps() as steps:
             run_torch_side(wrong, variant, make_numbers(wrong, variant, "float64"), "float64", "float64")
         alike = (sorted((y for y in steps.values if y.size == x.size > 0), key=itemgetter(0)) for x in in_jax)
-        return all(not ys or same_numbers(np.sort(x, axis=None), ys) for x, ys in zip(in_jax, alike, strict=True))
+        rule = self.search.judge.rule
+        return all(not ys or same_numbers(np.sort(x, axis=None), ys, rule) for x, ys in zip(in_jax, alike, strict=True))
 
     def _explained(self, hypothesis: Hypothesis, places: Places, variant: Variant) -> Explains | None:
         """Run both whole programs on a draw, PyTorch's with the mistake."""

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from parity_tests.your_port.cause.planting import lines_of_call
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.comparison import run_torch_side
-from parity_tests.your_port.measure.errors import relative_error
+from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import as_function
 from parity_tests.your_port.measure.tree import is_mixed
 from parity_tests.your_port.measure.x64 import enable_x64
@@ -79,7 +79,9 @@ def next_step(search: Search) -> str:
     for x in (*in_jax, *map(np.asarray, jax.tree.leaves(given))):
         if x.size:
             insort(by_size[x.size], np.sort(x, axis=None), key=itemgetter(0))
-    is_known = [x.size < 2 or x[0] == x[-1] or same_numbers(x, by_size[x.size]) for x in steps.values]
+    is_known = [
+        x.size < 2 or x[0] == x[-1] or same_numbers(x, by_size[x.size], search.judge.rule) for x in steps.values
+    ]
     for place in reversed(range(len(is_known))):  # what leads to a known result is as good as known
         if is_known[place]:
             for source in steps.sources[place]:
@@ -91,9 +93,13 @@ def next_step(search: Search) -> str:
     return ""
 
 
-def same_numbers(x: np.ndarray, others: list[np.ndarray]) -> bool:
-    """Whether one of the arrays holds the same numbers. Each is sorted, and they go by their smallest numbers."""
-    near = 1e-9 * max(abs(x[0]), abs(x[-1]))
+def same_numbers(x: np.ndarray, others: list[np.ndarray], dtype: str) -> bool:
+    """Whether one of the arrays holds the same numbers, but for the rounding of a dtype.
+
+    Each array is sorted, and they go by their smallest numbers.
+    """
+    close = max(1e-9, 100 * unit_roundoff(dtype))
+    near = close * max(abs(x[0]), abs(x[-1]))
     first = bisect_left(others, x[0] - near, key=itemgetter(0))
     last = bisect_right(others, x[0] + near, key=itemgetter(0))
-    return any(relative_error(x, y.astype(x.dtype)) < 1e-9 for y in others[first:last])
+    return any(relative_error(x, y.astype(x.dtype)) < close for y in others[first:last])
