@@ -1,6 +1,8 @@
 """The harness: it holds any PyTorch program against its JAX port, and knows neither library of this project.
 
-compare    the call: it makes a case of the two, runs it and finds where they part; `report` is what it returns
+compare    the call: it reads the two, puts weights into place, measures and explains; `report` is what it returns
+pair       both programs with the weights in place, and how they run; `trained`: what an optimiser would do otherwise
+compiled   a compiled JAX program against its own operations: `compare_compiled`
 divergence the first tensor that differs, and what explains it, for any case
 measure    the records of a case, its runs in both frameworks, errors and bounds
 weights    which weight of PyTorch stands where in JAX

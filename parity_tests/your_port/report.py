@@ -29,18 +29,18 @@ class Report(Judged):
     """Which weight stands where; `print(report.map)` shows it."""
     measurements: tuple[Measurement, ...]
     """Every tensor in every dtype, and those that only jit or only its absence makes wrong."""
-    divergence: Divergence | None
-    """Where the two part, and why."""
-    float32_inside: str
-    """What is computed in float32 in the run in float64, and how far that explains the difference."""
     case: Case
     """The comparison as a case, for `find_divergence` and for the fixture `parity`."""
+    dtypes_differ: str = ""
+    """The dtypes of the two modules' weights, if one has fewer digits."""
+    divergence: Divergence | None = None
+    """Where the two part, and why."""
+    float32_inside: str = ""
+    """What is computed in float32 in the run in float64, if that explains the difference."""
     compiled: CompiledReport | None = None
     """How the compiled program differs from its own operations, if that explains the difference."""
     trouble: str = ""
     """Why the search for the place and the cause failed, if it did."""
-    dtypes_differ: str = ""
-    """The dtypes of the two modules' weights, if one has fewer digits."""
     notes: tuple[str, ...] = ()
     """What a training would do otherwise: weights that are moved in one of the two alone, or apart, and dropout."""
     weak: tuple[str, ...] = ()

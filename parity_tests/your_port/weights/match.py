@@ -402,7 +402,8 @@ def _piece(source: _Source, index: str, count: str) -> Piece:
 
 def _complain(left: Mapping[str, Shape], found: WeightMap, convolutions: bool) -> str:
     in_torch = found.left_in_torch
-    example, target = next(iter(left)), next(iter(in_torch), "its name in PyTorch")
+    alike = ((path, n) for path, shape in left.items() for n, x in in_torch.items() if math.prod(shape) == x.sum())
+    example, target = next(alike, (next(iter(left)), "its name in PyTorch"))
     lines = [f"{len(left)} of JAX's weights have no counterpart in PyTorch. Left over are:"]
     lines += [f"  JAX      {path} {list(shape)}" for path, shape in left.items()]
     lines += [f"  PyTorch  {name} {list(unused.shape)}" for name, unused in in_torch.items()] or ["  PyTorch  nothing"]
