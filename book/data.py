@@ -362,7 +362,7 @@ def teacher_forcing(batch: Sequence[Any], bos: int | None) -> tuple[Any, Any, An
 
 
 def require_batches(data_iter: Any) -> None:
-    """Raise TypeError for a vocabulary in the place of batches: the editions return them in different orders."""
+    """Raise TypeError for a vocabulary instead of batches: the editions return them in different orders."""
     if isinstance(data_iter, Vocab):
         raise TypeError(
             "data_iter must be batches; got a Vocab: load_data_nmt returns train_iter, src_vocab, tgt_vocab, and with "

@@ -24,7 +24,7 @@ def read_config(path: Path, family: str | None = None) -> tuple[str, Config]:
     """Return the preset that a file names (`preset: book`; demo without a name), changed by the file's settings.
 
     Args:
-        family: of the model, in the place of the file's.
+        family: of the model, instead of the file's.
 
     Raises:
         ConfigError: there is no such file, or it holds something else.

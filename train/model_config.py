@@ -168,7 +168,7 @@ class TransformerConfig(ModelConfig):
     """Added to the variance of a normalisation."""
     positions: Literal["interleaved", "halves", "opennmt", "learnt"] = "interleaved"
     """interleaved: sines and cosines in turn (the book). halves: sines in the first half, cosines in the second
-    (Marian). opennmt: halves with positions from 1, and D - 2 in the place of D in the frequencies. learnt:
+    (Marian). opennmt: halves with positions from 1, and D - 2 instead of D in the frequencies. learnt:
     parameters."""
     max_len: Size = 512
     """With positions learnt: their number, and so the most tokens of a sentence, <bos> or <eos> included."""

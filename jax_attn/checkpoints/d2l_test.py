@@ -41,7 +41,7 @@ class Encoder(nn.Module):
 
 
 def masked_softmax(scores, valid_lens):
-    """Softmax with a large negative number in the place of masked scores: [B, 1, K]."""
+    """Softmax with a large negative number instead of masked scores: [B, 1, K]."""
     masked = torch.arange(scores.shape[-1]) >= valid_lens[:, None, None]
     return torch.softmax(scores.masked_fill(masked, -1e6), dim=-1)
 

@@ -3,7 +3,7 @@
 For a block of queries, the keys are read block by block. With m the highest score so far, l = Σ exp(s − m) and
 o = Σ exp(s − m) v, a block with a higher score m′ rescales both by exp(m − m′). At the end context = o / l, which is
 exactly the softmax's. The gradient needs the context, m and l of each query, and computes the weights of a block again,
-see `_backward`. (To keep log Σ exp(s) in the place of m and l would cost digits where scores are large.)
+see `_backward`. (To keep log Σ exp(s) instead of m and l would cost digits where scores are large.)
 
 Source: Milakov and Gimelshein, 2018 (the online softmax); Rabe and Staats, 2021; Dao et al., 2022 (FlashAttention).
 """

@@ -22,7 +22,7 @@ def sinusoidal_positions(
         length: T, the number of positions.
         num_features: D; an odd one ends with a sine.
         form: "interleaved" is the equation. "halves" has all sines in the first half and all cosines in the second, as
-            Marian does. "opennmt" is "halves" with t + 1 and D − 2 in the place of t and D, as in OpenNMT-tf and
+            Marian does. "opennmt" is "halves" with t + 1 and D − 2 instead of t and D, as in OpenNMT-tf and
             CTranslate2.
 
     Returns:

@@ -40,7 +40,7 @@ def masked_softmax(
         valid_lens: `[*batch]` or `[*batch, Q]`, see `attention_mask`.
         mask: boolean, broadcastable to the scores; True = may attend.
         empty_row: the weights of a query that may attend to nothing. "zero" gives zeros, and so a zero context;
-            "uniform" gives 1/K, as a large negative number in the place of masked scores does (d2l.ai,
+            "uniform" gives 1/K, as a large negative number instead of masked scores does (d2l.ai,
             `jax.nn.dot_product_attention`). No gradient flows to that row's scores either way.
 
     Returns:

@@ -16,7 +16,7 @@ GRADIENT = random.normal(size=(2, 17, 19))
 
 @pytest.fixture(autouse=True)
 def short_chains(request, monkeypatch):
-    """Compile four terms in the place of sixteen, and so three chains of nine hidden units."""
+    """Compile four terms instead of sixteen, and so three chains of nine hidden units."""
     if "full_compilation" not in request.fixturenames:
         monkeypatch.setattr(module, "CHAIN", 4)
 

@@ -42,7 +42,7 @@ class BaseDecoder(nn.Module):
             memory: of the B sentences, from `prepare`.
             deterministic: False turns dropout on, which draws from the "dropout" stream.
             keep_masks: the entries that dropout keeps, given instead of drawn.
-            return_weights: False returns None in the place of the weights.
+            return_weights: False returns None instead of the weights.
 
         Returns:
             Logits `[B, T, N]`, and the attention weights `[B, T, S]` that `step` returns one by one.

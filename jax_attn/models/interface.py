@@ -15,7 +15,7 @@ from jaxtyping import Float, PRNGKeyArray
 class KeepMasks(NamedTuple):
     """The entries that dropout keeps in the whole model. Every mask leads with the batch, so that devices can share it.
 
-    None in the place of a half's masks drops nothing there.
+    None instead of a half's masks drops nothing there.
     """
 
     encoder: Any = None

@@ -49,7 +49,7 @@ class DecoderState(NamedTuple):
 
 
 class DecoderKeepMasks(NamedTuple):
-    """The entries that the decoder's dropout keeps. Variational dropout has 1 in the place of T, where marked by #."""
+    """The entries that the decoder's dropout keeps. Variational dropout has 1 instead of T, where marked by #."""
 
     layers: Bool[Array, "batch between #time hidden"] | None = None
     attention: Bool[Array, "batch time *heads key"] | None = None

@@ -203,7 +203,7 @@ def test_without_a_bridge_each_layer_gets_its_directions_side_by_side():
 
 
 def test_without_biases_the_recurrent_network_has_none_and_keeps_its_dropout():
-    # The fault of passing dropout in the place of bias would do the contrary.
+    # The fault of passing dropout instead of bias would do the contrary.
     without = Seq2SeqAttentionDecoder(N, E, H, 2, 0.5, use_bias=False)
     params = jax.eval_shape(
         lambda key: without.init(key, method=lambda d: d(TARGETS, d.prepare(encoder_output(layers=2)))),

@@ -24,7 +24,7 @@ class EncoderOutput(NamedTuple):
 
 
 class EncoderKeepMasks(NamedTuple):
-    """The entries that the encoder's dropout keeps. Variational dropout has 1 in the place of T."""
+    """The entries that the encoder's dropout keeps. Variational dropout has 1 instead of T."""
 
     layers: Bool[Array, "*batch between #time hidden"] | None = None
     words: Bool[Array, "*batch time 1"] | None = None
@@ -104,7 +104,7 @@ class Seq2SeqEncoder(nn.Module):
             tokens, valid_lens: `[*batch, T]` ids and `[*batch]` lengths.
             deterministic: False turns dropout on, which draws from the "dropout" stream.
             keep_masks: the entries that dropout keeps, given instead of drawn.
-            embedding: used in the place of the encoder's own, which then has no parameters.
+            embedding: used instead of the encoder's own, which then has no parameters.
         """
         require_ids(self.vocab_size, tokens=tokens)
         require_rank(1, "[*batch, T]", tokens=tokens)

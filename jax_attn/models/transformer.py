@@ -318,7 +318,7 @@ class TransformerEncoder(TransformerStack):
             tokens, valid_lens: `[B, T]` ids and `[B]` lengths.
             deterministic: False turns dropout on, which draws from the "dropout" stream.
             keep_masks: the entries that dropout keeps, given instead of drawn.
-            embedding: used in the place of the encoder's own, which then has no parameters.
+            embedding: used instead of the encoder's own, which then has no parameters.
         """
         return self._encode(tokens, valid_lens, embedding, deterministic, keep_masks, return_weights=False)[0]
 

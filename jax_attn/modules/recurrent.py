@@ -137,7 +137,7 @@ class Recurrent(nn.Module, kw_only=True):
             initial_state: in the form of the returned state; zeros by default.
             deterministic: False turns dropout on, which draws from the "dropout" stream.
             keep_masks: `[*batch, layers − 1, T, H · directions]`, the entries that dropout keeps between layers, given
-                instead of drawn. With 1 in the place of T the same ones are kept at all positions.
+                instead of drawn. With 1 instead of T the same ones are kept at all positions.
 
         Returns:
             The top layer's outputs `[*batch, T, H · directions]`, and the final state: h (GRU) or (h, c) (LSTM), each

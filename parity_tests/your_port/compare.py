@@ -71,11 +71,11 @@ def compare(
             tried as in PyTorch and last, if there are convolutions.
         buffers: also take a step of training, and compare its outputs, gradients and running statistics.
         gradients: False compares the outputs alone.
-        bound: of the relative error in float64, in the place of 1e-12.
+        bound: of the relative error in float64, instead of 1e-12.
         inside: "float32" where a softmax or a norm is computed in float32 whatever comes in.
         dtypes: those in which both are run; by default float64 and float32, or those of the file.
-        torch_call: (torch_module, inputs) -> what is to be compared, in the place of calling it.
-        jax_call: (module with weights in place, inputs) -> what is to be compared, in the place of calling it.
+        torch_call: (torch_module, inputs) -> what is to be compared, instead of calling it.
+        jax_call: (module with weights in place, inputs) -> what is to be compared, instead of calling it.
         variables: Linen's variables or a function's weights, where the weights cannot be seen otherwise; values do not
             matter.
         name: what the report calls the two.
@@ -112,7 +112,8 @@ def compare(
             maps += [match_weights(first.weights, port.leaves, port.role, names, layout, by_order=True)]
         maps = [m.choose(pairs[0].distance, pairs[0].gradients_agree) if m.is_open else m for m in maps]
         if len(maps) > 1:
-            maps = sorted(maps, key=lambda tried: max(AGREES, pairs[0].distance(tried)))
+            named, ordered = map(pairs[0].distance, maps)
+            maps = maps[ordered < 0.5 * max(AGREES, named) :]  # of two that differ alike, names say more
         return [replace(pair, map=maps[0]) for pair in pairs]
 
     pairs, unsure = _place_in([dict(layout)] if layout else first.layouts, place)

@@ -29,7 +29,7 @@ from parity_tests.your_port.weights.original import Inputs, Original, Weight
 FORMAT = 5
 """The version of the file's form: another where a reader would misread it."""
 ARRAY = "name of an array"
-"""The key of what stands in the place of an array in the file's text."""
+"""The key of what stands instead of an array in the file's text."""
 REMEDY = "write it again: python -m parity_tests.your_port.dump"
 
 

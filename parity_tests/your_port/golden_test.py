@@ -1,4 +1,4 @@
-"""A file in the place of PyTorch gives the same verdict, on a machine that cannot import torch."""
+"""A file instead of PyTorch gives the same verdict, on a machine that cannot import torch."""
 
 import json
 import os

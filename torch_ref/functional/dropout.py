@@ -12,7 +12,7 @@ from torch import Tensor
 def dropout(x: Tensor, rate: float, keep_mask: Tensor) -> Tensor:
     """x / (1 - rate) where keep_mask is True, 0 elsewhere.
 
-    Shapes: keep_mask is boolean and has the shape of x, or 1 in the place of a size: then the same entries are dropped
+    Shapes: keep_mask is boolean and has the shape of x, or 1 instead of a size: then the same entries are dropped
     along that axis (over time: Gal and Ghahramani 2016, variational dropout).
     """
     return torch.where(keep_mask, x / (1 - rate), 0)

@@ -16,7 +16,7 @@ def sinusoidal_positions(
 
     Shapes: [length, num_features]. With an odd num_features the last column is a sine.
     form="halves": all sines, then all cosines, as in Marian.
-    form="opennmt": the same with t + 1 and D - 2 in the place of t and D, as in OpenNMT-tf and CTranslate2.
+    form="opennmt": the same with t + 1 and D - 2 instead of t and D, as in OpenNMT-tf and CTranslate2.
     """
     if form not in ("interleaved", "halves", "opennmt"):
         raise ValueError(f"form must be interleaved, halves or opennmt; got {form!r}")

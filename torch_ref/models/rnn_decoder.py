@@ -35,7 +35,7 @@ class DecoderState(NamedTuple):
 
 
 class DecoderKeepMasks(NamedTuple):
-    """Explicit dropout for teacher forcing. Variational dropout has 1 in the place of the T marked by #."""
+    """Explicit dropout for teacher forcing. Variational dropout has 1 instead of the T marked by #."""
 
     layers: Tensor | None = None  # bool [B, L - 1, #T, H]
     attention: Tensor | None = None  # bool [B, T, K]; [B, T, heads, K] for MultiHeadAttention

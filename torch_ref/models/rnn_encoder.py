@@ -16,7 +16,7 @@ class EncoderOutput(NamedTuple):
 
 
 class EncoderKeepMasks(NamedTuple):
-    """Explicit dropout. Variational dropout has 1 in the place of the T marked by #."""
+    """Explicit dropout. Variational dropout has 1 instead of the T marked by #."""
 
     layers: Tensor | None = None  # bool [B, L - 1, #T, H * directions]
     words: Tensor | None = None  # bool [B, T, 1]
@@ -32,7 +32,7 @@ class Seq2SeqEncoder(nn.Module):
     stop_at_length=False runs through the padding, as the book does: the final state is then that of padding, and
     valid_lens matters only to the attention.
     dropout acts between the layers, dropout_words on whole embeddings, dropout_embedding on their entries. variational
-    drops the same entries at all positions. A given `embedding` is used in the place of the encoder's own.
+    drops the same entries at all positions. A given `embedding` is used instead of the encoder's own.
     """
 
     def __init__(

@@ -203,7 +203,7 @@ class TransformerStack(nn.Module):
 
 
 class TransformerEncoder(TransformerStack):
-    """Shapes: tokens [B, T], valid_lens [B] -> [B, T, D]. A given `embedding` is used in the place of its own."""
+    """Shapes: tokens [B, T], valid_lens [B] -> [B, T, D]. A given `embedding` is used instead of its own."""
 
     def forward(
         self,

@@ -62,7 +62,7 @@ def attention_maps(translator: Translator, translations: Sequence[Translation]) 
 def pick(
     translator: Translator, translations: Sequence[Translation], layer: int | None = None, head: int | None = None
 ) -> list[Translation]:
-    """Put the attention to the source of another layer or head in the place of the weights that search kept."""
+    """Put the attention to the source of another layer or head instead of the weights that search kept."""
     found = []
     for translation, of_translation in zip(translations, attention_maps(translator, translations), strict=True):
         hypotheses = [

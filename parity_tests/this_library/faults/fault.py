@@ -22,7 +22,7 @@ Make = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Fault:
-    """A mistake in the place of an attribute of jax_attn, and the case that must notice it in float64."""
+    """A mistake instead of an attribute of jax_attn, and the case that must notice it in float64."""
 
     name: str
     case: str

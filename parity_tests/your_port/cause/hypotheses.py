@@ -142,7 +142,7 @@ def _alike(tensors: Weights) -> Iterator[tuple[str, str]]:
 
 
 def _activations(subject: Subject) -> Iterator[Hypothesis]:
-    """Yield an activation in the place of submodules without parameters, such as one that is written out."""
+    """Yield an activation instead of submodules without parameters, such as one that is written out."""
     parts = {} if subject.module is None else dict(subject.module.named_modules())
     simple = [path for path, part in parts.items() if not [*part.children(), *part.parameters(), *part.buffers()]]
     for label, paths in _groups(simple):

@@ -204,7 +204,7 @@ LOSSES: tuple[Row, ...] = (
     ("the loss takes probabilities for logits", BINARY, lambda call: call.on(call.x.sigmoid())),
 )  # fmt: skip
 
-# 4. Another scale, in the place of a number or of a constant of one element
+# 4. Another scale, instead of a number or of a constant of one element
 
 
 def _scaled(sizes: Sequence[int]) -> Iterator[Row]:

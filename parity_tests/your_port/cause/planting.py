@@ -271,7 +271,7 @@ def planted(mistake: Mistake, site: Site | str = ()) -> Hypothesis:
 
 
 def around(words: str, wrong: Callable[..., Any], parts: Sequence[str] = ("",)) -> Hypothesis:
-    """Compute wrong(right function, *its arguments) in the place of submodules; their paths begin at the places."""
+    """Compute wrong(right function, *its arguments) instead of submodules; their paths begin at the places."""
 
     def run(program: Program, places: Places, module: Any, inputs: Any) -> Any:
         with ExitStack() as stack:

@@ -45,7 +45,7 @@ class Subject:
         return None if self.root is None else self.root.get_submodule(self.places[0])
 
     def run(self, program: Program) -> Any:
-        """Run a program in the place of the right one; leave the module as it was."""
+        """Run a program instead of the right one; leave the module as it was."""
         with torch.no_grad(), _restoring(self.root):
             return program(self.root, _copied(self.given))
 

@@ -27,7 +27,7 @@ class Variant:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments that are no arrays: keywords of a function, or of a module's constructor."""
     weights: Mapping[str, np.ndarray] | None = None
-    """Given parameters and buffers by PyTorch name, such as a checkpoint's, in the place of drawn ones."""
+    """Given parameters and buffers by PyTorch name, such as a checkpoint's, instead of drawn ones."""
     dtypes: tuple[str, ...] = DTYPES
     """The dtypes in which it runs."""
     slow: bool = False
@@ -43,7 +43,7 @@ class TorchSide:
     build: Callable[..., Any] | None = None
     """(options, inputs) -> an nn.Module. Its weights are drawn by name and given to both sides."""
     golden: Any = None
-    """In the place of PyTorch's runs: a record of them (`golden`), or a JAX module's (`weights.jax_program`)."""
+    """Instead of PyTorch's runs: a record of them (`golden`), or a JAX module's (`weights.jax_program`)."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Case:
     reason: str = ""
     """Why `factor` is not 8."""
     bound: float | None = None
-    """In float64, in the place of 1e-12."""
+    """In float64, instead of 1e-12."""
     inside: str = ""
     """float32: a part is computed in float32 whatever comes in, so in float64 too the rule of float32 holds."""
     layouts: Mapping[str, Any] = field(default_factory=dict)

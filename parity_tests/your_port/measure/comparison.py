@@ -219,7 +219,9 @@ class Judge:
             relative += 16 * unit_roundoff("float64") * self.truth.max_score
             bounds = relative * sizes + in_float64 + of_gradients
         else:
-            bounds = self.case.factor * unit_roundoff(self.rule) * sizes + 2 * noise
+            rounding = self.case.factor * unit_roundoff(self.rule) * sizes
+            # Terms that cancel leave the rounding of what was before, and that is not the same in two libraries.
+            bounds = rounding + np.where(noise > rounding, 4, 2) * noise
             of_gradients *= unit_roundoff(self.rule) / unit_roundoff("float64")
             bounds = np.where(is_rounding, np.maximum(16 * noise, of_gradients) + bounds, bounds)
         errors = np.abs(in_jax - truth)

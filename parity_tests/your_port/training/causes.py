@@ -174,12 +174,12 @@ def _ratio(a: Arrays, b: Arrays) -> float:
 
 
 def _readings(batch: Any) -> Iterator[Row]:
-    """Yield what JAX may have read in the place of a batch."""
+    """Yield what JAX may have read instead of a batch."""
     arrays = {name: x for name, x in flatten(batch)[0].items() if isinstance(x, np.ndarray) and x.ndim}
     for name, x in arrays.items():
         for other, y in arrays.items():
             if other != name and (y.shape, y.dtype) == (x.shape, x.dtype):
-                words = f"JAX uses {other} of the batch in the place of {name}"
+                words = f"JAX uses {other} of the batch instead of {name}"
                 yield Row(words, read=partial(_with, name=name, source=other))
         for by in (-2, -1, 1, 2):
             words = f"{name} of the batch is shifted by {abs(by)} to the {'left' if by < 0 else 'right'} in JAX"
@@ -195,7 +195,7 @@ def _readings(batch: Any) -> Iterator[Row]:
 
 
 def _with(batch: Any, name: str, source: str, by: int = 0) -> Any:
-    """Put one of the arrays, perhaps shifted, in the place of another."""
+    """Put one of the arrays, perhaps shifted, instead of another."""
     flat, rebuild = flatten(batch)
     return rebuild({**flat, name: np.roll(flat[source], by, -1)})
 

@@ -339,7 +339,7 @@ MISTAKES = {
         Settings(labels="inputs"),
         1,
         "loss",
-        "JAX uses inputs of the batch in the place of labels",
+        "JAX uses inputs of the batch instead of labels",
         SLOW,
     ),
     "labels shifted": (

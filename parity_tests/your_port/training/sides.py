@@ -60,9 +60,9 @@ class TorchTraining(_Training):
         self.names = {parameter: name for name, parameter in self.model.named_parameters()}
         self.record: Record = {}
         self.read: Callable[[Any], Any] = lambda batch: batch
-        """What is read in the place of a batch."""
+        """What is read instead of a batch."""
         self.given: Arrays = {}
-        """Gradients that are taken in the place of its own, as they are before clipping."""
+        """Gradients that are taken instead of its own, as they are before clipping."""
         self.clips = False
         """Whether anything writes into gradients between the backward pass and the optimiser."""
         self._versions: dict[str, int] = {}

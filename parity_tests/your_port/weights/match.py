@@ -61,7 +61,7 @@ def match_weights(
             if wishes[path].allows(leaf, source) and (found := _fit(path, leaf, source, role, layouts)):
                 fits[path, n] = found
     by_name = {(path, n): _score_names(labels[path], sources[n].label) for path, n in fits}
-    weigh = (0.01, 1000.0) if by_order else (1.0, 0.2)
+    weigh = (0.01, 1000.0) if by_order else (1.0, 0.02)
     scores = {
         (path, n): weigh[0] * by_name[path, n]
         + _score_sizes(labels[path], sources[n])
@@ -328,7 +328,7 @@ class _Wish:
     """What the user says about the name of a JAX weight."""
 
     path: str
-    """With the user's words in the place of JAX's."""
+    """With the user's words instead of JAX's."""
     targets: tuple[str, ...] = ()
     """Parts that the name in PyTorch must have."""
     formulas: tuple[tuple[str, ...], ...] = ()

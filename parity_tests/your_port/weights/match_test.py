@@ -243,3 +243,22 @@ def test_submodules_with_the_same_weights_are_found() -> None:
     assert found["h_1.mlp"] == "transformer.h.1.mlp"
     assert found["h_0.mlp.Dense_1"] == "transformer.h.0.mlp.2"
     assert "h_0" not in found  # PyTorch's has more weights
+
+
+def test_equal_names_weigh_more_than_the_order_of_definition() -> None:
+    """As in ALBERT, whose layer defines its last norm first."""
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.full_layer_norm = torch.nn.LayerNorm(4)
+            self.attention = torch.nn.ModuleDict({"norm": torch.nn.LayerNorm(4)})
+
+    prefix = "encoder.layer_groups.0.layers.0"
+    outer = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([Layer()])})
+    model = torch.nn.ModuleDict({"encoder": torch.nn.ModuleDict({"layer_groups": torch.nn.ModuleList([outer])})})
+    paths = [f"{prefix}.{part}" for part in ("attention.norm", "full_layer_norm")]
+    found = lines(model, {f"{path}.{role}": (4,) for path in paths for role in ("scale", "bias")})
+    for path in paths:
+        assert found[f"{path}.scale"] == f"{path}.weight: as it is"
+        assert found[f"{path}.bias"] == f"{path}.bias: as it is"
