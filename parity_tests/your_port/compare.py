@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from parity_tests.your_port.weights.adapters import is_function, make_port
 from parity_tests.your_port.weights.jax_program import read_jax
 from parity_tests.your_port.weights.layouts import Layouts
 from parity_tests.your_port.weights.load import Load, call_load, map_by_load
-from parity_tests.your_port.weights.match import Names, match_weights
+from parity_tests.your_port.weights.match import LeftOverError, Names, match_weights
 from parity_tests.your_port.weights.original import Original
 from parity_tests.your_port.weights.weight_map import AGREES, Leaf
 
@@ -98,10 +99,12 @@ def compare(
     def place(layout: Layouts) -> list[Pair]:
         """Put the weights into place, with inputs and results in this layout."""
         port = make_port(jax_module, jax_call, variables, first.inputs.as_shapes(layout), leaves)
-        if load is not None:
-            found = map_by_load(load, first.weights, port)
-        else:
-            found = match_weights(first.weights, port.leaves, port.role, names, layout)
+        match = partial(match_weights, first.weights, port.leaves, port.role, names, layout)
+        left_over = None
+        try:
+            found = match() if load is None else map_by_load(load, first.weights, port)
+        except LeftOverError as error:
+            left_over, found = error, match(shared=True)
         drafts = [replace(o.case(), bound=bound, inside=inside, layouts=layout) for o in originals]
         pairs = [Pair(draft, first, port, found, bool(step), widest) for step, draft in enumerate(drafts)]
         with calls_of_linen(called):
@@ -109,11 +112,13 @@ def compare(
                 pair.check_structure()
         maps = [found]
         if load is None and any(entry.guessed for entry in found.entries.values()):
-            maps += [match_weights(first.weights, port.leaves, port.role, names, layout, by_order=True)]
+            maps += [match(by_order=True, shared=left_over is not None)]
         maps = [m.choose(pairs[0].distance, pairs[0].gradients_agree) if m.is_open else m for m in maps]
         if len(maps) > 1:
             named, ordered = map(pairs[0].distance, maps)
             maps = maps[ordered < 0.5 * max(AGREES, named) :]  # of two that differ alike, names say more
+        if left_over is not None and pairs[0].distance(maps[0]) >= AGREES:
+            raise left_over
         return [replace(pair, map=maps[0]) for pair in pairs]
 
     pairs, unsure = _place_in([dict(layout)] if layout else first.layouts, place)

@@ -96,7 +96,8 @@ def test_weights_that_are_trained_otherwise_are_noted(kind: Any, tied: bool, not
     assert lines(report, "  note: ") == notes
 
 
-def test_one_weight_that_jax_holds_twice_is_noted_however_pytorch_uses_it_twice() -> None:
+@pytest.mark.parametrize("how", ["load", "found", "names"])
+def test_one_weight_that_jax_holds_twice_is_noted_however_pytorch_uses_it_twice(how: str) -> None:
     class Used(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -112,15 +113,26 @@ def test_one_weight_that_jax_holds_twice_is_noted_however_pytorch_uses_it_twice(
             self.first, self.second = nnx.Linear(6, 6, rngs=rngs), nnx.Linear(6, 6, rngs=rngs)
 
         def __call__(self, ids: Any) -> Any:
-            return self.head(self.second(jnp.tanh(self.first(self.emb(ids)))))
+            return self.head(self.second(jnp.tanh(self.first(self.emb(ids))))) * factor
 
     def load(w: Any) -> Any:
         layer = {"kernel": w["layer.weight"].T, "bias": w["layer.bias"]}
         head = {"kernel": w["emb.weight"].T}
         return {"emb": {"embedding": w["emb.weight"]}, "head": head, "first": layer, "second": layer}
 
-    report = compare_wide(Used(), Apart(), IDS, load=load)
+    factor = 1.0
+    names = {"head": "emb", "emb": "emb", "first": "layer", "second": "layer"}
+    given: dict[str, Any] = {"load": {"load": load}, "found": {}, "names": {"names": names}}[how]
+    report = compare_wide(Used(), Apart(), IDS, **given)
     assert report.agrees, report
+    factor = 2.0
+    if how == "found":  # perhaps PyTorch has no such weight: copies are found only where the two then agree
+        with pytest.raises(
+            ValueError, match=r"(?s)3 of JAX's weights have no counterpart.*'head.kernel': 'emb.weight'"
+        ):
+            compare_wide(Used(), Apart(), IDS)
+    else:
+        assert not compare_wide(Used(), Apart(), IDS, **given)
     assert lines(report, "  note: ") == [
         "emb.weight is one weight in PyTorch, and JAX trains emb.embedding and head.kernel apart",
         "layer.weight is one weight in PyTorch, and JAX trains first.kernel and second.kernel apart",

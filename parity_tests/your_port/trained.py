@@ -29,7 +29,7 @@ def trained_otherwise(original: Original, port: Port, found: WeightMap) -> Itera
                 yield f"{name} is a {kinds[0]} in PyTorch, and {path} is a {kinds[1]} in JAX"
     for name, uses in found.uses.items():
         if not is_buffer[name] and uses.min(initial=2) > 1 and len(paths.get(name, ())) > 1:
-            yield f"{name} is one weight in PyTorch, and JAX trains {' and '.join(paths[name])} apart"
+            yield f"{name} is one weight in PyTorch, and JAX trains {' and '.join(sorted(paths[name]))} apart"
 
 
 def calls_of_linen(modules: list[Any]) -> AbstractContextManager[None]:

@@ -172,6 +172,17 @@ def test_what_no_mistake_explains_is_not_explained() -> None:
     assert found == ()
 
 
+def test_two_axes_exchanged() -> None:
+    conv = torch.nn.functional.conv2d
+    image, kernel = RNG.normal(size=(1, 2, 5, 5)), RNG.normal(size=(3, 2, 3, 3))
+    found = explanations(
+        torch_function(lambda inputs, _: conv(inputs["x"], inputs["kernel"])),
+        lambda weights, inputs, _: jax.lax.conv(inputs["x"].swapaxes(2, 3), inputs["kernel"], (1, 1), "VALID"),
+        {"x": image, "kernel": kernel},
+    )
+    assert found == ("x is read with axes 2 and 3 exchanged in JAX",)
+
+
 @pytest.mark.parametrize("axis", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_an_axis_in_reverse(axis: int) -> None:
     found = explanations(

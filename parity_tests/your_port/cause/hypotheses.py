@@ -117,6 +117,10 @@ def _readings(x: Tensor) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:
     if x.is_floating_point():
         for axis in (axis for axis in range(x.ndim) if x.shape[axis] > 1):
             yield f"read in reverse along axis {axis} in JAX", partial(torch.flip, dims=(axis,))
+        for one, other in combinations(range(x.ndim), 2):
+            if x.shape[one] == x.shape[other] > 1:
+                exchanged = partial(torch.transpose, dim0=one, dim1=other)
+                yield f"read with axes {one} and {other} exchanged in JAX", exchanged
     elif x.dtype != torch.bool:
         for by in (-1, 1):
             yield f"taken as {by:+d} in JAX: off by one", partial(torch.add, other=by)

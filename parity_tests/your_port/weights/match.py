@@ -25,6 +25,10 @@ from parity_tests.your_port.weights.words import likeness, modules_of, renumbere
 Names = Mapping[str, str | Sequence[str] | None]
 
 
+class LeftOverError(ValueError):
+    """Weights of the JAX side have no counterpart."""
+
+
 def match_weights(
     weights: Sequence[Weight],
     leaves: Mapping[str, Leaf],
@@ -32,15 +36,19 @@ def match_weights(
     names: Names | None = None,
     layouts: Layouts | None = None,
     by_order: bool = False,
+    shared: bool = False,
 ) -> WeightMap:
     """Match every weight of the JAX side with one of PyTorch's.
 
     Args:
         role: how the framework stores the weights of its layers.
         by_order: let the order in which weights were defined weigh more than their names.
+        shared: let JAX's weights that are left over be copies of others, as of a weight that PyTorch uses twice. Those
+            that the user names may be so in any case.
 
     Raises:
-        ValueError: weights of the JAX side are left over; the message lists what is left on both sides.
+        LeftOverError: weights of the JAX side are left over; the message lists what is left on both sides.
+        ValueError: `names` names none of them.
     """
     names = names or {}
     layouts = {pattern: wish for pattern, wish in (layouts or {}).items() if pattern != "*"}  # of inputs and results
@@ -76,13 +84,17 @@ def match_weights(
         path: Entry(sources[n].made, fits[path, n], guessed=guessed.get(path, ""))
         for path, n in sorted(chosen.items(), key=lambda item: (order[sources[item[1]].name], item[1]))
     }
+    for path in [path for path, _ in fits if path not in entries]:
+        if shared or wishes[path].is_said:
+            _, n = max((scores[path, n], n) for other, n in fits if other == path)
+            entries[path] = Entry(sources[n].made, fits[path, n])
     for path, made in _with_sums(entries, count_uses(weights, entries)).items():
         if not wishes[path].is_said:
             entries[path] = replace(entries[path], source=made, guessed="")
     kept = tuple(p for p, leaf in leaves.items() if p not in entries and (leaf.is_buffer or wishes[p].keeps))
     found_map = WeightMap(leaves, entries, count_uses(weights, entries), kept)
     if left := {path: leaf.shape for path, leaf in leaves.items() if path not in entries and path not in kept}:
-        raise ValueError(_complain(left, found_map, any(w.role == "convolution" for w in weights)))
+        raise LeftOverError(_complain(left, found_map, any(w.role == "convolution" for w in weights)))
     return found_map
 
 
@@ -402,7 +414,8 @@ def _piece(source: _Source, index: str, count: str) -> Piece:
 
 def _complain(left: Mapping[str, Shape], found: WeightMap, convolutions: bool) -> str:
     in_torch = found.left_in_torch
-    alike = ((path, n) for path, shape in left.items() for n, x in in_torch.items() if math.prod(shape) == x.sum())
+    unused = {**{name: int(x.sum()) for name, x in in_torch.items()}, **{n: x.size for n, x in found.uses.items()}}
+    alike = ((path, n) for path, shape in left.items() for n, size in unused.items() if math.prod(shape) == size)
     example, target = next(alike, (next(iter(left)), "its name in PyTorch"))
     lines = [f"{len(left)} of JAX's weights have no counterpart in PyTorch. Left over are:"]
     lines += [f"  JAX      {path} {list(shape)}" for path, shape in left.items()]
