@@ -1,7 +1,7 @@
 """Which mistakes may have been made in a submodule or program, in groups: the likely and cheap ones first."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations, permutations
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity_tests.your_port.cause.mistakes import ACTIVATIONS, mistake, mistakes_in
+from parity_tests.your_port.cause.mistakes import ACTIVATED, ACTIVATIONS, mistake, mistakes_in
 from parity_tests.your_port.cause.planting import (
     Call,
     Change,
@@ -41,7 +41,7 @@ def hypotheses(subject: Subject, calls: bool = True) -> Iterator[Iterator[Hypoth
     yield from (map(planted, known) for known in kinds)
     yield _results(subject)
     yield _weights(subject)
-    yield from (_activations(subject), _exchanged(subject))
+    yield from (_activations(subject, sites), _exchanged(subject))
     for known in kinds:
         at = ((each, site) for each in known for site in _narrower({s: sites[s] for s in sites if s[1] in each.wrong}))
         yield (planted(each, site) for each, site in at if calls or (isinstance(site, tuple) and len(site) == 1))
@@ -145,10 +145,18 @@ def _alike(tensors: Weights) -> Iterator[tuple[str, str]]:
 # Activations that are modules of their own
 
 
-def _activations(subject: Subject) -> Iterator[Hypothesis]:
-    """Yield an activation instead of submodules without parameters, such as one that is written out."""
+def _activations(subject: Subject, sites: Iterable[Site]) -> Iterator[Hypothesis]:
+    """Yield an activation instead of submodules without parameters, such as one that is written out.
+
+    Those that only call a function which is an activation are among the mistakes in functions.
+    """
     parts = {} if subject.module is None else dict(subject.module.named_modules())
-    simple = [path for path, part in parts.items() if not [*part.children(), *part.parameters(), *part.buffers()]]
+    called = defaultdict[str, set[str]](set)
+    for kind, function, *_ in sites:
+        called[kind].add(function)
+    only_call = {kind for kind, names in called.items() if len(names) == 1 and names <= set(ACTIVATED.split())}
+    own = {path: [*part.children(), *part.parameters(), *part.buffers()] for path, part in parts.items()}
+    simple = [path for path in parts if not own[path] and kind_of(path) not in only_call]
     for label, paths in _groups(simple):
         for words, function in ACTIVATIONS.items():
             where = f", in {label}" if label else ""
