@@ -60,7 +60,7 @@ def translate_as_in_pytorch(folder, sentences):
         found = torch_ref.greedy_search(model.step, model.initial_state(memory), memory, **settings)
         length = int(found.lengths[0, 0])
         assert translation.best.ids == tuple(found.ids[0, 0, :length].tolist())
-        assert translation.score == pytest.approx(float(found.scores[0, 0]), abs=1e-5)
+        assert translation.score == pytest.approx(float(found.scores[0, 0]), rel=1e-6, abs=1e-5)
         assert (translation.weights is None) == (found.weights is None)
         if found.weights is not None:
             np.testing.assert_allclose(translation.weights, found.weights[0, 0, :length], atol=1e-5)

@@ -26,7 +26,7 @@ jax.config.update("jax_enable_x64", dtype == "float64")
 from train.machine import processes
 from train.machine.devices import start_jax
 devices = DevicesConfig(meshes[0], coordinator=coordinator, process=process, timeout=60)
-start_jax(8, max(parse_mesh(mesh).size for mesh in meshes))
+start_jax(8, max(parse_mesh(mesh).size for mesh in meshes), joins=bool(process))
 if process:
     processes.join(devices)
 
