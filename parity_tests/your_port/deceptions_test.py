@@ -96,7 +96,7 @@ def test_weights_that_are_trained_otherwise_are_noted(kind: Any, tied: bool, not
     assert lines(report, "  note: ") == notes
 
 
-@pytest.mark.parametrize("how", ["load", "found", "names"])
+@pytest.mark.parametrize("how", [pytest.param("load", marks=pytest.mark.slow), "found", "names"])
 def test_one_weight_that_jax_holds_twice_is_noted_however_pytorch_uses_it_twice(how: str) -> None:
     class Used(nn.Module):
         def __init__(self) -> None:

@@ -510,16 +510,18 @@ STATES = {"step": linear(6, 6), "b": linear(6, 3), "rate": torch.nn.Parameter(to
          "the norm subtracts the mean, as a layer norm,"),
         (rms, {"a": linear(6, 5)}, lambda w, x: dense(w, "a", x / (root(x) + 1e-5)),
          "epsilon is added outside of the root"),
-        (scan, STATES, scanning(hold=True), "B is discretised by a zero-order hold, not by Δ B,"),
+        pytest.param(scan, STATES, scanning(hold=True), "B is discretised by a zero-order hold, not by Δ B,",
+                     marks=SLOW),
         pytest.param(scan, STATES, scanning(softplus=jnp.exp), "softplus is exp", marks=SLOW),
         (gated, SQUARES, gating(one=0, sign=1), "a gate and 1 − the gate are exchanged"),
         (gated, SQUARES, gating(early=False), "a gate is applied after a product with a matrix, not before it,"),
         (lambda m, x: F.gelu(m.n(m.a(x))), {"a": linear(6, 6), "n": torch.nn.LayerNorm(6)},
          lambda w, x: normalize(jax.nn.gelu(dense(w, "a", x), False), 1e-5) * w["n.weight"] + w["n.bias"],
          "the activation stands before the norm, not after it,"),
-        (lambda m, x: F.interpolate(m.a(x)[None], (3, 3), mode="bilinear"), {"a": linear(6, 6)},
+        pytest.param(
+         lambda m, x: F.interpolate(m.a(x)[None], (3, 3), mode="bilinear"), {"a": linear(6, 6)},
          lambda w, x: jax.image.resize(dense(w, "a", x)[None], (1, 3, 3, 3), "linear"),
-         "the resize is bilinear with antialias"),
+         "the resize is bilinear with antialias", marks=SLOW),
     ],
 )  # fmt: skip
 def test_norms_state_spaces_and_resizing(torch_side: Any, parts: Any, port: Any, words: str) -> None:
