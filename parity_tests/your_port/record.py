@@ -82,7 +82,7 @@ class Record:
     def to_markdown(self) -> str:
         """Write it as Markdown, with what failed first."""
         lines = [printable(line) for line in self.lines]
-        fence = "`" * max(3, *(len(ticks) + 1 for ticks in re.findall("`+", "".join(lines))), 3)
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", "".join(lines))), default=0))
         blocks = [f"### {_escaped(self.name)}: {self.verdict}", "\n".join([fence, *lines, fence])]
         rows = [_row(m) for m in sorted(self.measurements, key=lambda m: not m.failed)]
         if rows:

@@ -161,7 +161,7 @@ def _nnx(model: nnx.Module, call: Call) -> Port:
 
 
 def _place_of_definition(module: Any, path: Any) -> list[int]:
-    """Say as the how manieth attribute of its module each step of a path was defined; NNX sorts them by name."""
+    """Return where each step of a path stands among its module's attributes as defined; NNX sorts them by name."""
     places = []
     for key in path:
         names = [str(name) for name in getattr(module, "__dict__", {})]
