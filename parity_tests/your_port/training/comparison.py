@@ -70,7 +70,8 @@ def compare_training(
         bound: of the errors; by default 1e-8 re-synchronised and 1e-7 free-running, in float64.
 
     Raises:
-        ValueError: too few batches, or a step that changes its batch in place.
+        ValueError: too few batches, a step that changes its batch in place, or a training in PyTorch that ends in NaN
+            or moves nothing.
         TypeError: a side that does not start as described, or parameters in another dtype.
     """
     arrays = {name: _in_dtype(x, dtype) for name, x in weights.items()}

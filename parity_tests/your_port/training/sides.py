@@ -103,7 +103,7 @@ class TorchTraining(_Training):
     def run(self, batch: Any) -> Record:
         """Train on a batch; return what the step returns, the gradients, the optimiser's state and the parameters."""
         self.record, read = {}, self.read(batch)
-        tensors = jax.tree.map(lambda x: torch.tensor(x) if isinstance(x, np.ndarray) else x, read)
+        tensors = _as_tensors(read)
         with default_dtype(self.dtype):
             returned = dict(self.step(tensors))
         _require_unchanged("PyTorch", read, tensors)
@@ -114,7 +114,7 @@ class TorchTraining(_Training):
     def evaluate(self, function: Callable[[torch.nn.Module, Any], Any]) -> None:
         """Add to the last step's record what a function of the model gives for its batch, in evaluation mode."""
         was_training = {part: part.training for part in self.model.modules()}
-        batch = jax.tree.map(torch.tensor, self.batches[len(self.records) - 1])
+        batch = _as_tensors(self.batches[len(self.records) - 1])
         self.model.eval()
         with torch.no_grad(), default_dtype(self.dtype):
             self.records[-1]["evaluation"] = _named(function(self.model, batch))
@@ -260,6 +260,11 @@ def _checked(started: Any, side: str, form: str) -> Any:
     if not (isinstance(started, tuple) and len(started) == 3):
         raise TypeError(f"{side} must return ({form})")
     return started
+
+
+def _as_tensors(batch: Any) -> Any:
+    """Copy the arrays of a batch into tensors; what is no array stays as it is."""
+    return jax.tree.map(lambda x: torch.tensor(x) if isinstance(x, np.ndarray) else x, batch)
 
 
 def copied(batch: Any) -> Any:
