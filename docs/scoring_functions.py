@@ -26,11 +26,11 @@ from jax_attn import AdditiveAttention, DotProductAttention, show_alignments, sh
 from jax_attn.compiler import avoid_faults
 from jax_attn.modules.attention import make_attention
 from jax_attn.plots import make_figure, save
+from jax_attn.settings import AttentionName
 from train.data.batches import pad
 from train.data.corpus import Alignment, Pair
 from train.data.tokens import detokenize
 from train.data.vocabulary import BOS, EOS
-from train.model_config import AttentionName
 from train.runs.run_folder import RunFolder
 from train.translating.metrics import alignment_counts, alignment_error_of, peaks
 from train.translating.translator import load_model

@@ -10,14 +10,13 @@ from typing import Annotated, Any, Literal, NamedTuple
 from typing_extensions import Doc
 from tyro.conf import Fixed, OmitArgPrefixes, Suppress, arg
 
-from jax_attn.search_options import BeamSize, LengthPenalty, Range, SearchOptions
-from train.model_config import ModelConfig, RecurrentConfig
-from train.setting import ConfigError, Count, N, Seed, Size, setting_name, without_default, wrong_numbers
+from jax_attn.search_options import BeamSize, LengthPenalty, Range, SearchOptions, wrong_numbers
+from jax_attn.settings import ModelConfig, OptimizerName, RecurrentConfig, Size
+from train.setting import ConfigError, Count, N, Seed, setting_name, without_default
 
 Tokenizer = Literal["book", "words", "unigram", "bpe", "pretrained"]
 SUBWORDS = ("unigram", "bpe", "pretrained")
 """The tokenizers of sentencepiece."""
-OptimizerName = Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad"]
 
 
 class MeshShape(NamedTuple):
@@ -233,10 +232,10 @@ class Config:
 def check(config: Config) -> None:
     """Raise ConfigError, with every setting that no run could use."""
     wrong = wrong_numbers(config, str)
-    for section in ("corpus", "model", "training"):
+    for section in ("corpus", "training"):
         wrong += wrong_numbers(getattr(config, section), partial(setting_name, section))
     wrong += wrong_search(config.search, partial(setting_name, "search"))
-    wrong += config.model.wrong()
+    wrong += config.model.wrong(partial(setting_name, "model"))
     if config.training.loss == "sentences" and num_widths(config) > 1:
         wrong.append(f"training.num-widths must be 1 with loss sentences; got {config.training.num_widths}")
     if config.training.batch_size % max(config.training.num_parts, 1):

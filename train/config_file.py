@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 
+from jax_attn.settings import FAMILIES, ModelConfig, other_family
 from train.config import Config
 from train.machine.files import without_repetition
-from train.model_config import FAMILIES, ModelConfig, other_family
 from train.presets import PRESETS, in_family
 from train.setting import ConfigError
 

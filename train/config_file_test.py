@@ -3,8 +3,8 @@ import json
 
 import pytest
 
+from jax_attn.settings import RecurrentConfig, TransformerConfig
 from train.command_line.train_options import parse
-from train.model_config import RecurrentConfig, TransformerConfig
 from train.presets import DEMO_TRANSFORMER, PRESETS
 from train.setting import ConfigError
 

@@ -39,14 +39,14 @@ def translate_as_in_pytorch(folder, sentences):
     import torch
 
     import torch_ref
-    from train.model import PARTS
+    from jax_attn.models.build import parts_of
     from train.runs.run_folder import RunFolder
     from train.translate import Translator
 
     saved = RunFolder(folder).load()
     encoder, decoder = (
         getattr(torch_ref, part.func.__name__)(len(vocabulary), **part.keywords)
-        for part, vocabulary in zip(PARTS[saved.model.family](saved.model), (saved.source, saved.target), strict=True)
+        for part, vocabulary in zip(parts_of(saved.model), (saved.source, saved.target), strict=True)
     )
     model = torch_ref.EncoderDecoder(encoder, decoder)
     model.load_state_dict({name: torch.from_numpy(array) for name, array in saved.weights.items()})

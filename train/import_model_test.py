@@ -19,6 +19,8 @@ import sentencepiece
 from jax_attn.checkpoints import marian, read_safetensors, write_safetensors
 from jax_attn.checkpoints.marian import BIAS, LAYER, OF_MODEL, SHARED, read_config
 from jax_attn.checkpoints.pretrained import name_layers, read_options
+from jax_attn.models import build_model
+from jax_attn.settings import TransformerConfig
 from jax_attn.weights import to_torch
 from train import evaluate, export_model, import_model, nmt, translate
 from train.config import Config, CorpusConfig, SearchConfig
@@ -27,8 +29,6 @@ from train.data.corpus import Pair
 from train.data.vocabularies import build_vocabularies
 from train.data.vocabulary import BOS
 from train.machine import memory
-from train.model import build_model
-from train.model_config import TransformerConfig
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
 from train.translating.translator import Translator

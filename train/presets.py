@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from jax_attn.settings import RecurrentConfig, TransformerConfig
 from train.config import SUBWORDS, Config, CorpusConfig, SearchConfig, TrainingConfig
-from train.model_config import RecurrentConfig, TransformerConfig
 
 DEMO = Config()
 """The embedded corpus: within a minute, BLEU 97 and an alignment error of 0.08 on 500 sentences never seen.

@@ -1,8 +1,7 @@
 """One setting of a run: its type, its range, its name, and what is wrong with it."""
 
-from collections.abc import Callable
 from types import NoneType
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args
 
 from tyro.conf import arg
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
@@ -43,27 +42,15 @@ def _read_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | Non
     def fits(value: Any) -> bool:
         return isinstance(value, (int, kind, NoneType) if has_none else (int, kind)) and not isinstance(value, bool)
 
-    metavar = "{None}|" * has_none + shown
-    return PrimitiveConstructorSpec(1, metavar, read, fits, lambda value: [str(value)])
+    return PrimitiveConstructorSpec(1, shown, read, fits, lambda value: [str(value)])
 
 
 N = without_default("N")
 
 Seed = Annotated[int, Range(0, 2**32 - 1)]
 Count = Annotated[int, Range(0, 10_000_000)]
-Size = Annotated[int, Range(1, 65_536)]  # with larger ones, memory ends before an error could say why
 
 
 def setting_name(section: str, name: str) -> str:
     """Return a setting's name as messages give it: training.batch-size."""
     return f"{section}.{name.replace('_', '-')}"
-
-
-def wrong_numbers(settings: Any, option_name: Callable[[str], str]) -> list[str]:
-    """List the fields that are out of their `Range`; `option_name` turns a field's name into that of the message."""
-    wrong = []
-    for name, hint in get_type_hints(type(settings), include_extras=True).items():
-        for limits in getattr(hint, "__metadata__", ()):
-            if isinstance(limits, Range) and (value := getattr(settings, name)) is not None:
-                wrong.append(limits.error(option_name(name), value))
-    return list(filter(None, wrong))

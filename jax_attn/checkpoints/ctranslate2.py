@@ -24,8 +24,9 @@ from jax_attn.checkpoints.pretrained import (
     rename,
     require_matrices,
 )
-from jax_attn.functional.positions import Form, sinusoidal_positions
+from jax_attn.functional.positions import sinusoidal_positions
 from jax_attn.search_options import Range
+from jax_attn.settings import Activation, Sinusoids, TransformerConfig
 
 VERSIONS = range(2, 7)
 """The versions of the file that are read."""
@@ -33,7 +34,7 @@ DTYPES: tuple[Any, ...] = (np.float32, np.int8, np.int16, np.int32, np.float16, 
 """By the number that a file has for them, since version 4."""
 BY_SIZE: dict[int, Any] = {4: np.float32, 2: np.int16, 1: np.int8}
 """By the bytes of an item, before."""
-ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu"}
+ACTIVATIONS: dict[int, Activation] = {0: "relu", 2: "silu", 3: "gelu"}
 OPTIONS = {
     **only(False, "add_source_bos"),
     "add_source_eos": Option(bool, False),
@@ -105,32 +106,33 @@ def read(folder: Path) -> Pretrained:
     activation = attribute("activation", defaults["activation"])
     if activation not in ACTIVATIONS:
         raise ValueError(f"the activation must be one of {', '.join(ACTIVATIONS.values())}; got number {activation}")
-    settings: dict[str, Any] = {
-        "embed_size": size,
-        "num_hiddens": len(arrays.get("encoder.layers.0.ffn.linear_0.bias", ())),
-        "num_layers": _count_layers(arrays, "decoder"),
-        "encoder_layers": _count_layers(arrays, "encoder"),
-        "num_heads": attribute("num_heads", defaults["num_heads"]),
-        "activation": ACTIVATIONS[activation],
-        "norm": "pre" if "decoder.layer_norm.weight" in arrays else "post",
-        "norm_epsilon": float(config["layer_norm_epsilon"]),
-        "positions": find_positions(tables, size),
-        "scale_embedding": _scales(tensors, size),
-        "use_bias": True,
-        "output_bias": "bias" in rows,
-        "source_end": config["add_source_eos"] or is_marian,
-        "fixed_start": is_marian,
-        "never": (len(tokens[1]) - 1,) if is_marian else (),
-        "renormalize": True,
-        "tie_embeddings": find_ties(rows),
-        "alignment_layer": attribute("alignment_layer", -1),
-        "alignment_head": 0 if attribute("alignment_heads", 1) == 1 else None,  # else the mean of all
-    }
+    ties = find_ties(rows)
+    settings = TransformerConfig(
+        embed_size=size,
+        num_hiddens=len(arrays.get("encoder.layers.0.ffn.linear_0.bias", ())),
+        num_layers=_count_layers(arrays, "decoder"),
+        encoder_layers=_count_layers(arrays, "encoder"),
+        num_heads=attribute("num_heads", defaults["num_heads"]),
+        activation=ACTIVATIONS[activation],
+        norm="pre" if "decoder.layer_norm.weight" in arrays else "post",
+        norm_epsilon=float(config["layer_norm_epsilon"]),
+        positions=find_positions(tables, size),
+        scale_embedding=_scales(tensors, size),
+        use_bias=True,
+        output_bias="bias" in rows,
+        source_end=config["add_source_eos"] or is_marian,
+        fixed_start=is_marian,
+        never=(len(tokens[1]) - 1,) if is_marian else (),
+        renormalize=True,
+        tie_embeddings=ties,
+        alignment_layer=attribute("alignment_layer", -1),
+        alignment_head=0 if attribute("alignment_heads", 1) == 1 else None,  # else the mean of all
+    )
     names = name_layers(settings, LAYER)
-    if settings["norm"] == "pre":
+    if settings.norm == "pre":
         parts = [(part, leaf) for part in ("encoder", "decoder") for leaf in ("weight", "bias")]
         names |= {f"{part}.last_norm.{leaf}": f"{part}.layer_norm.{leaf}" for part, leaf in parts}
-    weights = rename(arrays, names, rows, settings["tie_embeddings"])
+    weights = rename(arrays, names, rows, ties)
 
     start = "<pad>" if is_marian else config["decoder_start_token"] or config["bos_token"]
     special = (start, config["eos_token"], config["unk_token"])
@@ -244,9 +246,9 @@ def _scales(tensors: Mapping[str, np.ndarray], size: int) -> bool:
     raise ValueError(f"embeddings must be multiplied by 1 or by the root of {size}; got {factors}")
 
 
-def find_positions(tables: list[np.ndarray], size: int) -> str:
+def find_positions(tables: list[np.ndarray], size: int) -> Sinusoids:
     """Return the name of the positions that the file holds; those of OpenNMT where it holds none."""
-    forms: tuple[Form, ...] = ("opennmt", "halves", "interleaved")
+    forms: tuple[Sinusoids, ...] = ("opennmt", "halves", "interleaved")
     for name in forms:
         known = sinusoidal_positions(64, size, form=name)
         if all(np.allclose(table[:64], known[: len(table)], rtol=0, atol=2e-3) for table in tables):

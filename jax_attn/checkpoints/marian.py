@@ -9,6 +9,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,6 +31,7 @@ from jax_attn.checkpoints.pretrained import (
     shorten,
 )
 from jax_attn.search_options import BeamSize, LengthPenalty, Range
+from jax_attn.settings import Activation, TransformerConfig
 
 SUPPORTED = "Marian's models (config.json with model_type marian) and CTranslate2's (model.bin)"
 
@@ -44,7 +46,7 @@ SIZES = {
 ALIASES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
 """Those that it need not have."""
 RATES = {"dropout": "dropout", "dropout_attention": "attention_dropout", "dropout_hidden": "activation_dropout"}
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
+ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 ALWAYS = {
     "norm": "post", "norm_epsilon": 1e-5, "positions": "halves", "use_bias": True, "output_bias": True,
     "source_end": True, "fixed_start": True,
@@ -142,8 +144,8 @@ def read(folder: Path) -> Pretrained:
     tensors = {name.removeprefix("model."): array for name, array in read_weights(folder).items()}
     rows = find_rows(tensors, shares, ties)
     layers = {name: array for name, array in tensors.items() if name not in OTHERS}
-    settings["tie_embeddings"] = find_ties(rows)
-    weights = rename(layers, name_layers(settings, LAYER), rows, settings["tie_embeddings"])
+    ties = find_ties(rows)
+    weights = rename(layers, name_layers(settings, LAYER), rows, ties)
 
     vocabularies = [read_tokens(folder / name) for name in files]
     source, target = (
@@ -162,14 +164,14 @@ def read(folder: Path) -> Pretrained:
         if value not in (None, expected, [expected]):
             raise ValueError(f"{name} must be {expected}, {meaning}; got {shorten(str(value))}")
     longest = options["max_position_embeddings"]
-    settings["never"], search = read_generation(generation, len(target.tokens), start, end)
-    settings["renormalize"] = search["renormalize"]
+    never, search = read_generation(generation, len(target.tokens), start, end)
+    settings = replace(settings, tie_embeddings=ties, never=never, renormalize=search["renormalize"])
     search["max_len"] = min(search["max_len"], longest)
     return Pretrained(settings, weights, source, target, longest, search)
 
 
-def read_config(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings but for `tie_embeddings`, `never` and `renormalize`; ValueError if sizes contradict."""
+def read_config(options: Mapping[str, Any]) -> TransformerConfig:
+    """Return the settings that config.json has; ValueError if sizes contradict each other."""
     settings: dict[str, Any] = dict(ALWAYS)
     for ours, names in SIZES.items():
         if len({options[name] for name in names} - {None}) > 1:
@@ -177,7 +179,7 @@ def read_config(options: Mapping[str, Any]) -> dict[str, Any]:
         settings[ours] = options[names[0]]
     settings |= {ours: float(options[theirs]) for ours, theirs in RATES.items()}
     activation, scales = ACTIVATIONS[options["activation_function"]], options["scale_embedding"]
-    return settings | {"activation": activation, "scale_embedding": scales}
+    return TransformerConfig(**settings, activation=activation, scale_embedding=scales)
 
 
 def read_weights(folder: Path) -> dict[str, np.ndarray]:
@@ -279,7 +281,7 @@ def write(model: Pretrained, folder: Path) -> None:
     """
     settings, source, target, search = model.settings, model.source, model.target, model.search
     matters = {name: value for name, value in ALWAYS.items() if name != "fixed_start"}  # which is of the training alone
-    other = [f"{name} {settings[name]}" for name, value in matters.items() if settings[name] != value]
+    other = [f"{name} {getattr(settings, name)}" for name, value in matters.items() if getattr(settings, name) != value]
     if source.special != target.special:
         other.append("special tokens that have other ids in the source than in the target")
     if any(len(set(side.tokens)) < len(side.tokens) for side in (source, target)):
@@ -288,18 +290,19 @@ def write(model: Pretrained, folder: Path) -> None:
         raise ValueError("Marian has no model with tokens that are no pieces")
     if other:
         raise ValueError(f"Marian has no model with {', '.join(other)}")
-    ties = settings["tie_embeddings"]
+    ties, sizes = settings.tie_embeddings, asdict(settings)
+    sizes["encoder_layers"] = settings.encoder_layers or settings.num_layers
     start, end, _ = target.special
     special = {"eos_token_id": end, "pad_token_id": start, "decoder_start_token_id": start}
     config = {
-        **{theirs: settings[ours] for ours, names in SIZES.items() for theirs in names if theirs not in ALIASES},
-        **{theirs: settings[ours] for ours, theirs in RATES.items()},
+        **{theirs: sizes[ours] for ours, names in SIZES.items() for theirs in names if theirs not in ALIASES},
+        **{theirs: sizes[ours] for ours, theirs in RATES.items()},
         **special,
         "model_type": "marian",
         "architectures": ["MarianMTModel"],
         "dtype": "float32",
-        "activation_function": _key(ACTIVATIONS, settings["activation"]),
-        "scale_embedding": settings["scale_embedding"],
+        "activation_function": _key(ACTIVATIONS, settings.activation),
+        "scale_embedding": settings.scale_embedding,
         "max_position_embeddings": model.max_len,
         "share_encoder_decoder_embeddings": ties == "all",
         "tie_word_embeddings": ties in ("output", "all"),
@@ -315,8 +318,8 @@ def write(model: Pretrained, folder: Path) -> None:
         "forced_eos_token_id": end if search["force_end"] else None,
         "no_repeat_ngram_size": search["no_repeat_ngram"] or 0,
         "max_length": search["max_len"] + 1,
-        "bad_words_ids": [[i] for i in sorted(settings["never"])] or None,
-        "renormalize_logits": search["renormalize"] or bool(settings["never"] and settings["renormalize"]),
+        "bad_words_ids": [[i] for i in sorted(settings.never)] or None,
+        "renormalize_logits": search["renormalize"] or bool(settings.never and settings.renormalize),
     }
     tokenizer = {
         "tokenizer_class": "MarianTokenizer",

@@ -13,12 +13,10 @@ import numpy as np
 from flax import linen as nn
 from jax.typing import DTypeLike
 
-from jax_attn.models import EncoderDecoder, TransformerDecoder, TransformerEncoder
+from jax_attn.models.build import build_model
 from jax_attn.search_options import Range
+from jax_attn.settings import Ties, TransformerConfig
 from jax_attn.weights import from_torch
-
-OF_DECODER = ("output_bias", "fixed_start", "never", "renormalize", "alignment_layer", "alignment_head")
-"""Settings that the decoder has, and the encoder does not."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,7 @@ class Side:
 class Pretrained:
     """A translator as its folder has it. Ids are those of the folder."""
 
-    settings: dict[str, Any]
-    """Of the Transformer, by the names of `TransformerDecoder`; `encoder_layers`; `tie_embeddings`, one of "none",
-    "output" (the decoder's embedding is the output layer), "input" (it is the encoder's embedding) and "all"; and
-    `source_end`, whether a source ends with the token of its end: if not, it is given without."""
+    settings: TransformerConfig
     weights: dict[str, np.ndarray]
     """By the names of `weights.to_torch`, in float32 or float64."""
     source: Side
@@ -54,15 +49,8 @@ class Pretrained:
 
     def load(self, param_dtype: DTypeLike = jnp.float32) -> tuple[nn.Module, dict[str, Any]]:
         """Return the model and its parameters; ValueError if the weights have other names or shapes."""
-        settings = self.settings | {"param_dtype": param_dtype}
-        ties, layers = settings.pop("tie_embeddings"), settings.pop("encoder_layers")
-        del settings["source_end"]
-        of_encoder = {name: value for name, value in settings.items() if name not in OF_DECODER}
-        module = EncoderDecoder(
-            TransformerEncoder(len(self.source.tokens), **of_encoder | {"num_layers": layers}),
-            TransformerDecoder(len(self.target.tokens), **settings, tie_embeddings=ties in ("output", "all")),
-            share_embedding=ties in ("input", "all"),
-        )
+        sizes = len(self.source.tokens), len(self.target.tokens)
+        module = build_model(self.settings, *sizes, param_dtype=param_dtype)
         token = jnp.zeros((1, 1), jnp.int32)
         like = jax.eval_shape(module.init, jax.random.key(0), token, token)
         try:
@@ -131,7 +119,7 @@ def shorten(text: str, longest: int = 80) -> str:
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
-def name_layers(settings: Mapping[str, Any], layer: Mapping[str, str]) -> dict[str, str]:
+def name_layers(settings: TransformerConfig, layer: Mapping[str, str]) -> dict[str, str]:
     """Return a format's name for each tensor of the layers.
 
     Args:
@@ -140,8 +128,8 @@ def name_layers(settings: Mapping[str, Any], layer: Mapping[str, str]) -> dict[s
     """
     return {
         f"{part}.layers.{number}.{ours}.{leaf}": f"{part}.layers.{number}.{theirs}.{leaf}"
-        for part, layers in (("encoder", settings["encoder_layers"]), ("decoder", settings["num_layers"]))
-        for number in range(layers)
+        for part, layers in (("encoder", settings.encoder_layers), ("decoder", settings.num_layers))
+        for number in range(layers or settings.num_layers)
         for ours, theirs in layer.items()
         if part == "decoder" or not ours.startswith("cross_attention")
         for leaf in ("weight", "bias")
@@ -166,7 +154,7 @@ def require_matrices(rows: Mapping[str, np.ndarray]) -> None:
             raise ValueError(f"the embeddings of the {role} must be [N, D]; got {list(rows[role].shape)}")
 
 
-def find_ties(rows: Mapping[str, np.ndarray]) -> str:
+def find_ties(rows: Mapping[str, np.ndarray]) -> Ties:
     """Return `tie_embeddings` of the matrices of `name_rows`: those that are equal become one."""
     is_source, is_output = (np.array_equal(rows["target"], rows[role]) for role in ("source", "output"))
     if is_source:

@@ -1,6 +1,6 @@
 """The position of a token as features."""
 
-from typing import Literal, get_args
+from typing import get_args
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,11 +8,11 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Float
 
-Form = Literal["interleaved", "halves", "opennmt"]
+from jax_attn.settings import Sinusoids
 
 
 def sinusoidal_positions(
-    length: int, num_features: int, dtype: DTypeLike = jnp.float32, *, form: Form = "interleaved"
+    length: int, num_features: int, dtype: DTypeLike = jnp.float32, *, form: Sinusoids = "interleaved"
 ) -> Float[Array, "{length} {num_features}"]:
     r"""Encode positions as sines and cosines of geometrically falling frequencies (Vaswani et al., 2017).
 
@@ -31,8 +31,8 @@ def sinusoidal_positions(
     Raises:
         ValueError: `form` is unknown, `length` is negative, or `num_features` is less than 1; than 3 for "opennmt".
     """
-    if form not in get_args(Form):
-        raise ValueError(f"form must be one of {get_args(Form)}; got {form!r}")
+    if form not in get_args(Sinusoids):
+        raise ValueError(f"form must be one of {get_args(Sinusoids)}; got {form!r}")
     shift = int(form == "opennmt")
     least = 1 + 2 * shift
     if length < 0 or num_features < least:

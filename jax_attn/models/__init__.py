@@ -1,5 +1,6 @@
 """Whole models, of modules."""
 
+from jax_attn.models.build import build_model
 from jax_attn.models.interface import KeepMasks
 from jax_attn.models.rnn_decoder import DecoderKeepMasks, DecoderMemory, DecoderState, Seq2SeqAttentionDecoder
 from jax_attn.models.rnn_encoder import EncoderKeepMasks, EncoderOutput, Seq2SeqEncoder
@@ -25,4 +26,5 @@ __all__ = [
     "TransformerEncoder",
     "TransformerKeepMasks",
     "TransformerState",
+    "build_model",
 ]

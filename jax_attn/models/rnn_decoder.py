@@ -1,7 +1,7 @@
 """The recurrent decoder with attention. Teacher forcing and search take the same step."""
 
 from dataclasses import field
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import flax.linen as nn
 import jax
@@ -26,8 +26,7 @@ from jax_attn.models.interface import AttentionMaps
 from jax_attn.models.rnn_encoder import EncoderOutput
 from jax_attn.modules.attention import Memory, make_attention
 from jax_attn.modules.recurrent import CellWeights, make_recurrent
-
-Query = Literal["previous", "new", "between"]
+from jax_attn.settings import Query
 
 
 class DecoderMemory(NamedTuple):

@@ -8,7 +8,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, NamedTuple, get_args
 
 import flax.linen as nn
 import jax
@@ -29,15 +29,13 @@ from jax_attn.functional.checks import (
 )
 from jax_attn.functional.dropout import draw_keep_masks, drop
 from jax_attn.functional.masks import causal_mask, length_mask
-from jax_attn.functional.positions import Form, sinusoidal_positions
+from jax_attn.functional.positions import sinusoidal_positions
 from jax_attn.models.base_decoder import BaseDecoder
 from jax_attn.models.interface import AttentionMaps
 from jax_attn.modules.attention import Memory, MultiHeadAttention
 from jax_attn.modules.feed_forward import ACTIVATIONS, FeedForward
 from jax_attn.search.step import Stationary
-
-Norm = Literal["post", "pre"]
-Positions = Literal[Form, "learnt"]
+from jax_attn.settings import Norm, Positions
 
 
 class TransformerKeepMasks(NamedTuple):

@@ -9,9 +9,9 @@ from typing import Annotated, Any, NamedTuple, NoReturn, get_args
 import tyro
 from tyro.conf import arg
 
-from train.config import Config, OptimizerName, check
+from jax_attn.settings import FAMILIES, AttentionName, OptimizerName, other_family
+from train.config import Config, check
 from train.config_file import read_config
-from train.model_config import FAMILIES, AttentionName, other_family
 from train.presets import ABOUT, PRESETS, in_family
 from train.setting import NUMBERS, ConfigError, setting_name
 

@@ -8,9 +8,9 @@ from typing import get_args
 import pytest
 
 from jax_attn.modules.attention import ATTENTIONS
+from jax_attn.settings import AttentionName
 from torch_ref.modules import attention as torch_attention
 from train.command_line.train_options import parse
-from train.model_config import AttentionName
 from train.presets import BOOK, DEMO, DEMO_TRANSFORMER, OWN, SUBWORDS_TRANSFORMER, fit_to_pairs, vocab_size_for
 from train.setting import ConfigError
 

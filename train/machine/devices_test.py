@@ -11,10 +11,10 @@ import optax
 import pytest
 from jax.sharding import AbstractMesh
 
+from jax_attn.models import build_model
+from jax_attn.settings import RecurrentConfig, TransformerConfig
 from train.config import MeshShape
 from train.machine.devices import DATA, MODEL, make_mesh, own_rows, placement
-from train.model import build_model
-from train.model_config import RecurrentConfig, TransformerConfig
 from train.setting import ConfigError
 
 PROGRAM = """
@@ -55,10 +55,10 @@ import re
 import jax, numpy as np, optax
 jax.config.update("jax_num_cpu_devices", 4)
 from train.config import MeshShape
-from train.model_config import RecurrentConfig
+from jax_attn.settings import RecurrentConfig
 from train.data.batches import Examples
 from train.machine.devices import make_mesh
-from train.model import build_model
+from jax_attn.models import build_model
 from train.training.step import make_init, make_train_steps
 
 settings = RecurrentConfig(attention="additive", embed_size=8, num_hiddens=8, dropout=0.2, bidirectional=False)
@@ -85,7 +85,7 @@ print(jax.config.jax_compilation_cache_dir)
 
 
 def train(*devices, model=RECURRENT, **environment):
-    program = f"from train.model_config import *\nmodel = {model!r}\n{PROGRAM}"
+    program = f"from jax_attn.settings import *\nmodel = {model!r}\n{PROGRAM}"
     command = [sys.executable, "-c", program, *map(str, devices)]
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
     assert done.stderr == ""

@@ -22,13 +22,13 @@ import pytest
 from jax_attn.checkpoints import read_folder
 from jax_attn.checkpoints.marian import LAYER, find_rows
 from jax_attn.checkpoints.pretrained import name_layers, name_rows
+from jax_attn.models import build_model
 from jax_attn.weights import from_torch, to_torch
 from parity_tests.this_library.trainings import DRIFT_FACTORS
 from train.data import dataset
 from train.data.batches import Examples, make_buckets, plan, take
 from train.data.embedded.grammar import sentences
 from train.data.vocabulary import BOS, EOS
-from train.model import build_model
 from train.runs.importing import import_pretrained
 from train.runs.pretrained_test import make_pieces, marian_folder
 from train.training.loop import STEPS_PER_CALL

@@ -13,7 +13,8 @@ import numpy as np
 
 from jax_attn.checkpoints import Pretrained, load, marian, read_folder, read_safetensors
 from jax_attn.checkpoints.pretrained import Side
-from jax_attn.models import EncoderDecoder
+from jax_attn.models import EncoderDecoder, build_model
+from jax_attn.settings import RecurrentConfig, TransformerConfig
 from jax_attn.weights import from_torch, to_torch
 from train.config import Config, CorpusConfig, SearchConfig, TrainingConfig, check
 from train.data.foreign import ForeignVocabulary
@@ -21,8 +22,6 @@ from train.data.subwords import PieceVocabulary
 from train.data.vocabulary import BOS, EOS, SPECIAL, UNKNOWN, Vocabulary
 from train.data.words import WordVocabulary
 from train.machine import memory
-from train.model import build_model
-from train.model_config import RecurrentConfig, TransformerConfig
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
 
@@ -96,11 +95,11 @@ def import_pretrained(
         source, target = (
             ForeignVocabulary(side if moses else replace(side, moses=None)) for side in (model.source, model.target)
         )
-        never = tuple(target.order.index(i) for i in model.settings["never"])
+        never = tuple(target.order.index(i) for i in model.settings.never)
         config = replace(
             FINE_TUNING,
             corpus=CorpusConfig(tokenizer="pretrained", max_len=model.max_len - 1),
-            model=TransformerConfig(**model.settings | {"never": never}),
+            model=replace(model.settings, never=never),
             search=SearchConfig(**model.search, batch_size=BATCH_SIZE),
         )
         check(config)
@@ -146,8 +145,7 @@ def export_pretrained(run: Path | str, out: Path | str) -> None:
     if not isinstance(config, TransformerConfig):
         raise ConfigError(f"{run} cannot be exported: Marian has no model with model.family {config.family}")
     (source, of_source), (target, of_target) = (_foreign(run, side) for side in (saved.source, saved.target))
-    settings = asdict(config) | {"encoder_layers": config.encoder_layers or config.num_layers}
-    settings["never"] = [of_target[i] for i in config.never]
+    settings = replace(config, never=tuple(of_target[i] for i in config.never))
     weights = _reorder(saved.weights, *(np.argsort(order).tolist() for order in (of_source, of_target)))
     longest, search = max(saved.max_source_len + 1, saved.max_target_len), asdict(saved.config.search)
     search["max_len"] = search["max_len"] or saved.max_target_len

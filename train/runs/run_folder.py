@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from jax_attn.search_options import wrong_numbers
+from jax_attn.settings import ModelConfig
 from train.config import Config
 from train.config_file import NO_SETTINGS, read_settings
 from train.data.dataset import Data, Vocabularies
 from train.data.vocabularies import FILES, load_vocabularies, save_vocabularies
 from train.data.vocabulary import Vocabulary
 from train.machine.files import DamageError, check, read_json, sha256, write_json, write_whole
-from train.model_config import ModelConfig
-from train.setting import ConfigError, wrong_numbers
+from train.setting import ConfigError
 
 FORMAT = 1
 """The version of the folder's layout: a change that a reader has to know of raises it."""
@@ -295,9 +296,8 @@ def _read_config(content: Mapping[str, Any]) -> Config:
         config = read_settings(Config, {name: value for name, value in content.items() if name not in NO_SETTINGS})
     except ValueError as error:
         raise ValueError(f"config.json is damaged or of another version of this program: {error}") from error
-    for name in ("model", "search"):
-        if wrong := wrong_numbers(getattr(config, name), f"{name}.{{}}".format):
-            raise ValueError(f"config.json is damaged: {'; '.join(wrong)}")
+    if wrong := config.model.wrong("model.{}".format) + wrong_numbers(config.search, "search.{}".format):
+        raise ValueError(f"config.json is damaged: {'; '.join(wrong)}")
     return config
 
 

@@ -18,7 +18,7 @@ from train.machine import processes
 TRAINING = """
 import json, sys
 from train.config import Config, CorpusConfig, DevicesConfig, parse_mesh
-from train.model_config import RecurrentConfig
+from jax_attn.settings import RecurrentConfig
 
 meshes, dtype, steps, coordinator, process = json.loads(sys.argv[1])
 import jax

@@ -9,9 +9,6 @@ from train.config import Config
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError, setting_name
 
-MAY_DIFFER = {"variational", "dtype", "alignment_layer", "alignment_head"}
-"""Settings of a model that its parameters do not depend on, beside the rates of dropout."""
-
 OF_VOCABULARIES = ("tokenizer", "vocab_size", "joint", "min_freq")
 """Settings of a corpus that its vocabularies depend on."""
 
@@ -26,7 +23,7 @@ def load_weights(run: Path, config: Config) -> Mapping[str, np.ndarray]:
     saved = RunFolder(run).load()
     theirs = saved.config
     fixed = {
-        "model": [name for name in vars(config.model) if not (name in MAY_DIFFER or name.startswith("dropout"))],
+        "model": config.model.of_parameters,
         "corpus": OF_VOCABULARIES,
     }
     if theirs.model.family != config.model.family:

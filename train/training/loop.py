@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
+from jax_attn.models import build_model
 from jax_attn.weights import from_torch, to_torch
 from train.config import Config, num_widths
 from train.data.batches import (
@@ -33,7 +34,6 @@ from train.data.sentences import PairIds
 from train.machine import memory
 from train.machine.devices import DATA, MODEL, copy, distribute, gather, make_mesh, own_rows, placement, shard_batches
 from train.machine.processes import Agreement
-from train.model import build_model
 from train.setting import ConfigError
 from train.training.interfaces import DivergenceError, Recorder, Report
 from train.training.optimizer import make_optimizer

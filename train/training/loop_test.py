@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 
+from jax_attn.settings import RecurrentConfig
 from train.config import Config, CorpusConfig, TrainingConfig
 from train.data import dataset
-from train.model_config import RecurrentConfig
 from train.training.interfaces import DivergenceError, Report
 from train.training.loop import STEPS_PER_CALL, JaxLearner, Position
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from jax_attn.optim import OPTIMIZERS
-from train.config import OptimizerName, TrainingConfig
+from jax_attn.settings import OptimizerName
+from train.config import TrainingConfig
 from train.setting import ConfigError
 from train.training.optimizer import chosen_optimizer, make_optimizer, make_schedule, setting_names
 

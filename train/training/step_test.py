@@ -1,10 +1,14 @@
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 
+from jax_attn.models import build_model
+from jax_attn.settings import RecurrentConfig
+from train.config import TrainingConfig
 from train.data.batches import Examples
-from train.model import build_model
-from train.model_config import RecurrentConfig
+from train.training.optimizer import make_optimizer
 from train.training.step import make_init, make_train_steps
 
 MODEL = build_model(
@@ -39,3 +43,19 @@ def test_the_average_follows_the_parameters_slowly_and_fast_at_the_beginning(x64
         params = jax.tree.map(np.array, state.params)
         average = jax.tree.map(lambda old, new, d=decay: d * old + (1 - d) * new, average, params)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=0, atol=1e-12), state.average, average)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("query", ["new", "between"])
+def test_a_model_with_everything_learns_in_bfloat16(query):
+    dropouts = dict.fromkeys(("dropout", "dropout_words", "dropout_embedding", "dropout_output"), 0.1)
+    settings = {"num_hiddens": 16, "embed_size": 8, "bidirectional": False, "variational": True, **dropouts}
+    config = RecurrentConfig(**settings, query=query, tie_embeddings="all", dtype="bfloat16")
+    model = build_model(config, 9, 9)
+    optimizer = make_optimizer(TrainingConfig(learning_rate=0.03, schedule="constant"), 60)
+    tokens, full = np.random.default_rng(0).integers(4, 9, (1, 4, 5)).astype(np.int32), np.full((1, 4), 5, np.int32)
+    batches = Examples(*(x.repeat(60, 0) for x in (tokens, full, tokens, full)))
+    state = make_init(model, optimizer)(np.uint32(0), jax.tree.map(lambda x: x[0], batches))
+    state, losses = make_train_steps(model, optimizer, label_smoothing=0.1)(state, batches)
+    assert losses.nats[-10:].mean() < 0.6 * losses.nats[0]
+    assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype(jnp.float32)}

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from jax_attn.settings import ModelConfig
 from train.config import SearchConfig, wrong_search
 from train.machine import memory
-from train.model_config import ModelConfig
 from train.setting import ConfigError
 
 

@@ -1,7 +1,7 @@
 import pytest
 
+from jax_attn.settings import RecurrentConfig
 from train.config import SearchConfig
-from train.model_config import RecurrentConfig
 from train.setting import ConfigError
 from train.translating.check_search import check_search, search_bytes
 

@@ -6,13 +6,13 @@ import jax
 import numpy as np
 import pytest
 
+from jax_attn.models import build_model
 from jax_attn.weights import to_torch
 from train import nmt, translate
 from train.data import dataset
 from train.data.embedded import grammar
 from train.data.load_corpus import load_corpus
 from train.data.vocabulary import EOS
-from train.model import build_model
 from train.runs.run_folder import RunFolder
 from train.translate import Translator
 from train.translating.evaluation import evaluate

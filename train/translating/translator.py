@@ -15,12 +15,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float
 
-from jax_attn.models import EncoderDecoder
+from jax_attn.models import EncoderDecoder, build_model
 from jax_attn.weights import from_torch
 from train.config import SearchConfig
 from train.data.batches import pad
 from train.data.vocabulary import EOS, UNKNOWN, Vocabulary
-from train.model import build_model
 from train.runs.run_folder import RunFolder, SavedRun
 from train.setting import ConfigError
 from train.translating.check_search import check_search, wrong_length
@@ -462,10 +461,10 @@ def load_model(run: SavedRun) -> tuple[EncoderDecoder, Any]:
     Raises:
         ConfigError: the parameters do not fit the model.
     """
-    model = build_model(run.model, len(run.source), len(run.target))
     token = np.zeros((1, 1), np.int32)
-    like = jax.eval_shape(lambda token: model.init(jax.random.key(0), token, token), token)
     try:
+        model = build_model(run.model, len(run.source), len(run.target))
+        like = jax.eval_shape(lambda token: model.init(jax.random.key(0), token, token), token)
         return model, from_torch(run.weights, like)
     except (KeyError, ValueError, TypeError) as error:
         raise ConfigError(

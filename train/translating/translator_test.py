@@ -8,14 +8,14 @@ import jax
 import numpy as np
 import pytest
 
+from jax_attn.models import build_model
+from jax_attn.settings import TransformerConfig
 from jax_attn.weights import to_torch
 from train import nmt
 from train.data import dataset
 from train.data.corpus import Pair
 from train.data.embedded import grammar
 from train.data.vocabulary import UNKNOWN
-from train.model import build_model
-from train.model_config import TransformerConfig
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
 from train.translate import Translator, main

@@ -29,6 +29,7 @@ WITHOUT_CASE: dict[str, str] = {
     "Memory": "a record: the attention modules are compared over one",
     "Attention": "the base class: each attention module is compared",
     "MLPAttention": "an older name of AdditiveAttention",
+    "build_model": "makes the modules that are compared, of a record of settings",
     "EncoderOutput": "a record: Seq2SeqEncoder compares its fields",
     "DecoderMemory": "a record: Seq2SeqAttentionDecoder compares its initial state, and steps over it",
     "DecoderState": "a record: Seq2SeqAttentionDecoder compares its fields after a step",

@@ -1,18 +1,29 @@
-"""The settings of a model: one record for each family, and what all of them answer."""
+"""The settings of models as one record for each family, and the names of all that can be chosen.
 
+Programs derive their options, presets, imports and exports from it; `models.build_model` makes the model. It imports no
+JAX, so that a program can answer a wrong option at once. A test holds the names equal to those of the registries.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
-from jax_attn.search_options import Range
-from train.setting import N, Size, setting_name, without_default
+from jax_attn.search_options import Range, wrong_numbers
 
 Family = Literal["recurrent", "transformer"]
-
-# These are the names of the registries, which cannot be read without importing JAX. A wrong option should be answered
-# at once. A test holds them equal.
 AttentionName = Literal[
     "additive", "dot", "scaled_dot", "bilinear", "scaled_bilinear", "cosine", "gaussian", "multi_head", "sum", "none"
 ]
+OptimizerName = Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad"]
+Activation = Literal["relu", "gelu", "silu"]
+Query = Literal["previous", "new", "between"]
+Norm = Literal["post", "pre"]
+Sinusoids = Literal["interleaved", "halves", "opennmt"]
+Positions = Literal[Sinusoids, "learnt"]
+Ties = Literal["none", "output", "input", "all"]
+
+Size = Annotated[int, Range(1, 65_536)]  # with larger ones, memory ends before an error could say why
+Layers = Annotated[int, Range(1, 64)]
 
 
 class ModelConfig:
@@ -23,6 +34,12 @@ class ModelConfig:
     dtype: str
     source_end: bool = True
     """Whether the model reads the `<eos>` of each source: else the lengths that it gets are without."""
+
+    @property
+    def of_parameters(self) -> list[str]:
+        """The names of the settings on which parameters depend."""
+        others = ("dtype", "variational", "alignment_layer", "alignment_head")
+        return [name for name in vars(self) if name not in others and not name.startswith("dropout")]
 
     @property
     def attends(self) -> bool:
@@ -39,24 +56,21 @@ class ModelConfig:
         """The most tokens that the model can read on a side, `<eos>` or `<bos>` included; None for any number."""
         return None
 
-    def wrong(self) -> list[str]:
-        """List the settings that contradict each other."""
+    def wrong(self, setting_name: Callable[[str], str] = str) -> list[str]:
+        """List what is out of its range, and what contradicts each other.
+
+        Args:
+            setting_name: turns the name of a field into that of the message.
+        """
         own = next(family for family, settings in FAMILIES.items() if isinstance(self, settings))
-        return [f"model.family must be {own} in {type(self).__name__}; got {self.family}"] * (self.family != own)
+        wrong = [f"{setting_name('family')} must be {own} in {type(self).__name__}; got {self.family}"]
+        wrong = wrong_numbers(self, setting_name) + wrong * (self.family != own)
+        rates = {setting_name(name): rate for name, rate in vars(self).items() if name.startswith("dropout")}
+        return wrong + [f"{name} must be in [0, 1); got {rate}" for name, rate in rates.items() if not 0 <= rate < 1]
 
     def state_size(self, max_len: int) -> int:
         """Return how many numbers of state a hypothesis needs at a time."""
         raise NotImplementedError
-
-
-def wrong_rates(model: Any, *names: str) -> list[str]:
-    """List the rates of dropout that are not in [0, 1)."""
-    rates = {name: getattr(model, name) for name in names}
-    return [
-        f"{setting_name('model', name)} must be in [0, 1); got {rate}"
-        for name, rate in rates.items()
-        if not 0 <= rate < 1
-    ]
 
 
 @dataclass(frozen=True)
@@ -72,7 +86,7 @@ class RecurrentConfig(ModelConfig):
     """The recurrent cell of encoder and decoder."""
     num_hiddens: Size = 96
     """Hidden units of the decoder."""
-    encoder_hiddens: Annotated[int | None, Range(1, 65_536), N] = None
+    encoder_hiddens: Annotated[int | None, Range(1, 65_536)] = None
     """Hidden units of each direction of the encoder. By default the directions share num_hiddens.
     If they do not add up to num_hiddens, bridge must be set."""
     embed_size: Size = 64
@@ -87,13 +101,13 @@ class RecurrentConfig(ModelConfig):
     """Dropout of the features that the output layer reads."""
     variational: bool = False
     """Use one dropout mask for all steps of a sentence. Those of words and attention weights change each step."""
-    num_layers: Annotated[int, Range(1, 64)] = 1
+    num_layers: Layers = 1
     """Layers of the encoder, and of the decoder."""
     num_heads: Size = 4
     """Heads of the attention multi_head."""
     bidirectional: bool = True
     """Read each source sentence in both directions."""
-    query: Literal["previous", "new", "between"] = "new"
+    query: Query = "new"
     """The decoder's state that is the query. previous: before the step (Bahdanau, the book).
     new: after it (Luong). between: a token takes two steps, and it is between them (the conditional GRU of Nematus)."""
     input_feeding: bool = True
@@ -118,19 +132,31 @@ class RecurrentConfig(ModelConfig):
     def width(self) -> int:
         return self.num_hiddens
 
-    def wrong(self) -> list[str]:
-        wrong = super().wrong() + wrong_rates(self, "dropout", "dropout_words", "dropout_embedding", "dropout_output")
-        in_all = (self.encoder_hiddens or 0) * (2 if self.bidirectional else 1)
+    @property
+    def directions(self) -> int:
+        """In how many directions the encoder reads."""
+        return 2 if self.bidirectional else 1
+
+    def wrong(self, setting_name: Callable[[str], str] = str) -> list[str]:
+        wrong, hiddens = super().wrong(setting_name), setting_name("num_hiddens")
+        in_all = (self.encoder_hiddens or 0) * self.directions
         if in_all not in (0, self.num_hiddens) and not self.bridge:
             wrong.append(
-                f"model.encoder-hiddens must be model.num-hiddens in all directions together, or model.bridge be set; "
-                f"got {in_all} and {self.num_hiddens}"
+                f"{setting_name('encoder_hiddens')} must be {hiddens} in all directions together, or "
+                f"{setting_name('bridge')} be set; got {in_all} and {self.num_hiddens}"
+            )
+        if self.encoder_hiddens is None and self.num_hiddens % self.directions:
+            wrong.append(f"{hiddens} must be even for two directions; got {self.num_hiddens}")
+        if self.query == "previous" and self.input_feeding:
+            wrong.append(f"{setting_name('input_feeding')} needs {setting_name('query')} new or between; got previous")
+        if self.query == "previous" and self.tie_embeddings != "none" and self.embed_size != self.num_hiddens:
+            wrong.append(
+                f"{setting_name('tie_embeddings')} with {setting_name('query')} previous needs "
+                f"{setting_name('embed_size')} and {hiddens} to be equal; got {self.embed_size} and {self.num_hiddens}"
             )
         if self.attention == "multi_head" and self.num_hiddens % max(self.num_heads, 1):
-            wrong.append(
-                f"model.num-hiddens must be a multiple of model.num-heads; got {self.num_hiddens} for "
-                f"{self.num_heads} heads"
-            )
+            heads = f"{self.num_hiddens} for {self.num_heads} heads"
+            wrong.append(f"{hiddens} must be a multiple of {setting_name('num_heads')}; got {heads}")
         return wrong
 
     def state_size(self, max_len: int) -> int:
@@ -148,9 +174,9 @@ class TransformerConfig(ModelConfig):
     """Features of an embedding and of every layer's result."""
     num_hiddens: Size = 128
     """Features within the feed-forward networks."""
-    num_layers: Annotated[int, Range(1, 64)] = 2
+    num_layers: Layers = 2
     """Layers of the decoder, and of the encoder unless encoder_layers is given."""
-    encoder_layers: Annotated[int | None, Range(1, 64), N] = None
+    encoder_layers: Annotated[int | None, Range(1, 64)] = None
     """Layers of the encoder; the default is num_layers."""
     num_heads: Size = 4
     """Heads of every attention; they must divide embed_size."""
@@ -160,13 +186,13 @@ class TransformerConfig(ModelConfig):
     """Dropout of the attention weights."""
     dropout_hidden: float = 0.0
     """Dropout of the features within the feed-forward networks."""
-    activation: Literal["relu", "gelu", "silu"] = "relu"
+    activation: Activation = "relu"
     """The activation of the feed-forward networks."""
-    norm: Literal["post", "pre"] = "post"
+    norm: Norm = "post"
     """Normalise after each sublayer's sum (post, the paper), or before each sublayer (pre)."""
     norm_epsilon: Annotated[float, Range(1e-12, 1)] = 1e-5
     """Added to the variance of a normalisation."""
-    positions: Literal["interleaved", "halves", "opennmt", "learnt"] = "interleaved"
+    positions: Positions = "interleaved"
     """interleaved: sines and cosines in turn (the book). halves: sines in the first half, cosines in the second
     (Marian). opennmt: halves with positions from 1, and D - 2 instead of D in the frequencies. learnt:
     parameters."""
@@ -176,14 +202,14 @@ class TransformerConfig(ModelConfig):
     """Multiply the embeddings by the root of embed_size."""
     use_bias: bool = True
     """Give the dense layers of attention and feed-forward networks biases; that of the output layer is output_bias."""
-    tie_embeddings: Literal["none", "output", "input", "all"] = "none"
+    tie_embeddings: Ties = "none"
     """output: use the target embedding as the output layer too. input: use it as the source embedding, which needs one
     vocabulary for both languages. all: use it as both."""
     output_bias: bool = True
     """Give the output layer a bias."""
     fixed_start: bool = False
     """Leave the embedding of the decoder's first token as it is (Marian)."""
-    never: Annotated[tuple[int, ...], without_default("[ID ...]")] = ()
+    never: tuple[int, ...] = ()
     """Ids of tokens that are never produced."""
     renormalize: bool = True
     """With never: let the probabilities of the other tokens sum to 1."""
@@ -191,7 +217,7 @@ class TransformerConfig(ModelConfig):
     """Read the <eos> of each source."""
     alignment_layer: int = -1
     """The decoder's layer whose attention to the source is shown, counted from 0; -1 is the last."""
-    alignment_head: Annotated[int | None, N] = None
+    alignment_head: int | None = None
     """The head that is shown; the default is the mean of all."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """The type of number that the model computes in. Parameters and optimiser stay in float32."""
@@ -204,25 +230,25 @@ class TransformerConfig(ModelConfig):
     def longest(self) -> int | None:
         return self.max_len if self.positions == "learnt" else None
 
-    def wrong(self) -> list[str]:
-        wrong = super().wrong() + wrong_rates(self, "dropout", "dropout_attention", "dropout_hidden")
+    def wrong(self, setting_name: Callable[[str], str] = str) -> list[str]:
+        wrong, size, positions = super().wrong(setting_name), setting_name("embed_size"), setting_name("positions")
         if self.embed_size % max(self.num_heads, 1):
-            wrong.append(
-                f"model.embed-size must be a multiple of model.num-heads; got {self.embed_size} for "
-                f"{self.num_heads} heads"
-            )
+            heads = f"{self.embed_size} for {self.num_heads} heads"
+            wrong.append(f"{size} must be a multiple of {setting_name('num_heads')}; got {heads}")
         if self.positions != "learnt" and self.max_len != TransformerConfig.max_len:
-            wrong.append(f"model.max-len is the number of learnt positions, and model.positions is {self.positions}")
-        if self.positions == "opennmt" and self.embed_size < 3:
-            wrong.append(f"model.embed-size must be at least 3 with model.positions opennmt; got {self.embed_size}")
-        if self.num_layers > 0 and not -self.num_layers <= self.alignment_layer < self.num_layers:
             wrong.append(
-                f"model.alignment-layer must be one of {self.num_layers} layers, counted from 0; "
-                f"got {self.alignment_layer}"
+                f"{setting_name('max_len')} is the number of learnt positions, and {positions} is {self.positions}"
             )
-        if self.alignment_head is not None and self.num_heads > 0 and not 0 <= self.alignment_head < self.num_heads:
+        if self.positions == "opennmt" and self.embed_size < 3:
+            wrong.append(f"{size} must be at least 3 with {positions} opennmt; got {self.embed_size}")
+        layers, layer, head = max(self.num_layers, 1), self.alignment_layer, self.alignment_head
+        if not -layers <= layer < layers:
             wrong.append(
-                f"model.alignment-head must be one of {self.num_heads} heads, counted from 0; got {self.alignment_head}"
+                f"{setting_name('alignment_layer')} must be one of {layers} layers, counted from 0; got {layer}"
+            )
+        if head is not None and not 0 <= head < max(self.num_heads, 1):
+            wrong.append(
+                f"{setting_name('alignment_head')} must be one of {self.num_heads} heads, counted from 0; got {head}"
             )
         return wrong
 
