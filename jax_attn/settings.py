@@ -78,8 +78,7 @@ class RecurrentConfig(ModelConfig):
     """The recurrent encoder and decoder with attention."""
 
     family: Family = "recurrent"
-    """recurrent: an attention RNN. transformer: the Transformer, whose settings are others: --model.family transformer
-    --help-all."""
+    """The family of the model. recurrent: an attention RNN. transformer: the Transformer, whose settings are others."""
     attention: AttentionName = "additive"
     """The scoring function. sum: additive without its tanh. none: each step reads the encoder's final state instead."""
     cell: Literal["gru", "lstm"] = "gru"
@@ -104,7 +103,7 @@ class RecurrentConfig(ModelConfig):
     num_layers: Layers = 1
     """Layers of the encoder, and of the decoder."""
     num_heads: Size = 4
-    """Heads of the attention multi_head."""
+    """Heads of the attention, if it is multi_head."""
     bidirectional: bool = True
     """Read each source sentence in both directions."""
     query: Query = "new"
@@ -168,8 +167,7 @@ class TransformerConfig(ModelConfig):
     """The Transformer."""
 
     family: Family = "transformer"
-    """recurrent: an attention RNN, whose settings are others: --model.family recurrent --help-all.
-    transformer: the Transformer."""
+    """The family of the model. recurrent: an attention RNN, whose settings are others. transformer: the Transformer."""
     embed_size: Size = 64
     """Features of an embedding and of every layer's result."""
     num_hiddens: Size = 128

@@ -4,7 +4,7 @@ import sys
 from importlib.util import find_spec
 
 EXTRA = (
-    "jinja2", "matplotlib", "orbax", "pooch", "regex", "rich", "sacrebleu", "sentencepiece", "tensorboardX", "tyro",
+    "docstring_parser", "jinja2", "matplotlib", "orbax", "pooch", "regex", "rich", "sacrebleu", "sentencepiece", "tensorboardX", "tyro",
     "yaml",
 )  # fmt: skip
 """What the extra `train` installs, by the names of the imports."""

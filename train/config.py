@@ -64,8 +64,8 @@ class CorpusConfig:
     test: Annotated[int | None, Range(0, 10_000_000), N] = None
     """Pairs that are translated and scored at the end; the default is as for valid."""
     tokenizer: Tokenizer = "words"
-    """unigram and bpe: subwords with case, by sentencepiece. words: lower case, cut at punctuation and after an
-    apostrophe. book: lower case, cut only before , . and !
+    """How text is cut into tokens. unigram and bpe: subwords with case, by sentencepiece. words: lower case, cut at
+    punctuation and after an apostrophe. book: lower case, cut only before , . and !
     pretrained: those of an imported run, with --init."""
     vocab_size: Annotated[int | None, Range(5, 1_000_000), BY_PAIRS] = None
     """With tokenizer unigram or bpe: subwords of a vocabulary."""
@@ -97,7 +97,8 @@ class TrainingConfig:
     learning_rate: Annotated[float, Range(1e-30, 1e3)] = 0.005
     """The learning rate, at its highest."""
     schedule: Literal["constant", "cosine", "inverse_sqrt", "plateau"] = "cosine"
-    """cosine falls to zero at the last step, inverse_sqrt with 1/√step, plateau if the validation is no better."""
+    """The course of the learning rate. cosine falls to zero at the last step, inverse_sqrt with 1/√step, plateau if
+    the validation is no better."""
     warmup: Count = 0
     """Steps at the start in which the learning rate rises from zero."""
     plateau_factor: Annotated[float, Range(1e-6, 1)] = 0.5
@@ -105,7 +106,7 @@ class TrainingConfig:
     plateau_patience: Count = 2
     """With schedule plateau: accept this many validations without a better one; the next lowers the learning rate."""
     optimizer: OptimizerName = "adam"
-    """The optimiser, as in torch.optim; its settings are at the end of this help."""
+    """The optimiser, as in torch.optim. Its settings are at the end of this help."""
     loss: Literal["tokens", "sentences"] = "tokens"
     """tokens: the mean over all tokens of a batch.
     sentences: the book's, each sentence's mean over its padded length, summed over the batch."""
@@ -120,7 +121,7 @@ class TrainingConfig:
     valid_every: Annotated[int | None, Range(1, 1_000_000_000), N] = None
     """Validate after this many steps; the default is after each epoch."""
     best: Literal["loss", "bleu", "chrf", "last"] = "loss"
-    """Keep the parameters with the best validation by loss, bleu or chrf; last keeps those of the last step."""
+    """What chooses the parameters to keep. loss, bleu and chrf: the best validation. last: the last step."""
     patience: Annotated[int | None, Range(1, 1_000_000), N] = None
     """Stop after this many validations without a better one."""
     save_seconds: Annotated[float, Range(0, 1e9)] = 60.0

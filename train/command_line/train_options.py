@@ -1,15 +1,18 @@
 """The command line of `python -m train.nmt`: a preset, and options that change it."""
 
+import argparse
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from textwrap import fill
-from typing import Annotated, Any, NamedTuple, NoReturn, get_args
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
 
 import tyro
+from docstring_parser import parse_from_object
+from typing_extensions import Doc
 from tyro.conf import arg
 
-from jax_attn.settings import FAMILIES, AttentionName, OptimizerName, other_family
+from jax_attn.settings import FAMILIES, other_family
 from train.config import Config, check
 from train.config_file import read_config
 from train.presets import ABOUT, PRESETS, in_family
@@ -21,14 +24,12 @@ RESUMED_OPTIONS = {"--epochs", "--max-steps", "--training.patience", "--training
 RESUMED_OPTIONS |= {"--mesh", "--distributed", "--coordinator", "--process", "--timeout"}
 """What may be changed in a training that goes on."""
 
-INDENT = 35 * " "
-"""The column of the options' descriptions in `HELP`."""
-
 HELP = """\
 Train a translator, test it on sentences that it never saw, and leave a run folder.
 
   python -m train.nmt [PRESET] [OPTIONS]
   python -m train.nmt --resume RUN          go on with a run that was stopped or killed
+  python -m train.nmt --config FILE         settings of a JSON, YAML or TOML file, such as config.json of a run
 
 Presets, with their time on two cores and what to expect:
 {presets}
@@ -43,45 +44,18 @@ Examples:
   python -m train.nmt --mesh data=4                             on four devices; several machines: docs/devices.md
 
 Options, with their values in the preset {preset}:
-  --data FILE                      sentence pairs, one source<TAB>target a line; or two files, a stem or a name
-                                   (default: {data}); --valid and --test likewise
-  --out FOLDER                     the run folder, a new one (default: the next free one in runs/)
-  --config FILE                    settings of a JSON, YAML or TOML file, such as config.json of a run
-  --init RUN                       begin with the parameters, vocabularies and settings of a run (fine-tuning)
-  --epochs {epochs:<23} passes over the training pairs
-  --seed {c.seed:<25} seed of the parameters, the order of examples and dropout
-  --corpus.tokenizer {c.corpus.tokenizer:<13} words, book, or subwords: unigram, bpe
-  --corpus.vocab-size {vocab_size:<12} subwords
-  --model.family {c.model.family:<17} recurrent or transformer
-{of_family}  --training.batch-size {c.training.batch_size:<10} sentence pairs of a step
-  --training.learning-rate {c.training.learning_rate:<7} the learning rate, at its highest
-  --training.schedule {c.training.schedule:<12} its course: constant, cosine, inverse_sqrt, plateau
-  --training.optimizer {c.training.optimizer:<11} {optimizers}
-  --training.best {c.training.best:<16} what chooses the parameters to keep: loss, bleu, chrf, last
-  --search.beam-size {c.search.beam_size:<13} hypotheses kept when translating; 1 is greedy search
+{options}
 
 All options: python -m train.nmt {preset} --help-all
 """
 
-OF_FAMILY = {
-    "recurrent": """\
-  --model.attention {c.model.attention:<14} the scoring function:
-{attentions}
-  --model.cell {c.model.cell:<19} the recurrent cell: gru, lstm
-  --model.num-hiddens {c.model.num_hiddens:<12} hidden units
-  --model.embed-size {c.model.embed_size:<13} features of a word's embedding
-  --model.dropout {c.model.dropout:<16} dropout between layers and on the attention weights
-""",
-    "transformer": """\
-  --model.num-layers {c.model.num_layers:<13} layers of encoder and decoder
-  --model.embed-size {c.model.embed_size:<13} features of an embedding and of a layer's result
-  --model.num-hiddens {c.model.num_hiddens:<12} features within the feed-forward networks
-  --model.num-heads {c.model.num_heads:<14} heads of every attention
-  --model.norm {c.model.norm:<19} normalise after each sublayer (post) or before (pre)
-  --model.dropout {c.model.dropout:<16} dropout of the embeddings and of each sublayer's result
-""",
-}
-"""The lines of the help that differ by the family of the model."""
+EVERY_DAY = (
+    "data", "out", "init", "epochs", "seed", "corpus.tokenizer", "corpus.vocab_size", "model.family", "model.attention",
+    "model.cell", "model.num_layers", "model.num_hiddens", "model.embed_size", "model.num_heads", "model.norm",
+    "model.dropout", "training.batch_size", "training.learning_rate", "training.schedule", "training.optimizer",
+    "training.best", "search.beam_size",
+)  # fmt: skip
+"""The settings that `--help` shows; each as far as the model's family has it."""
 
 
 @dataclass(frozen=True)
@@ -93,16 +67,6 @@ class Options:
     resume: Annotated[Path | None, arg(metavar="RUN", help_behavior_hint="")] = None
     """Go on with a run that was stopped or killed. It keeps its settings."""
     settings: Annotated[Config, arg(name="")] = field(default_factory=Config)
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The options that decide what the defaults of the others are. They are read first, and then with all others."""
-
-    config: Path | None = None
-    resume: Path | None = None
-    init: Path | None = None
-    family: Annotated[str | None, arg(name="model.family")] = None
 
 
 HELPS = frozenset(("-h", "--help", "--help-all"))
@@ -131,7 +95,7 @@ def parse(arguments: list[str]) -> Command:
     has_preset = len(options) < len(arguments)
     asked, options = HELPS.intersection(options), [option for option in options if option not in HELPS]
     default = PRESETS[preset]
-    origin, _ = tyro.cli(Origin, prog=f"{PROGRAM} {preset}", args=options, return_unknown_args=True, registry=NUMBERS)
+    origin = _read_origin(options)
     file, resume, init = origin.config, origin.resume, origin.init
     family = origin.family if origin.family in FAMILIES else None
     if resume is not None:
@@ -187,6 +151,15 @@ def _split_preset(arguments: list[str]) -> tuple[str, list[str]]:
     return arguments[0], arguments[1:]
 
 
+def _read_origin(options: list[str]) -> argparse.Namespace:
+    """Read the options that decide what the defaults of the others are."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in ("config", "resume", "init"):
+        parser.add_argument(f"--{name}", type=Path, nargs="?")
+    parser.add_argument("--model.family", dest="family", nargs="?")
+    return parser.parse_known_args(options)[0]
+
+
 def _read(preset: str, default: Config, arguments: list[str]) -> tuple[Options, list[str]]:
     """Read the options, whose defaults are given; also return the arguments that are none."""
     prog, options = f"{PROGRAM} {preset}", Options(settings=default)
@@ -212,34 +185,33 @@ def _refuse(preset: str, config: Config, unknown: list[str], options: list[str])
             f"there is no option {first}: JAX takes the GPU that it finds, or the devices that JAX_PLATFORMS names; "
             "--mesh shares each batch among several (docs/devices.md)"
         )
-    if meant := _similar(name, config):
-        raise ConfigError(f"there is no option {first}; did you mean {' or '.join(meant)}?")
     tyro.cli(Config, prog=f"{PROGRAM} {preset}", args=unknown, default=config)  # a message, and SystemExit
     raise ConfigError(f"there is no option {first}")
 
 
-def _similar(name: str, config: Config) -> list[str]:
-    """Return the options whose last part is this name, or has it as its initials, as --lr for learning_rate."""
-    name = name.lstrip("-_").rpartition(".")[2]
-    found = []
-    for section in fields(Config):
-        value = getattr(config, section.name)
-        for setting in fields(value) if is_dataclass(value) else ():
-            if name in (setting.name, "".join(word[0] for word in setting.name.split("_") if "_" in setting.name)):
-                found.append(f"--{setting_name(section.name, setting.name)}")
-    return found
-
-
 def _print_help(preset: str, config: Config) -> NoReturn:
-    attentions = fill(", ".join(get_args(AttentionName)), 110, initial_indent=INDENT, subsequent_indent=INDENT)
-    optimizers = ", ".join(get_args(OptimizerName))
     presets = "\n".join(f"  {name:<20} {about}" for name, about in ABOUT.items())
-    by_pairs = {"epochs": config.epochs or "by pairs", "vocab_size": config.corpus.vocab_size or "by pairs"}
-    of_family = OF_FAMILY[config.model.family].format(c=config, attentions=attentions)
-    data = " ".join(config.data) or ("the embedded corpus" if preset == "demo" else "none, it must be given")
-    texts = {"data": data, "presets": presets, "of_family": of_family, "optimizers": optimizers}
-    print(HELP.format(preset=preset, c=config, **by_pairs, **texts), end="")
+    options = "\n".join(filter(None, (_explain(config, *name.rpartition(".")[::2]) for name in EVERY_DAY)))
+    print(HELP.format(preset=preset, presets=presets, options=options), end="")
     raise SystemExit(0)
+
+
+def _explain(config: Config, section: str, name: str) -> str:
+    """Return an option with its value, the first sentence of its description, and its choices; "" if there is none."""
+    settings = getattr(config, section) if section else config
+    hint = get_type_hints(type(settings), include_extras=True).get(name)
+    if hint is None:
+        return ""
+    kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    described = {param.arg_name: param.description or "" for param in parse_from_object(type(settings)).params}
+    text = next((each.documentation for each in metadata if isinstance(each, Doc)), described.get(name, ""))
+    sentence = " ".join(text.split()).partition(". ")[0].rstrip(".")
+    choices = f" ({', '.join(get_args(kind))})" if get_origin(kind) is Literal else ""
+    value = getattr(settings, name)
+    if value in (None, ()):
+        value = next(each.metavar for each in metadata if getattr(each, "metavar", None)).partition(" ")[0]
+    option = f"  --{setting_name(section, name) if section else name} {value}"
+    return fill(f"{option:<34} {sentence}{choices}", 118, subsequent_indent=35 * " ")
 
 
 def _print_all_options(preset: str, config: Config) -> NoReturn:
