@@ -4,8 +4,8 @@ import sys
 from importlib.util import find_spec
 
 EXTRA = (
-    "docstring_parser", "jinja2", "matplotlib", "orbax", "pooch", "regex", "rich", "sacrebleu", "sentencepiece", "tensorboardX", "tyro",
-    "yaml",
+    "docstring_parser", "jinja2", "matplotlib", "orbax", "pooch", "regex", "rich", "sacrebleu", "sentencepiece",
+    "tensorboardX", "tyro", "yaml",
 )  # fmt: skip
 """What the extra `train` installs, by the names of the imports."""
 

@@ -8,27 +8,29 @@ that goes on from it, or one of subwords with a Transformer in Marian's form:
 $ python -m train.nmt --corpus.tokenizer unigram --model.family transformer --model.positions halves --out runs/mine
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional, arg
 
 from train.command_line.terminal import answer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Report an error on one line, and return the exit status."""
-    parser = argparse.ArgumentParser(
-        "python -m train.export_model", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("run", metavar="RUN", type=Path, help="the run folder")
-    parser.add_argument("--out", metavar="FOLDER", required=True, type=Path, help="the folder to write, a new one")
-    options = parser.parse_args(arguments)
-    return answer(lambda: run(**vars(options)))
+    return answer(lambda: tyro.cli(export, prog="python -m train.export_model", description=__doc__, args=arguments))
 
 
-def run(run: Path, out: Path) -> None:
-    """Write the folder."""
+def export(run: Annotated[Positional[Path], arg(metavar="RUN")], out: Annotated[Path, arg(metavar="FOLDER")]) -> None:
+    """Write the folder.
+
+    Args:
+        run: The run folder.
+        out: The folder to write, a new one.
+    """
     from train.runs.importing import export_pretrained
 
     export_pretrained(run, out)

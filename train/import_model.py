@@ -8,32 +8,37 @@ huggingface_hub). The run folder is used as one that `python -m train.nmt` wrote
 `python -m train.nmt --init runs/en-fr --data pairs.txt` to go on training.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional, arg
 
 from train.command_line.terminal import answer
-from train.setting import ConfigError
+from train.setting import ConfigError, without_default
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Report an error on one line, and return the exit status."""
-    parser = argparse.ArgumentParser(
-        "python -m train.import_model", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("source", metavar="SOURCE", help="a folder, or a name on the hub")
-    parser.add_argument("--out", metavar="FOLDER", required=True, type=Path, help="the run folder, a new one")
-    parser.add_argument("--revision", metavar="NAME", help="a branch, tag or commit on the hub")
-    parser.add_argument(
-        "--no-moses", dest="moses", action="store_false", help="leave punctuation as it is, without sacremoses"
-    )
-    options = parser.parse_args(arguments)
-    return answer(lambda: run(**vars(options)))
+    return answer(lambda: tyro.cli(run, prog="python -m train.import_model", description=__doc__, args=arguments))
 
 
-def run(source: str, out: Path, revision: str | None, moses: bool) -> None:
-    """Find the model, and make the run folder of it."""
+def run(
+    source: Annotated[Positional[str], arg(metavar="SOURCE")],
+    out: Annotated[Path, arg(metavar="FOLDER")],
+    revision: Annotated[str | None, without_default("NAME")] = None,
+    moses: bool = True,
+) -> None:
+    """Find the model, and make the run folder of it.
+
+    Args:
+        source: A folder, or a name on the hub.
+        out: The run folder, a new one.
+        revision: A branch, tag or commit on the hub.
+        moses: Normalise punctuation as in the model's training, by sacremoses.
+    """
     from train.machine.devices import start_jax
     from train.runs.importing import import_pretrained
 

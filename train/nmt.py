@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from train.data import dataset
 from train.data.corpus import CorpusError
 from train.machine.files import DamageError, sha256
 from train.presets import fit_to_pairs
-from train.runs.run_folder import WEIGHTS, RunFolder
+from train.runs.run_folder import WEIGHTS, RunFolder, SavedRun
 from train.setting import ConfigError, setting_name
 from train.training.interfaces import DivergenceError, Report, UnsavedError
 from train.training.signals import StopRequest
@@ -74,11 +74,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(command: Command, stop: StopRequest, started: float) -> int:
-    """Train, test, and write the run folder; return the exit status."""
-    config, folder, vocabularies, weights = command.config, None, None, None
+    """Prepare, train and test; return the exit status."""
+    task = prepare(command)
+    stop.at_once = False  # from here until the training ends
+    folder = open_folder(task.command)
+    distributed = task.command.config.devices.is_distributed
+    reports = train(task, folder, stop)
+    if reports is not None and (stop.signal is None or distributed):
+        stop.at_once = not distributed  # the other processes would wait for this one
+        try:
+            test(task, folder, reports, started)
+            return 0
+        except KeyboardInterrupt:  # the training has its last checkpoint, and only the test is missing
+            pass
+        except OSError as error:
+            raise UnsavedError(
+                f"{error.filename or 'the test'} cannot be written: {error.strerror or error}; {folder.path} holds the "
+                f"trained model; when there is space, test it with: python -m train.nmt --resume {folder.path}"
+            ) from error
+    if folder.writes:
+        print(f"stopped; go on with: python -m train.nmt --resume {folder.path}", file=sys.stderr)
+    return 130 if stop.signal == signal.SIGINT else 0
+
+
+class Task(NamedTuple):
+    """What a training needs."""
+
+    command: Command
+    """With all settings known, those by the number of pairs too."""
+    data: dataset.Data
+    learner: "JaxLearner"
+
+
+def prepare(command: Command) -> Task:
+    """Read the data, start the devices and make the model. Nothing is written yet."""
+    config, vocabularies, weights = command.config, None, None
     if command.resume is not None:
-        folder = RunFolder(command.resume)
-        vocabularies = folder.load_vocabularies(config)
+        vocabularies = RunFolder(command.resume).load_vocabularies(config)
     else:
         if config.init is not None:
             from train.training.fine_tuning import load_weights
@@ -90,33 +122,45 @@ def run(command: Command, stop: StopRequest, started: float) -> int:
     config = fit_to_pairs(config, len(data.train))
     sizes = len(data.target), data.max_source_len, data.max_target_len
     check_search(config.search, config.model, *sizes, partial(setting_name, "search"))
-    if folder is not None:
-        folder.require_data(data)
+    if command.resume is not None:
+        RunFolder(command.resume).require_data(data)
+    learner = make_learner(config, data)
+    if config.init is not None and weights is not None:
+        from train.machine import processes
 
+        processes.require_same({"the parameters of --init": sha256(config.init / WEIGHTS)})
+        learner.begin_with(weights)
+    return Task(command._replace(config=config), data, learner)
+
+
+def open_folder(command: Command) -> RunFolder:
+    """Make the run folder, or open that of a run that goes on. Of several processes the first one writes into it."""
+    from train.machine import processes
+
+    path, leads = command.resume, processes.is_lead()
+    if path is None and leads:
+        path = RunFolder.create(command.config.out, command.preset).path
+    return RunFolder(Path(processes.from_lead(path and str(path))), writes=leads)
+
+
+def train(task: Task, folder: RunFolder, stop: StopRequest) -> Sequence[Report] | None:
+    """Train to the end, and return all reports; None if the training was stopped before."""
     from train.machine import processes
     from train.training import console
     from train.training.recorder import RunRecorder
 
-    learner = make_learner(config, data)
-    if config.init is not None and weights is not None:
-        processes.require_same({"the parameters of --init": sha256(config.init / WEIGHTS)})
-        learner.begin_with(weights)
-    leads = processes.is_lead()
-    console.CONSOLE.quiet = not leads
-    stop.at_once = False  # from here until the training ends
-    if folder is None and leads:
-        folder = RunFolder.create(config.out, command.preset)
-    folder = RunFolder(Path(processes.from_lead(folder and str(folder.path))), writes=leads)
+    (preset, config, resumed), data, learner = task
+    console.CONSOLE.quiet = not folder.writes
     console.show_start(config, data, folder, learner.batches())
     with (
         folder.lock(),
         console.Progress(learner.num_steps, num_reports(config, learner.num_steps)) as progress,
     ):
-        if leads and command.resume is not None:
-            folder.save_config(command.preset, config, data.facts())
-        elif leads:
-            folder.save_inputs(command.preset, config, (data.source, data.target), data.facts())
-        resume = command.resume is not None and (config.init is not None or processes.from_lead(folder.has_begun()))
+        if folder.writes and resumed is None:
+            folder.save_inputs(preset, config, (data.source, data.target), data.facts())
+        elif folder.writes:
+            folder.save_config(preset, config, data.facts())
+        resume = resumed is not None and (config.init is not None or processes.from_lead(folder.has_begun()))
         recorder = RunRecorder(folder, progress, lambda: stop.signal is not None, resume=resume)
         try:
             ended = learner.fit(recorder)
@@ -127,43 +171,27 @@ def run(command: Command, stop: StopRequest, started: float) -> int:
         finally:
             recorder.close()
         recorder.require_saved()
-    if ended and (stop.signal is None or config.devices.is_distributed):
-        if not recorder.reports:
-            raise ConfigError(f"{folder.path} has taken more steps than that, and no validation; raise --max-steps")
-        processes.from_lead("all files are written")
-        try:
-            stop.at_once = not config.devices.is_distributed  # the other processes would wait for this one
-            finish(learner, command._replace(config=config), data, folder, recorder.reports, started)
-            return 0
-        except KeyboardInterrupt:  # the training has its last checkpoint, and only the test is missing
-            pass
-        except OSError as error:
-            raise UnsavedError(
-                f"{error.filename or 'the test'} cannot be written: {error.strerror or error}; {folder.path} holds the "
-                f"trained model; when there is space, test it with: python -m train.nmt --resume {folder.path}"
-            ) from error
-    if leads:
-        print(f"stopped; go on with: python -m train.nmt --resume {folder.path}", file=sys.stderr)
-    return 130 if stop.signal == signal.SIGINT else 0
+    if not ended:
+        return None
+    if not recorder.reports:
+        raise ConfigError(f"{folder.path} has taken more steps than that, and no validation; raise --max-steps")
+    processes.from_lead("all files are written")
+    return recorder.reports
 
 
-def finish(
-    learner: "JaxLearner",
-    command: Command,
-    data: dataset.Data,
-    folder: RunFolder,
-    reports: Sequence[Report],
-    started: float,
-) -> None:
+def test(task: Task, folder: RunFolder, reports: Sequence[Report], started: float) -> None:
     """Test the trained model, and write the results."""
     from train.machine import memory
     from train.training import console, learning_curve
-    from train.translating.evaluation import finish_run
+    from train.translating.evaluation import test_run
 
-    config = command.config
-    summary = {"preset": command.preset, "seed": config.seed, "versions": versions()}
-    summary |= summarize(reports) | count_parameters(learner.weights())
-    summary |= finish_run(folder, config, data.corpus.test, data.corpus.train)
+    (preset, config, _), data, learner = task
+    weights = learner.weights()
+    lengths = {"max_source_len": data.max_source_len, "max_target_len": data.max_target_len}
+    trained = SavedRun(folder.path, config, data.source, data.target, weights=weights, **lengths)
+    summary = {"preset": preset, "seed": config.seed, "versions": versions()}
+    summary |= summarize(reports) | count_parameters(weights)
+    summary |= test_run(trained, data.corpus.test, data.corpus.train, folder)
     summary |= {"peak_memory_bytes": memory.peak(), "peak_device_memory_bytes": memory.peak_on_device()}
     summary["seconds"] = time.perf_counter() - started
     if not folder.writes:

@@ -14,12 +14,12 @@ from jaxtyping import Float
 
 from jax_attn.models import EncoderDecoder
 from jax_attn.plots import save, show_alignments
-from train.config import Config, SearchConfig
+from train.config import SearchConfig
 from train.data.corpus import Pair
 from train.data.tokens import detokenize
 from train.data.vocabulary import EOS, Vocabulary
 from train.machine.processes import gather_list, own_part
-from train.runs.run_folder import RunFolder
+from train.runs.run_folder import RunFolder, SavedRun
 from train.setting import ConfigError
 from train.translating.metrics import Link, TextScores, alignment_error_rate, diagonal, peaks, score_texts
 from train.translating.search import make_search
@@ -187,17 +187,18 @@ def alignment_results(evaluation: Evaluation) -> Results:
     }
 
 
-def finish_run(folder: RunFolder, config: Config, test: Sequence[Pair], train: Iterable[Pair]) -> Results:
-    """Evaluate the run that a folder holds. Return scores and translations for `summary.json`.
+def test_run(run: SavedRun, test: Sequence[Pair], train: Iterable[Pair], folder: RunFolder) -> Results:
+    """Translate the test pairs with a trained model. Return scores and translations for `summary.json`.
 
     It also writes `test.jsonl` and `attention.png`. A picture that cannot be written is a warning. A line of
     `test.jsonl` holds a test sentence, its translation, the links (source position, target position) that attention
     finds while the decoder reads the reference, and the gold links.
 
     Args:
-        train: the training pairs, where the references of `config.search.examples` are looked up.
+        train: the training pairs, where the references of the examples in its search are looked up.
     """
-    translator = Translator.load(folder.path)
+    examples = run.config.search.examples
+    translator = Translator.from_runs([run], run.config.search)
     evaluation = evaluate(translator, test)
     folder.save_test(_test_lines(translator, evaluation))
     results: Results = {"bleu": None, "chrf": None, "test_pairs": len(evaluation.pairs)}
@@ -206,8 +207,8 @@ def finish_run(folder: RunFolder, config: Config, test: Sequence[Pair], train: I
         results |= evaluation.scores()._asdict() | {"exact": sum(same) / len(same)}
         results |= {"test_nats_per_token": evaluation.nats_per_token}
     results |= alignment_results(evaluation)
-    if config.search.examples:
-        shown = translator(config.search.examples)
+    if examples:
+        shown = translator(examples)
         references = known_translations(shown, train, translator)
     else:
         shown, references = evaluation.shown, [[reference] for reference in evaluation.references]
@@ -215,7 +216,7 @@ def finish_run(folder: RunFolder, config: Config, test: Sequence[Pair], train: I
         {"source": translator.source.join(t.source), "translation": t.text, "references": known}
         for t, known in zip(shown, references, strict=False)
     ]
-    write_heatmaps(shown[:NUM_PICTURED] if config.search.examples else evaluation.pictured, folder)
+    write_heatmaps(shown[:NUM_PICTURED] if examples else evaluation.pictured, folder)
     return results
 
 
