@@ -13,7 +13,7 @@ import numpy as np
 from train.data.corpus import CorpusError
 from train.data.download import fetch, is_name
 from train.data.embedded import grammar
-from train.data.files import read_usable_lines
+from train.data.pair_files import read_usable_lines
 
 SPECIAL = ["<pad>", "<bos>", "<eos>"]
 

@@ -12,7 +12,7 @@ import yaml
 
 from jax_attn.settings import FAMILIES, ModelConfig, other_family
 from train.config import Config
-from train.machine.files import without_repetition
+from train.machine.whole_files import without_repetition
 from train.presets import PRESETS, in_family
 from train.setting import ConfigError
 

@@ -32,8 +32,8 @@ from train.setting import NUMBERS, ConfigError
 
 if TYPE_CHECKING:
     from train.runs.run_folder import SavedRun
-    from train.translating.evaluation import Evaluation
     from train.translating.heads import HeadErrors
+    from train.translating.scoring import Evaluation
     from train.translating.translator import Translator
 
 
@@ -83,8 +83,8 @@ def run(options: Options) -> None:
 
     from train.machine.devices import start_jax
     from train.runs.run_folder import RunFolder
-    from train.translating.evaluation import evaluate
     from train.translating.metrics import compare_texts, score_in_detail
+    from train.translating.scoring import evaluate
     from train.translating.translator import Translator, configure
 
     start_jax()
@@ -149,7 +149,7 @@ def warn_of_other_language(saved: SavedRun, translator: Translator, evaluation: 
     The sides seem to be exchanged if it knows the target's words better or, where pieces make all words known, if it
     guesses a token of the sources e times better than one of the references.
     """
-    from train.translating.evaluation import nats_exchanged
+    from train.translating.scoring import nats_exchanged
 
     pairs, nats = evaluation.pairs, evaluation.nats_per_token
     unknown = share_of_unknown(saved.source, [pair.source for pair in pairs])

@@ -12,7 +12,7 @@ from train import evaluate
 from train.data.corpus import CorpusError, Pair
 from train.runs.run_folder import RunFolder
 from train.translate import Translator
-from train.translating import evaluation
+from train.translating import scoring
 
 TWO = "The cat sleeps.\tLe chat dort.\nI am here.\tJe suis ici.\n"
 
@@ -107,11 +107,11 @@ def test_exchanged_columns_are_noticed(run, capsys, tmp_path):
 def test_exchanged_columns_are_noticed_where_all_words_are_known(run, monkeypatch, recwarn):
     saved, translator = RunFolder(run[0]).load(), Translator.load(run[0])
     pairs = [Pair("the man .", "l'homme ."), Pair("", "rien ."), Pair("the woman .", "la femme .")]
-    other_way = evaluation.evaluate(translator, [Pair(pair.target, pair.source) for pair in pairs])
-    assert evaluation.nats_exchanged(translator, pairs) == pytest.approx(other_way.nats_per_token)
-    found = replace(evaluation.evaluate(translator, pairs), nats=5.0, tokens=1)
+    other_way = scoring.evaluate(translator, [Pair(pair.target, pair.source) for pair in pairs])
+    assert scoring.nats_exchanged(translator, pairs) == pytest.approx(other_way.nats_per_token)
+    found = replace(scoring.evaluate(translator, pairs), nats=5.0, tokens=1)
     for nats, warned in ((4.5, 0), (3.9, 1)):
-        monkeypatch.setattr(evaluation, "nats_exchanged", lambda *_, nats=nats: nats)
+        monkeypatch.setattr(scoring, "nats_exchanged", lambda *_, nats=nats: nats)
         evaluate.warn_of_other_language(saved, translator, found)
         assert len(recwarn) == warned
     said = str(recwarn.pop().message)
@@ -171,16 +171,16 @@ def test_lines_that_cannot_be_used_are_a_warning_and_a_public_corpus_gives_its_t
 
 
 def test_a_large_test_set_is_thinned_with_a_warning(run, monkeypatch):
-    monkeypatch.setattr(evaluation, "MAX_PAIRS", 3)
-    monkeypatch.setattr(evaluation, "CHUNK", 2)
+    monkeypatch.setattr(scoring, "MAX_PAIRS", 3)
+    monkeypatch.setattr(scoring, "CHUNK", 2)
     translator = Translator.load(run[0])
     pairs = [Pair(f"the cat sleeps {i} .", "le chat dort .") for i in range(8)]
     with pytest.warns(UserWarning, match="only one in 3 of the 8 pairs is scored"):
-        found = evaluation.evaluate(translator, pairs)
+        found = scoring.evaluate(translator, pairs)
     assert found.pairs == pairs[::3]
     assert found.tokens == 15
     assert len(found.links) == len(found.texts) == 3
-    whole = evaluation.evaluate(translator, pairs[:1])
+    whole = scoring.evaluate(translator, pairs[:1])
     assert whole.texts == found.texts[:1]
     assert whole.links == found.links[:1]
 
@@ -190,4 +190,4 @@ def test_sentences_of_unknown_words_have_their_own_known_translations(run):
     train = [Pair("zyx zyx .", "eins ."), Pair("xyz xyz .", "zwei .")]
     shown = translator([pair.source for pair in train])
     assert translator.source.encode(train[0].source) == translator.source.encode(train[1].source)
-    assert evaluation.known_translations(shown, train, translator) == [["eins ."], ["zwei ."]]
+    assert scoring.known_translations(shown, train, translator) == [["eins ."], ["zwei ."]]

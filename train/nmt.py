@@ -23,11 +23,11 @@ from train.command_line.train_options import Command, parse
 from train.config import Config, DevicesConfig
 from train.data import dataset
 from train.data.corpus import CorpusError
-from train.machine.files import DamageError, sha256
+from train.machine.whole_files import DamageError, sha256
 from train.presets import fit_to_pairs
 from train.runs.run_folder import WEIGHTS, RunFolder, SavedRun
 from train.setting import ConfigError, setting_name
-from train.training.interfaces import DivergenceError, Report, UnsavedError
+from train.training.report import DivergenceError, Report, UnsavedError
 from train.training.signals import StopRequest
 from train.translating.check_search import check_search
 
@@ -183,7 +183,7 @@ def test(task: Task, folder: RunFolder, reports: Sequence[Report], started: floa
     """Test the trained model, and write the results."""
     from train.machine import memory
     from train.training import console, learning_curve
-    from train.translating.evaluation import test_run
+    from train.translating.scoring import test_run
 
     (preset, config, _), data, learner = task
     weights = learner.weights()

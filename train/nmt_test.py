@@ -22,10 +22,10 @@ from train.conftest import OPTIONS, translate_as_in_pytorch
 from train.data import dataset
 from train.data.corpus import Alignment
 from train.data.tokens import detokenize
-from train.machine.files import DamageError, check
+from train.machine.whole_files import DamageError, check
 from train.runs.run_folder import RunFolder, read_manifest
 from train.setting import ConfigError
-from train.training.interfaces import DivergenceError
+from train.training.report import DivergenceError
 from train.translate import Translator
 from train.translating.metrics import alignment_error_rate, score_texts
 
@@ -219,7 +219,7 @@ def test_a_run_that_is_stopped_in_its_final_test_can_be_resumed(tmp_path, monkey
         pytest.fail("the final test goes on")
 
     with monkeypatch.context() as patch:
-        patch.setattr("train.translating.evaluation.evaluate", interrupt)
+        patch.setattr("train.translating.scoring.evaluate", interrupt)
         assert nmt.main([*SMALL, "--out", str(tmp_path / "run")]) == 0
     assert f"stopped; go on with: python -m train.nmt --resume {tmp_path / 'run'}" in capsys.readouterr().err
     assert not (tmp_path / "run" / "summary.json").exists()

@@ -27,10 +27,10 @@ from train.command_line.translate_options import Options, Output, Picture, optio
 from train.config import parse_mesh
 from train.data.embedded import TOPICS
 from train.data.vocabularies import FILES
-from train.machine.files import read_json, sha256
+from train.machine.whole_files import read_json, sha256
 from train.runs.run_folder import WEIGHTS
 from train.setting import ConfigError
-from train.translating.lines import InputError, Tally, batched, read_every_line
+from train.translating.lines import InputError, TextPosition, batched, read_every_line
 
 if TYPE_CHECKING:
     from train.translating.translator import Hypothesis, Translation, Translator
@@ -61,7 +61,7 @@ def run(options: Options) -> None:
     with open_input(options) as (file, name), contextlib.ExitStack() as opened:
         translator = load(options)
         others = [load(compared_options(run, options)) for run in picture.compare]
-        read = Tally()
+        read = TextPosition()
         write = opened.enter_context(open_out(options, file, read))
         if interactive:
             print("one sentence a line; Ctrl-D ends", file=sys.stderr)
@@ -126,7 +126,7 @@ def arguments(sentences: Sequence[str]) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def open_out(options: Options, text: BinaryIO, read: Tally) -> Iterator[Callable[[str], object]]:
+def open_out(options: Options, text: BinaryIO, read: TextPosition) -> Iterator[Callable[[str], object]]:
     """Yield a function that writes translations, to --out or the standard output, and flushes them."""
     if options.out is None:
         yield lambda lines: (sys.stdout.write(lines), sys.stdout.flush())
@@ -150,7 +150,7 @@ def settings_of(options: Options) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def show_progress(options: Options, text: BinaryIO, read: Tally) -> Iterator[Callable[[int], object]]:
+def show_progress(options: Options, text: BinaryIO, read: TextPosition) -> Iterator[Callable[[int], object]]:
     """Yield a function that shows how far a text is when it gets the number of further lines."""
     if options.sentences or (options.out is None and sys.stdout.isatty()):
         yield lambda lines: None

@@ -21,7 +21,7 @@ from train import translate
 from train.command_line.terminal import printable
 from train.config import SearchConfig
 from train.data.embedded import grammar
-from train.machine.files import sha256, write_json
+from train.machine.whole_files import sha256, write_json
 from train.runs.run_folder import read_manifest
 from train.setting import ConfigError
 from train.translate import Translator

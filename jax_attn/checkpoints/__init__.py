@@ -16,8 +16,8 @@ from pathlib import Path
 
 from jax_attn.checkpoints import ctranslate2, d2l, marian
 from jax_attn.checkpoints.d2l import load
-from jax_attn.checkpoints.files import SafetensorsFile, read_safetensors, write_safetensors
 from jax_attn.checkpoints.pretrained import Pretrained
+from jax_attn.checkpoints.weight_files import SafetensorsFile, read_safetensors, write_safetensors
 
 __all__ = [
     "Pretrained",

@@ -16,10 +16,10 @@ from jax_attn.checkpoints.pretrained import (
     Option,
     Pretrained,
     find_ties,
-    make_side,
     name_layers,
     only,
     read_json,
+    read_language,
     read_options,
     rename,
     require_matrices,
@@ -137,7 +137,7 @@ def read(folder: Path) -> Pretrained:
     start = "<pad>" if is_marian else config["decoder_start_token"] or config["bos_token"]
     special = (start, config["eos_token"], config["unk_token"])
     source, target = (
-        make_side(folder, name, each, special, len(rows[name]), "en" if is_marian else None)
+        read_language(folder, name, each, special, len(rows[name]), "en" if is_marian else None)
         for name, each in zip(("source", "target"), tokens, strict=True)
     )
     longest = min([LONGEST, *(len(table) for table in tables)])

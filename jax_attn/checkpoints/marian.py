@@ -15,21 +15,21 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from jax_attn.checkpoints.files import read_safetensors, write_safetensors
 from jax_attn.checkpoints.pretrained import (
     Option,
     Pretrained,
     find_ties,
-    make_side,
     name_layers,
     name_rows,
     only,
     read_json,
+    read_language,
     read_options,
     rename,
     require_matrices,
     shorten,
 )
+from jax_attn.checkpoints.weight_files import read_safetensors, write_safetensors
 from jax_attn.search_options import BeamSize, LengthPenalty, Range
 from jax_attn.settings import Activation, TransformerConfig
 
@@ -149,7 +149,7 @@ def read(folder: Path) -> Pretrained:
 
     vocabularies = [read_tokens(folder / name) for name in files]
     source, target = (
-        make_side(folder, side, tokens, ("<pad>", "</s>", "<unk>"), len(rows[side]), tokenizer[f"{side}_lang"])
+        read_language(folder, side, tokens, ("<pad>", "</s>", "<unk>"), len(rows[side]), tokenizer[f"{side}_lang"])
         for side, tokens in zip(("source", "target"), vocabularies, strict=True)
     )
     start, end, _ = target.special

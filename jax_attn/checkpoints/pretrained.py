@@ -20,7 +20,7 @@ from jax_attn.weights import from_torch
 
 
 @dataclass(frozen=True)
-class Side:
+class Language:
     """The tokens of one language and how text is cut into them."""
 
     tokens: list[str]
@@ -40,8 +40,8 @@ class Pretrained:
     settings: TransformerConfig
     weights: dict[str, np.ndarray]
     """By the names of `weights.to_torch`, in float32 or float64."""
-    source: Side
-    target: Side
+    source: Language
+    target: Language
     max_len: int
     """The most tokens of a sentence."""
     search: dict[str, Any]
@@ -203,7 +203,9 @@ def read_json(path: Path, kind: type = dict) -> Any:
     return content
 
 
-def make_side(folder: Path, name: str, tokens: list[str], special: Sequence[str], rows: int, moses: str | None) -> Side:
+def read_language(
+    folder: Path, name: str, tokens: list[str], special: Sequence[str], rows: int, moses: str | None
+) -> Language:
     """Return one language of a folder; ValueError unless there is a token for each row, with the special ones."""
     if len(tokens) != rows:
         raise ValueError(f"the vocabulary of the {name} has {len(tokens)} tokens, and the weights have {rows} rows")
@@ -216,4 +218,4 @@ def make_side(folder: Path, name: str, tokens: list[str], special: Sequence[str]
     pieces = path.read_bytes() if path.is_file() else None
     if pieces == b"":
         raise ValueError(f"{path} is empty; copy it again")
-    return Side(tokens, (start, end, unknown), pieces, moses)
+    return Language(tokens, (start, end, unknown), pieces, moses)

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from jax_attn.checkpoints import ctranslate2, marian
-from jax_attn.checkpoints.pretrained import make_side, read_json, read_options
+from jax_attn.checkpoints.pretrained import read_json, read_language, read_options
 
 TABLES = {
     "config.json": marian.OF_MODEL,
@@ -118,7 +118,7 @@ def test_json_that_is_nested_too_deep_is_damaged(tmp_path):
 def test_a_side_has_three_special_tokens_and_pieces_that_are_some(tmp_path):
     tokens = ["</s>", "<unk>", "a"]
     with pytest.raises(ValueError, match="must be three; got </s>, </s>, <unk>"):
-        make_side(tmp_path, "target", tokens, ("</s>", "</s>", "<unk>"), 3, None)
+        read_language(tmp_path, "target", tokens, ("</s>", "</s>", "<unk>"), 3, None)
     (tmp_path / "source.spm").write_bytes(b"")
     with pytest.raises(ValueError, match=r"source\.spm is empty"):
-        make_side(tmp_path, "source", tokens, ("a", "</s>", "<unk>"), 3, None)
+        read_language(tmp_path, "source", tokens, ("a", "</s>", "<unk>"), 3, None)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from train.data.corpus import CorpusError
-from train.data.files import PairFiles
-from train.machine.files import sha256, write_whole
+from train.data.pair_files import PairFiles
+from train.machine.whole_files import sha256, write_whole
 from train.progress import Bar
 
 TATOEBA = "https://www.manythings.org/anki"

@@ -15,8 +15,8 @@ from train.config import Config
 from train.data import download
 from train.data.corpus import CorpusError
 from train.data.download import fetch
-from train.data.files import read_pairs
 from train.data.load_corpus import load_corpus
+from train.data.pair_files import read_pairs
 
 
 @pytest.fixture(autouse=True)

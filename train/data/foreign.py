@@ -11,7 +11,7 @@ from typing import Any
 
 import sentencepiece
 
-from jax_attn.checkpoints.pretrained import Side
+from jax_attn.checkpoints.pretrained import Language
 from train.data.subwords import SPACE, PieceVocabulary
 from train.data.vocabulary import BOS, EOS, SPECIAL, UNKNOWN, until_eos
 
@@ -26,7 +26,7 @@ class ForeignVocabulary(PieceVocabulary):
 
     shortens = False
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: Language) -> None:
         """Take the tokens of a language; ValueError if they are no different strings, or the pieces damaged."""
         if not all(isinstance(token, str) for token in side.tokens) or len(set(side.tokens)) != len(side.tokens):
             raise ValueError("its tokens must be different strings")
@@ -54,7 +54,7 @@ class ForeignVocabulary(PieceVocabulary):
         fields = json.loads(content.decode())
         pieces = fields.pop("pieces")
         special = tuple(fields.pop("special"))
-        return cls(Side(**fields, special=special, pieces=None if pieces is None else base64.b64decode(pieces)))
+        return cls(Language(**fields, special=special, pieces=None if pieces is None else base64.b64decode(pieces)))
 
     def __len__(self) -> int:
         return len(self._names)

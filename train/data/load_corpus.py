@@ -12,7 +12,7 @@ from train.config import Config, CorpusConfig
 from train.data.corpus import Alignment, Corpus, CorpusError, Pair
 from train.data.download import NamedCorpus, fetch, is_name
 from train.data.embedded import grammar
-from train.data.files import PairFiles, find_files, read_pairs
+from train.data.pair_files import PairFiles, find_files, read_pairs
 from train.data.splits import Hashes, Parts, hash_pairs, split_by_hash, split_in_order
 from train.progress import show_progress
 

@@ -8,7 +8,7 @@ from train.config import SUBWORDS, CorpusConfig, Tokenizer
 from train.data.corpus import Pairs
 from train.data.tokens import tokenize
 from train.data.vocabulary import Vocabulary
-from train.data.words import WordVocabulary
+from train.data.word_vocabulary import WordVocabulary
 from train.setting import ConfigError
 
 FILES = {

@@ -4,7 +4,7 @@ from train.config import CorpusConfig
 from train.data.corpus import Pair
 from train.data.vocabularies import build_vocabularies, load_vocabularies, save_vocabularies
 from train.data.vocabulary import SPECIAL, UNKNOWN
-from train.data.words import WordVocabulary
+from train.data.word_vocabulary import WordVocabulary
 from train.setting import ConfigError
 
 TEXTS = ["B a", "b c a", "b rare"]

@@ -14,8 +14,8 @@ from typing import Any
 
 import jax
 
-from train.machine.files import check, read_json, require_space, sha256_of_tree, write_json
 from train.machine.processes import from_lead, is_lead
+from train.machine.whole_files import check, read_json, require_space, sha256_of_tree, write_json
 
 KEPT = 2
 """Checkpoints that are kept: the last one, and the one before it, which is used if the last is damaged."""

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from train.machine.files import write_json
+from train.machine.whole_files import write_json
 from train.runs.checkpoint import KEPT, Checkpoints
 
 STATE = {"a": np.arange(6.0).reshape(2, 3), "step": np.int32(3)}

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_attn.checkpoints import Pretrained, load, marian, read_folder, read_safetensors
-from jax_attn.checkpoints.pretrained import Side
+from jax_attn.checkpoints.pretrained import Language
 from jax_attn.models import EncoderDecoder, build_model
 from jax_attn.settings import RecurrentConfig, TransformerConfig
 from jax_attn.weights import from_torch, to_torch
@@ -20,7 +20,7 @@ from train.config import Config, CorpusConfig, SearchConfig, TrainingConfig, che
 from train.data.foreign import ForeignVocabulary
 from train.data.subwords import PieceVocabulary
 from train.data.vocabulary import BOS, EOS, SPECIAL, UNKNOWN, Vocabulary
-from train.data.words import WordVocabulary
+from train.data.word_vocabulary import WordVocabulary
 from train.machine import memory
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
@@ -158,7 +158,7 @@ def export_pretrained(run: Path | str, out: Path | str) -> None:
         raise
 
 
-def _foreign(run: Path | str, vocabulary: Vocabulary) -> tuple[Side, Sequence[int]]:
+def _foreign(run: Path | str, vocabulary: Vocabulary) -> tuple[Language, Sequence[int]]:
     """Return the tokens of a run as a folder has them, and the folder's id for each id of the run."""
     if isinstance(vocabulary, ForeignVocabulary):
         return vocabulary.side, vocabulary.order
@@ -166,7 +166,7 @@ def _foreign(run: Path | str, vocabulary: Vocabulary) -> tuple[Side, Sequence[in
         raise ConfigError(f"{run} cannot be exported: Marian has no vocabulary of words; corpus.tokenizer unigram has")
     names = ["<none>", "<pad>", "</s>", "<unk>"]  # Marian's decoder begins with <pad>
     special = BOS, EOS, UNKNOWN
-    return Side([*names, *vocabulary.tokens[len(names) :]], special, vocabulary.model), range(len(vocabulary))
+    return Language([*names, *vocabulary.tokens[len(names) :]], special, vocabulary.model), range(len(vocabulary))
 
 
 def _reorder(weights: Mapping[str, np.ndarray], source: Sequence[int], target: Sequence[int]) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ from train.config_file import NO_SETTINGS, read_settings
 from train.data.dataset import Data, Vocabularies
 from train.data.vocabularies import FILES, load_vocabularies, save_vocabularies
 from train.data.vocabulary import Vocabulary
-from train.machine.files import DamageError, check, read_json, sha256, write_json, write_whole
+from train.machine.whole_files import DamageError, check, read_json, sha256, write_json, write_whole
 from train.setting import ConfigError
 
 FORMAT = 1

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from train.config import Config
-from train.machine.files import write_json
+from train.machine.whole_files import write_json
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
 

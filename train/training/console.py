@@ -16,10 +16,10 @@ from train.data.corpus import counted
 from train.data.dataset import Data
 from train.progress import Bar
 from train.runs.run_folder import RunFolder
-from train.training.interfaces import Report
+from train.training.report import Report
 
 
-class Output:
+class StandardOutput:
     """Standard output. Where it is closed or full, a training goes on without it."""
 
     def write(self, text: str) -> int:
@@ -35,7 +35,7 @@ class Output:
         return getattr(sys.stdout, name)
 
 
-CONSOLE = Console(file=Output(), highlight=False)  # type: ignore[arg-type]  # it has what a file has
+CONSOLE = Console(file=StandardOutput(), highlight=False)  # type: ignore[arg-type]  # it has what a file has
 
 
 def show_start(config: Config, data: Data, folder: RunFolder, batches: str) -> None:

@@ -6,7 +6,7 @@ from rich.console import Console
 from train import progress as progress_bar
 from train.runs.run_folder import RunFolder
 from train.training import console
-from train.training.interfaces import Report
+from train.training.report import Report
 
 NUMBERS = dict.fromkeys(("loss", "loss_book", "loss_book_best", "tokens_per_second", "seconds"), 1.0)
 SUMMARY = {"translations": [], "bleu": None, "alignment_error_rate": None, **NUMBERS}

@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from jax_attn.plots import save
-from train.training.interfaces import Report
+from train.training.report import Report
 
 
 def write(reports: Sequence[Report], path: Path) -> None:

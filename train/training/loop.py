@@ -35,10 +35,10 @@ from train.machine import memory
 from train.machine.devices import DATA, MODEL, copy, distribute, gather, make_mesh, own_rows, placement, shard_batches
 from train.machine.processes import Agreement
 from train.setting import ConfigError
-from train.training.interfaces import DivergenceError, Recorder, Report
 from train.training.optimizer import make_optimizer
+from train.training.report import DivergenceError, Recorder, Report
 from train.training.step import Losses, make_eval_step, make_init, make_train_steps
-from train.translating.evaluation import make_validation
+from train.translating.scoring import make_validation
 
 GO_ON, SAVE, STOP = range(3)
 """What a process wants after a call. The largest wish of all processes is done."""

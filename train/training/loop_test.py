@@ -11,8 +11,8 @@ import pytest
 from jax_attn.settings import RecurrentConfig
 from train.config import Config, CorpusConfig, TrainingConfig
 from train.data import dataset
-from train.training.interfaces import DivergenceError, Report
 from train.training.loop import STEPS_PER_CALL, JaxLearner, Position
+from train.training.report import DivergenceError, Report
 
 CONFIG = Config(
     epochs=3,

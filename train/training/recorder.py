@@ -12,7 +12,7 @@ from train.runs.checkpoint import Checkpoints
 from train.runs.run_folder import WEIGHTS, RunFolder
 from train.setting import ConfigError
 from train.training.console import Progress
-from train.training.interfaces import Report, UnsavedError
+from train.training.report import Report, UnsavedError
 
 
 class RunRecorder:

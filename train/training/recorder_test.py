@@ -7,8 +7,8 @@ import pytest
 
 from train.runs.run_folder import MANIFEST, RunFolder
 from train.training.console import Progress
-from train.training.interfaces import UnsavedError
 from train.training.recorder import RunRecorder
+from train.training.report import UnsavedError
 
 OLD, BEST = ({"w": np.full(2, value, np.float32)} for value in (1.0, 2.0))
 

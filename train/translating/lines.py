@@ -14,7 +14,7 @@ class InputError(ValueError):
     """Input that cannot be read; the message says where and why."""
 
 
-class Tally:
+class TextPosition:
     """The lines and the bytes of a text until now, and their SHA-256."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Tally:
         return {"lines": self.lines, "bytes": self.bytes, "sha256": self._digest.hexdigest()}
 
 
-def read_every_line(file: BinaryIO, name: str, read: Tally) -> Iterator[str]:
+def read_every_line(file: BinaryIO, name: str, read: TextPosition) -> Iterator[str]:
     """Yield lines as soon as they can be read, without line ends (LF or CR LF) and without a byte order mark.
 
     Only a line feed ends a line. U+2028, form feeds and the like occur within sentences of real corpora, and each

@@ -15,11 +15,11 @@ from train.data.load_corpus import load_corpus
 from train.data.vocabulary import EOS
 from train.runs.run_folder import RunFolder
 from train.translate import Translator
-from train.translating.evaluation import evaluate
 from train.translating.heads import alignment_errors
 from train.translating.maps import AttentionMap, Maps, attention_maps, sizes
 from train.translating.metrics import alignment_error_rate
 from train.translating.page import page
+from train.translating.scoring import evaluate
 from train.translating.translator import by_words
 
 SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (9, 1, 1))[0]]

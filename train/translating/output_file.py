@@ -9,9 +9,9 @@ from glob import escape
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from train.machine.files import DamageError, read_json, write_json
+from train.machine.whole_files import DamageError, read_json, write_json
 from train.setting import ConfigError
-from train.translating.lines import Tally
+from train.translating.lines import TextPosition
 
 CHUNK = 2**20
 """Bytes that are read at a time of what is done."""
@@ -29,8 +29,8 @@ class OutputFile:
     path: Path
     file: BinaryIO
     settings: Mapping[str, Any]
-    read: Tally
-    written: Tally = field(default_factory=Tally)
+    read: TextPosition
+    written: TextPosition = field(default_factory=TextPosition)
 
     @property
     def record(self) -> Path:
@@ -84,7 +84,7 @@ class OutputFile:
 
 @contextmanager
 def open_output(
-    path: Path, settings: Mapping[str, Any], text: BinaryIO, read: Tally, *, resume: bool
+    path: Path, settings: Mapping[str, Any], text: BinaryIO, read: TextPosition, *, resume: bool
 ) -> Iterator[OutputFile]:
     """Open a file for translations. Where it goes on, the lines that are translated are passed over.
 

@@ -20,7 +20,7 @@ from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
 from train.translate import Translator, main
 from train.translating.alignments import as_json, replace_unknown
-from train.translating.evaluation import evaluate, make_validation
+from train.translating.scoring import evaluate, make_validation
 from train.translating.translator import by_words, load_model, widths
 
 SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (30, 1, 1))[0]]

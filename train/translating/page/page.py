@@ -9,7 +9,7 @@ from typing import Any
 import jinja2
 import numpy as np
 
-from train.machine.files import write_whole
+from train.machine.whole_files import write_whole
 from train.translating.maps import AttentionMap, Maps
 from train.translating.page.arrays import Sentence
 from train.translating.translator import Hypothesis, Steps, Translation

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from jax_attn.checkpoints.files import DTYPES, SafetensorsFile, read_safetensors, write_safetensors
+from jax_attn.checkpoints.weight_files import DTYPES, SafetensorsFile, read_safetensors, write_safetensors
 
 
 def samples():

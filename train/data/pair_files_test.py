@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from train.data.corpus import CorpusError
-from train.data.files import MAX_LINE, PairFiles, find_files, read_pairs
+from train.data.pair_files import MAX_LINE, PairFiles, find_files, read_pairs
 
 
 def read(path: Path, *others: Path) -> tuple[list[tuple[str, str]], Counter]:

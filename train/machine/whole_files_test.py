@@ -2,7 +2,7 @@ import resource
 
 import pytest
 
-from train.machine.files import DamageError, check, read_json, require_space, sha256, write_json, write_whole
+from train.machine.whole_files import DamageError, check, read_json, require_space, sha256, write_json, write_whole
 
 
 def test_bytes_that_do_not_fit_are_an_error_and_leave_nothing(tmp_path):
