@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import version
 
 KINDS = "JAX_PLATFORMS", "JAX_PLATFORM_NAME"
-"""By which the user names the kind of device."""
+"""The environment variables that name the kind of device."""
 
 
 class DeviceError(ValueError):
@@ -27,7 +27,7 @@ class Fault:
     """A public report of programs that XLA compiles wrongly for a CPU."""
 
     versions: tuple[str, ...]
-    """Those of jaxlib that have it. An unknown flag ends the process, so that only these are given the flag."""
+    """The versions of jaxlib with this fault. Only they get the flag: a version without it would end the process."""
     about: str
     flag: str
     value: str

@@ -367,7 +367,6 @@ def searches():
     yield from case(call, SEARCH, {"key": jax.random.PRNGKey(0)}, "key", "uint32")
     yield from case(call, SEARCH, {"key": jax.random.split(jax.random.key(0), 2)}, "key", "[2]")
     yield from case(ensemble, {}, {"steps": ()}, None, "0")
-    yield from each(ensemble, {"steps": (lambda *_: None,)}, average=["mean"])
 
 
 SOURCES = (masks_and_softmaxes, scores, attention, recurrence, losses_and_positions, attention_modules, networks)

@@ -62,8 +62,9 @@ class SearchOptions:
         Stop,
         Doc(
             "all: finished hypotheses keep their places in a beam, until all have finished. first: they leave it, and "
-            "the search ends with the first beam_size of them. likely: or goes on while an unfinished one of its "
-            "present length is better. never: or while one could become better."
+            "the search ends with the first beam_size of them. likely: it goes on while an unfinished hypothesis, "
+            "scored at its present length, is better than the worst finished one. never: while one could still become "
+            "better."
         ),
     ] = "all"
     force_end: Annotated[bool, Doc("Let the last token allowed be <eos>, at no cost.")] = False

@@ -113,7 +113,7 @@ def can_be_written(tensor: Tensor) -> bool:
 
     try:
         save({"x": tensor.detach().new_empty(0)})
-    except Exception:  # of many types: quantised, sparse, nested, without data, or a dtype that safetensors lacks
+    except Exception:  # for many reasons: quantised, sparse, nested, without data, or a dtype that safetensors lacks
         return False
     return True
 

@@ -112,7 +112,7 @@ def _read(hint: Any, value: Any, name: str) -> Any:
     if origin is Literal and value in arguments:
         return value
     if hint is ModelConfig and isinstance(value, dict):
-        family = value.get("family", "recurrent")  # of runs that were written when there was no other
+        family = value.get("family", "recurrent")  # older runs name none: there was no other
         if family not in tuple(FAMILIES):
             raise ValueError(f"{name}.family must be {' or '.join(FAMILIES)}; got {family!r}")
         hint = FAMILIES[family]

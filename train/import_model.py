@@ -3,9 +3,9 @@ $ python -m train.import_model Helsinki-NLP/opus-mt-en-fr --out runs/en-fr
 $ python -m train.import_model folders/opus-mt-en-fr --out runs/en-fr
 $ python -m train.translate runs/en-fr "The cat sleeps."
 
-SOURCE is a folder with a Marian model of the Hugging Face hub, or its name there, which is downloaded once (needs
-huggingface_hub). The run folder is used as one that `python -m train.nmt` wrote: to translate, to evaluate, and with
-`python -m train.nmt --init runs/en-fr --data pairs.txt` to go on training.
+SOURCE is a folder with a model of Marian or CTranslate2, or the name of a Marian model on the Hugging Face hub, which
+is downloaded once (needs huggingface_hub). The run folder is used as one that `python -m train.nmt` wrote: to
+translate, to evaluate, and with `python -m train.nmt --init runs/en-fr --data pairs.txt` to go on training.
 """
 
 import sys

@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt as interruption:
             print("interrupted", file=sys.stderr)
             status = 128 + (interruption.args or (signal.SIGINT,))[0]
-        except RuntimeError as error:  # of JAX, if another process is gone
+        except RuntimeError as error:  # JAX raises it if another process is gone
             if not devices.is_distributed:
                 raise
             from train.machine import processes
@@ -101,7 +101,7 @@ class Task(NamedTuple):
     """What a training needs."""
 
     command: Command
-    """With all settings known, those by the number of pairs too."""
+    """All its settings are set, also those that depend on the number of pairs."""
     data: dataset.Data
     learner: "JaxLearner"
 

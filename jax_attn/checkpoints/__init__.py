@@ -6,7 +6,7 @@
     d2l        the translator with attention of the d2l.ai book: `load` takes its weights
     marian     Marian's translators of the Hugging Face hub
     ctranslate2  the same and others, converted to CTranslate2
-    files      safetensors files
+    weight_files  safetensors files
 
 The weights alone say what a model of the book is, so that `load` takes a state dict. The others are folders.
 """
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 FOLDERS = {"model.bin": ctranslate2.read, "config.json": marian.read}
-"""The functions that read a folder, by a file that each needs."""
+"""The functions that read a folder, by a file that each needs. CTranslate2 is first: it has config.json, too."""
 
 
 def read_folder(folder: str | os.PathLike[str]) -> Pretrained:

@@ -31,9 +31,9 @@ from jax_attn.settings import Activation, Sinusoids, TransformerConfig
 VERSIONS = range(2, 7)
 """The versions of the file that are read."""
 DTYPES: tuple[Any, ...] = (np.float32, np.int8, np.int16, np.int32, np.float16, jnp.bfloat16)
-"""By the number that a file has for them, since version 4."""
+"""The dtypes by their number in a file, since version 4."""
 BY_SIZE: dict[int, Any] = {4: np.float32, 2: np.int16, 1: np.int8}
-"""By the bytes of an item, before."""
+"""The dtypes by the bytes of one number, in files before version 4."""
 ACTIVATIONS: dict[int, Activation] = {0: "relu", 2: "silu", 3: "gelu"}
 OPTIONS = {
     **only(False, "add_source_bos"),
@@ -44,7 +44,7 @@ OPTIONS = {
     "eos_token": Option(str, "</s>"),
     "unk_token": Option(str, "<unk>"),
 }
-"""config.json."""
+"""The options that config.json may have."""
 LONGEST = 1024
 """The tokens of a source that CTranslate2 reads, unless it has fewer positions."""
 REFUSED = (
@@ -180,7 +180,7 @@ def read_file(path: Path) -> tuple[str, dict[str, np.ndarray]]:
             raise ValueError(f"{path} is damaged: {name} is {shape} and has {size} bytes")
         tensors[name] = np.frombuffer(take(size), dtype).reshape(shape)
     for name in tensors:
-        if (scale := tensors.get(f"{name}_scale")) is not None:  # of int8 and int16
+        if (scale := tensors.get(f"{name}_scale")) is not None:  # int8 and int16 have a scale
             tensors[name] = tensors[name].astype(np.float32) / scale.astype(np.float32).reshape(-1, 1)
     for _ in range(number("I") if version >= 3 else 0):
         alias, name = string(), string()

@@ -44,7 +44,7 @@ SIZES = {
 }
 """The names that config.json has for a setting, which must be the same."""
 ALIASES = ("hidden_size", "num_hidden_layers", "num_attention_heads")
-"""Those that it need not have."""
+"""The names that config.json may leave out."""
 RATES = {"dropout": "dropout", "dropout_attention": "attention_dropout", "dropout_hidden": "activation_dropout"}
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "swish": "silu", "silu": "silu"}
 ALWAYS = {
@@ -75,7 +75,7 @@ OF_MODEL = {
     **only(False, "normalize_before", "normalize_embedding"),
     **only(None, "quantization_config", "per_layer_config", "cross_attention_hidden_size", "pruned_heads"),
 }
-"""config.json."""
+"""The options that config.json may have."""
 OF_SEARCH = {
     "num_beams": Option(BeamSize, 1),
     "length_penalty": Option(LengthPenalty, 1.0),
@@ -102,7 +102,7 @@ OF_SEARCH = {
 """generation_config.json, or where there is none config.json. Options of sampling alone, such as top_k, change nothing
 without do_sample."""
 OF_TOKENIZER = {f"{side}_lang": Option(str, "en") for side in ("source", "target")}
-"""tokenizer_config.json."""
+"""The options that tokenizer_config.json may have."""
 
 LAYER = {
     **{f"self_attention.W_{name}": f"self_attn.{name}_proj" for name in "qkv"},
@@ -251,7 +251,7 @@ def read_generation(
     for name, ids in ("bad_words_ids", words), ("suppress_tokens", [[i] for i in others]):
         if any(len(word) != 1 or not 0 <= word[0] < vocab_size for word in ids):
             raise ValueError(f"{name} must be single ids in [0, {vocab_size}); got {shorten(str(options[name]))}")
-    never = {word[0] for word in words} - {end} | {*others}  # of bad words transformers leaves out the end
+    never = {word[0] for word in words} - {end} | {*others}  # transformers leaves the end out of the bad words
     if end in never or len(never) >= vocab_size - 1:
         raise ValueError("bad_words_ids and suppress_tokens must leave </s> and another token")
     if options["num_beams"] > vocab_size:

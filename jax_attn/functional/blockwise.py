@@ -210,7 +210,7 @@ def _backward(
     With dropout, e in dv and d · v are those of the kept pairs, over 1 − rate; d · o is then Σ_k p (d · v) as before.
     """
     parameters, queries, keys, values, pairs, context, highest, total = residuals
-    total, highest = jnp.where(total > 0, total, 1), jnp.where(total > 0, highest, jnp.inf)  # of an empty row
+    total, highest = jnp.where(total > 0, total, 1), jnp.where(total > 0, highest, jnp.inf)  # an empty row has weight 0
     d_contexts = d_results[0] / total  # d/l from here on
     d_dot_o = (d_contexts * context).sum(axis=-1, keepdims=True)
 

@@ -5,7 +5,7 @@ Shapes and dtypes are checked when a function is traced. Values are checked only
 The checks of dtypes, and `as_array`, also refuse what JAX would change in silence, see `require_plain`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,8 @@ def shape_text(shape: Sequence[int | str]) -> str:
 def require_plain(**arrays: Any) -> None:
     """Raise for what JAX would change in silence: a masked array (TypeError), an integer too large (ValueError).
 
-    Every public function comes here first. So here stands the warning of a compiler that computes wrongly.
+    Every public function that takes arrays comes here first. So here stands the warning of a compiler that computes
+    wrongly.
     """
     warn_of_faults()
     for name, array in arrays.items():
@@ -134,24 +135,21 @@ def require_same_batch(**arrays: Array) -> None:
 
 def require_same_length(**arrays: Array) -> None:
     """Raise ValueError unless all axes but the last agree: keys `[*batch, K, D]` beside values `[*batch, K, V]`."""
-    require_same_batch(**arrays)
-    (first, reference), *others = arrays.items()
-    for name, array in others:
-        if array.shape[-2] != reference.shape[-2]:
-            raise ValueError(
-                f"{name} must have as many positions as {first}, {reference.shape[-2]}; got {array.shape[-2]} "
-                f"({first} is {shape_text(reference.shape)}, {name} is {shape_text(array.shape)})"
-            )
+    _require_same(-2, "positions", arrays)
 
 
 def require_same_features(**arrays: Array) -> None:
     """Raise ValueError unless the last axes agree: queries `[*batch, Q, D]` beside keys `[*batch, K, D]`."""
+    _require_same(-1, "features", arrays)
+
+
+def _require_same(axis: int, plural: str, arrays: Mapping[str, Array]) -> None:
     require_same_batch(**arrays)
     (first, reference), *others = arrays.items()
     for name, array in others:
-        if array.shape[-1] != reference.shape[-1]:
+        if array.shape[axis] != reference.shape[axis]:
             raise ValueError(
-                f"{name} must have as many features as {first}, {reference.shape[-1]}; got {array.shape[-1]} "
+                f"{name} must have as many {plural} as {first}, {reference.shape[axis]}; got {array.shape[axis]} "
                 f"({first} is {shape_text(reference.shape)}, {name} is {shape_text(array.shape)})"
             )
 

@@ -135,7 +135,7 @@ def projected_cross_entropy(
     features = jnp.where(weights[..., None] != 0, features, 0)
 
     batch, time = math.prod(labels.shape[:-1]), labels.shape[-1]
-    steps = max(1, min(time, BLOCK // max(1, batch * bias.size)))  # of one block
+    steps = max(1, min(time, BLOCK // max(1, batch * bias.size)))  # time steps of a block
     num_blocks = max(1, -(-time // steps))
 
     def in_blocks(x: Array) -> Array:

@@ -15,7 +15,7 @@ from jaxtyping import Float, PRNGKeyArray
 class KeepMasks(NamedTuple):
     """The entries that dropout keeps in the whole model. Every mask leads with the batch, so that devices can share it.
 
-    None instead of a half's masks drops nothing there.
+    If the masks of encoder or decoder are None, nothing is dropped there.
     """
 
     encoder: Any = None

@@ -160,7 +160,9 @@ class Seq2SeqAttentionDecoder(BaseDecoder):
         if self.query not in get_args(Query):
             raise ValueError(f"query must be one of {get_args(Query)}; got {self.query!r}")
         if self.input_feeding and self.query == "previous":
-            raise ValueError('input_feeding needs query="new"; got "previous", which feeds its context in already')
+            raise ValueError(
+                'input_feeding needs query="new" or "between"; got "previous", which feeds its context in already'
+            )
         if self.tie_embeddings and self.query == "previous" and self.embed_size != self.num_hiddens:
             raise ValueError(
                 f'tie_embeddings with query="previous" needs embed_size == num_hiddens; got {self.embed_size} and '

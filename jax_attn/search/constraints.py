@@ -34,7 +34,7 @@ class Constraints(NamedTuple):
 
 
 def checked_constraints(constraints: Constraints, max_len: int, batch_size: int, vocab_size: int) -> Constraints:
-    """Check what `SearchOptions` does not say of the constraints, and fill in `prefix_lens`.
+    """Check the constraints that no range of `SearchOptions` covers, and fill in `prefix_lens`.
 
     Raises:
         ValueError: `min_len` above `max_len`, a wrong shape, lengths without a prefix. Outside of a jit also ids
@@ -120,7 +120,7 @@ def forbid_repeats(
     Source: Paulus et al., 2018, "A Deep Reinforced Model for Abstractive Summarization", section 2.5.
     """
     rows, length = ids.shape
-    starts = jnp.arange(length - n + 1)  # of every n-gram that fits; none where n > L
+    starts = jnp.arange(length - n + 1)  # where each n-gram begins that fits; nowhere if n > L
     repeats = jnp.broadcast_to(starts + n <= time, (rows, starts.size))
     for offset in range(n - 1):
         # Unused before n − 1 tokens, where `repeats` is False.

@@ -2,44 +2,34 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from jax_attn.functional.checks import wide_dtype
-from jax_attn.search.constraints import normalize
 from jax_attn.search.step import Step
 
-Average = Literal["probability", "log"]
 
+def ensemble(steps: Sequence[Step]) -> Step:
+    r"""Return one step for M models with the same target vocabulary: the mean of their probabilities.
 
-def ensemble(steps: Sequence[Step], *, average: Average = "probability") -> Step:
-    r"""Return one step for M models with the same target vocabulary.
+    .. math:: \log p(n) = \log \frac{1}{M} \sum_m p_m(n)
 
-    With `average="probability"` or `"log"`, where Z makes the sum of all p(n) equal to 1:
-
-    .. math::
-        \text{probability:} \quad \log p(n) &= \log \frac{1}{M} \sum_m p_m(n) \\
-        \text{log:} \quad \log p(n) &= \frac{1}{M} \sum_m \log p_m(n) - \log Z
-
-    Its state and memory are tuples with one entry for each model. Most systems average probabilities (Sutskever et al.,
-    2014; fairseq). With the geometric mean ("log") every model can veto a token. The weights are the mean over the
-    models that return weights, or None if no model does.
+    Its state and memory are tuples with one entry for each model. The weights are the mean over the models that return
+    weights, or None if no model does. Source: Sutskever et al., 2014.
 
         step = ensemble([first.step, second.step])
         beam_search(step, (first_state, second_state), (first_memory, second_memory), ...)
 
     Raises:
-        ValueError: no steps or an unknown average; from the returned step, another number of states or memories, or
+        ValueError: no steps; from the returned step, another number of states or memories, or
             outputs of different shapes.
     """
     steps = tuple(steps)
     if not steps:
         raise ValueError("steps must hold at least 1 step; got 0")
-    if average not in get_args(Average):
-        raise ValueError(f"average must be one of {get_args(Average)}; got {average!r}")
 
     def combined(tokens: Array, state: Any, memory: Any) -> tuple[Array, Any, Array | None]:
         for name, parts in {"state": state, "memory": memory}.items():
@@ -49,8 +39,7 @@ def ensemble(steps: Sequence[Step], *, average: Average = "probability") -> Step
         log_probs = _stack("log_probs", [log_probs for log_probs, _, _ in results])
         weights = [weights for _, _, weights in results if weights is not None]
         mean_weights = _stack("weights", weights).mean(axis=0) if weights else None
-        mean = _log_of_mean(log_probs) if average == "probability" else _normalized_mean(log_probs)
-        return mean, tuple(state for _, state, _ in results), mean_weights
+        return _log_of_mean(log_probs), tuple(state for _, state, _ in results), mean_weights
 
     return combined
 
@@ -59,11 +48,6 @@ def _log_of_mean(log_probs: Array) -> Array:
     """Return the log of the mean probability, `[M, rows, N]` -> `[rows, N]`."""
     wide = log_probs.astype(wide_dtype(log_probs))
     return (jax.nn.logsumexp(wide, axis=0) - math.log(len(log_probs))).astype(log_probs.dtype)
-
-
-def _normalized_mean(log_probs: Array) -> Array:
-    """Return the mean log probability, normalised."""
-    return normalize(log_probs.astype(wide_dtype(log_probs)).mean(axis=0)).astype(log_probs.dtype)
 
 
 def _stack(name: str, arrays: Sequence[Array]) -> Array:

@@ -20,9 +20,9 @@ def model(log_probs, weights=None):
     return step
 
 
-def call(*steps, **options):
+def call(*steps):
     states, memories = (tuple(f(1) * m for m in range(1, len(steps) + 1)) for f in (jnp.zeros, jnp.ones))
-    return ensemble(steps, **options)(jnp.array([0]), states, memories)
+    return ensemble(steps)(jnp.array([0]), states, memories)
 
 
 def test_probabilities_are_averaged():
@@ -32,24 +32,10 @@ def test_probabilities_are_averaged():
     assert weights is None
 
 
-def test_logarithms_are_averaged_and_normalised():
-    log_probs, _, _ = call(model(HALF), model(SKEWED), average="log")
-    expected = np.sqrt([0.05, 0.025, 0.2])
-    np.testing.assert_allclose(np.exp(log_probs), [expected / expected.sum()], rtol=1e-6)
-
-
-def test_one_model_can_veto_only_with_the_log_average():
-    never = np.log([[0.5, 0.5, 1e-300]])
-    never[0, 2] = -np.inf
-    np.testing.assert_allclose(np.exp(call(model(never), model(SKEWED))[0]), [[0.3, 0.3, 0.4]], rtol=1e-6)
-    np.testing.assert_allclose(np.exp(call(model(never), model(SKEWED), average="log")[0]), [[0.5, 0.5, 0]], rtol=1e-6)
-
-
-@pytest.mark.parametrize("average", ["probability", "log"])
-def test_a_row_of_minus_inf_stays_and_a_nan_stays_nan(average):
+def test_a_row_of_minus_inf_stays_and_a_nan_stays_nan():
     nothing, unknown = np.full((1, 3), -np.inf), np.array([[np.nan, 0.0, 0.0]])
-    assert (call(model(nothing), model(nothing), average=average)[0] == -jnp.inf).all()
-    assert jnp.isnan(call(model(unknown), model(HALF), average=average)[0]).any()
+    assert (call(model(nothing), model(nothing))[0] == -jnp.inf).all()
+    assert jnp.isnan(call(model(unknown), model(HALF))[0]).any()
 
 
 def test_weights_are_averaged_over_the_models_that_return_any():

@@ -20,7 +20,7 @@ class SearchInputs(NamedTuple):
 
     step: Step
     tokens: Int[Array, "rows"]  # `bos`
-    state: State  # of each row before the first token
+    state: State  # the state of each row before the first token
     memory: Memory
     outputs: StepOutputs
     constraints: Constraints

@@ -45,7 +45,7 @@ class StepOutputs(NamedTuple):
     """Shapes and dtypes of a step's outputs."""
 
     vocab_size: int
-    dtype: jnp.dtype  # of the log probabilities
+    dtype: jnp.dtype  # that of the log probabilities
     weights: jax.ShapeDtypeStruct | None  # shape `[rows, K]` and dtype
 
     @property

@@ -91,7 +91,7 @@ class Picture:
 
     @property
     def picks(self) -> dict[str, Any]:
-        """The options that choose other weights than those that search kept, as far as they are given."""
+        """The given ones among the options that choose a kind, a layer or a head."""
         picks = {"kind": self.kind, "layer": self.layer, "head": self.head}
         return {name: value for name, value in picks.items() if value is not None}
 

@@ -187,7 +187,7 @@ def _download(url: str, digest: str | None, folder: Path) -> Path:
 
 
 class _Counter:
-    """What pooch tells the progress of a download, with the methods that it calls."""
+    """Receives the progress of a download from pooch, with the methods that it calls."""
 
     def __init__(self, bar: Bar) -> None:
         self.bar, self.done, self.total = bar, 0, 0

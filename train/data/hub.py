@@ -43,5 +43,5 @@ def download(name: str, revision: str | None = None) -> tuple[Path, str]:
         return find(local_files_only=True)
     try:
         return find()
-    except Exception as error:  # of the network, of the hub and of several libraries
+    except Exception as error:  # the network, the hub and several libraries raise their own
         raise ConfigError(f"{name} cannot be downloaded ({' '.join(str(error).split())}); {by_hand}") from error

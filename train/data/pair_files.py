@@ -180,7 +180,7 @@ def _advise(block: bytes) -> str:
     invalid = sum(1 for line in lines if INVALID.search(line.decode("utf-8", "surrogateescape")))
     if invalid < len(lines) / 2:
         return "they seem to be damaged, since other lines beyond ASCII are; mend them, or leave them out"
-    if sum(byte >= 0x80 for byte in block) > len(block) / 4:  # of text in Latin letters few are beyond ASCII
+    if sum(byte >= 0x80 for byte in block) > len(block) / 4:  # text in Latin letters has few of them
         return "convert it from its encoding with iconv -f ENCODING -t UTF-8"
     return "it seems to be Latin-1 or Windows-1252; convert it with iconv -f WINDOWS-1252 -t UTF-8"
 

@@ -109,7 +109,7 @@ def own_part(count: int) -> slice:
 
 
 def from_lead(value: Any) -> Any:
-    """Return the value of process 0 to all, when all have come here; it is what JSON can hold."""
+    """Return the value of process 0 in every process. All processes must call it, and the value must fit JSON."""
     return gather_json(value)[0]
 
 

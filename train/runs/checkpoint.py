@@ -106,7 +106,7 @@ class Checkpoints:
                 with ocp.StandardCheckpointer() as checkpointer:
                     state = checkpointer.restore(folder.absolute() / "state", like)
                 return state, read_json(folder / "position.json")
-            except (ValueError, KeyError, TypeError) as error:  # of another version of the program
+            except (ValueError, KeyError, TypeError) as error:  # another version of the program wrote it
                 _warn_of(step, error)
         return None
 

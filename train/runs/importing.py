@@ -31,7 +31,7 @@ FINE_TUNING = Config(
 """The settings by which an imported model is trained on with --init."""
 
 BATCH_SIZE = 32
-"""Sentences of one search. A single one is computed in a program of as many rows, and these models are large."""
+"""Sentences of one search. Even a single sentence runs in a program with so many rows, and these models are large."""
 
 
 def import_checkpoint(

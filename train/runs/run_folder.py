@@ -61,7 +61,7 @@ class RunFolder:
     target.json
     manifest.json         the SHA-256 of config.json, the vocabularies, model.safetensors, test.jsonl and summary.json
     origin.json           of an imported run, where its model comes from: source, revision and licence
-    metrics.jsonl         one line for each validation
+    metrics.jsonl         one line for each report
     tensorboard/          the same numbers for TensorBoard
     checkpoint/           the last states of the training, to go on from (Orbax)
     model.safetensors     the best parameters until now, under PyTorch's names
@@ -180,7 +180,7 @@ class RunFolder:
         return load_vocabularies(self.path, tokenizer, sampling)
 
     def has_begun(self) -> bool:
-        """Return whether the training has written a checkpoint, or has lost what it wrote; else it begins anew."""
+        """Return whether the training has written a checkpoint, even if that is lost now. If not, it begins anew."""
         lost = (self.path / SUMMARY).exists() or (bool(self._metrics(1)) and not (self.path / "checkpoint").is_dir())
         return lost or any(self.path.glob("checkpoint/step-*.json"))
 
@@ -260,7 +260,7 @@ class RunFolder:
         write_json(self.path / MANIFEST, {"files": files})
 
     def save_test(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Write the test set, one sentence a line: see `train.evaluate`."""
+        """Write the test set, one sentence a line: see `train.translating.scoring`."""
         lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
         if self.writes:
             self._replace(TEST, lambda beside: beside.write_text("".join(lines), encoding="utf-8"))

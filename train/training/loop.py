@@ -41,7 +41,7 @@ from train.training.step import Losses, make_eval_step, make_init, make_train_st
 from train.translating.scoring import make_validation
 
 GO_ON, SAVE, STOP = range(3)
-"""What a process wants after a call. The largest wish of all processes is done."""
+"""What a process asks for after a call. All processes do the largest of these."""
 
 STEPS_PER_CALL = 16
 """Training steps of one call. With one step a call, the demo was a third slower (two cores)."""
@@ -122,15 +122,7 @@ class JaxLearner:
         self._eval_step = make_eval_step(self.model, self.mesh)
         self._score = None
         if training.best in ("bleu", "chrf") and len(data.valid):
-            self._score = make_validation(
-                self.model,
-                data.source,
-                data.target,
-                data.corpus.valid,
-                data.max_source_len,
-                data.max_target_len,
-                source_end=config.model.source_end,
-            )
+            self._score = make_validation(self.model, data, source_end=config.model.source_end)
         self._position = Position()
         self._running: deque[Losses] = deque()
         self._compiled: set[Examples] = set()

@@ -119,7 +119,7 @@ def _over_data(function: Callable[..., Any], mesh: Mesh | None, num_whole: int) 
     `model` XLA divides the work, by where the parameters are.
 
     Args:
-        num_whole: the first arguments that are not of rows, but the same for all devices.
+        num_whole: the number of leading arguments that all devices get whole; the others are divided by rows.
     """
     if mesh is None or mesh.shape[DATA] == 1:
         return function

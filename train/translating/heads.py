@@ -23,7 +23,7 @@ class HeadErrors(NamedTuple):
 
     heads: Float[np.ndarray, "layer head"]
     means: Float[np.ndarray, "layer"]
-    """Of the mean of a layer's heads."""
+    """The error of the mean of each layer's heads."""
 
 
 def alignment_errors(translator: Translator, pairs: Sequence[Pair]) -> HeadErrors:

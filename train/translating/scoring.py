@@ -16,6 +16,7 @@ from jax_attn.models import EncoderDecoder
 from jax_attn.plots import save, show_alignments
 from train.config import SearchConfig
 from train.data.corpus import Pair
+from train.data.dataset import Data
 from train.data.tokens import detokenize
 from train.data.vocabulary import EOS, Vocabulary
 from train.machine.processes import gather_list, own_part
@@ -77,7 +78,7 @@ class Evaluation:
 
 
 class Reading(NamedTuple):
-    """What the model says of a reference; of a pair with an empty source nothing."""
+    """What the model says of a reference; a pair with an empty source keeps the defaults."""
 
     nats: float = 0.0
     tokens: int = 0
@@ -270,22 +271,15 @@ def _steps_back(weights: Float[np.ndarray, "word source"]) -> int:
 
 
 def make_validation(
-    model: EncoderDecoder,
-    source: Vocabulary,
-    target: Vocabulary,
-    pairs: Sequence[Pair],
-    max_source_len: int,
-    max_target_len: int,
-    batch_size: int = 100,
-    *,
-    source_end: bool = True,
+    model: EncoderDecoder, data: Data, batch_size: int = 100, *, source_end: bool = True
 ) -> Callable[[Any], TextScores]:
-    """Make a function from parameters to BLEU and chrF of the pairs by greedy search, as `Evaluation.scores`.
+    """Make a function from parameters to BLEU and chrF of the validation pairs by greedy search.
 
     It is compiled at the first call, once for each width, and other parameters do not compile it again. Several
     processes share the pairs if each has all parameters; all call it.
     """
-    search = make_search((model,), SearchConfig(batch_size=batch_size), max_target_len)
+    pairs, source, target = data.corpus.valid, data.source, data.target
+    search = make_search((model,), SearchConfig(batch_size=batch_size), data.max_target_len)
     texts, references = [pair.source for pair in pairs], [as_reference(pair, target) for pair in pairs]
 
     def validate(params: Any) -> TextScores:
@@ -294,9 +288,9 @@ def make_validation(
             params = jax.tree.map(lambda x: x.addressable_data(0), params)
         own = own_part(len(texts)) if shared else slice(None)
         run, rows = partial(search, [params]), rows_for(batch_size)
-        translator = Translator(run, source, target, max_source_len, rows, source_end=source_end)
+        translator = Translator(run, source, target, data.max_source_len, rows, source_end=source_end)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of sentences that are shortened
+            warnings.simplefilter("ignore", UserWarning)  # sentences that are shortened
             found = [t.text for t in translator(texts[own])]
         translations = gather_list(found) if shared else found
         return score_texts(translations, references, target.lower_case)

@@ -13,7 +13,7 @@ from jax_attn.settings import TransformerConfig
 from jax_attn.weights import to_torch
 from train import nmt
 from train.data import dataset
-from train.data.corpus import Pair
+from train.data.corpus import Corpus, Pair
 from train.data.embedded import grammar
 from train.data.vocabulary import UNKNOWN
 from train.runs.run_folder import RunFolder
@@ -122,9 +122,9 @@ def test_validation_gives_the_scores_of_the_evaluation_and_compiles_once(folder)
     saved = RunFolder(folder).load()
     model, params = load_model(saved)
     pairs = [Pair(" ".join(p.source), " ".join(p.target)) for p in grammar.generate(6, (20, 1, 1))[0]]
-    validate = make_validation(
-        model, saved.source, saved.target, pairs, saved.max_source_len, saved.config.search.max_len, batch_size=16
-    )
+    data = dataset.load(saved.config, (saved.source, saved.target))
+    data = replace(data, corpus=Corpus((), tuple(pairs), ()), max_target_len=saved.config.search.max_len)
+    validate = make_validation(model, data, batch_size=16)
     assert validate(params) == evaluate(Translator.load(folder), pairs).scores()
     assert "case:mixed" in validate(params).bleu_signature
 

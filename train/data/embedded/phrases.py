@@ -1,7 +1,7 @@
 """Words and phrases in English and French at once, and how they are spelt.
 
-A French word holds the English words that it renders, so putting constituents together, in whatever order each language
-asks for, carries the alignment along without any arithmetic on positions. Spelling comes last, in one pass a side:
+A French word holds the English words that it renders. So the alignment follows when constituents are joined, in any
+order, and no positions are computed. Spelling comes last, in one pass over each side:
 "a apple" becomes "an apple" and "le eau" becomes "l' eau", so no constituent has to know its neighbours.
 """
 
