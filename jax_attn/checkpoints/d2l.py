@@ -23,19 +23,17 @@ Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/bahdanau-at
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache, reduce
+from functools import reduce
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict
 from jax import dtypes
 
-from jax_attn.functional.checks import shape_text
 from jax_attn.models import EncoderDecoder, Seq2SeqAttentionDecoder, Seq2SeqEncoder
 from jax_attn.modules import AdditiveAttention
-from jax_attn.weights import from_torch, to_numpy, torch_leaf
+from jax_attn.weights import from_torch, to_numpy
 
 
 class Generation(NamedTuple):
@@ -74,51 +72,6 @@ GENERATIONS = (
 )
 
 
-class Sizes(NamedTuple):
-    """The sizes of a model. The first two are enough to list the names of its weights."""
-
-    num_layers: int
-    decoder_bias: bool
-    source_vocab: int = 1
-    source_embed: int = 1
-    target_vocab: int = 1
-    target_embed: int = 1
-    num_hiddens: int = 1
-    attention_hiddens: int = 1
-
-
-class Checkpoint(NamedTuple):
-    """The model of a file."""
-
-    generation: Generation
-    sizes: Sizes
-    dtype: np.dtype
-    """The dtype of the parameters, wide enough for every array of the file."""
-
-    def module(self) -> EncoderDecoder:
-        """Build the Flax module that computes the same as the book's code."""
-        generation, sizes, dtype = self
-        attention = AdditiveAttention(
-            sizes.attention_hiddens, use_tanh=generation.use_tanh, empty_row="uniform", param_dtype=dtype
-        )
-        shared: Any = {
-            "num_hiddens": sizes.num_hiddens,
-            "num_layers": sizes.num_layers,
-            "cell": generation.cell,
-            "param_dtype": dtype,
-        }
-        encoder = Seq2SeqEncoder(sizes.source_vocab, sizes.source_embed, stop_at_length=False, **shared)
-        decoder = Seq2SeqAttentionDecoder(
-            sizes.target_vocab, sizes.target_embed, attention=attention, use_bias=sizes.decoder_bias, **shared
-        )
-        return EncoderDecoder(encoder, decoder)
-
-    def like(self) -> Any:
-        """Return the parameters of the module, as shapes and dtypes."""
-        tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-        return jax.eval_shape(self.module().init, jax.random.key(0), tokens, tokens)
-
-
 def load(state_dict: Mapping[str, Any]) -> tuple[EncoderDecoder, dict[str, Any]]:
     """Return the module and `{"params": ...}` in the dtype of the checkpoint.
 
@@ -126,107 +79,87 @@ def load(state_dict: Mapping[str, Any]) -> tuple[EncoderDecoder, dict[str, Any]]
         state_dict: names to arrays, or to CPU tensors, of the whole model (encoder and decoder).
 
     Raises:
-        KeyError, ValueError, TypeError: as `identify`. TypeError also for float64 weights while JAX is in float32.
+        KeyError: the keys are those of no generation, or some are missing or unknown; the message names them.
+        ValueError: a shape does not fit, or an array holds NaN or infinite numbers.
+        TypeError: an array is not floating, or is float64 while JAX is in float32.
     """
     arrays = {name: to_numpy(tensor) for name, tensor in state_dict.items()}
-    checkpoint = identify(arrays)
-    narrowed = dtypes.canonicalize_dtype(checkpoint.dtype)
-    if narrowed != checkpoint.dtype:
-        raise TypeError(
-            f"the checkpoint is {checkpoint.dtype}, which JAX would cut to {narrowed}; "
-            'call jax.config.update("jax_enable_x64", True), or convert the arrays first'
-        )
-    scopes = checkpoint.generation.scopes
-    renamed = {f"{scopes[_scope(name)]}.{name.rpartition('.')[2]}": array for name, array in arrays.items()}
-    return checkpoint.module(), from_torch(renamed, checkpoint.like())
-
-
-def identify(state_dict: Mapping[str, Any]) -> Checkpoint:
-    """Find the generation and the sizes of a checkpoint from the names and shapes of its weights.
-
-    Raises:
-        KeyError: missing or unknown keys; the message lists all, and names the generation that the keys resemble most.
-        ValueError: shapes that do not fit together; the message gives each key, its expected shape and its shape.
-        TypeError: an array that is not floating.
-    """
-    arrays = {name: to_numpy(tensor) for name, tensor in state_dict.items()}
-    generation = _nearest(arrays)
-    layers = {match[1] for name in arrays if (match := re.search(r"\.weight_hh_l(\d+)$", name))}
-    # Only the LSTM of 2020 may have no biases.
-    bias = generation.cell == "gru" or any(name.startswith("decoder.rnn.bias") for name in arrays)
-    _require_keys(generation, arrays, set(layout(generation, Sizes(max(len(layers), 1), bias))))
+    generation = find_generation(arrays)
     for name, array in arrays.items():
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise TypeError(f"{name} must have a floating dtype; got {array.dtype}")
         if not jnp.isfinite(array).all():
             raise ValueError(f"{name} must be finite; it holds NaN or infinite numbers")
-    sizes = _read_sizes(generation, arrays, len(layers), bias)
-    _require_shapes(generation, sizes, arrays)
-    dtype = reduce(jnp.promote_types, (array.dtype for array in arrays.values()))
-    return Checkpoint(generation, sizes, np.dtype(dtype))
+    dtype = np.dtype(reduce(jnp.promote_types, (array.dtype for array in arrays.values())))
+    narrowed = dtypes.canonicalize_dtype(dtype)
+    if narrowed != dtype:
+        raise TypeError(
+            f"the checkpoint is {dtype}, which JAX would cut to {narrowed}; "
+            'call jax.config.update("jax_enable_x64", True), or convert the arrays first'
+        )
+    weights = {f"{generation.scopes[_scope(name)]}.{name.rpartition('.')[2]}": x for name, x in arrays.items()}
+    module = build(generation, weights, dtype)
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    like = jax.eval_shape(module.init, jax.random.key(0), tokens, tokens)
+    try:
+        return module, from_torch(weights, like)
+    except (KeyError, ValueError) as error:
+        names = {ours: theirs for theirs, ours in generation.scopes.items()}
+        raise type(error)(
+            f"this is no translator of the book's generation {generation.name}: {error.args[0]} "
+            f"(by the names of jax_attn; the file's are {names})"
+        ) from error
 
 
-@lru_cache
-def layout(generation: Generation, sizes: Sizes) -> dict[str, tuple[int, ...]]:
-    """Return every key of a checkpoint and its shape, in PyTorch's layout `[out, in]`."""
-    names = {ours: theirs for theirs, ours in generation.scopes.items()}
-    shapes = {}
-    for path, leaf in flatten_dict(Checkpoint(generation, sizes, np.dtype(np.float32)).like()["params"]).items():
-        name, transposed = torch_leaf(path)
-        key = f"{names[_scope(name)]}.{name.rpartition('.')[2]}"
-        shapes[key] = leaf.shape[::-1] if transposed else leaf.shape
-    return shapes
+def find_generation(names: Iterable[str]) -> Generation:
+    """Return the generation that knows the most keys; KeyError if it does not know all of them."""
+    names = sorted(names)
+    nearest = max(GENERATIONS, key=lambda generation: sum(_scope(name) in generation.scopes for name in names))
+    unknown = [name for name in names if _scope(name) not in nearest.scopes]
+    if len(unknown) == len(names):
+        known = "no generation of the book's translator has any of these keys (they begin with encoder. or decoder.)"
+        raise KeyError(f"{known}: {names}")
+    if unknown:
+        raise KeyError(
+            f"the keys resemble generation {nearest.name} of the book's translator most, but do not fit it; "
+            f"unknown: {unknown}"
+        )
+    return nearest
+
+
+def build(generation: Generation, weights: Mapping[str, np.ndarray], dtype: np.dtype) -> EncoderDecoder:
+    """Build the Flax module that computes the same as the book's code, with the sizes of the weights.
+
+    Args:
+        weights: by our names.
+        dtype: of the parameters, wide enough for every array.
+
+    Raises:
+        KeyError, ValueError: a weight that gives a size is missing, or no matrix.
+    """
+    matrices = [f"{name}.weight" for name in ("encoder.embedding", "decoder.embedding", "decoder.attention.w_v")]
+    matrices.append("encoder.rnn.weight_hh_l0")
+    for name in matrices:
+        if name not in weights:
+            raise KeyError(f"the checkpoint has no {name} (of generation {generation.name} of the book's translator)")
+        if weights[name].ndim != 2 or 0 in weights[name].shape:
+            raise ValueError(f"{name} must be a matrix that is not empty; got {list(weights[name].shape)}")
+    source, target, score, recurrent = (weights[name].shape for name in matrices)
+    attention = AdditiveAttention(score[1], use_tanh=generation.use_tanh, empty_row="uniform", param_dtype=dtype)
+    shared: Any = {
+        "num_hiddens": recurrent[1],
+        "num_layers": len({match[1] for name in weights if (match := re.search(r"\.weight_hh_l(\d+)$", name))}),
+        "cell": generation.cell,
+        "param_dtype": dtype,
+    }
+    # Only the LSTM of 2020 may have no biases.
+    use_bias = generation.cell == "gru" or any(name.startswith("decoder.rnn.bias") for name in weights)
+    return EncoderDecoder(
+        Seq2SeqEncoder(source[0], source[1], stop_at_length=False, **shared),
+        Seq2SeqAttentionDecoder(target[0], target[1], attention=attention, use_bias=use_bias, **shared),
+    )
 
 
 def _scope(name: str) -> str:
     """Return the layer of a weight: `encoder.rnn` for `encoder.rnn.weight_ih_l0`."""
     return name.rpartition(".")[0]
-
-
-def _num_known(generation: Generation, names: Iterable[str]) -> int:
-    """Count the names whose layer the generation has."""
-    return sum(_scope(name) in generation.scopes for name in names)
-
-
-def _nearest(arrays: Mapping[str, np.ndarray]) -> Generation:
-    """Return the generation that knows the most keys."""
-    nearest = max(GENERATIONS, key=lambda generation: _num_known(generation, arrays))
-    if not _num_known(nearest, arrays):
-        known = "no generation of the book's translator has any of these keys (they begin with encoder. or decoder.)"
-        raise KeyError(f"{known}: {sorted(arrays)}")
-    return nearest
-
-
-def _require_keys(generation: Generation, arrays: Mapping[str, np.ndarray], expected: set[str]) -> None:
-    missing, unknown = sorted(expected - set(arrays)), sorted(set(arrays) - expected)
-    if missing or unknown:
-        raise KeyError(
-            f"the keys resemble generation {generation.name} of the book's translator most, but do not fit it; "
-            f"missing: {missing}; unknown: {unknown}"
-        )
-
-
-def _read_sizes(generation: Generation, arrays: Mapping[str, np.ndarray], num_layers: int, bias: bool) -> Sizes:
-    """Read each size from one key. `_require_shapes` checks the other keys."""
-    source, target, recurrent, score = (arrays[name].shape for name in _size_keys(generation))
-    for name in _size_keys(generation):
-        if arrays[name].ndim != 2 or 0 in arrays[name].shape:
-            raise ValueError(f"{name} must be a matrix that is not empty; got {shape_text(arrays[name].shape)}")
-    return Sizes(num_layers, bias, source[0], source[1], target[0], target[1], recurrent[1], score[1])
-
-
-def _size_keys(generation: Generation) -> tuple[str, str, str, str]:
-    """Return the keys that give the sizes: embeddings [N, E] twice, recurrent [gates · H, H] and score [1, H]."""
-    recurrent = f"{generation.encoder_rnn}.weight_hh_l0"
-    return "encoder.embedding.weight", "decoder.embedding.weight", recurrent, f"{generation.score}.weight"
-
-
-def _require_shapes(generation: Generation, sizes: Sizes, arrays: Mapping[str, np.ndarray]) -> None:
-    wrong = [
-        f"{name} must be {shape_text(expected)}; got {shape_text(arrays[name].shape)}"
-        for name, expected in layout(generation, sizes).items()
-        if arrays[name].shape != expected
-    ]
-    if wrong:
-        stated = ", ".join(f"{name} {shape_text(arrays[name].shape)}" for name in _size_keys(generation))
-        raise ValueError(f"{'; '.join(wrong)} (the sizes are those of {stated})")

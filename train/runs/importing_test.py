@@ -7,7 +7,7 @@ import pytest
 
 from jax_attn import greedy_search
 from jax_attn.checkpoints import load, write_safetensors
-from jax_attn.checkpoints.d2l import GENERATIONS, Sizes, layout
+from jax_attn.checkpoints.d2l import GENERATIONS
 from train.runs.importing import import_checkpoint
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
@@ -20,9 +20,17 @@ STEPS = 6
 
 def checkpoint(path, generation):
     """Write drawn weights of a generation of the book's code; return them."""
-    sizes = Sizes(2, True, len(SOURCE), 5, len(TARGET), 5, 8, 8)
-    rng = np.random.default_rng(1)
-    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in layout(generation, sizes).items()}
+    gates, rng = 3 if generation.cell == "gru" else 4, np.random.default_rng(1)
+    shapes = {"encoder.embedding.weight": (len(SOURCE), 5), "decoder.embedding.weight": (len(TARGET), 5)}
+    shapes |= {"decoder.dense.weight": (len(TARGET), 8), "decoder.dense.bias": (len(TARGET),)}
+    shapes |= {f"{name}.weight": (8, 8) for name in (generation.query_projection, generation.key_projection)}
+    shapes[f"{generation.score}.weight"] = (1, 8)
+    for name, size in ((generation.encoder_rnn, 5), ("decoder.rnn", 13)):
+        for layer in range(2):
+            shapes |= {f"{name}.bias_{part}_l{layer}": (gates * 8,) for part in ("ih", "hh")}
+            shapes[f"{name}.weight_ih_l{layer}"] = (gates * 8, 8 if layer else size)
+            shapes[f"{name}.weight_hh_l{layer}"] = (gates * 8, 8)
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     write_safetensors(path, arrays)
     return arrays
 
