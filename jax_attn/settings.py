@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal
 
-from jax_attn.search_options import Range, wrong_numbers
+from jax_attn.ranges import Range, wrong_numbers
 
 Family = Literal["recurrent", "transformer"]
 AttentionName = Literal[

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from typing_extensions import Doc
 from tyro.conf import Fixed, OmitArgPrefixes, Suppress, arg
 
-from jax_attn.search_options import BeamSize, LengthPenalty, Range, SearchOptions, wrong_numbers
+from jax_attn.ranges import Range, wrong_numbers
+from jax_attn.search_options import BeamSize, LengthPenalty, SearchOptions
 from jax_attn.settings import ModelConfig, OptimizerName, RecurrentConfig, Size
 from train.setting import ConfigError, Count, N, Seed, setting_name, without_default
 

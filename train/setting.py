@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args
 from tyro.conf import arg
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from jax_attn.search_options import Range
+from jax_attn.ranges import Range
 
 
 class ConfigError(ValueError):

@@ -25,7 +25,7 @@ from jax_attn.checkpoints.pretrained import (
     require_matrices,
 )
 from jax_attn.functional.positions import sinusoidal_positions
-from jax_attn.search_options import Range
+from jax_attn.ranges import Range
 from jax_attn.settings import Activation, Sinusoids, TransformerConfig
 
 VERSIONS = range(2, 7)

@@ -30,7 +30,8 @@ from jax_attn.checkpoints.pretrained import (
     shorten,
 )
 from jax_attn.checkpoints.weight_files import read_safetensors, write_safetensors
-from jax_attn.search_options import BeamSize, LengthPenalty, Range
+from jax_attn.ranges import Range
+from jax_attn.search_options import BeamSize, LengthPenalty
 from jax_attn.settings import Activation, TransformerConfig
 
 SUPPORTED = "Marian's models (config.json with model_type marian) and CTranslate2's (model.bin)"

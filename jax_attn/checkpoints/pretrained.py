@@ -14,7 +14,7 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 
 from jax_attn.models.build import build_model
-from jax_attn.search_options import Range
+from jax_attn.ranges import Range
 from jax_attn.settings import Ties, TransformerConfig
 from jax_attn.weights import from_torch
 

@@ -8,9 +8,10 @@ from jax import Array
 from jaxtyping import Int
 
 from jax_attn.functional.checks import require_integer, require_real
+from jax_attn.ranges import Range
 from jax_attn.search.constraints import Constraints, checked_constraints
 from jax_attn.search.step import Memory, State, Step, StepOutputs, inspect_step, map_state
-from jax_attn.search_options import Range, SearchOptions
+from jax_attn.search_options import SearchOptions
 
 TYPES = get_type_hints(SearchOptions, include_extras=True)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypedDict, get_args, get_type_hints
 import tyro
 from tyro.conf import OmitArgPrefixes, Positional, UseAppendAction, arg
 
-from jax_attn.search_options import Range, wrong_numbers
+from jax_attn.ranges import Range, wrong_numbers
 from train.config import SearchConfig, parse_mesh
 from train.runs.run_folder import WEIGHTS
 from train.setting import NUMBERS, ConfigError

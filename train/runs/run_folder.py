@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_attn.search_options import wrong_numbers
+from jax_attn.ranges import wrong_numbers
 from jax_attn.settings import ModelConfig
 from train.config import Config
 from train.config_file import NO_SETTINGS, read_settings
