@@ -8,6 +8,7 @@ The exit status is 1 if two implementations disagree or one fails; 2 if an optio
 """
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from benchmarks.report import make_json, make_tables
 
 WORKLOADS = (*attention.WORKLOADS, *training.WORKLOADS, *search.WORKLOADS)
 ROUNDS, QUICK_ROUNDS = 7, 3
-CONSOLE = Console(highlight=False)
+CONSOLE = Console(highlight=False, width=max(shutil.get_terminal_size().columns, 120))  # in which the tables fit
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ the result counts, but no parameters, inputs or compiled code. Elsewhere nothing
 import gc
 import os
 import re
-import shutil
 import sys
 import time
 import warnings
@@ -31,7 +30,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from benchmarks.records import COMPILED, OURS, WITHOUT, Entries, Entry, Program, Workload
+from benchmarks.records import OURS, WITHOUT, Entries, Entry, Program, Workload
 from jax_attn.compiler import avoid_faults
 
 KEEP_MEMORY = {
@@ -183,18 +182,13 @@ def take_turns(
     return seconds
 
 
-def has_compiler() -> bool:
-    """Return whether there is the C++ compiler that torch.compile needs."""
-    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
-
-
 def measure(workload: Workload, rounds: int, report: Report) -> Entries:
-    """Measure all implementations of a workload; without a C++ compiler, those that need none.
+    """Measure all implementations of a workload.
 
     Raises:
         MeasurementError: an implementation failed, or they do not compute the same.
     """
-    builds = {name: x for name, x in workload.implementations.items() if name != COMPILED or has_compiler()}
+    builds = workload.implementations
     outputs: dict[str, Outputs] = {}
     peaks: dict[str, int | None] = {}
     with ExitStack() as stack:

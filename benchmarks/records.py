@@ -100,21 +100,17 @@ class Ratio:
     memory: bool = False
     """Divide peak memory instead of time."""
 
-    @property
-    def lower_is_better(self) -> bool:
-        """Whether our time is in the numerator."""
-        return self.below != OURS
-
     def met(self, value: float) -> bool:
-        """Return whether the value reaches the goal."""
-        return value <= self.goal if self.lower_is_better else value >= self.goal
+        """Return whether the value reaches the goal: a small one where our time is in the numerator."""
+        return value >= self.goal if self.below == OURS else value <= self.goal
+
+    def best(self, entries: Entries) -> str:
+        """Return the implementation of the numerator."""
+        return min(self.above, key=lambda name: entries[name].spread.median)
 
     def of(self, entries: Entries) -> Spread | None:
-        """Compute the ratio; None if an implementation did not run, or memory was not measured."""
-        above = [entries[name] for name in self.above if name in entries]
-        if not above or (self.below is not None and self.below not in entries):
-            return None
-        best = min(above, key=lambda entry: entry.spread.median)
+        """Compute the ratio; None if memory was not measured."""
+        best = entries[self.best(entries)]
         if self.below is None:
             return best.spread
         below = entries[self.below]

@@ -10,19 +10,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
+from rich.box import MARKDOWN
 from rich.table import Table
 
 from benchmarks import limits
-from benchmarks.records import WITHOUT, Ratio, Run, Spread, Workload
+from benchmarks.records import OURS, WITHOUT, Entry, Run, Workload
 
-UNITS = {"product": "products\nGFLOP/s", "tanh": "tanh\nG/s", "exp": "exp\nG/s", "copy": "copies\nGB/s"}
-
-
-def ratios_of(run: Run) -> dict[Ratio, Spread]:
-    """Compute the ratios of what was measured."""
-    found = {ratio: ratio.of(entries) for workload, entries in run.results.items() for ratio in workload.ratios}
-    return {ratio: spread for ratio, spread in found.items() if spread is not None}
+UNITS = {"product": "products, GFLOP/s", "tanh": "tanh, G/s", "exp": "exp, G/s", "copy": "copies, GB/s"}
 
 
 def shares_of_limit(run: Run, workload: Workload) -> dict[str, float]:
@@ -34,65 +28,68 @@ def shares_of_limit(run: Run, workload: Workload) -> dict[str, float]:
 
 def make_tables(run: Run) -> Iterator[Table]:
     """Make what is printed: times, the speeds of this machine at each workload's operations, and ratios."""
-    headings = ("median", "per\nsecond", "spread", "of the\nlimit", "peak\nmemory")
-    times = _table("time and memory", "implementation", *headings)
+    times = _table("time and memory", "implementation", "median", "per second", "spread", "of the limit", "peak memory")
+    speeds = _table("speeds of this machine, JAX / PyTorch", "at the shapes of", *UNITS.values())
+    ratios = _table("ratios", "ratio", "measured", "spread", "goal", "", "of the limit: ours, theirs", "products")
     for workload, entries in run.results.items():
         shares = shares_of_limit(run, workload)
-        times.add_row(f"[bold]{workload.name}[/bold] (one {workload.unit})")
-        for name in workload.implementations:
-            if name not in entries:
-                times.add_row(f"  {name}: needs a C++ compiler")
-                continue
-            median, iqr = entries[name].spread
-            scale, unit = (1, "s") if median >= 1 else (1e3, "ms") if median >= 1e-3 else (1e6, "µs")
-            share, peak = shares.get(name), entries[name].peak_bytes
-            times.add_row(
-                f"  {name}",
-                f"{median * scale:.3g} {unit}",
-                f"{1 / median:,.0f}" if median < 1e-2 else f"{1 / median:.3g}",
-                f"{iqr / median:.0%}",
-                "" if share is None else f"{share:.0%}",
-                "" if peak is None else f"{peak / 1e6:,.0f} MB",
-            )
-        times.add_section()
-    yield times
-    speeds = _table("speeds of this machine, JAX / PyTorch", "at the shapes of", *UNITS.values())
-    for workload in run.results:
-        found = [limits.rates(workload.needs, run.speeds, name).values() for name in UNITS]
-        if any(found):
-            speeds.add_row(workload.name, *(" / ".join(f"{rate / 1e9:.3g}" for rate in rates) for rates in found))
-    if speeds.rows:
-        yield speeds
-    ratios = _table("ratios", "ratio", "measured", "spread", "goal", "")
-    for ratio, (median, iqr) in ratios_of(run).items():
-        unit = " s" if ratio.below is None else "×"
-        goal = f"{'≤' if ratio.lower_is_better else '≥'} {ratio.goal:g}{unit}"
-        verdict = "met" if ratio.met(median) else "[red]missed[/red]"
-        ratios.add_row(ratio.name, f"{median:.3g}{unit}", f"{iqr / median:.0%}", goal, verdict)
-    yield ratios
+        times.add_row(f"{workload.name} (one {workload.unit})")
+        for name, entry in entries.items():
+            times.add_row(f"- {name}", *_cells(entry, shares.get(name)))
+        rates = {name: limits.rates(workload.needs, run.speeds, name) for name in UNITS}
+        if any(rates.values()):
+            cells = [" / ".join(f"{rate / 1e9:.3g}" for rate in found.values()) for found in rates.values()]
+            speeds.add_row(workload.name, *cells)
+        products = rates["product"] and f"{rates['product']['JAX'] / rates['product']['PyTorch']:.2f}"
+        for ratio in workload.ratios:
+            if found := ratio.of(entries):
+                unit = " s" if ratio.below is None else "×"
+                goal = f"{'≥' if ratio.below == OURS else '≤'} {ratio.goal:g}{unit}"
+                compared = () if ratio.memory else dict.fromkeys((OURS, ratio.best(entries)))
+                ratios.add_row(
+                    ratio.name,
+                    f"{found.median:.3g}{unit}",
+                    f"{found.iqr / found.median:.0%}",
+                    goal,
+                    "met" if ratio.met(found.median) else "[red]missed[/red]",
+                    ", ".join(f"{shares[name]:.0%}" for name in compared if name in shares),
+                    products or "",
+                )
+    return (table for table in (times, speeds, ratios) if table.rows)
 
 
 def _table(title: str, first: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0, show_edge=False)
+    """Make a table that is Markdown, as docs/speed.md has it."""
+    table = Table(title=title, title_justify="left", box=MARKDOWN)
     table.add_column(first, no_wrap=True)
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
 
 
+def _cells(entry: Entry, share: float | None) -> Iterator[str]:
+    median, iqr = entry.spread
+    scale, unit = (1, "s") if median >= 1 else (1e3, "ms") if median >= 1e-3 else (1e6, "µs")
+    yield f"{median * scale:.3g} {unit}"
+    yield f"{1 / median:,.0f}" if median < 1e-2 else f"{1 / median:.3g}"
+    yield f"{iqr / median:.0%}"
+    yield "" if share is None else f"{share:.0%}"
+    yield "" if entry.peak_bytes is None else f"{entry.peak_bytes / 1e6:,.0f} MB"
+
+
 def make_json(run: Run) -> dict[str, Any]:
     """Collect everything that was measured for a program, and what it was measured on."""
-    results = {}
+    ratios, results = {}, {}
     for workload, entries in run.results.items():
         shares = shares_of_limit(run, workload)
         results[workload.name] = {
             name: {**asdict(entry), "share_of_limit": shares.get(name)} for name, entry in entries.items()
         }
+        for ratio in workload.ratios:
+            if found := ratio.of(entries):
+                ratios[ratio.name] = {"median": found.median, "spread": found.iqr, "goal": ratio.goal}
     return {
-        "ratios": {
-            ratio.name: {"median": spread.median, "spread": spread.iqr, "goal": ratio.goal}
-            for ratio, spread in ratios_of(run).items()
-        },
+        "ratios": ratios,
         "workloads": results,
         "seconds of operations": {str(operation): seconds for operation, seconds in run.speeds.items()},
         "failures": run.failures,

@@ -15,7 +15,6 @@ from train.config import SearchConfig
 from train.translating.search import make_search
 
 SENTENCES, STEPS, BEAM = 64, 30, 5
-SHARPNESS = 4.0
 
 
 def draw_sources() -> tuple[np.ndarray, np.ndarray]:
@@ -28,7 +27,7 @@ def draw_sources() -> tuple[np.ndarray, np.ndarray]:
 def search_ours(translator: Translator, beam_size: int) -> Program:
     """Encode and search as `python -m train.translate` does, all sentences at once."""
     model = translator.build()
-    params = draw_params(translator.name, model, sharpness=SHARPNESS)
+    params = draw_params(translator.name, model)
     config = SearchConfig(beam_size=beam_size, length_penalty=0.0, min_len=STEPS, max_len=STEPS)
     translate = make_search((model,), config, STEPS)
     arguments = jax.device_put((*draw_sources(), np.arange(SENTENCES, dtype=np.int32)))
@@ -42,7 +41,7 @@ def search_ours(translator: Translator, beam_size: int) -> Program:
 
 def search_torch(translator: Translator, beam_size: int, kind: str) -> Program:
     """Search with the tuned model, all sentences at once, or greedily with torch_ref, one sentence after the other."""
-    model = tuned.draw_module(tuned.reference_model(translator), translator.name, SHARPNESS)
+    model = tuned.draw_module(tuned.reference_model(translator), translator.name)
     sources, lens = (torch.tensor(x.astype(np.int64)) for x in draw_sources())
     fast = None if kind == REFERENCE else tuned.tuned_model(model, kind).eval()
 

@@ -79,26 +79,26 @@ def draw_normal(name: str, *shape: int) -> np.ndarray:
     return random_for(name).normal(size=shape).astype(np.float32)
 
 
-def draw_weights(seed: str, shapes: Mapping[str, tuple[int, ...]], sharpness: float = 1.0) -> dict[str, np.ndarray]:
+def draw_weights(seed: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Draw weights by PyTorch's names: uniform within ±1/√(last axis), embeddings and those of norms within ±1.
 
-    Those of the output layer are multiplied by `sharpness`. In a search the logits should be so far apart that rounding
-    seldom changes the best token.
+    Those of the output layer are four times as large: the logits should be so far apart that rounding seldom changes
+    the best token of a search.
     """
     weights = {}
     for name, shape in shapes.items():
         width = 1.0 if re.search("embedding|norm", name) else shape[-1] ** -0.5
-        width *= sharpness if name == "decoder.dense.weight" else 1.0
+        width *= 4.0 if name == "decoder.dense.weight" else 1.0
         weights[name] = random_for(seed, name).uniform(-width, width, shape).astype(np.float32)
     return weights
 
 
-def draw_params(seed: str, module: Any, *example: Any, sharpness: float = 1.0) -> Any:
+def draw_params(seed: str, module: Any, *example: Any) -> Any:
     """Draw the parameters of a Flax module, by default of a translator's model; its `init` takes the example."""
     example = example or (EXAMPLE.sources, EXAMPLE.targets, EXAMPLE.source_lens)
     params = jax.jit(module.init)(jax.random.key(0), *example)
     shapes = {name: x.shape for name, x in to_torch(params).items()}
-    return from_torch(draw_weights(seed, shapes, sharpness), params)
+    return from_torch(draw_weights(seed, shapes), params)
 
 
 class Group(NamedTuple):

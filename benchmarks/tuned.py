@@ -9,6 +9,7 @@ keys and values at once, writes into a cache of the final size, and reads no fur
 The keys and values of the source are projected once, and a beam shares them.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,10 +30,9 @@ Search = tuple[Callable[[Tensor, int], Tensor], Callable[[Tensor, int], None]]
 """`advance(tokens, t)` -> logits `[B · beam, N]`, and `reorder(rows, t)` of the state."""
 
 
-def draw_module(module: Any, seed: str, sharpness: float = 1.0) -> Any:
+def draw_module(module: Any, seed: str) -> Any:
     """Draw a module's parameters as `draw_params` does in JAX, and return it."""
-    shapes = {name: tuple(x.shape) for name, x in module.state_dict().items()}
-    drawn = draw_weights(seed, shapes, sharpness)
+    drawn = draw_weights(seed, {name: tuple(x.shape) for name, x in module.state_dict().items()})
     module.load_state_dict({name: torch.tensor(x) for name, x in drawn.items()})
     return module
 
@@ -265,23 +265,16 @@ def _padding(sources: Tensor, source_lens: Tensor) -> Tensor | None:
 def _by_torch_names(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of a stack of torch_ref by the names of nn.Transformer, which has W_q, W_k and W_v in one."""
     last = "norm3" if any("cross_attention" in name for name in weights) else "norm2"
-    renamed = {
-        "self_attention_norm": "norm1",
-        "cross_attention_norm": "norm2",
-        "feed_forward_norm": last,
-        "last_norm": "norm",
-        "self_attention.W_o": "self_attn.out_proj",
-        "cross_attention.W_o": "multihead_attn.out_proj",
-        "self_attention.W_q.": "self_attn.in_proj_",
-        "cross_attention.W_q.": "multihead_attn.in_proj_",
-        "feed_forward.dense": "linear",
-    }
+    norms = {"self_attention_norm": "norm1", "cross_attention_norm": "norm2", "feed_forward_norm": last}
+    others = {"last_norm": "norm", "feed_forward.dense": "linear", "W_q.": "in_proj_", "W_o": "out_proj"}
+    attentions = {"self_attention": "self_attn", "cross_attention": "multihead_attn"}
     found: dict[str, Tensor] = {}
     for name, weight in weights.items():
-        own = next((name.replace(old, new) for old, new in renamed.items() if old in name), None)
-        if own is not None:
+        if not re.search(r"embedding|^dense|W_k|W_v", name):
             parts = [weights[name.replace("W_q", each)] for each in ("W_q", "W_k", "W_v")]
-            found[own] = torch.cat(parts) if "W_q" in name else weight
+            for old, new in (norms | others | attentions).items():
+                name = name.replace(old, new)
+            found[name] = torch.cat(parts) if "in_proj" in name else weight
     return found
 
 
