@@ -4,8 +4,8 @@ In each round every implementation has one turn of about a third of a second, an
 its calls. The order changes from round to round. A ratio is computed in each round, between times that are seconds
 apart, and the median of these ratios is reported: a machine that slows down for a minute slows both.
 
-All processes have the same environment. A process blocks between two requests, so that none of its threads competes
-with the implementation that is timed.
+All processes that are timed have the same environment. A process blocks between two requests, so that none of its
+threads competes with the implementation that is timed.
 
 Peak memory is measured in a fresh process whose allocator returns every array of 64 KiB or more to the kernel at once:
 a call cannot reuse what an earlier one has freed. After a first call, Linux's high-water mark of the process (`VmHWM`)
