@@ -1,14 +1,12 @@
 """How fast jax_attn is, compared with PyTorch and with JAX's own functions: `python -m benchmarks`.
 
-workloads      what is timed, in ours and in other implementations, and the ratios with their goals
-inputs         the models, and the sentences and weights that every implementation is given
-our_training   our training step
-tuned          the fastest attention seq2seq in plain PyTorch
-limits         what a workload needs at least, and the programs that measure it
-records        the records of all this
-process        one process for each implementation, which measures time and memory
-measure        a workload, and a whole run: outputs compared, times taken in turn
-report         tables and JSON
+attention, training, search   what is timed, in ours and in other implementations, the ratios and their goals
+translators, tuned            the models with their weights and sentences, and their fastest form in PyTorch
+records                       what a workload, a ratio and a measurement are
+measure                       a process for each implementation: outputs compared, times taken in turn, memory
+limits                        the speeds of this machine, and the share of its limit that a workload reaches
+report                        tables and JSON
+pretrained                    a program of its own: pretrained translators beside transformers and CTranslate2
 """
 
 import train  # noqa: F401 (its training step is measured; if its extra is missing, it says so)

@@ -8,19 +8,22 @@ The exit status is 1 if two implementations disagree or one fails; 2 if an optio
 """
 
 import json
+import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 from rich.console import Console
 
-from benchmarks.measure import measure_all
-from benchmarks.records import Workload
-from benchmarks.report import RATIOS, make_json, make_tables
-from benchmarks.workloads import WORKLOADS
+from benchmarks import attention, limits, measure, search, training
+from benchmarks.records import Run, Workload, add
+from benchmarks.report import make_json, make_tables
 
-CONSOLE = Console(highlight=False)
+WORKLOADS = (*attention.WORKLOADS, *training.WORKLOADS, *search.WORKLOADS)
+ROUNDS, QUICK_ROUNDS = 7, 3
+CONSOLE = Console(highlight=False, width=max(shutil.get_terminal_size().columns, 120))  # in which the tables fit
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,8 @@ def main() -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    with CONSOLE.status("starting") as status:
-        run = measure_all(chosen, options.quick, status.update)
-    for table in make_tables(run):
-        CONSOLE.print(table)
-    for failure in run.failures:
-        CONSOLE.print(f"FAILED: {failure}", markup=False, style="red")
+    run = measure_all(chosen, QUICK_ROUNDS if options.quick else ROUNDS)
+    show(run)
     if options.json is not None:
         options.json.write_text(json.dumps(make_json(run), indent=2) + "\n", encoding="utf-8")
     return int(bool(run.failures))
@@ -62,15 +61,35 @@ def select_workloads(only: tuple[str, ...]) -> list[Workload]:
     Raises:
         ValueError: a word is part of no name.
     """
-    if unknown := [word for word in only if not any(word in name for name in (*WORKLOADS, *RATIOS))]:
-        known = f"The workloads are {', '.join(WORKLOADS)}; the ratios are {', '.join(RATIOS)}"
-        raise ValueError(f"no workload and no ratio contains {', '.join(unknown)}. {known}")
+    names = {workload: [workload.name, *(ratio.name for ratio in workload.ratios)] for workload in WORKLOADS}
+    if unknown := [word for word in only if not any(word in name for each in names.values() for name in each)]:
+        known = "; ".join(", ".join(each) for each in names.values())
+        raise ValueError(f"no workload and no ratio contains {', '.join(unknown)}. They are {known}")
+    return [each for each in WORKLOADS if not only or any(word in name for word in only for name in names[each])]
 
-    def is_chosen(workload: Workload) -> bool:
-        names = (workload.name, *(ratio.name for ratio in workload.ratios))
-        return not only or any(word in name for word in only for name in names)
 
-    return list(filter(is_chosen, WORKLOADS.values()))
+def measure_all(chosen: Sequence[Workload], rounds: int) -> Run:
+    """Measure these workloads, and the speeds of their limits. A failure is noted, and the others are measured."""
+    run = Run()
+    with CONSOLE.status("starting") as status:
+        for workload in chosen:
+            try:
+                run.results[workload] = measure.measure(workload, rounds, status.update)
+            except measure.MeasurementError as error:
+                run.failures.append(str(error))
+        try:
+            run.speeds = limits.measure_speeds(add(*(workload.needs for workload in run.results)), status.update)
+        except measure.MeasurementError as error:
+            run.failures.append(str(error))
+    return run
+
+
+def show(run: Run) -> None:
+    """Print the tables, and what failed."""
+    for table in make_tables(run):
+        CONSOLE.print(table)
+    for failure in run.failures:
+        CONSOLE.print(f"FAILED: {failure}", markup=False, style="red")
 
 
 if __name__ == "__main__":

@@ -1,34 +1,142 @@
-"""Measure workloads: outputs compared, then times taken in turn, each implementation in a process of its own.
+"""Measure a workload: each implementation in a process of its own, outputs compared, then times taken in turn.
 
 In each round every implementation has one turn of about a third of a second, and the round's time is the median of
 its calls. The order changes from round to round. A ratio is computed in each round, between times that are seconds
-apart, and the median of these ratios is reported: a machine that slows down for a minute slows both. The spread is the
-distance between the quartiles.
+apart, and the median of these ratios is reported: a machine that slows down for a minute slows both.
+
+All processes that are timed have the same environment. A process blocks between two requests, so that none of its
+threads competes with the implementation that is timed.
+
+Peak memory is measured in a fresh process whose allocator returns every array of 64 KiB or more to the kernel at once:
+a call cannot reuse what an earlier one has freed. After a first call, Linux's high-water mark of the process (`VmHWM`)
+is reset by writing "5" to /proc/self/clear_refs, and one more call runs. What the process held before is subtracted, so
+the result counts, but no parameters, inputs or compiled code. Elsewhere nothing is measured.
 """
 
+import gc
 import os
-import shutil
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+import sys
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
-from benchmarks import limits, process, workloads
-from benchmarks.process import RETURN_MEMORY, Worker, WorkerError
-from benchmarks.records import COMPILED, OURS, WITHOUT, Entries, Entry, Operation, Outputs, Run, Speeds, Workload
+from benchmarks.records import OURS, WITHOUT, Entries, Entry, Program, Workload
+from jax_attn.compiler import avoid_faults
+
+KEEP_MEMORY = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "4294967296",
+    "MALLOC_TRIM_THRESHOLD_": "8589934592",
+}
+"""Make glibc keep freed memory. Otherwise large arrays are unmapped, and zeroed by the kernel, at every call."""
+RETURN_MEMORY = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+"""Make glibc unmap arrays when they are freed."""
 
 TURN_SECONDS = 0.35
 MOST_CALLS = 200
 
+Outputs = Mapping[str, np.ndarray]
+Build = Callable[..., Program]
 Report = Callable[[str], None]
 """Called with what is being done."""
 
 
-class DisagreementError(AssertionError):
-    """Two implementations have different results, so their times cannot be compared."""
+class MeasurementError(RuntimeError):
+    """An implementation failed, or it computes other results than the others, so that times cannot be compared."""
+
+
+class Worker:
+    """A process that computes on the CPU, with one environment for all implementations."""
+
+    def __init__(self, name: str, environment: Mapping[str, str] = KEEP_MEMORY) -> None:
+        self.name = name
+        self._pool = ProcessPoolExecutor(1, get_context("spawn"))
+        before = dict(os.environ)
+        os.environ.update({"JAX_PLATFORMS": "cpu", **environment})
+        avoid_faults()  # as the programs do
+        try:
+            self.ask(os.getpid)  # starts the process
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+
+    def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function in the process.
+
+        Raises:
+            MeasurementError: the function raised an error, or the process died.
+        """
+        try:
+            return self._pool.submit(function, *arguments).result()
+        except Exception as error:
+            raise MeasurementError(f"{self.name} failed: {error.__cause__ or error}") from error
+
+    def __enter__(self) -> "Worker":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown()
+
+
+# In the worker's process:
+
+_programs: list[Program] = []
+"""The program that was prepared last."""
+
+
+def prepare(build: Build, *arguments: Any) -> Outputs:
+    """Build a program, without JAX's cache of compiled programs. Compute its outputs, and run it."""
+    jax.config.update("jax_enable_compilation_cache", False)
+    warnings.simplefilter("ignore")
+    program = build(*arguments)
+    _programs[:] = [program]
+    outputs = (program.outputs or program.run)()
+    run(1)
+    return {name: np.asarray(x.detach() if hasattr(x, "detach") else x) for name, x in outputs.items()}
+
+
+def run(times: int) -> list[float]:
+    """Run the program and return the seconds of each call."""
+    seconds = []
+    for _ in range(times):
+        start = time.perf_counter()
+        result = jax.block_until_ready(_programs[0].run())
+        seconds.append(result if isinstance(result, float) else time.perf_counter() - start)
+    return seconds
+
+
+def call_memory(build: Build) -> int | None:
+    """Return the bytes that one call needs at its peak; None if they cannot be measured."""
+    prepare(build)
+    return max(peak_memory(_programs[0].run) for _ in range(2)) if sys.platform == "linux" else None
+
+
+def peak_memory(run: Callable[[], Any]) -> int:
+    """Return the most bytes that a call holds above what the process held before it."""
+
+    def status(name: str) -> int:
+        (kilobytes,) = re.findall(rf"^{name}:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
+        return int(kilobytes) * 1024
+
+    gc.collect()
+    time.sleep(0.3)  # JAX frees memory in another thread, a short time after the last reference is gone
+    Path("/proc/self/clear_refs").write_text("5")
+    before = status("VmRSS")
+    jax.block_until_ready(run())
+    return status("VmHWM") - before
+
+
+# In the first process:
 
 
 def require_agreement(
@@ -36,40 +144,26 @@ def require_agreement(
 ) -> None:
     """Compare tensors of floats by max|a − b| / max|b|.
 
-    The share `differing_ids` of the rows of ids (along the last axis) may differ. The floats of these examples, along
-    the same first axis, are not compared then.
+    The share `differing_ids` of the examples, the first axis, may have other ids. Their floats are not compared then.
 
     Raises:
-        DisagreementError: the tensors' names or shapes differ, or a difference exceeds the bound.
+        MeasurementError: the tensors' names or shapes differ, or a difference exceeds the bound.
     """
-    if set(outputs) != set(expected):
-        raise DisagreementError(f"{name}: the outputs are {sorted(outputs)}, expected {sorted(expected)}")
+    shapes, right = ({tensor: x.shape for tensor, x in each.items()} for each in (outputs, expected))
+    if shapes != right:
+        raise MeasurementError(f"{name}: the outputs are {shapes}, expected {right}")
     same: Any = slice(None)
-    for tensor, right in sorted(expected.items(), key=lambda item: item[1].dtype.kind == "f"):  # ids first
-        found = outputs[tensor]
-        if found.shape != right.shape:
-            raise DisagreementError(f"{name}: {tensor} is {list(found.shape)}, expected {list(right.shape)}")
-        if right.dtype.kind != "f":
-            same = (found == right).reshape(len(right), -1).all(axis=1)
+    for tensor, x in expected.items():
+        if x.dtype.kind == "i":
+            same = (outputs[tensor] == x).reshape(len(x), -1).all(axis=1)
             if (~same).mean() > differing_ids:
-                allowed = f"{differing_ids:.0%} may differ"
-                raise DisagreementError(f"{name}: {tensor} differs in {(~same).sum()} of {len(same)} rows; {allowed}")
-            continue
-        found, right = found[same], right[same]
-        scale = float(np.abs(right).max(initial=0)) or 1.0
-        error = float(np.abs(found.astype(np.float64) - right).max(initial=0)) / scale
-        if not error <= bound:
-            raise DisagreementError(f"{name}: the error of {tensor} is {error:.2g}; the bound is {bound:g}")
-
-
-def compare(workload: Workload, outputs: Mapping[str, Outputs]) -> None:
-    """Compare the implementations that ran with the first one that is not ours."""
-    ran = [each for each in workload.implementations if each.name in outputs and each.name != WITHOUT]
-    expected = outputs[min(ran, key=lambda each: each.name == OURS).name]
-    for each in ran:
-        examples = {name: x[: each.num_examples] for name, x in expected.items()}
-        name, bounds = f"{workload.name}: {each.name}", (workload.bound, workload.differing_ids)
-        require_agreement(name, outputs[each.name], examples, *bounds)
+                wrong = f"{(~same).sum()} of {len(same)} examples; {differing_ids:.0%} may"
+                raise MeasurementError(f"{name}: {tensor} differs in {wrong}")
+    for tensor, x in expected.items():
+        if x.dtype.kind == "f":
+            error = np.abs(outputs[tensor][same].astype(np.float64) - x[same]).max(initial=0)
+            if not (error := error / (np.abs(x[same]).max(initial=0) or 1.0)) <= bound:
+                raise MeasurementError(f"{name}: the error of {tensor} is {error:.2g}; the bound is {bound:g}")
 
 
 def take_turns(
@@ -84,69 +178,34 @@ def take_turns(
         for name in names[first:] + names[:first]:
             if calls[name] > 1:
                 runs[name](1)  # fills the caches again
-            seconds[name].append(statistics.median(runs[name](calls[name])))
+            seconds[name].append(float(np.median(runs[name](calls[name]))))
     return seconds
 
 
-def measure(workload: Workload, rounds: int, has_compiler: bool, report: Report) -> Entries:
-    """Measure all implementations of a workload; without a C++ compiler, those that need none.
+def measure(workload: Workload, rounds: int, report: Report) -> Entries:
+    """Measure all implementations of a workload.
 
     Raises:
-        WorkerError: an implementation failed.
-        DisagreementError: the implementations do not compute the same.
+        MeasurementError: an implementation failed, or they do not compute the same.
     """
-    running = [each for each in workload.implementations if has_compiler or each.name != COMPILED]
-    outputs, runs, peaks = {}, {}, {}
+    builds = workload.implementations
+    outputs: dict[str, Outputs] = {}
+    peaks: dict[str, int | None] = {}
     with ExitStack() as stack:
-        for each in running:
-            report(f"{workload.name}: {each.name} starts")
-            worker = stack.enter_context(Worker(f"{workload.name}: {each.name}", each.environment))
-            outputs[each.name] = worker.ask(process.prepare, workloads.build, workload.name, each.name)
-            runs[each.name] = partial(worker.ask, process.run)
-        compare(workload, outputs)
+        workers = {name: stack.enter_context(Worker(f"{workload.name}: {name}")) for name in builds}
+        for name, worker in workers.items():
+            report(f"{workload.name}: {name} starts")
+            outputs[name] = worker.ask(prepare, builds[name])
+        compared = [name for name in builds if name != WITHOUT]
+        expected = min(compared, key=lambda name: name == OURS)  # the first one that is not ours
+        for name in compared:
+            bounds = workload.bound, workload.differing_ids
+            require_agreement(f"{workload.name}: {name}", outputs[name], outputs[expected], *bounds)
         report(f"{workload.name}: {rounds} rounds")
-        seconds = take_turns(runs, rounds)
+        seconds = take_turns({name: partial(worker.ask, run) for name, worker in workers.items()}, rounds)
     if any(ratio.memory for ratio in workload.ratios):
-        for each in running:
-            report(f"{workload.name}: memory of {each.name}")
-            with Worker(f"{workload.name}: {each.name}", {**each.environment, **RETURN_MEMORY}) as worker:
-                peaks[each.name] = worker.ask(process.measure_memory, workloads.build, workload.name, each.name)
-    return {
-        each.name: Entry(tuple(s / each.units for s in seconds[each.name]), peaks.get(each.name)) for each in running
-    }
-
-
-def measure_speeds(operations: Iterable[Operation], report: Report) -> Speeds:
-    """Measure the seconds of operations in JAX and in PyTorch: of a product, in the faster of two layouts."""
-    speeds: dict[Operation, dict[str, float]] = {}
-    builds = {"JAX": limits.jax_program, "PyTorch": limits.torch_program}
-    with ExitStack() as stack:
-        workers = {name: stack.enter_context(Worker(f"speed of {name}")) for name in builds}
-        runs = {name: partial(worker.ask, process.run) for name, worker in workers.items()}
-        for operation in operations:
-            report(f"speed of {operation}")
-            speeds[operation] = dict.fromkeys(builds, float("inf"))
-            for is_transposed in (False, True) if operation.name == "product" else (False,):
-                for name, worker in workers.items():
-                    worker.ask(process.prepare, builds[name], operation, is_transposed)
-                for name, seconds in take_turns(runs, rounds=3, turn_seconds=0.1).items():
-                    taken = statistics.median(seconds) / limits.repeats(operation)
-                    speeds[operation][name] = min(speeds[operation][name], taken)
-    return speeds
-
-
-def measure_all(chosen: Sequence[Workload], quick: bool, report: Report) -> Run:
-    """Measure these workloads, and the speeds of their limits. A failure is noted, and the others are measured."""
-    run, names = Run(), (os.environ.get("CXX"), "g++", "clang++")
-    has_compiler = any(name and shutil.which(name) for name in names)  # which torch.compile needs
-    for workload in chosen:
-        rounds = max(3, workload.rounds // 2) if quick else workload.rounds
-        try:
-            run.results[workload.name] = measure(workload, rounds, has_compiler, report)
-        except (WorkerError, DisagreementError) as error:
-            run.failures.append(str(error))
-    try:
-        run.speeds = measure_speeds(limits.add(*(w.needs for w in chosen if w.name in run.results)), report)
-    except WorkerError as error:
-        run.failures.append(str(error))
-    return run
+        for name, build in builds.items():
+            report(f"{workload.name}: memory of {name}")
+            with Worker(f"{workload.name}: {name}", RETURN_MEMORY) as worker:
+                peaks[name] = worker.ask(call_memory, build)
+    return {name: Entry(tuple(s / workload.units for s in seconds[name]), peaks.get(name)) for name in builds}

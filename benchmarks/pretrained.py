@@ -1,9 +1,8 @@
 """Measure pretrained translators of opus-mt's size: `python -m benchmarks.pretrained`, with `--quick` in minutes.
 
-The same drawn weights, 6 + 6 layers of width 512 and 60,000 pieces, translate the same sentences in float32 on two
-cores: ours from text (`Translator`), `transformers.generate` and CTranslate2. `</s>` is never probable, so that all
-translations have 16 pieces. The sources have about 13, or as many as the lines of `--lines` have words. Each
-implementation runs in a process of its own, and they take turns.
+The same drawn weights, 6 + 6 layers of width 512 and 60,000 pieces, translate the same sentences of about 13 pieces in
+float32 on two cores: ours from text (`Translator`), `transformers.generate` and CTranslate2. `</s>` is never probable,
+so that all translations have 16 pieces.
 
 Peak memory is that of a beam with a batch of 32, above the process after its imports, loading included. The first
 translation is that of a new process, from the start of Python, with JAX's programs in its cache.
@@ -20,7 +19,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
@@ -30,21 +28,14 @@ from typing import Any
 import numpy as np
 import tyro
 
-from benchmarks import process
-from benchmarks.inputs import random_for
-from benchmarks.measure import require_agreement, take_turns
-from benchmarks.process import Worker
-from benchmarks.records import OURS, Program, Spread
+from benchmarks.__main__ import CONSOLE, measure_all, show
+from benchmarks.measure import RETURN_MEMORY, Worker, peak_memory
+from benchmarks.records import OURS, Program, Ratio, Workload
+from benchmarks.translators import random_for
 
 PIECES, LENGTH, CORES = 60_000, 16, 2
-SCENARIOS = {
-    "greedy, batch 1": (1, 1),
-    "greedy, batch 32": (1, 32),
-    "beam 4, batch 1": (4, 1),
-    "beam 4, batch 32": (4, 32),
-}
+SCENARIOS = {"greedy_1": (1, 1), "greedy_32": (1, 32), "beam_1": (4, 1), "beam_32": (4, 32)}
 """Beam size and batch size."""
-THREADS = {"OMP_NUM_THREADS": str(CORES), "TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
 
 Sentences = list[list[str]]
 Translate = Callable[[Sentences], list[list[str]]]
@@ -55,68 +46,46 @@ class Options:
     """What to measure."""
 
     quick: bool = False
-    """Translate a few sentences in place of a thousand."""
-    lines: Path | None = None
-    """A text whose first thousand lines give the lengths of the sources."""
+    """Take fewer rounds."""
 
 
 def main() -> int:
-    """Measure, and print each number as soon as it is known."""
+    """Measure, print the tables, and return the exit status."""
     options = tyro.cli(Options, prog="python -m benchmarks.pretrained", description=__doc__)
-    sentences = draw_sentences(options.lines)
-    if len(sentences) < 256:
-        print(
-            f"error: --lines must have at least 256 lines with words; {options.lines} has {len(sentences)}",
-            file=sys.stderr,
-        )
-        return 2
+    os.environ |= {
+        "OMP_NUM_THREADS": str(CORES),
+        "TRANSFORMERS_VERBOSITY": "error",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with Worker("the folders") as worker:
             weights = worker.ask(make_folders, folder)
-        for scenario, (beam, batch) in SCENARIOS.items():
-            chunk = 8 * batch  # given at once, but for those that are translated one at a time
-            found = measure(folder, sentences[: 3 * chunk] if options.quick else sentences, beam, batch, chunk)
-            for each, seconds in found.items():
-                rate = chunk / Spread.of(seconds).median
-                ratio = Spread.of([theirs / ours for ours, theirs in zip(found[OURS], seconds, strict=True)])
-                than_it = f"ours is {ratio.median:.2f} times as fast (spread {ratio.iqr:.2f})"
-                print(f"{scenario:18} {each:13} {rate:7.2f} sentences/s   {than_it}", flush=True)
-        for each in BUILDS if sys.platform == "linux" else ():
-            with Worker(each, THREADS | process.RETURN_MEMORY) as worker:
-                peak = worker.ask(peak_memory, each, folder, sentences[:32], 4, 32, 32)
-            print(f"{'peak memory':18} {each:13} {peak / weights:7.2f} times the weights", flush=True)
-        seconds = [first_seconds(folder, sentences[0]) for _ in range(3)]
-        print(f"{'first translation':18} {OURS:13} {min(seconds):7.2f} s", flush=True)
-    return 0
+        run = measure_all([scenario(folder, name) for name in SCENARIOS], 3 if options.quick else 15)
+        show(run)
+        for each in LOADERS if sys.platform == "linux" else ():
+            with Worker(each, RETURN_MEMORY) as worker:
+                peak = worker.ask(whole_memory, each, folder)
+            CONSOLE.print(f"peak memory of {each}: {peak / weights:.2f} times the weights")
+        CONSOLE.print(f"first translation: {min(first_seconds(folder) for _ in range(3)):.2f} s")
+    return int(bool(run.failures))
 
 
-def draw_sentences(lines: Path | None) -> Sentences:
-    """Draw a thousand sentences of pieces; their lengths are those of the lines, or about 13."""
+def scenario(folder: Path, name: str) -> Workload:
+    """Translate 8 batches a call; a quarter of the translations may be others, where pieces are equally likely."""
+    beam, batch = SCENARIOS[name]
+    implementations = {each: partial(build, each, folder, beam, batch, 8 * batch) for each in LOADERS}
+    ratios = tuple(Ratio(f"{name}_vs_{each}", (each,), 1) for each in LOADERS if each != OURS)
+    return Workload(name, "sentence", implementations, ratios, differing_ids=0.25, units=8 * batch)
+
+
+def draw_sentences() -> Sentences:
+    """Draw a thousand sentences of about 13 pieces."""
     rng = random_for("pretrained")
     lens = np.clip(rng.normal(13, 4, 1000), 4, 40).astype(int)
-    if lines is not None:
-        words = [len(line.split()) for line in lines.read_text(encoding="utf-8").splitlines()]
-        lens = np.array([count for count in words if count][:1000])
     return [[f"t{i}" for i in rng.integers(2, PIECES - 1, length)] for length in lens]
-
-
-def measure(folder: Path, sentences: Sentences, beam: int, batch: int, chunk: int) -> dict[str, list[float]]:
-    """Return the seconds that each implementation took for each chunk of sentences.
-
-    Raises:
-        DisagreementError: more than a quarter of an implementation's translations are others.
-    """
-    with ExitStack() as stack:
-        workers = {name: stack.enter_context(Worker(name, THREADS)) for name in BUILDS}
-        given = folder, sentences, beam, batch, chunk
-        outputs = {name: worker.ask(process.prepare, build, name, *given) for name, worker in workers.items()}
-        for name in outputs:
-            require_agreement(name, outputs[name], outputs["transformers"], differing_ids=0.25)
-        runs = {name: partial(worker.ask, process.run) for name, worker in workers.items()}
-        return take_turns(runs, len(sentences) // chunk)
 
 
 # In the workers' processes:
@@ -213,38 +182,39 @@ def load_ctranslate2(folder: Path, beam: int, batch: int) -> Translate:
     return translate
 
 
+LOADERS = {OURS: load_ours, "transformers": load_transformers, "CTranslate2": load_ctranslate2}
 IMPORTS = {
     OURS: "train.translating.translator",
     "transformers": "transformers.models.marian.modeling_marian",
     "CTranslate2": "ctranslate2",
 }
 """What is imported before memory is measured."""
-BUILDS = {OURS: load_ours, "transformers": load_transformers, "CTranslate2": load_ctranslate2}
 
 
-def build(name: str, folder: Path, sentences: Sentences, beam: int, batch: int, chunk: int) -> Program:
+def build(name: str, folder: Path, beam: int, batch: int, chunk: int) -> Program:
     """Make a program of which each call translates the next sentences, after the first of them for the comparison."""
-    translate = BUILDS[name](folder, beam, batch)
+    translate, sentences = LOADERS[name](folder, beam, batch), draw_sentences()
     chunks = cycle(sentences[i : i + chunk] for i in range(0, len(sentences) - chunk + 1, chunk))
 
-    def outputs() -> dict[str, np.ndarray]:
+    def outputs() -> dict[str, Any]:
         return {"tokens": np.array([[int(token[1:]) for token in tokens] for tokens in translate(sentences[:4])])}
 
     return Program(lambda: translate(next(chunks)), outputs)
 
 
-def peak_memory(name: str, *arguments: Any) -> int:
+def whole_memory(name: str, folder: Path) -> int:
     """Return the most bytes that loading and translating hold, above what is imported."""
     importlib.import_module(IMPORTS[name])
-    return process.linux_peak(lambda: build(name, *arguments).run())
+    return peak_memory(lambda: build(name, folder, 4, 32, 32).run())
 
 
-def first_seconds(folder: Path, sentence: list[str]) -> float:
+def first_seconds(folder: Path) -> float:
     """Return the seconds of a process that translates one sentence; the first one fills the cache."""
     start = time.perf_counter()
     command = f"-m train.translate {folder / 'run'} --max-len {LENGTH}".split()
     environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(folder / "cache"), "JAX_PLATFORMS": "cpu"}
-    subprocess.run([sys.executable, *command, " ".join(sentence)], env=environment, check=True, capture_output=True)
+    words = " ".join(draw_sentences()[0])
+    subprocess.run([sys.executable, *command, words], env=environment, check=True, capture_output=True)
     return time.perf_counter() - start
 
 

@@ -1,7 +1,6 @@
-"""The records: what is measured, and the measurements."""
+"""What is measured: workloads, the ratios that are reported, and the measurements."""
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -9,19 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 OURS, REFERENCE, COMPILED, WITHOUT = "ours", "reference", "compiled", "without attention"
-"""Implementations that are treated in a special way: compiled needs a C++ compiler, and without attention (our model
-with the same widths, where every context is the encoder's final state) is not compared with the others."""
-
-Outputs = Mapping[str, np.ndarray]
+TUNED = "tuned", COMPILED
+"""Plain PyTorch at its best, without and with torch.compile, which needs a C++ compiler."""
 
 
 class Program(NamedTuple):
-    """An implementation, built and ready to run."""
+    """An implementation that is ready to run."""
 
     run: Callable[[], Any]
-    """Run once and wait for the result. This call is timed, unless it returns its own seconds as a float."""
-    outputs: Callable[[], Outputs] = dict
-    """Compute what is compared between implementations. It is called once, before `run`, and usually compiles."""
+    """Compute once. This call is timed until its arrays are ready, unless it returns its own seconds as a float."""
+    outputs: Callable[[], Mapping[str, Any]] | None = None
+    """Compute what is compared between implementations, by name. By default it is what `run` returns."""
 
 
 class Operation(NamedTuple):
@@ -46,18 +43,18 @@ Speeds = Mapping[Operation, Mapping[str, float]]
 """Operation -> framework -> seconds."""
 
 
-@dataclass(frozen=True)
-class Implementation:
-    """One way to compute a workload."""
+def add(*needs: Needs) -> dict[Operation, float]:
+    """Add up what parts of a workload need."""
+    total: dict[Operation, float] = {}
+    for part in needs:
+        for operation, times in part.items():
+            total[operation] = total.get(operation, 0.0) + times
+    return total
 
-    name: str
-    build: Callable[[], Program]
-    units: int = 1
-    """How many units of the workload one call computes. Times are divided by it."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables of its process."""
-    num_examples: int | None = None
-    """How many examples its outputs have, counted from the first; None means all."""
+
+def values(name: str, count: float) -> Needs:
+    """Return what so many values of tanh or exp need, computed in pieces that the cache holds."""
+    return {Operation(name, (2**18,)): count / 2**18}
 
 
 class Spread(NamedTuple):
@@ -67,10 +64,8 @@ class Spread(NamedTuple):
     iqr: float = 0.0
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        """Summarise at least one value."""
-        several = [*values] * 2 if len(values) == 1 else values
-        low, middle, high = statistics.quantiles(several, n=4, method="inclusive")
+    def of(cls, numbers: Sequence[float]) -> "Spread":
+        low, middle, high = map(float, np.quantile(numbers, (0.25, 0.5, 0.75)))
         return cls(middle, high - low)
 
 
@@ -105,21 +100,17 @@ class Ratio:
     memory: bool = False
     """Divide peak memory instead of time."""
 
-    @property
-    def lower_is_better(self) -> bool:
-        """Whether our time is in the numerator."""
-        return self.below != OURS
-
     def met(self, value: float) -> bool:
-        """Return whether the value reaches the goal."""
-        return value <= self.goal if self.lower_is_better else value >= self.goal
+        """Return whether the value reaches the goal: a small one where our time is in the numerator."""
+        return value >= self.goal if self.below == OURS else value <= self.goal
+
+    def best(self, entries: Entries) -> str:
+        """Return the implementation of the numerator."""
+        return min(self.above, key=lambda name: entries[name].spread.median)
 
     def of(self, entries: Entries) -> Spread | None:
-        """Compute the ratio; None if an implementation did not run, or memory was not measured."""
-        above = [entries[name] for name in self.above if name in entries]
-        if not above or (self.below is not None and self.below not in entries):
-            return None
-        best = min(above, key=lambda entry: entry.spread.median)
+        """Compute the ratio; None if memory was not measured."""
+        best = entries[self.best(entries)]
         if self.below is None:
             return best.spread
         below = entries[self.below]
@@ -128,30 +119,31 @@ class Ratio:
         return Spread.of([a / b for a, b in zip(best.seconds, below.seconds, strict=True)])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Workload:
     """A computation that is timed in several implementations."""
 
     name: str
     unit: str
     """What a time belongs to: a call, a training step, a sentence."""
-    implementations: Sequence[Implementation]
+    implementations: Mapping[str, Callable[[], Program]]
+    """Name -> how the program is built, in a process of its own."""
     ratios: tuple[Ratio, ...]
     needs: Needs = field(default_factory=dict)
     """What a unit needs at least."""
     bound: float = 1e-5
     """Bound of max|a − b| / max|b| for a tensor of floats. The default covers another order of float32 sums."""
     differing_ids: float = 0.0
-    """Share of rows of ids that may differ."""
-    rounds: int = 5
+    """Share of the examples whose ids may differ."""
+    units: int = 1
+    """How many units a call computes. Times are divided by it."""
 
 
 @dataclass
 class Run:
     """Everything that was measured in one run."""
 
-    results: dict[str, Entries] = field(default_factory=dict)
-    """Workload -> implementation -> measurements."""
+    results: dict[Workload, Entries] = field(default_factory=dict)
     speeds: Speeds = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     """What could not be measured, and why."""

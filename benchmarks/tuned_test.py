@@ -1,5 +1,6 @@
 """The tuned model computes what torch_ref computes, in float64."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -7,22 +8,24 @@ import torch
 
 import torch_ref
 from benchmarks import tuned
-from benchmarks.inputs import BOS, EOS, Translator
-from benchmarks.workloads import torch_model, tuned_model, tuned_softmax
+from benchmarks.attention import tuned_softmax
+from benchmarks.translators import BOS, EOS, Translator
+from benchmarks.tuned import reference_model, tuned_model
 from jax_attn.search import reference_test as reference
+from train.model_config import RecurrentConfig, TransformerConfig
+from train.presets import BOOK
 
 COMPILING = (pytest.mark.slow, pytest.mark.filterwarnings("ignore"))  # torch.compile warns of itself
 COMPILED = pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=COMPILING)])
 
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")  # PyTorch's, where `norm_first` is given
+
 VOCAB = 11
-SIZES = {"vocab_size": VOCAB, "embed_size": 5, "num_hiddens": 6}
-LSTM, GRU = {**SIZES, "num_layers": 2, "cell": "lstm"}, {**SIZES, "num_layers": 1, "cell": "gru"}
-FEEDING = {"query": "new", "input_feeding": True, "bridge": True}
-HALF = {**SIZES, "num_layers": 2, "num_heads": 2, "norm": "pre", "embed_size": 8}
+SIZES = {"embed_size": 5, "num_hiddens": 6}
 MODELS = {
-    "book": Translator("book", LSTM, {**LSTM, "query": "previous"}, {}),
-    "joey": Translator("joey", {**GRU, "bidirectional": True}, {**GRU, **FEEDING}, {}),
-    "transformer": Translator("transformer", HALF, HALF, {}, "transformer"),
+    "book": replace(BOOK.model, **SIZES),
+    "joey": RecurrentConfig(**SIZES, encoder_hiddens=6),
+    "transformer": TransformerConfig(embed_size=8, num_hiddens=6, num_heads=2, norm="pre"),
 }
 LENS = {"ragged": [4, 1, 3], "full": [4, 4, 4]}
 
@@ -48,7 +51,7 @@ def test_masked_softmax(compiled):
 def draw(name):
     """Return torch_ref's model with large weights, so that no gate is nearly linear, and sources."""
     torch.manual_seed(0)
-    model = torch_model(MODELS[name]).double().eval()
+    model = reference_model(Translator(name, VOCAB, MODELS[name], BOOK.training)).double().eval()
     for parameter in model.parameters():
         torch.nn.init.uniform_(parameter, -1, 1)
     torch.manual_seed(1)
@@ -63,12 +66,11 @@ def test_logits_and_gradients_are_those_of_torch_ref(name, lens, compiled):
     source_lens, targets = torch.tensor(LENS[lens]), torch.randint(0, VOCAB, (3, 5))
     counts = torch.arange(5) < torch.tensor([5, 2, 4])[:, None]
     expected = model(sources, targets, source_lens)[0][counts]
-    fast, module = tuned_model(MODELS[name], model, "compiled" if compiled else "tuned")
-    module.eval()
+    fast = tuned_model(model, "compiled" if compiled else "tuned").eval()
     found = fast.logits(sources, source_lens, targets, counts)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     along = torch.randn_like(expected)
-    shared = {id(parameter) for parameter in module.parameters()}  # nn.Transformer's layers have copies
+    shared = {id(parameter) for parameter in fast.parameters()}  # nn.Transformer's layers have copies
     names, parameters = zip(*(pair for pair in model.named_parameters() if id(pair[1]) in shared), strict=True)
     gradients, own = (torch.autograd.grad(logits, parameters, along) for logits in (expected, found))
     for parameter, gradient, own_gradient in zip(names, gradients, own, strict=True):
@@ -83,8 +85,7 @@ def test_searches_find_what_a_plain_search_finds_where_no_sentence_ends_early(na
         model.decoder.dense.weight *= 2
         model.decoder.dense.bias[EOS] += 8  # so that sentences would end before the last step
     source_lens = torch.tensor(LENS[lens])
-    fast, module = tuned_model(MODELS[name], model, "tuned")
-    module.eval()
+    fast = tuned_model(model, "tuned").eval()
 
     @torch.no_grad()
     def language(b, ids):
@@ -94,7 +95,7 @@ def test_searches_find_what_a_plain_search_finds_where_no_sentence_ends_early(na
     rules = {"eos": EOS, "max_len": 6, "min_len": 6}
     for beam_size, search in ((1, reference.greedy), (3, partial(reference.beam, beam_size=3))):
         expected = [search(language, b, rules) for b in range(3)]
-        ids, scores = fast.search(sources, source_lens, beam_size, BOS, EOS, 6)
+        ids, scores = tuned.search(fast, sources, source_lens, beam_size, 6)
         assert ids.tolist() == [[list(found.ids) for found in of_one] for of_one in expected]
         wanted = torch.tensor([[found.score for found in of_one] for of_one in expected], dtype=torch.float64)
         torch.testing.assert_close(scores.double(), wanted, rtol=1e-5, atol=1e-5)
