@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from jax_attn.models import build_model
+from jax_attn.settings import RecurrentConfig, TransformerConfig
 from jax_attn.weights import from_torch, to_torch
 from train.config import TrainingConfig
 from train.data.batches import Examples
-from train.model import build_model
-from train.model_config import RecurrentConfig, TransformerConfig
 from train.presets import BOOK
 
 BOS, EOS, FIRST_WORD = 1, 2, 4

@@ -20,10 +20,10 @@ from torch.nn import functional as F  # noqa: N812 (PyTorch's own name for it)
 import torch_ref
 from benchmarks.records import COMPILED
 from benchmarks.translators import BOS, EOS, Translator, draw_weights
+from jax_attn.models.build import parts_of
 from torch_ref.functional.trees import map_tensors
 from torch_ref.models.rnn_decoder import DecoderState
 from torch_ref.modules.recurrent import state_parts
-from train.model import PARTS
 
 Weights = tuple[Tensor, ...]
 Search = tuple[Callable[[Tensor, int], Tensor], Callable[[Tensor, int], None]]
@@ -39,7 +39,7 @@ def draw_module(module: Any, seed: str) -> Any:
 
 def reference_model(translator: Translator) -> torch_ref.EncoderDecoder:
     """Build torch_ref's model, whose arguments have the names of ours."""
-    parts: Any = PARTS[translator.model.family](translator.model)
+    parts: Any = parts_of(translator.model)
     encoder, decoder = ({"vocab_size": translator.vocab_size, **part.keywords} for part in parts)
     if translator.model.family == "transformer":
         halves = torch_ref.TransformerEncoder(**encoder), torch_ref.TransformerDecoder(**decoder)

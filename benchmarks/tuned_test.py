@@ -12,7 +12,7 @@ from benchmarks.attention import tuned_softmax
 from benchmarks.translators import BOS, EOS, Translator
 from benchmarks.tuned import reference_model, tuned_model
 from jax_attn.search import reference_test as reference
-from train.model_config import RecurrentConfig, TransformerConfig
+from jax_attn.settings import RecurrentConfig, TransformerConfig
 from train.presets import BOOK
 
 COMPILING = (pytest.mark.slow, pytest.mark.filterwarnings("ignore"))  # torch.compile warns of itself
