@@ -519,7 +519,7 @@ def test_a_search_that_fails_leaves_the_verdict_whole(monkeypatch: pytest.Monkey
     def fail(*_: Any, **__: Any) -> None:
         raise TypeError("no such thing\nas this")
 
-    monkeypatch.setattr("parity_tests.your_port.compare.find_divergence", fail)
+    monkeypatch.setattr("parity_tests.your_port.compare.explain_difference", fail)
     report = compare_wide(torch.sin, jnp.cos, X)
     lines = str(report).splitlines()
     assert lines[0] == "sin DIFFERS in 2 of 2 tensors (1 output, 1 gradient; float64)"

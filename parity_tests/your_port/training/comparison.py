@@ -16,8 +16,7 @@ import numpy as np
 
 from parity_tests.your_port.cause.symptoms import describe
 from parity_tests.your_port.compiled import compare_compiled
-from parity_tests.your_port.measure.arrays import to_numpy
-from parity_tests.your_port.measure.x64 import enable_x64
+from parity_tests.your_port.measure.arrays import enable_x64, to_numpy
 from parity_tests.your_port.training.causes import find_causes
 from parity_tests.your_port.training.errors import Moves, errors_of, tensor_errors
 from parity_tests.your_port.training.report import TrainingDivergence, TrainingReport
@@ -202,7 +201,7 @@ def _symptoms(place: TrainingDivergence, in_jax: JaxTraining) -> Iterator[str]:
 
 def _notes(in_jax: JaxTraining, resync: bool) -> Iterator[str]:
     """Say what was not compared, or not taken over."""
-    found, in_torch, others = in_jax.records[0], in_jax.beside[0], in_jax.layout.others
+    found, in_torch, others = in_jax.records[0], in_jax.beside[0], in_jax.places.others
     if others:
         yield f"no weight of PyTorch's is in JAX's {', '.join(others)}"
     pairs = [(x["gradients"], x["clipped"]) for x in in_jax.beside.records if "clipped" in x]

@@ -2,16 +2,16 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.arrays import flatten, to_numpy
 from parity_tests.your_port.measure.case import RUN_DTYPE, Case, JaxSide, TorchSide, Variant
-from parity_tests.your_port.measure.tree import flatten
+from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.weights.layouts import Layout, Layouts, Shape, tensor_layout, wanted_layout
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -78,6 +78,8 @@ class Original:
     weights: tuple[Weight, ...] = ()
     given: Mapping[str, np.ndarray] | None = None
     """The values of weights and buffers by name, where they are not drawn."""
+    kept: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """The runs that were made: see `Draw`."""
 
     @property
     def layouts(self) -> list[Layouts]:
@@ -96,6 +98,11 @@ class Original:
         variant = Variant(name, arrays, {"dtype": RUN_DTYPE}, weights=self.given)
         constants = frozenset(n for n, x in flatten(dict(arrays))[0].items() if not np.isfinite(x).all())
         return Case(self.name, (variant,), self.torch, JaxSide(lambda *_: None), constants=constants)
+
+    def draw(self, dtype: str) -> Draw:
+        """The runs in a dtype, each made once."""
+        case = self.case()
+        return Draw(case, case.variants[0], dtype, self.kept)
 
 
 def read_inputs(inputs: Any, program: Any) -> Inputs:
