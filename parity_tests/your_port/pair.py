@@ -14,10 +14,7 @@ from parity_tests.your_port.measure.arrays import enable_x64, flatten, plain
 from parity_tests.your_port.measure.case import AFTER_A_STEP, Case, JaxSide
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
-from parity_tests.your_port.measure.jax_side import (
-    as_function,
-    forget_programs_of,
-)
+from parity_tests.your_port.measure.jax_side import as_function, forget_programs_of
 from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.measure.op_by_op import without_jit
 from parity_tests.your_port.weights.adapters import JaxProgram
@@ -51,7 +48,7 @@ class PlacingSide(JaxSide):
     def run(self, weights: Any, prepared: Any, inputs: Any, options: Any) -> Any:
         """Run the port; gradients go through the map to PyTorch's weights."""
         placed, others = prepared
-        return self.pair.run_jax({**others, **weights}, inputs, options, placed)
+        return self.call({**others, **weights}, inputs, options, placed)
 
 
 @dataclass(frozen=True, eq=False)

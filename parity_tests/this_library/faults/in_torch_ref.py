@@ -10,7 +10,6 @@ from parity_tests.your_port.cause.planting import CANNOT_BE_MADE, Mistake, Plant
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.errors import relative_error
-from parity_tests.your_port.measure.judge import compare_runs
 from parity_tests.your_port.measure.numbers import Run
 
 SIZES = (2, 4)
@@ -42,7 +41,7 @@ def plant_table(case: Case) -> Iterator[tuple[Mistake, bool]]:
                 continue
             if runs is not None:
                 changed = True
-                noticed = any(m.failed for m in compare_runs(case, draw.variant, "float64", runs))
+                noticed = any(m.failed for m in draw.compare(runs))
             if noticed:
                 break
         if changed:

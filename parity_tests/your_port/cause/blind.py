@@ -11,14 +11,14 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 
 from parity_tests.your_port.cause.cause import Blind
 from parity_tests.your_port.cause.hypotheses import PADDING, hypotheses
-from parity_tests.your_port.cause.planting import Hypothesis, Places, Planted, Program, planted
-from parity_tests.your_port.cause.suspects import suspects
+from parity_tests.your_port.cause.planting import Hypothesis, Places, Planted, Program, passing, planted
+from parity_tests.your_port.cause.suspects import Suspect, suspects
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.draw import Draw
-from parity_tests.your_port.measure.judge import compare_runs
 from parity_tests.your_port.measure.strength import stronger
 from parity_tests.your_port.place.bisect import Search
 
@@ -38,7 +38,9 @@ def find_blind(case: Case, seconds: float = 20.0) -> Blind:
     deadline = time.process_time() + seconds
     given = [Draw(case, variant, "float64") for variant in case.variants]
     strong = [draw for each in given for v in stronger(each.variant) if _can_run(draw := Draw(case, v, "float64"))]
-    known, found, tried = _mistakes(given[0]), dict[str, None](), 0
+    suspect = next(suspects(Search(given[0])))
+    known = chain([planted(PADDING)], _lengths(suspect), *hypotheses(suspect, calls=False))
+    found, tried = dict[str, None](), 0
     for hypothesis in known:
         seen = _seen(given, hypothesis)
         tried += seen is not None
@@ -66,8 +68,7 @@ def _shows(draw: Draw, hypothesis: Hypothesis) -> bool | None:
         wrong = draw.beside(hypothesis.made_in(draw.case, ("",))).in_torch()
     except Exception:  # whatever PyTorch raises for a wrong shape, a wrong option, an index out of range
         return None
-    measured = compare_runs(draw.case, draw.variant, draw.dtype, draw.against(wrong))
-    return any(m.failed for m in measured)
+    return any(m.failed for m in draw.compare(draw.against(wrong)))
 
 
 def _can_run(draw: Draw) -> bool:
@@ -85,6 +86,8 @@ def _none(program: Program, places: Places, module: Any, inputs: Any) -> Any:
         return program(module, inputs)
 
 
-def _mistakes(draw: Draw) -> Iterator[Hypothesis]:
-    """Yield the known mistakes, in all calls and in those of each kind of submodule."""
-    return chain([planted(PADDING)], *hypotheses(next(suspects(Search(draw))), calls=False))
+def _lengths(suspect: Suspect) -> Iterator[Hypothesis]:
+    """Yield lengths that are ignored."""
+    for name in (name for name, x in suspect.inputs.items() if x.dtype == torch.int64 and x.ndim == 1):
+        largest = lambda given, name=name: {name: given[name].max().expand_as(given[name])}  # noqa: E731
+        yield passing(f"{name} is ignored in JAX, as if all were the largest", inputs=largest)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from operator import itemgetter
 
 import jax
@@ -24,7 +25,7 @@ from parity_tests.your_port.cause.suspects import Suspect, suspects, tells_somet
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.errors import relative_error
-from parity_tests.your_port.measure.judge import Measurement, compare_runs
+from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.measure.numbers import fresh
 from parity_tests.your_port.measure.op_by_op import without_jit
 from parity_tests.your_port.place.bisect import Search
@@ -51,7 +52,7 @@ def find_causes(
     if wide is None:
         with jax.default_matmul_precision("highest"):
             runs = search.runs._replace(jax=search.run([]))
-        measured = compare_runs(search.draw.case, search.draw.variant, search.draw.dtype, runs)
+        measured = search.draw.compare(runs)
         agrees = not any(m.failed for m in measured if not m.is_gradient)
         return Found((Cause(PRECISION, Explains.GIVEN_NUMBERS),) if agrees else ())
     if _is_random(wide):
@@ -136,11 +137,11 @@ class _Trial:
         variants = [fresh(draw.variant, number) for number in DRAWS if draw.dtype == "float64"]
         # Each fresh, or with the inputs as they are, which PyTorch may need.
         pairs = [(variant, replace(variant, inputs=draw.variant.inputs)) for variant in variants]
-        tried = [[Search(replace(draw, variant=variant, kept={})) for variant in pair] for pair in pairs]
-        return [search for pair in tried for search in list(filter(self._tells, pair))[:1]]
-
-    def _tells(self, drawn: Search) -> bool:
-        return any(m.failed for m in _measured(drawn.draw))
+        found = list[Search]()
+        for pair in pairs:
+            drawn = (Search(replace(draw, variant=variant, kept={})) for variant in pair)
+            found += islice((search for search in drawn if any(m.failed for m in _measured(search.draw))), 1)
+        return found
 
     def _confirmed(self, suspect: Suspect, hypothesis: Hypothesis) -> Cause | None:
         """Return what a mistake that fits explains on fresh draws; None if it does not explain them."""
@@ -216,7 +217,7 @@ def _measured(draw: Draw, wrong: Case | None = None) -> list[Measurement]:
     except Exception:  # whatever PyTorch raises for numbers or for a mistake that it does not take
         return []
     tells = all(map(tells_something, runs.jax.outputs.values()))
-    return compare_runs(draw.case, draw.variant, draw.dtype, runs) if tells else []
+    return draw.compare(runs) if tells else []
 
 
 def _fits_alone(hypothesis: Hypothesis, suspect: Suspect, drawn: Search) -> bool:

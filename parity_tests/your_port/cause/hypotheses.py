@@ -35,7 +35,7 @@ def hypotheses(suspect: Suspect, calls: bool = True) -> Iterator[Iterator[Hypoth
 
     Without `calls` a mistake of functions is in all of them, or in those of a kind of submodule.
     """
-    sites = suspect.sites()
+    sites = suspect.sites
     sizes = {size for x in (*suspect.inputs.values(), *_state_of(suspect).values()) for size in x.shape if size > 1}
     kinds = list(mistakes_in({site[1] for site in sites}, sorted(sizes)))
     yield _inputs(suspect)
@@ -118,8 +118,6 @@ def _readings(x: Tensor) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:
                 exchanged = partial(torch.transpose, dim0=one, dim1=other)
                 yield f"read with axes {one} and {other} exchanged in JAX", exchanged
     elif x.dtype != torch.bool:
-        if x.ndim == 1:
-            yield "ignored in JAX, as if all were the largest", lambda x: x.max().expand_as(x)
         for by in (-1, 1):
             yield f"taken as {by:+d} in JAX: off by one", partial(torch.add, other=by)
         for by in (by for by in (1, -1, 2, -2, 3, -3) if x.ndim and -x.shape[-1] < 2 * by <= x.shape[-1]):
@@ -194,16 +192,15 @@ def _weights(suspect: Suspect) -> Iterator[Hypothesis]:
     rows: list[tuple[str, list[str], Callable[[Tensor], Tensor]]] = [
         ("{at}{name} is missing in JAX", biases, lambda x: 0 * x),
         ("{at}{name} is not transposed in JAX, or twice", [n for n in ratios if ratios[n] == 1], lambda x: x.mT),
-        ("the first third of {at}{name} is missing in JAX", packed, _part(0, 3, lambda x: 0 * x)),
-        ("the second third of {at}{name} is missing in JAX", packed, _part(1, 3, lambda x: 0 * x)),
-        ("the last third of {at}{name} is missing in JAX", packed, _part(2, 3, lambda x: 0 * x)),
+        *((f"the {third} third of {{at}}{{name}} is missing in JAX", packed, _part(i, 3, lambda x: 0 * x))
+          for i, third in enumerate(("first", "second", "last"))),
         ("{at}{name} is transposed gate by gate in JAX", stacked,
          lambda x: x.unflatten(0, (-1, x.shape[1])).mT.flatten(0, 1)),
     ]  # fmt: skip
     for words, names, change in rows:
         for text, group in _groups(names):
             yield weighted(words.replace("{name}", text), _each(group, change))
-    yield from (*_of_gates(state), *_of_rotation(state, {site[1] for site in suspect.sites()}))
+    yield from (*_of_gates(state), *_of_rotation(state, {site[1] for site in suspect.sites}))
     backwards = {name: name.removesuffix("_reverse") for name in state if name.endswith("_reverse")}
     if backwards:
         words = "both directions have the same weights in JAX, those of the first"
@@ -293,7 +290,7 @@ def of_gradients(suspect: Suspect) -> Iterator[Iterator[Hypothesis]]:
     """Yield what changes gradients alone: the row of a padding, and functions through which none flows."""
     yield iter([planted(PADDING)])
     yield _weights(suspect)  # of zeros, such as given biases, the values say nothing
-    sites = dict.fromkeys(site[:2] for site in suspect.sites())
+    sites = dict.fromkeys(site[:2] for site in suspect.sites)
     names = dict.fromkeys(name for _, name in sites)
     stopped = {
         name: Mistake(f"no gradient flows through {name} in JAX: stop_gradient", {name: _detached}) for name in names

@@ -3,8 +3,7 @@
 A row says what JAX does, which functions it concerns, and what stands in their place. There are seven kinds: another
 option, another function, a mask read otherwise, another scale, two things exchanged, parts or axes in another order,
 an operand left out. What needs more than an expression stands in `wrong_functions`. To add a mistake, add a row.
-What is
-wrong with weights, inputs or results stands in `hypotheses`, in a training in `training/settings` and
+What is wrong with weights, inputs or results stands in `hypotheses`, in a training in `training/settings` and
 `training/causes`.
 """
 

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -54,6 +55,7 @@ class Suspect:
         except Exception:  # whatever PyTorch raises for a wrong shape, a wrong option, an index out of range
             return False
 
+    @cached_property
     def sites(self) -> dict[Site, Lines]:
         """The calls of functions inside of the places, and the user's lines that make them."""
         mode = Planted(self.places)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from parity_tests.your_port.measure.case import Case, Variant, name_of_draw
 from parity_tests.your_port.measure.jax_side import Transform, run_jax, trace_jax
-from parity_tests.your_port.measure.judge import Judge, Measurement, Runs, compare_runs, median_of_draws
+from parity_tests.your_port.measure.judge import Judge, Measurement, Runs, median_of_draws
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
 from parity_tests.your_port.measure.op_by_op import Program, without_jit
 from parity_tests.your_port.measure.taps import Tensor, recording
@@ -63,16 +63,17 @@ class Draw:
 
     def in_torch(self, dtype: str = "float64", record: bool = False) -> Run:
         """Run PyTorch in a dtype, or read that run from its record; to `record` adds the intermediate tensors."""
-        return self._once(("torch", dtype, record), lambda: self._run_torch(dtype, record))
 
-    def _run_torch(self, dtype: str, record: bool) -> Run:
-        if self.case.torch.golden is not None:
-            return self.case.torch.golden.run(self.variant.name, self.dtype, dtype, record)
-        from parity_tests.your_port.measure.torch_side import run_torch  # a machine that has a record need not have it
+        def run() -> Run:
+            if self.case.torch.golden is not None:
+                return self.case.torch.golden.run(self.variant.name, self.dtype, dtype, record)
+            # Where there is a record, PyTorch may be missing.
+            from parity_tests.your_port.measure.torch_side import run_torch
 
-        with recording() if record else nullcontext(list[Tensor]()) as trace:
-            run = run_torch(self.case, self.variant, self.numbers, dtype)
-        return replace(run, trace=trace)
+            with recording() if record else nullcontext(list[Tensor]()) as trace:
+                return replace(run_torch(self.case, self.variant, self.numbers, dtype), trace=trace)
+
+        return self._once(("torch", dtype, record), run)
 
     def in_jax(self, transform: Transform = jax.jit, gradients: bool = True) -> Run:
         """Run JAX, with the gradients along the directions of PyTorch's outputs or without any."""
@@ -101,8 +102,21 @@ class Draw:
         return Runs(self.in_jax(without_jit), self.in_torch(self.narrow, record=True), self.in_torch(record=True))
 
     def measure(self, transform: Transform = jax.jit) -> list[Measurement]:
-        """Measure every tensor."""
-        return compare_runs(self.case, self.variant, self.dtype, self.runs(transform))
+        """Run both sides, and measure every tensor."""
+        return self.compare(self.runs(transform))
+
+    def compare(self, runs: Runs) -> list[Measurement]:
+        """Measure every tensor of these runs, in the order of their names."""
+        judge, found = self.judge(runs.truth), list[Measurement]()
+        for of_gradients in (False, True):
+            sides = [run.gradients if of_gradients else run.outputs for run in runs]
+            for name in sides[0].keys() | sides[1].keys():
+                found.append(judge.measure(name, *(side.get(name) for side in sides), is_gradient=of_gradients))
+        return sorted(found, key=lambda m: m.tensor)
+
+    def judge(self, truth: Run) -> Judge:
+        """Return what measures a tensor, by the rule of the case."""
+        return Judge(self.case, self.variant, self.dtype, truth)
 
     def measure_draws(self, alone: bool = False) -> list[Measurement]:
         """Measure every tensor; below float64 in several draws of weights and directions, of which the median counts.
@@ -126,7 +140,7 @@ class Draw:
         if not self.in_jax().gradients:
             return []
         alone, *in_torch = self.against(self.in_jax(gradients=False))
-        judge = Judge(self.case, self.variant, self.dtype, in_torch[1])
+        judge = self.judge(in_torch[1])
         measured = (judge.measure(n, x, *(run.outputs.get(n) for run in in_torch)) for n, x in alone.outputs.items())
         return [replace(m, dtype=f"{self.dtype} {ALONE}") for m in measured]
 

@@ -190,16 +190,6 @@ class Judge:
         return replace(found, error=error, bound=bound, torch_error=torch_error, only_rounding=bool(passed[i]))
 
 
-def compare_runs(case: Case, variant: Variant, dtype: str, runs: Runs) -> list[Measurement]:
-    """Measure every tensor of the runs."""
-    judge, found = Judge(case, variant, dtype, runs.truth), list[Measurement]()
-    for of_gradients in (False, True):
-        sides = [run.gradients if of_gradients else run.outputs for run in runs]
-        for name in sides[0].keys() | sides[1].keys():
-            found.append(judge.measure(name, *(side.get(name) for side in sides), is_gradient=of_gradients))
-    return sorted(found, key=lambda m: m.tensor)
-
-
 def median_of_draws(measured: Sequence[Measurement]) -> Measurement:
     """Return the measurement of the median draw of a tensor, or one that makes it incomparable."""
     in_order = sorted(measured, key=lambda m: m.share)

@@ -13,7 +13,7 @@ import numpy as np
 from parity_tests.your_port.measure.arrays import flatten, is_floating
 from parity_tests.your_port.measure.case import Variant, random_for
 from parity_tests.your_port.measure.draw import Draw
-from parity_tests.your_port.measure.judge import Measurement, Runs, compare_runs
+from parity_tests.your_port.measure.judge import Measurement, Runs
 from parity_tests.your_port.measure.numbers import Run, redrawn
 
 
@@ -51,7 +51,7 @@ def on_other_numbers(draw: Draw) -> tuple[list[Measurement], list[str]]:
     def parted(others: Mapping[str, Any]) -> list[Measurement]:
         runs = run(others) if others else None
         is_nan = runs and any(np.isnan(x).any() for x in runs.truth.outputs.values() if _is_real(x))
-        measured = [] if runs is None or is_nan else compare_runs(draw.case, draw.variant, draw.dtype, runs)
+        measured = [] if runs is None or is_nan else draw.compare(runs)
         return [m for m in measured if m.share > most]
 
     if parted(weights):

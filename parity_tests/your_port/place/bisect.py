@@ -57,7 +57,7 @@ class Search:
     @cached_property
     def judge(self) -> Judge:
         """What measures its tensors."""
-        return Judge(self.draw.case, self.draw.variant, self.draw.dtype, self.runs.truth)
+        return self.draw.judge(self.runs.truth)
 
     @cached_property
     def trace(self) -> list[Tensor]:

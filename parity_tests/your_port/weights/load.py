@@ -17,14 +17,14 @@ from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece
 Load = Callable[[Arrays], Any]
 
 
-def call_load(load: Load, weights: Sequence[Weight], fill: float = 0.0) -> Any:
-    """Call the user's function with weights that are all one number.
+def call_load(load: Load, weights: Sequence[Weight]) -> Any:
+    """Call the user's function with weights that are all 0.
 
     Raises:
         ValueError: it fails; the message says what it gets.
     """
     try:
-        loaded = load({w.name: np.full(w.shape, fill) for w in weights})
+        loaded = load({w.name: np.zeros(w.shape) for w in weights})
     except Exception as error:
         given = ", ".join(f"{w.name} {list(w.shape)}" for w in weights)
         raise ValueError(

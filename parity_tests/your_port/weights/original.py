@@ -92,10 +92,10 @@ class Original:
         last = [{"*": "NHWC"}] * (max(axes, default=0) > 2) + [{"*": (0, 2, 3, 1)}] * (4 in axes)
         return [{}, *last]
 
-    def case(self, name: str = "given inputs") -> Case:
+    def case(self) -> Case:
         """Make the case, without its JAX side."""
         arrays = self.inputs.arrays
-        variant = Variant(name, arrays, {"dtype": RUN_DTYPE}, weights=self.given)
+        variant = Variant("given inputs", arrays, {"dtype": RUN_DTYPE}, weights=self.given)
         constants = frozenset(n for n, x in flatten(dict(arrays))[0].items() if not np.isfinite(x).all())
         return Case(self.name, (variant,), self.torch, JaxSide(lambda *_: None), constants=constants)
 
