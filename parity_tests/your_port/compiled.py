@@ -23,7 +23,7 @@ import numpy as np
 from flax import nnx
 
 from jax_attn.compiler import Fault, faults_of
-from parity_tests.your_port.measure.arrays import as_numpy, flatten, is_floating, plain
+from parity_tests.your_port.measure.arrays import Arrays, as_numpy, flatten, is_floating, plain
 from parity_tests.your_port.measure.case import random_for
 from parity_tests.your_port.measure.errors import (
     DECADES,
@@ -35,7 +35,7 @@ from parity_tests.your_port.measure.errors import (
 from parity_tests.your_port.measure.jax_side import differentiate
 from parity_tests.your_port.measure.judge import Judged, Measurement
 from parity_tests.your_port.measure.numbers import gradient_of
-from parity_tests.your_port.measure.op_by_op import Change, Operation, Program, trace
+from parity_tests.your_port.measure.op_by_op import Operation, Program, ResultChange, trace
 from parity_tests.your_port.record import Record
 
 MOVED_RUNS = 3
@@ -51,7 +51,6 @@ ROUNDS = frozenset({
 """The operations whose results are rounded. Others copy, compare or choose, and stay exact."""
 LIBRARIES = ("jax", "jaxlib", "flax", "equinox", "haiku", "optax")
 
-Arrays = dict[str, np.ndarray]
 Function = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -174,7 +173,7 @@ class CompiledPair:
         program, names = self.program
         arrays = jax.tree.leaves(self.given)
 
-        def run(change: Change | None = None) -> Arrays:
+        def run(change: ResultChange | None = None) -> Arrays:
             return as_numpy(dict(zip(names, program.run(arrays, change), strict=True)))
 
         truth = run()

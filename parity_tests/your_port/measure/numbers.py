@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import flatten, is_floating, to_numpy
+from parity_tests.your_port.measure.arrays import Arrays, flatten, is_floating, to_numpy
 from parity_tests.your_port.measure.case import (
     AFTER_A_STEP,
     RUN_DTYPE,
@@ -20,7 +20,6 @@ from parity_tests.your_port.measure.case import (
 from parity_tests.your_port.measure.taps import Tensor
 
 Shape = tuple[int, ...]
-Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)

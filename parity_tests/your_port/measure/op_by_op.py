@@ -27,7 +27,7 @@ MANY_OPERATIONS = 300
 STEPS_OF_WHILE = 100
 """A `while` counts as so many."""
 
-Change = Callable[[Any, Any], Any]
+ResultChange = Callable[[Any, Any], Any]
 """(operation, result) -> what is taken instead of the result."""
 
 
@@ -42,10 +42,6 @@ class Operation:
     @property
     def name(self) -> str:
         return str(self.equation.primitive.name)
-
-    @property
-    def casts_booleans(self) -> bool:
-        return self.name == "convert_element_type" and self.equation.invars[0].aval.dtype == bool
 
     @property
     def num_terms(self) -> int:
@@ -106,9 +102,12 @@ class Program:
         """The dtypes of all results and tables, but for booleans that are cast: every dtype has 0 and 1."""
         operations = [operation for operation, _ in self.everywhere()]
         held = [self, *(part for operation in operations for part in operation.parts)]
-        tables = {x.dtype for program in held for x in program.constants.values() if np.shape(x)}
-        computed = [operation.equation for operation in operations if not operation.casts_booleans]
-        return tables | {x.aval.dtype for each in computed for x in each.outvars if hasattr(x.aval, "dtype")}
+        found = {x.dtype for program in held for x in program.constants.values() if np.shape(x)}
+        for operation in operations:
+            given, made = operation.equation.invars, operation.equation.outvars
+            if operation.name != "convert_element_type" or given[0].aval.dtype != bool:
+                found |= {x.aval.dtype for x in made if hasattr(x.aval, "dtype")}
+        return found
 
     def of(self, results: tuple[int, ...]) -> "Program":
         """Return the part of the program that these values need."""
@@ -125,7 +124,7 @@ class Program:
         read = set(self.results).union(*(operation.reads for operation in later))
         return replace(self, operations=done, results=tuple(x for each in done for x in each.writes if x in read))
 
-    def run(self, arguments: Sequence[Any], change: Change | None = None, loops: bool = True) -> list[Any]:
+    def run(self, arguments: Sequence[Any], change: ResultChange | None = None, loops: bool = True) -> list[Any]:
         """Run it on arrays. Without `loops`, each loop is one operation, so that the program may be compiled."""
         values = {**self.constants, **dict(zip(self.given, arguments, strict=True))}
         for operation, unused in zip(self.operations, self.last_uses, strict=True):
@@ -211,7 +210,7 @@ def _apply(equation: Any, values: Sequence[Any]) -> list[Any]:
 # Loops, one step after the other
 
 
-def _scan(operation: Operation, values: Sequence[Any], change: Change | None) -> list[Any]:
+def _scan(operation: Operation, values: Sequence[Any], change: ResultChange | None) -> list[Any]:
     params = operation.equation.params
     if "ft_in" in params:  # JAX 0.12
         held, carried = map(len, params["ft_in"].unpack()[:2])
@@ -232,7 +231,7 @@ def _scan(operation: Operation, values: Sequence[Any], change: Change | None) ->
     return [*carry, *stacked]
 
 
-def _while(operation: Operation, values: Sequence[Any], change: Change | None) -> list[Any]:
+def _while(operation: Operation, values: Sequence[Any], change: ResultChange | None) -> list[Any]:
     of_condition, of_body = (operation.equation.params[f"{part}_nconsts"] for part in ("cond", "body"))
     body, condition = operation.parts
     left, right = values[:of_condition], values[of_condition : of_condition + of_body]
@@ -242,7 +241,7 @@ def _while(operation: Operation, values: Sequence[Any], change: Change | None) -
     return state
 
 
-def _cond(operation: Operation, values: Sequence[Any], change: Change | None) -> list[Any]:
+def _cond(operation: Operation, values: Sequence[Any], change: ResultChange | None) -> list[Any]:
     chosen = min(max(int(values[0]), 0), len(operation.parts) - 1)
     return operation.parts[chosen].run(values[1:], change)
 

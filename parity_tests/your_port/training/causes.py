@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import flatten
+from parity_tests.your_port.measure.arrays import Arrays, flatten
 from parity_tests.your_port.training import settings
 from parity_tests.your_port.training.errors import Moves, tensor_errors, worst_error
 from parity_tests.your_port.training.settings import Deviation
 from parity_tests.your_port.training.sides import JaxTraining, StepRecord, TorchTraining
-from parity_tests.your_port.weights.positions import Arrays
 
 SHARE = 0.01
 """A mistake explains a difference if so much of it is left at most."""

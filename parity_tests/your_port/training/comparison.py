@@ -159,7 +159,10 @@ def _explained(
     try:
         close = min(report.bound, BOUNDS[in_torch.dtype][True])
         if found.quantity == "evaluation" and evaluate is not None:
-            causes = _compiled_otherwise(in_jax, evaluate, in_torch.batches[found.step - 1])
+            given = in_jax.params, in_jax.opt_state, in_torch.batches[found.step - 1]
+            with enable_x64(in_jax.wide):
+                compiled = compare_compiled(evaluate[1], given, gradients=False)
+            causes = () if compiled else (compiled.explanation,)
             symptoms += [] if causes else ["training agrees so far: does only one of the two evaluate as it trains?"]
         else:
             causes = find_causes(found.quantity, found.step - 1, in_jax, close)
@@ -174,14 +177,6 @@ def _explained(
     confirmed = in_torch.dtype == "float64"
     found = replace(found, symptoms=tuple(symptoms), causes=causes, confirmed=confirmed)
     return replace(report, divergence=found, notes=tuple(notes))
-
-
-def _compiled_otherwise(in_jax: JaxTraining, evaluate: Evaluate, batch: Any) -> tuple[str, ...]:
-    """Say why JAX's compiled evaluation is not what its own operations are, if that is so."""
-    given = in_jax.params, in_jax.opt_state, batch
-    with enable_x64(in_jax.wide):
-        report = compare_compiled(evaluate[1], given, gradients=False)
-    return () if report else (report.explanation,)
 
 
 def _symptoms(place: TrainingDivergence, in_jax: JaxTraining) -> Iterator[str]:

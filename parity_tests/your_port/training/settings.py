@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from parity_tests.your_port.training.sides import Change, TorchTraining
+from parity_tests.your_port.training.sides import AroundStep, TorchTraining
 
 
 class Deviation(NamedTuple):
     """A way in which JAX's training may be otherwise than PyTorch's."""
 
     words: str
-    change: Change | None = None
+    change: AroundStep | None = None
     """Makes PyTorch's optimiser do the same."""
     read: Callable[[Any], Any] | None = None
     """Makes of a batch what JAX may have read in its place."""
@@ -71,7 +71,7 @@ def _step_with(side: TorchTraining, groups: list[dict[str, Any]]) -> Iterator[No
 
 
 def _set(side: TorchTraining, name: str, value: Any) -> Iterator[None]:
-    """Change a setting; the decay only where there is one, unless there is none at all."""
+    """AroundStep a setting; the decay only where there is one, unless there is none at all."""
     groups = side.optimizer.param_groups
     everywhere = name != "weight_decay" or not any(group[name] for group in groups)
     return _step_with(side, [{**group, name: value} if everywhere or group[name] else group for group in groups])

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import torch
 
-from parity_tests.your_port.measure.arrays import enable_x64, flatten, to_numpy
+from parity_tests.your_port.measure.arrays import Arrays, enable_x64, flatten, to_numpy
 from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.measure.op_by_op import trace
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, default_dtype
-from parity_tests.your_port.weights.positions import Arrays, Places
+from parity_tests.your_port.weights.positions import Places
 
 StepRecord = dict[str, Arrays]
 """What one step computed: quantity -> tensor -> array. A quantity that is one number has one tensor, called ""."""
@@ -23,7 +23,7 @@ JaxStart = Callable[[Mapping[str, np.ndarray]], tuple[Any, Any, Callable[..., An
 """weights -> (params, opt_state, step), and step(params, opt_state, batch) -> (params, opt_state, what is compared)."""
 Evaluate = tuple[Callable[[torch.nn.Module, Any], Any], Callable[[Any, Any, Any], Any]]
 """PyTorch's (model, batch) -> results, and JAX's (params, opt_state, batch) -> results."""
-Change = Callable[["TorchTraining"], Iterator[None]]
+AroundStep = Callable[["TorchTraining"], Iterator[None]]
 """A generator around a step of PyTorch's optimiser."""
 
 GRADIENTS = ("gradients", "clipped")
@@ -67,7 +67,7 @@ class TorchTraining(_Training):
         for parameter in self.names:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._after_backward)
-        self._changed, self.changes = ExitStack(), list[Change]()
+        self._changed, self.changes = ExitStack(), list[AroundStep]()
         """What is done otherwise in each step of the optimiser."""
         self.optimizer.register_step_pre_hook(self._before_update)
         self.optimizer.register_step_post_hook(lambda *_: self._changed.close())

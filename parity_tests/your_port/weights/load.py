@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import is_floating
+from parity_tests.your_port.measure.arrays import Arrays, is_floating
 from parity_tests.your_port.weights.adapters import JaxProgram
 from parity_tests.your_port.weights.layouts import Layout, Shape, find_layouts
 from parity_tests.your_port.weights.original import Weight
-from parity_tests.your_port.weights.positions import Affine, Arrays, read_places
+from parity_tests.your_port.weights.positions import Affine, read_places
 from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, WeightMap, count_uses
 
 Load = Callable[[Arrays], Any]

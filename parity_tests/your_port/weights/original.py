@@ -47,11 +47,6 @@ class Inputs:
     others: Mapping[str, Any]
     """What is no array: None, flags, strings."""
 
-    @property
-    def keywords(self) -> tuple[str, ...]:
-        """The names of all inputs, where they are given by name."""
-        return () if self.positional else (*self.others, *self.arrays)
-
     def as_arguments(self, arrays: Mapping[str, Any]) -> Arguments:
         """Return positional arguments and keywords."""
         values = {**self.others, **arrays}

@@ -6,7 +6,7 @@ by which factors, however kernels are transposed, split, stacked or summed. So w
 (gradients, moments) is known under PyTorch's names, and the function need not be differentiable, nor keep float64.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import enable_x64, is_floating
+from parity_tests.your_port.measure.arrays import Arrays, enable_x64, is_floating
 
-Arrays = dict[str, np.ndarray]
 _BASE = 256
 """Positions are sent digit by digit, since bfloat16 holds no larger integers exactly."""
 
@@ -207,14 +206,24 @@ class Places:
         """
         total, count = ({name: np.zeros(shape) for name, shape in self.shapes.items()} for _ in range(2))
         for path, leaf in leaves.items():
-            for name, term in self.moved[path].terms.items():
-                here = term.scales != 0
-                np.add.at(total[name].reshape(-1), term.places[here], leaf[here])
-                np.add.at(count[name].reshape(-1), term.places[here], 1)
+            for name, here, places in self._moves(path):
+                np.add.at(total[name].reshape(-1), places, leaf[here])
+                np.add.at(count[name].reshape(-1), places, 1)
         dtype = np.result_type(*leaves.values())
         whole = [name for name in self.parameters if count[name].all()]
         return {name: (total[name] if added else total[name] / count[name]).astype(dtype) for name in whole}
 
     def to_jax(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
         """Give arrays by PyTorch's names the form of JAX's leaves; a leaf of which a weight is missing is left out."""
-        return {path: made.fill(arrays) for path, made in self.moved.items() if {*made.names} <= arrays.keys()}
+        known = {path: made for path, made in self.moved.items() if made.terms.keys() <= arrays.keys()}
+        leaves = {path: np.zeros(made.own.shape) for path, made in known.items()}
+        for path, leaf in leaves.items():
+            for name, here, places in self._moves(path):
+                leaf[here] = arrays[name].reshape(-1)[places]
+        return leaves
+
+    def _moves(self, path: str) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        """Yield the weights in a leaf, where in the leaf they are, and which of their numbers stand there."""
+        for name, term in self.moved[path].terms.items():
+            here = term.scales != 0
+            yield name, here, term.places[here]

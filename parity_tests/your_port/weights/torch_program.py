@@ -154,7 +154,8 @@ def _check_run(case: Case, numbers: Numbers, given: Inputs) -> None:
     for name, x in before.items():
         if not torch.equal(torch.nan_to_num(tensors[name]), torch.nan_to_num(x)):
             first = name.partition(".")[0]
-            passed = {x: f"{x}.clone()" if x == first == name else x for x in (given.positional or given.keywords)}
+            names = given.positional or (*given.others, *given.arrays)
+            passed = {x: f"{x}.clone()" if x == first == name else x for x in names}
             call = ", ".join(passed.values() if given.positional else (f"{x}={text}" for x, text in passed.items()))
             raise ValueError(
                 f"PyTorch's module changes its input {name} in place, so its gradient has no meaning. Give it a copy: "
