@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from parity_tests.your_port.divergence import Divergence, find_divergence
     from parity_tests.your_port.golden import GoldenError, load_golden
     from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, Variant
-    from parity_tests.your_port.measure.comparison import Measurement, compare_case
+    from parity_tests.your_port.measure.draw import compare_case
     from parity_tests.your_port.measure.jax_side import jax_function
+    from parity_tests.your_port.measure.judge import Measurement
     from parity_tests.your_port.measure.taps import tap, tapped
     from parity_tests.your_port.measure.torch_side import torch_function, torch_module
     from parity_tests.your_port.report import Report
@@ -48,7 +49,8 @@ if sys.argv[0] == "-m":  # Python is about to run one of the programs
 
 _PLACES = {
     "measure.case": ("Case", "JaxSide", "TorchSide", "Variant"),
-    "measure.comparison": ("Measurement", "compare_case"),
+    "measure.draw": ("compare_case",),
+    "measure.judge": ("Measurement",),
     "divergence": ("Divergence", "find_divergence"),
     "training.updates": ("find_update_divergence",),
     "golden": ("GoldenError", "load_golden"),

@@ -33,7 +33,7 @@ from parity_tests.this_library.report import (
 )
 from parity_tests.this_library.trainings import COMPARISONS, TRAININGS, Training
 from parity_tests.your_port.measure.case import Case
-from parity_tests.your_port.measure.comparison import compare_case
+from parity_tests.your_port.measure.draw import compare_case
 from parity_tests.your_port.measure.jax_side import forget_programs
 from parity_tests.your_port.measure.tables import as_table, summarize
 

@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from parity_tests.this_library.cases import find_case
+from parity_tests.your_port.measure.arrays import enable_x64, flatten
 from parity_tests.your_port.measure.case import make_weights
 from parity_tests.your_port.measure.jax_side import run_jax
 from parity_tests.your_port.measure.numbers import Numbers
 from parity_tests.your_port.measure.torch_side import run_torch
-from parity_tests.your_port.measure.tree import flatten
-from parity_tests.your_port.measure.x64 import enable_x64
 
 FUNCTIONS = (
     *("dot_score", "scaled_dot_score", "gaussian_score", "additive_score", "bilinear_score"),
@@ -54,9 +53,9 @@ def test_results_have_the_dtype_of_what_they_are_made_of(name: str, mix: tuple[s
     inputs = {**variant.inputs, **{part: variant.inputs[part].astype(dtype) for part, dtype in dtypes.items()}}
     weights = {key: x.astype(mix[0]) for key, x in drawn.items()}
     run: Any = (case, variant, Numbers(*flatten(inputs), weights, (), lambda name, shape: np.ones(shape)))
-    exact = run_torch(*run, "float64").outputs()
+    exact = run_torch(*run, "float64").outputs
     rounding = max(float(jnp.finfo(dtype).eps) for dtype in dtypes.values())
-    for outputs in (run_jax(*run, "float64", {}).outputs(), run_torch(*run, None).outputs()):
+    for outputs in (run_jax(*run, "float64", {}).outputs, run_torch(*run, None).outputs):
         for result, found in outputs.items():
             parts = PARTS[result.partition(" ")[0]]
             with enable_x64(True):

@@ -1,7 +1,8 @@
 """The harness: it holds any PyTorch program against its JAX port, and knows neither library of this project.
 
-compare    the call: it reads the two, puts weights into place, measures and explains; `report` is what it returns
-pair       both programs with the weights in place, and how they run; `trained`: what an optimiser would do otherwise
+compare    the call: it reads the two, maps the weights, measures and explains; `report` is what it returns
+mapping    the weights put into place, by trying where names and shapes leave it open
+pair       both programs with the weights in place, and the ways to measure them; `trained`: what an optimiser would do
 compiled   a compiled JAX program against its own operations: `compare_compiled`
 divergence the first tensor that differs, and what explains it, for any case
 measure    the records of a case, its runs in both frameworks, errors and bounds
@@ -9,7 +10,7 @@ weights    which weight of PyTorch stands where in JAX
 place      where two programs part: submodules, tensors, values
 cause      which known mistake explains a difference
 training   whole trainings, step by step: `compare_training`, `find_update_divergence`
-command    `python -m parity_tests.your_port compare`; `builder` calls the user's function, `record` writes the files
+command    `python -m parity_tests.your_port compare`, which calls the user's function; `record` writes the files
 golden     PyTorch's side in a file, for a machine without PyTorch; `dump` writes it
 plugin     the fixture `parity` for pytest
 """

@@ -2,29 +2,25 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from flax import nnx
-
-from parity_tests.your_port.divergence import find_divergence
+from parity_tests.your_port.divergence import explain_difference
 from parity_tests.your_port.golden import load_golden
+from parity_tests.your_port.mapping import Wishes, map_weights
 from parity_tests.your_port.measure.case import DTYPES
-from parity_tests.your_port.measure.comparison import Measurement
 from parity_tests.your_port.measure.jax_side import forget_programs_of
+from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.measure.strength import find_constant, on_other_numbers
 from parity_tests.your_port.pair import Pair
 from parity_tests.your_port.report import Report
-from parity_tests.your_port.trained import calls_of_linen, differing_dtypes, dropout_differs, trained_otherwise
-from parity_tests.your_port.weights.adapters import is_function, make_port
-from parity_tests.your_port.weights.jax_program import read_jax
+from parity_tests.your_port.trained import calls_of_linen, training_notes
+from parity_tests.your_port.weights.adapters import is_function
+from parity_tests.your_port.weights.jax_reference import read_jax
 from parity_tests.your_port.weights.layouts import Layouts
-from parity_tests.your_port.weights.load import Load, call_load, map_by_load
-from parity_tests.your_port.weights.match import LeftOverError, Names, match_weights
+from parity_tests.your_port.weights.load import Load
+from parity_tests.your_port.weights.match import Names
 from parity_tests.your_port.weights.original import Original
-from parity_tests.your_port.weights.weight_map import AGREES, Leaf
 
 
 def compare(
@@ -87,59 +83,23 @@ def compare(
     """
     _check_arguments(torch_module, jax_module, dtypes, inside, bound)
     originals = _read(torch_module, inputs, buffers, weights, torch_call, gradients, name)
-    first = originals[0]
-    if load is not None and variables is None and is_function(jax_module):
-        variables = call_load(load, first.weights)
-    leaves = {w.name: Leaf(w.shape) for w in first.weights}
-    recorded = first.torch.golden
+    recorded = originals[0].torch.golden
     dtypes = dtypes or (("float64", "float32") if recorded is None else recorded.dtypes)
     widest = next(dtype for dtype in DTYPES if recorded is None or dtype in recorded.dtypes)
-    called: list[Any] = []
 
-    def place(layout: Layouts) -> list[Pair]:
-        """Put the weights into place, with inputs and results in this layout."""
-        port = make_port(jax_module, jax_call, variables, first.inputs.as_shapes(layout), leaves)
-        match = partial(match_weights, first.weights, port.leaves, port.role, names, layout)
-        left_over = None
-        try:
-            found = match() if load is None else map_by_load(load, first.weights, port)
-        except LeftOverError as error:
-            left_over, found = error, match(shared=True)
-        drafts = [replace(o.case(), bound=bound, inside=inside, layouts=layout) for o in originals]
-        pairs = [Pair(draft, first, port, found, bool(step), widest) for step, draft in enumerate(drafts)]
-        with calls_of_linen(called):
-            for pair in pairs:
-                pair.check_structure()
-        maps = [found]
-        if load is None and any(entry.guessed for entry in found.entries.values()):
-            maps += [match(by_order=True, shared=left_over is not None)]
-        maps = [m.choose(pairs[0].distance, pairs[0].gradients_agree) if m.is_open else m for m in maps]
-        if len(maps) > 1:
-            named, ordered = map(pairs[0].distance, maps)
-            maps = maps[ordered < 0.5 * max(AGREES, named) :]  # of two that differ alike, names say more
-        if left_over is not None and pairs[0].distance(maps[0]) >= AGREES:
-            raise left_over
-        return [replace(pair, map=maps[0]) for pair in pairs]
-
-    pairs, unsure = _place_in([dict(layout)] if layout else first.layouts, place)
+    wishes = Wishes(jax_module, jax_call, variables, load, names, layout, {"bound": bound, "inside": inside})
+    with calls_of_linen() as called:
+        pairs, unsure = map_weights(originals, wishes, widest)
     pairs = [pair.with_buffers_of_jax() if pair.train else pair for pair in pairs]
-    pair = pairs[0]
+
     measured, weak = _measure(pairs, dtypes)
-    notes = [*trained_otherwise(first, pair.port, pair.map)]
-    if recorded is None:
-        held = nnx.iter_graph(jax_module) if pair.port.kind in ("nnx", "equinox") else ()
-        notes += [*pair.trained_in_jax(), *dropout_differs(torch_module, [*called, *(part for _, part in held)])]
-    if unsure and any(m.failed for m in measured):
-        notes = [unsure, *notes]
-    dtypes_differ = differing_dtypes(first, pair.port)
-    report = Report(
-        *(first.name, pair.port, pair.map, tuple(measured), pair.case, dtypes_differ),
-        notes=tuple(notes),
-        weak=tuple(weak),
-    )
-    report = _explained(report, pairs)
-    for each in pairs:
-        forget_programs_of(each.case)
+    notes = tuple(training_notes(pairs[0], torch_module, jax_module, called))
+    notes = (unsure, *notes) if unsure and any(m.failed for m in measured) else notes
+    report = _explain(Report(pairs[0], tuple(measured), notes=notes, weak=tuple(weak)), pairs)
+
+    for pair in pairs:
+        forget_programs_of(pair.case)
+        pair.draft.kept.clear()
     return report
 
 
@@ -182,39 +142,6 @@ def _read(
     return [read_program(torch_module, inputs, train=train, **reading) for train in (False, True)[: 1 + buffers]]
 
 
-def _place_in(layouts: Sequence[Layouts], place: Callable[[Layouts], list[Pair]]) -> tuple[list[Pair], str]:
-    """Put the weights into place in the layout that fits, of several the nearest; and say if none of these agrees.
-
-    Raises:
-        Exception: none fits; that of the first.
-    """
-    fitting: list[list[Pair]] = []
-    errors: list[Exception] = []
-    for layout in layouts:
-        try:
-            fitting.append(place(layout))
-        except Exception as error:  # whatever a module raises that is given the wrong layout
-            errors.append(error)
-    if not fitting:
-        raise errors[0]
-
-    def distance(pairs: list[Pair]) -> float:
-        try:
-            return pairs[0].distance(pairs[0].map)
-        except Exception:  # a callback raises only when it runs
-            return np.inf
-
-    distances = list(map(distance, fitting)) if len(fitting) > 1 else [0.0]
-    nearest = fitting[int(np.argmin(distances))]
-    for pairs in fitting:
-        if pairs is not nearest:
-            forget_programs_of(pairs[0].case)
-    if min(distances) < AGREES or fitting[0][0].draft.layouts:  # it does not run as in PyTorch
-        return nearest, ""
-    taken = dict(nearest[0].draft.layouts) or {"*": "as it is"}
-    return nearest, f"channels fit first and last in JAX, and neither agrees: give layout= ({taken} was taken)"
-
-
 def _measure(pairs: Sequence[Pair], dtypes: Sequence[str]) -> tuple[list[Measurement], list[str]]:
     """Measure each tensor in every dtype, and say what the inputs and weights cannot show."""
     pair = pairs[0]
@@ -226,26 +153,27 @@ def _measure(pairs: Sequence[Pair], dtypes: Sequence[str]) -> tuple[list[Measure
         measured += wide
         weak += [] if wide else ["16 bits alone do not show a wrong epsilon, or GELU approximated by tanh"]
     if not any(m.failed for m in measured):
-        unread, hidden = on_other_numbers(pair.case, measured)
+        kept = [m.run_dtype for m in measured]
+        unread, hidden = on_other_numbers(pair.draw("float64" if "float64" in kept else kept[0]))
         measured, weak = measured + unread, weak + hidden
     return measured, weak
 
 
-def _explained(report: Report, pairs: Sequence[Pair]) -> Report:
+def _explain(report: Report, pairs: Sequence[Pair]) -> Report:
     """Find why the two differ: a fault of the compiler, or the place and the cause."""
     failed = report.failed
     if not failed:
         return report
     parted = next(pair for pair in pairs if pair.case.name == failed[0].case)
-    found: dict[str, Any] = {}
     try:
-        found["compiled"] = parted.compiler(failed, report.measurements)
-        if found["compiled"] is None:
-            beside = [pair.case for pair in pairs if pair is not parted]
-            found["divergence"] = find_divergence(parted.case, dtype=failed[0].run_dtype, beside=beside)
-            narrow = parted.narrow_inside(failed)
-            if narrow and not any(m.failed for pair in pairs for m in pair.with_float32_inside()):
-                found["float32_inside"] = f"{narrow}; with inside='float32' the two agree"
+        compiled = parted.compiler(failed, report.measurements)
+        if compiled is not None:
+            return replace(report, compiled=compiled)
+        beside = [pair.case for pair in pairs if pair is not parted]
+        report = replace(report, divergence=explain_difference(parted.draw(failed[0].run_dtype), beside=beside))
+        narrow = parted.narrow_inside(failed)
+        if narrow and not any(m.failed for pair in pairs for m in pair.with_float32_inside()):
+            report = replace(report, float32_inside=f"{narrow}; with inside='float32' the two agree")
     except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation
-        found["trouble"] = f"{type(error).__name__}: {error}".splitlines()[0]
-    return replace(report, **found)
+        report = replace(report, trouble=f"{type(error).__name__}: {error}".splitlines()[0])
+    return report

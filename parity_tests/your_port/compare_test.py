@@ -16,6 +16,7 @@ from flax import nnx
 
 from parity_tests import Case, Variant, compare, compare_case, torch_module
 from parity_tests.this_library.sides import linen_module
+from parity_tests.your_port.cause.cause import Found
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3, 4))
@@ -515,11 +516,27 @@ def test_a_table_made_in_float32_is_named_if_it_is_all_that_differs() -> None:
     assert "note" not in str(compare_wide(narrow, layer, X, jax_call=partial(call, flows=False)))
 
 
+@pytest.mark.parametrize(("activation", "runs"), [(jnp.tanh, 20), (jnp.sin, 22)])
+def test_pytorch_runs_once_on_each_draw_of_numbers(activation: Any, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three runs check it, one of them is kept; one shows its rounding, 16 are draws in float32, two are recorded."""
+    monkeypatch.setattr("parity_tests.your_port.divergence._explain", lambda *_: Found())
+    calls = 0
+
+    def call(module: Any, x: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return module(x).tanh()
+
+    linear = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+    compare(torch.nn.Linear(4, 3), linear, X, torch_call=call, jax_call=lambda module, x: activation(module(x)))
+    assert calls == runs
+
+
 def test_a_search_that_fails_leaves_the_verdict_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise TypeError("no such thing\nas this")
 
-    monkeypatch.setattr("parity_tests.your_port.compare.find_divergence", fail)
+    monkeypatch.setattr("parity_tests.your_port.compare.explain_difference", fail)
     report = compare_wide(torch.sin, jnp.cos, X)
     lines = str(report).splitlines()
     assert lines[0] == "sin DIFFERS in 2 of 2 tensors (1 output, 1 gradient; float64)"

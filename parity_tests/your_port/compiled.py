@@ -23,19 +23,19 @@ import numpy as np
 from flax import nnx
 
 from jax_attn.compiler import Fault, faults_of
-from parity_tests.your_port.measure import op_by_op
+from parity_tests.your_port.measure.arrays import Arrays, as_numpy, flatten, is_floating, plain
 from parity_tests.your_port.measure.case import random_for
-from parity_tests.your_port.measure.comparison import Judged, Measurement
 from parity_tests.your_port.measure.errors import (
     DECADES,
     DECADES_OF_FLOAT32,
     differing_extremes,
-    is_floating,
     neighbours,
     unit_roundoff,
 )
-from parity_tests.your_port.measure.op_by_op import Operation, Program, trace
-from parity_tests.your_port.measure.tree import flatten, plain
+from parity_tests.your_port.measure.jax_side import differentiate
+from parity_tests.your_port.measure.judge import Judged, Measurement
+from parity_tests.your_port.measure.numbers import gradient_of
+from parity_tests.your_port.measure.op_by_op import Operation, Program, ResultChange, trace
 from parity_tests.your_port.record import Record
 
 MOVED_RUNS = 3
@@ -51,7 +51,6 @@ ROUNDS = frozenset({
 """The operations whose results are rounded. Others copy, compare or choose, and stay exact."""
 LIBRARIES = ("jax", "jaxlib", "flax", "equinox", "haiku", "optax")
 
-Arrays = dict[str, np.ndarray]
 Function = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -81,17 +80,29 @@ def compare_compiled(program: Any, inputs: Any = None, *, gradients: bool = True
     function, arrays = _as_function(program, inputs)
     if not arrays:
         raise ValueError("neither the program nor its inputs hold an array, so that there is nothing to compile")
-    moving = [name for name, x in arrays.items() if jnp.issubdtype(x.dtype, jnp.floating)]
-    return judge_compiled(called, function, arrays, moving if gradients else ())
+    moved = {name: x for name, x in arrays.items() if jnp.issubdtype(x.dtype, jnp.floating)}
+    fixed = {name: x for name, x in arrays.items() if name not in moved}
+    return judge_compiled(called, lambda moved, fixed: function({**moved, **fixed}), moved, fixed, gradients)
 
 
-def judge_compiled(name: str, function: Function, arrays: dict[str, Any], moving: Sequence[str]) -> "CompiledReport":
-    """Compile a function of arrays by name, alone and with the gradients of the `moving` ones; judge each program."""
-    programs, measured = {"outputs": function}, list[Measurement]()
-    if moving:
-        programs["outputs and gradients"] = _differentiated(name, function, moving)
-    for variant, program in programs.items():
-        pair = CompiledPair(name, variant, program, arrays)
+def judge_compiled(
+    name: str, compute: Callable[[Any, Any], dict[str, Any]], moved: Any, fixed: Any, gradients: bool
+) -> "CompiledReport":
+    """Compile a function (moved, fixed) -> outputs by name, alone and with the gradients of what moves; judge both."""
+    program, measured = differentiate(compute), list[Measurement]()
+    directions = {"outputs": dict[str, Any]()}
+    if gradients and jax.tree.leaves(moved):
+        ends = {n: x for n, x in jax.eval_shape(compute, moved, fixed).items() if x is not None and is_floating(x)}
+        drawn = {n: random_for(name, "cotangent", n).normal(size=x.shape) for n, x in ends.items()}
+        directions["outputs and gradients"] = {n: jnp.asarray(x) for n, x in drawn.items()}
+
+    def results(*given: Any) -> dict[str, Any]:
+        outputs, found = program(*given)
+        named = {**outputs, **{gradient_of(n): x for n, x in flatten(found)[0].items()}} if found else outputs
+        return {n: x for n, x in named.items() if x is not None}
+
+    for variant, along in directions.items():
+        pair = CompiledPair(name, variant, results, (moved, fixed, along))
         found = pair.measure(pair.compiled())
         measured += found
         if any(m.failed for m in found):
@@ -143,30 +154,43 @@ class CompiledReport(Judged):
 
 @dataclass(frozen=True)
 class CompiledPair:
-    """A function of arrays by name, to be compiled and to be run operation by operation."""
+    """A function with results by name, to be compiled and to be run operation by operation."""
 
     name: str
     variant: str
-    function: Function
-    arrays: dict[str, Any]
+    function: Callable[..., dict[str, Any]]
+    given: tuple[Any, ...]
 
     @cached_property
     def program(self) -> tuple[Program, list[str]]:
         """The traced program, and the names of its results."""
-        program, shapes = trace(self.function, self.arrays)
+        program, shapes = trace(self.function, *self.given)
         return program, [*shapes]
 
     @cached_property
     def reference(self) -> tuple[Arrays, Arrays]:
         """The results of the operations, and by how much those of the moved runs differ at most."""
         program, names = self.program
-        arrays = jax.tree.leaves(self.arrays)
-        return run_with_noise(self.name, lambda change: dict(zip(names, program.run(arrays, change), strict=True)))
+        arrays = jax.tree.leaves(self.given)
+
+        def run(change: ResultChange | None = None) -> Arrays:
+            return as_numpy(dict(zip(names, program.run(arrays, change), strict=True)))
+
+        truth = run()
+        noise = {name: np.zeros(x.shape) for name, x in truth.items()}
+        for number in range(MOVED_RUNS):
+            moved = run(partial(_move, random_for(self.name, "moved", str(number))))
+            for name, x in truth.items():
+                with np.errstate(invalid="ignore"):  # inf − inf
+                    apart = np.abs(moved[name].astype(np.float64) - x.astype(np.float64))
+                apart = np.where(np.isfinite(apart), apart, 0.0) if is_floating(x) else moved[name] != x
+                noise[name] = np.maximum(noise[name], apart)
+        return truth, noise
 
     def compiled(self, options: Mapping[str, str] | None = None) -> Arrays:
         """Run the compiled program."""
         run = jax.jit(self.function, compiler_options=None if options is None else dict(options))
-        return _to_numpy(run(self.arrays))
+        return as_numpy(run(*self.given))
 
     def measure(self, compiled: Arrays) -> list[Measurement]:
         """Measure each tensor."""
@@ -199,10 +223,10 @@ class CompiledPair:
     def _differs(self, part: Program) -> bool:
         names = [str(number) for number in part.results]
 
-        def compute(arrays: dict[str, Any]) -> dict[str, Any]:
-            return dict(zip(names, part.run(jax.tree.leaves(arrays), loops=False), strict=True))
+        def compute(*given: Any) -> dict[str, Any]:
+            return dict(zip(names, part.run(jax.tree.leaves(given), loops=False), strict=True))
 
-        pair = CompiledPair(self.name, self.variant, compute, self.arrays)
+        pair = CompiledPair(self.name, self.variant, compute, self.given)
         return any(m.failed for m in pair.measure(pair.compiled()))
 
     def _measure(self, tensor: str, compiled: np.ndarray, truth: np.ndarray, noise: np.ndarray) -> Measurement:
@@ -219,22 +243,6 @@ class CompiledPair:
         bounds, errors = 8 * unit_roundoff(found.rule) * sizes + 4 * noise, np.abs(compiled - truth)
         worst = int(np.argmax(errors / bounds))
         return replace(found, error=float(errors[worst] / sizes[worst]), bound=float(bounds[worst] / sizes[worst]))
-
-
-def run_with_noise(name: str, run: Callable[[Any], dict[str, Any]]) -> tuple[Arrays, Arrays]:
-    """Run a program as it is, and with moved results; return its results, and the most that they move."""
-    truth = _to_numpy(run(None))
-    noise = {name: np.zeros(x.shape) for name, x in truth.items()}
-    for number in range(MOVED_RUNS):
-        moved = _to_numpy(run(partial(_move, random_for(name, "moved", str(number)))))
-        for tensor, x in truth.items():
-            if is_floating(x):
-                with np.errstate(invalid="ignore"):  # inf − inf
-                    apart = np.abs(moved[tensor].astype(np.float64) - x.astype(np.float64))
-                noise[tensor] = np.maximum(noise[tensor], np.where(np.isfinite(apart), apart, 0.0))
-            else:
-                noise[tensor] = np.maximum(noise[tensor], moved[tensor] != x)
-    return truth, noise
 
 
 def _move(rng: np.random.Generator, operation: Operation, x: Any) -> Any:
@@ -256,7 +264,8 @@ def place_of(operation: Operation) -> str:
     for frame in frames:
         file = Path(frame.file_name)
         library = "site-packages" in file.parts and file.parts[file.parts.index("site-packages") + 1] in LIBRARIES
-        if not library and file not in (Path(__file__), Path(op_by_op.__file__)):
+        own = Path(__file__).parent in file.parents and not file.name.endswith("_test.py")
+        if not library and not own:
             return f"{file.name}:{frame.line_num}"
     return "code that is not yours"
 
@@ -276,23 +285,3 @@ def _as_function(program: Any, inputs: Any) -> tuple[Function, dict[str, Any]]:
         return {name: x for name, x in flatten(plain(results))[0].items() if x is not None}
 
     return function, arrays
-
-
-def _differentiated(called: str, function: Function, moving: Sequence[str]) -> Function:
-    """Make arrays -> outputs, and the gradients of the moving arrays along random directions."""
-
-    def program(arrays: dict[str, Any]) -> dict[str, Any]:
-        def outputs(moved: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-            results = function({**arrays, **moved})
-            return {n: x for n, x in results.items() if jnp.issubdtype(jnp.result_type(x), jnp.floating)}, results
-
-        ends, pull_back, results = jax.vjp(outputs, {name: arrays[name] for name in moving}, has_aux=True)
-        drawn = {n: random_for(called, "cotangent", n).normal(size=x.shape) for n, x in ends.items()}
-        (gradients,) = pull_back({n: jnp.asarray(x).astype(ends[n].dtype) for n, x in drawn.items()})
-        return {**results, **{f"gradient of {n}": x for n, x in gradients.items()}}
-
-    return program
-
-
-def _to_numpy(tree: dict[str, Any]) -> Arrays:
-    return {name: np.asarray(x) for name, x in tree.items()}

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from parity_tests.your_port.cause.cause import Cause, Found, in_words
-from parity_tests.your_port.cause.symptoms import describe, report
+from parity_tests.your_port.cause.symptoms import describe
 from parity_tests.your_port.measure.case import DTYPES, Case, Variant
-from parity_tests.your_port.measure.comparison import Measurement, compare_runs, fitting, run_both
-from parity_tests.your_port.measure.numbers import make_numbers
+from parity_tests.your_port.measure.draw import Draw
+from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.place.bisect import Compared, Search
 from parity_tests.your_port.place.pairing import kind_of
 
@@ -50,9 +50,10 @@ class Divergence(Measurement):
             path = f" ({self.in_jax} in JAX)" if self.in_jax not in ("", self.module) else ""
             others = f" and {len(self.alike)} other{'s' * (len(self.alike) > 1)} of its kind" if self.alike else ""
             where += f", inside of {self.module}{path}{others}"
-        known = self.found.causes or self.found.stopped_after is not None
-        causes = (in_words(self.found),) if known else ()
-        return report(f"{where}: {self.difference}; {last}", self.symptoms, causes)
+        lines = [f"{where}: {self.difference}; {last}", *(f"  looks like: {text}" for text in self.symptoms)]
+        if self.found.causes or self.found.stopped_after is not None:
+            lines.append(f"  explained by: {in_words(self.found)}")
+        return "\n".join(lines)
 
 
 def find_divergence(
@@ -60,7 +61,6 @@ def find_divergence(
     variant: Variant | None = None,
     dtype: str | None = None,
     seconds: float = 60.0,
-    beside: Sequence[Case] = (),
 ) -> Divergence | None:
     """Find the first tensor in which a case's two programs differ; None if they agree.
 
@@ -69,7 +69,6 @@ def find_divergence(
         variant: one of the case's; by default the first that disagrees.
         dtype: by default the widest that the case has inputs for. Another, if the two agree there.
         seconds: of computing time that the search for causes may take.
-        beside: other cases of the two programs that a cause has to explain too, such as a step of training.
 
     Raises:
         ValueError: if no variant has that dtype.
@@ -79,23 +78,24 @@ def find_divergence(
     chosen = [candidate for candidate in variants if (dtype or widest) in candidate.dtypes]
     if not chosen:
         raise ValueError(f"{case.name} has no inputs in {dtype}; its variants must have it in `dtypes`")
-    found = (_find_in_variant(case, candidate, dtype or widest, seconds, beside) for candidate in chosen)
+    found = (explain_difference(Draw(case, candidate, dtype or widest), seconds) for candidate in chosen)
     return next((divergence for divergence in found if divergence is not None), None)
 
 
-def _find_in_variant(
-    case: Case, variant: Variant, dtype: str, seconds: float, beside: Sequence[Case]
-) -> Divergence | None:
-    numbers = make_numbers(case, variant, dtype)
-    if dtype == "float64":
-        case = fitting(case, variant, numbers)
-    measured = compare_runs(case, variant, dtype, run_both(case, variant, numbers, dtype))
-    first = next((m for m in measured if m.failed), None)
+def explain_difference(draw: Draw, seconds: float = 60.0, beside: Sequence[Case] = ()) -> Divergence | None:
+    """Find the first tensor that differs in a draw, and the mistake that makes it; None if the two agree.
+
+    Args:
+        draw: its runs are taken as far as they are made.
+        seconds: of computing time that the search for causes may take.
+        beside: other cases of the two programs that a cause has to explain too, such as a step of training.
+    """
+    draw = draw.fitting()
+    first = next((m for m in draw.measure() if m.failed), None)
     if first is None:
         return None
-    search = Search(case, variant, dtype, numbers, run_both(case, variant, numbers, dtype, record=True))
     words = f"{first.difference}, and only in the compiled program: without `jax.jit` it agrees"
-    return _find_in_runs(search, seconds, beside) or Divergence(**{**vars(first), "mismatch": words})
+    return _find_in_runs(Search(draw), seconds, beside) or Divergence(**{**vars(first), "mismatch": words})
 
 
 def _find_in_runs(search: Search, seconds: float, beside: Sequence[Case]) -> Divergence | None:
@@ -121,7 +121,7 @@ def _find_in_runs(search: Search, seconds: float, beside: Sequence[Case]) -> Div
 
 def _explain(search: Search, first: Compared, module: str, deadline: float, beside: Sequence[Case]) -> Found:
     """Search for a known mistake: in the submodules of JAX and PyTorch, or in the gradients."""
-    if search.case.torch.golden is not None:
+    if search.draw.case.torch.golden is not None:
         return Found()
     from parity_tests.your_port.cause.find import find_causes, find_gradient_causes  # they need torch
 

@@ -22,11 +22,11 @@ import numpy as np
 import torch
 import tyro
 
-from parity_tests.your_port.builder import call_builder
+from parity_tests.your_port.command import call_builder
 from parity_tests.your_port.golden import GoldenFolder, write_golden
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.case import TorchSide, name_of_draw
-from parity_tests.your_port.measure.comparison import DRAWS, run_torch_side
+from parity_tests.your_port.measure.draw import DRAWS, Draw
 from parity_tests.your_port.measure.numbers import make_numbers
 from parity_tests.your_port.measure.taps import recording
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, run_module
@@ -89,9 +89,10 @@ def dump(module: torch.nn.Module, inputs: Any, own: bool, dtypes: tuple[str, ...
     for dtype in dtypes:
         for draw in range(1 if dtype == "float64" or own else DRAWS):
             variant = replace(case.variants[0], name=name_of_draw(case.variants[0].name, draw))
-            numbers = make_numbers(case, variant, dtype)
+            drawn = Draw(case, variant, dtype)
+            numbers = drawn.numbers
             for run_dtype, by_name in runs[dtype].items():
-                by_name[variant.name] = run_torch_side(case, variant, numbers, dtype, run_dtype, record=draw == 0)
+                by_name[variant.name] = drawn.in_torch(run_dtype, record=draw == 0)
             parts = {part: getattr(numbers, part) for part in ("inputs", "weights", "buffers", "differentiated")}
             given[dtype][variant.name] = {**parts, "directions": numbers.directions(runs[dtype][dtype][variant.name])}
     described = {"case": original.name, "inputs": original.inputs, "weights": original.weights}
@@ -147,8 +148,12 @@ def dump_large(
             module.to(TORCH_DTYPES[run_dtype])
             with recording(keep=folder.keep) as trace:
                 run = run_module(case, variant, module, numbers, run_dtype)
-            tensors = {name: None if x is None else folder.keep(x) for name, x in run.tensors.items()}
-            runs[run_dtype] = {variant.name: replace(run, tensors=tensors, trace=trace)}
+            outputs, gradients_kept = (
+                {name: None if x is None else folder.keep(x) for name, x in part.items()}
+                for part in (run.outputs, run.gradients)
+            )
+            kept_run = replace(run, outputs=outputs, gradients=gradients_kept, trace=trace)
+            runs[run_dtype] = {variant.name: kept_run}
         parts = {part: getattr(numbers, part) for part in ("inputs", "weights", "buffers", "differentiated")}
         parts["directions"] = numbers.directions(runs[truth][variant.name])
         record = {"case": original.name, "inputs": given, "weights": described, "truth": truth}

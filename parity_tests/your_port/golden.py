@@ -20,13 +20,13 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from parity_tests.your_port.measure.arrays import flatten
 from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, name_of_draw
 from parity_tests.your_port.measure.numbers import Numbers, Run
 from parity_tests.your_port.measure.taps import Tensor
-from parity_tests.your_port.measure.tree import flatten
 from parity_tests.your_port.weights.original import Inputs, Original, Weight
 
-FORMAT = 5
+FORMAT = 6
 """The version of the file's form: another where a reader would misread it."""
 ARRAY = "name of an array"
 """The key of what stands instead of an array in the file's text."""
@@ -141,7 +141,7 @@ def write_golden(path: Path, facts: Mapping[str, Any]) -> None:
         return key
 
     packed = _pack(facts, store)
-    sums = {key: zlib.crc32(array.tobytes()) for key, array in arrays.items()}
+    sums = {key: _checksum(array) for key, array in arrays.items()}
     text = json.dumps({**packed, "format": FORMAT, "sums": sums})
     with open(path, "xb") as file:
         np.savez(file, header=np.array(text), sum=np.array(zlib.crc32(text.encode())), allow_pickle=False, **arrays)
@@ -171,8 +171,8 @@ class GoldenFolder:
         key = f"{len(self._sums)}.npy"
         with open(self.path / key, "xb") as file:
             np.save(file, _writable(array), allow_pickle=False)
-        self._sums[key] = _checksum(self.path / key)
-        kept = _read_array(self.path / key)
+        kept = np.load(self.path / key, mmap_mode="r", allow_pickle=False)
+        self._sums[key] = _checksum(kept)
         kept = kept.view(jnp.bfloat16) if array.dtype == jnp.bfloat16 else kept
         self._kept[id(kept)] = key, kept
         return kept
@@ -191,39 +191,22 @@ class GoldenFolder:
 HEADER = "golden.json"
 
 
-def _checksum(path: Path) -> int:
-    total = 0
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            total = zlib.crc32(block, total)
-    return total
+def _checksum(array: np.ndarray) -> int:
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 
-def _read_array(path: Path) -> np.ndarray:
-    return np.load(path, mmap_mode="r", allow_pickle=False)
-
-
-def _read_folder(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    total, _, text = (path / HEADER).read_text(encoding="utf-8").partition("\n")
-    if zlib.crc32(text.encode()) != int(total):
-        raise ValueError(f"the checksum of {HEADER} is wrong")
-    header = json.loads(text)
-    for name, expected in header["sums"].items():
-        if Path(name).name != name:
-            raise ValueError(f"{name!r} is no name of a file in the folder")
-        if not (path / name).is_file() or _checksum(path / name) != expected:
-            raise ValueError(f"{name} is missing or damaged")
-    return header, {name: _read_array(path / name) for name in header["sums"]}
-
-
-def _read_header(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    text = str(arrays["header"])
-    header = json.loads(text)
-    if header["format"] == FORMAT:
-        wrong = [name for name, total in header["sums"].items() if zlib.crc32(arrays[name].tobytes()) != total]
-        if wrong or zlib.crc32(text.encode()) != int(arrays["sum"]):
-            raise ValueError(f"the checksum of {', '.join(wrong) or 'its text'} is wrong")
-    return header
+def _read(path: Path) -> tuple[str, int, dict[str, np.ndarray]]:
+    """Return the text, its checksum, and the arrays; those of a folder are read when they are needed."""
+    if path.is_dir():
+        total, _, text = (path / HEADER).read_text(encoding="utf-8").partition("\n")
+        arrays = {file.name: np.load(file, mmap_mode="r", allow_pickle=False) for file in path.glob("*.npy")}
+        return text, int(total), arrays
+    with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+        for entry in file.zip.infolist():  # `write_golden` compresses none, and a small file could fill the memory
+            if entry.file_size > (packed := entry.compress_size):
+                raise ValueError(f"{entry.filename} is compressed: {packed:,} bytes of {entry.file_size:,}")
+        arrays = {name: file[name] for name in file.files}
+    return str(arrays["header"]), int(arrays["sum"]), arrays
 
 
 def load_golden(path: str | Path) -> Golden:
@@ -234,16 +217,15 @@ def load_golden(path: str | Path) -> Golden:
         GoldenError: it is no golden file, is damaged or cut short, or was written by another version.
     """
     try:
-        if Path(path).is_dir():
-            header, arrays = _read_folder(Path(path))
-        else:
-            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-                _require_stored(file.zip)
-                arrays = {name: file[name] for name in file.files}
-            header = _read_header(arrays)
-        known = header["format"] == FORMAT
-        golden = Golden(_unpack(header, arrays) if known else header)
-        if known:
+        text, total, arrays = _read(Path(path))
+        header = json.loads(text)
+        golden = Golden(header)
+        if known := header["format"] == FORMAT:
+            sums = header["sums"].items()
+            wrong = [name for name, sum_ in sums if name not in arrays or _checksum(arrays[name]) != sum_]
+            if wrong or zlib.crc32(text.encode()) != total:
+                raise ValueError(f"the checksum of {', '.join(wrong) or 'its text'} is wrong")
+            golden = Golden(_unpack(header, arrays))
             golden.check()
     except FileNotFoundError:
         if Path(path).exists():
@@ -255,10 +237,3 @@ def load_golden(path: str | Path) -> Golden:
         written = f"{header['format']}, by {header.get('versions')}; this package reads format {FORMAT}"
         raise GoldenError(f"{path} has format {written}. Use the same version of this package, or {REMEDY}")
     return golden
-
-
-def _require_stored(archive: zipfile.ZipFile) -> None:
-    """Raise ValueError for compressed entries: `write_golden` makes none, and a small file could fill the memory."""
-    for entry in archive.infolist():
-        if entry.file_size > entry.compress_size:
-            raise ValueError(f"{entry.filename} is compressed: {entry.compress_size:,} bytes of {entry.file_size:,}")

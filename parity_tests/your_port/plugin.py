@@ -10,7 +10,6 @@ the folder of `--parity-files`.
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,8 +56,8 @@ def parity(request: pytest.FixtureRequest, record_property: Callable[[str, objec
     Of a report of `compare`, `dtypes` are those that count. A failure names the first tensor that differs, and why.
     """
     from parity_tests.your_port.divergence import find_divergence
-    from parity_tests.your_port.measure.case import DTYPES, Case, name_of_draw
-    from parity_tests.your_port.measure.comparison import DRAWS, compare_case
+    from parity_tests.your_port.measure.case import DTYPES, Case
+    from parity_tests.your_port.measure.draw import compare_case
     from parity_tests.your_port.measure.tables import summarize
     from parity_tests.your_port.record import Record
     from parity_tests.your_port.report import Report
@@ -95,9 +94,7 @@ def parity(request: pytest.FixtureRequest, record_property: Callable[[str, objec
         if isinstance(found, Report):
             record = found.record
         else:
-            drawn = {name_of_draw(v.name, draw): v for v in found.variants for draw in range(DRAWS)}
-            variant = replace(drawn[failed[0].variant], name=failed[0].variant)
-            divergence = find_divergence(found, variant, failed[0].dtype)
+            divergence = find_divergence(found, found.find_variant(failed[0].variant), failed[0].dtype)
             lines = [line for part in (divergence, *failed[:SHOWN]) if part for line in str(part).splitlines()]
             lines += [f"… and {len(failed) - SHOWN} more"] if len(failed) > SHOWN else []
             record = Record(found.name, lines, measured, divergence)

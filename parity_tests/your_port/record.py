@@ -14,7 +14,7 @@ from typing import Any
 
 from parity_tests.your_port.cause.cause import Blind
 from parity_tests.your_port.divergence import Divergence
-from parity_tests.your_port.measure.comparison import Measurement
+from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.weights.weight_map import WeightMap
 
 SCHEMA = 1
@@ -72,7 +72,7 @@ class Record:
             "lines": self.lines,
             "first_place": None if first is None else {name: getattr(first, name) for name in places},
             "causes": [{"words": c.words, "confirmed": c.confirmed, "explains": c.explains.value} for c in causes],
-            "tensors": [{"failed": m.failed, **{n: _finite(x) for n, x in vars(m).items()}} for m in self.measurements],
+            "tensors": [_finite({"failed": m.failed, **asdict(m)}) for m in self.measurements],
             "weights": [dict(zip(("jax", "shape", "torch", "layout"), line, strict=True)) for line in placed],
             "blind": None if self.blind is None else asdict(self.blind),
             "versions": self.versions,
@@ -101,9 +101,9 @@ class Record:
             markdown_file.write_text(self.to_markdown(), encoding="utf-8")
 
 
-def _finite(x: Any) -> Any:
-    """JSON has no infinity and no NaN."""
-    return None if isinstance(x, float) and not math.isfinite(x) else x
+def _finite(facts: dict[str, Any]) -> dict[str, Any]:
+    """Put None for infinity and NaN, which JSON has not."""
+    return {n: None if isinstance(x, float) and not math.isfinite(x) else x for n, x in facts.items()}
 
 
 def printable(text: str) -> str:

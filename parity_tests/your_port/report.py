@@ -1,19 +1,19 @@
 """What a comparison found: a verdict of at most ten lines, and everything on request."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import islice
 
 from parity_tests.your_port.cause.cause import Blind, in_words
 from parity_tests.your_port.compiled import CompiledReport
 from parity_tests.your_port.divergence import Divergence
+from parity_tests.your_port.measure.arrays import flatten
 from parity_tests.your_port.measure.case import Case
-from parity_tests.your_port.measure.comparison import Judged, Measurement
-from parity_tests.your_port.measure.tree import flatten
+from parity_tests.your_port.measure.judge import Judged, Measurement
+from parity_tests.your_port.pair import Pair
 from parity_tests.your_port.record import Record, printable
-from parity_tests.your_port.weights.adapters import Port
-from parity_tests.your_port.weights.weight_map import WeightMap
+from parity_tests.your_port.trained import differing_dtypes
+from parity_tests.your_port.weights.weight_map import WeightMap, in_columns
 
 LINES = 10
 ROUNDING = "zero except for rounding in both"
@@ -23,16 +23,10 @@ ROUNDING = "zero except for rounding in both"
 class Report(Judged):
     """A comparison of a PyTorch module with its JAX port."""
 
-    name: str
-    port: Port
-    map: WeightMap
-    """Which weight stands where; `print(report.map)` shows it."""
+    pair: Pair
+    """Both programs, with the weights in place."""
     measurements: tuple[Measurement, ...]
     """Every tensor in every dtype, and those that only jit or only its absence makes wrong."""
-    case: Case
-    """The comparison as a case, for `find_divergence` and for the fixture `parity`."""
-    dtypes_differ: str = ""
-    """The dtypes of the two modules' weights, if one has fewer digits."""
     divergence: Divergence | None = None
     """Where the two part, and why."""
     float32_inside: str = ""
@@ -46,7 +40,24 @@ class Report(Judged):
     weak: tuple[str, ...] = ()
     """What these inputs and weights cannot show."""
 
-    @cached_property
+    _blind: list[Blind] = field(default_factory=list, repr=False, compare=False)
+    """The blind spots, once they were asked for."""
+
+    @property
+    def name(self) -> str:
+        return self.pair.original.name
+
+    @property
+    def map(self) -> WeightMap:
+        """Which weight stands where; `print(report.map)` shows it."""
+        return self.pair.map
+
+    @property
+    def case(self) -> Case:
+        """The comparison as a case, for `find_divergence` and for the fixture `parity`."""
+        return self.pair.case
+
+    @property
     def blind(self) -> Blind:
         """The known mistakes that would not have been seen with these inputs and weights; found when first asked for.
 
@@ -54,18 +65,15 @@ class Report(Judged):
         """
         from parity_tests.your_port.cause.blind import find_blind  # it needs PyTorch
 
-        return find_blind(self.case)
+        if not self._blind:
+            self._blind.append(find_blind(self.case))
+        return self._blind[0]
 
     @property
     def record(self) -> Record:
         """Everything that was found, for other programs."""
-        lines = str(self).splitlines()
-        return Record(self.name, lines, self.measurements, self.divergence, self.map, self._blind)
-
-    @property
-    def _blind(self) -> Blind | None:
-        """The blind spots, if they were asked for."""
-        return vars(self).get("blind")
+        blind = self._blind[0] if self._blind else None
+        return Record(self.name, str(self).splitlines(), self.measurements, self.divergence, self.map, blind)
 
     def to_json(self) -> str:
         """Write everything as JSON."""
@@ -79,8 +87,8 @@ class Report(Judged):
         return "\n".join(printable(line) for line in islice(self._lines(), LINES))
 
     def _lines(self) -> Iterator[str]:
-        if self.dtypes_differ:
-            yield f"NOT THE SAME DTYPE: {self.dtypes_differ}; both ran on the same numbers"
+        if differing := differing_dtypes(self.pair):
+            yield f"NOT THE SAME DTYPE: {differing}; both ran on the same numbers"
         names = {(m.case, m.tensor): m.is_gradient for m in self.measurements}
         gradients, dtypes = sum(names.values()), dict.fromkeys(m.run_dtype for m in self.measurements)
         what = f"{_count(len(names) - gradients, 'output')}, {_count(gradients, 'gradient')}; {' and '.join(dtypes)}"
@@ -105,8 +113,8 @@ class Report(Judged):
         if self.weak:
             more = " …" * (len(self.weak) > 3)
             yield f"  weak: {'; '.join(self.weak[:3])}{more}, which may hide mistakes (print(report.blind) shows which)"
-        if self._blind is not None:
-            yield f"  blind: {self._blind}"
+        for blind in self._blind:
+            yield f"  blind: {blind}"
         yield from self._weights("float64" in dtypes)
 
     def _weights(self, wide: bool) -> Iterator[str]:
@@ -121,7 +129,7 @@ class Report(Judged):
             f", {len(guesses)} guessed ({entry.guessed}), such as {path} from {entry.source}"
             for path, entry in [*guesses.items()][:1]
         )
-        fields = " and its dtype fields set" * (self.port.kind in ("nnx", "linen"))
+        fields = " and its dtype fields set" * (self.pair.port.kind in ("nnx", "linen"))
         cast = f"; for float64 its weights are cast{fields}" if wide else ""
         yield f"  weights: {len(self.map.entries)} placed{guessed} (print(report.map) shows how){cast}"
 
@@ -138,9 +146,7 @@ class Report(Judged):
         for m in self.measurements:
             verdict = m.mismatch or ("FAILED" if m.failed else ROUNDING if m.only_rounding else "agrees")
             rows.append((m.dtype, m.tensor, f"{m.error:.1e}", f"{m.bound:.1e}", f"{m.torch_error:.1e}", verdict))
-        widths = [max(len(row[column]) for row in rows) for column in range(6)]
-        lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join(line.rstrip() for line in lines)
+        return in_columns(rows)
 
 
 def _count(number: int, noun: str) -> str:

@@ -125,14 +125,15 @@ def test_a_folder_that_is_damaged_or_incomplete_is_found(tmp_path):
     content = array.read_bytes()
     for damaged in (content[:-1], content[:500] + bytes([content[500] ^ 1]) + content[501:]):
         array.write_bytes(damaged)
-        with pytest.raises(GoldenError, match=rf"{array.name} is missing or damaged"):
+        with pytest.raises(GoldenError, match="is damaged, cut short, or no golden file"):
             load_golden(folder)
     array.unlink()
-    with pytest.raises(GoldenError, match=rf"{array.name} is missing or damaged"):
+    with pytest.raises(GoldenError, match=rf"the checksum of {array.name} is wrong"):
         load_golden(folder)
+    array.write_bytes(content)
     header = folder / "golden.json"
     header.write_text(header.read_text().replace("TorchLlama", "TorchLlamb"))
-    with pytest.raises(GoldenError, match=r"the checksum of golden\.json is wrong"):
+    with pytest.raises(GoldenError, match="the checksum of its text is wrong"):
         load_golden(folder)
     header.unlink()
     with pytest.raises(GoldenError, match=r"has no golden\.json, so it was not written to its end"):

@@ -19,8 +19,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from parity_tests.your_port.cause.mistakes import mistakes_in
 from parity_tests.your_port.cause.planting import CANNOT_BE_MADE, Hypothesis, NotHereError, Planted, planted
-from parity_tests.your_port.measure.arrays import to_numpy
-from parity_tests.your_port.measure.tree import flatten, plain
+from parity_tests.your_port.measure.arrays import flatten, plain, to_numpy
 from parity_tests.zoo.port import Bug, Port, Result
 
 SIZES = (2, 4, 8)

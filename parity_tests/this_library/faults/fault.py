@@ -13,8 +13,9 @@ import pytest
 from parity_tests.this_library.cases import find_case
 from parity_tests.this_library.trainings import TRAININGS, free_running
 from parity_tests.your_port.measure.case import Case, Variant
-from parity_tests.your_port.measure.comparison import Measurement, compare_variant
+from parity_tests.your_port.measure.draw import compare_variant
 from parity_tests.your_port.measure.jax_side import forget_programs
+from parity_tests.your_port.measure.judge import Measurement
 
 Make = Callable[[Any], Any]
 """What is there -> what takes its place."""

@@ -8,9 +8,9 @@ from typing import Any
 from parity_tests.your_port.cause.mistakes import mistakes_in
 from parity_tests.your_port.cause.planting import CANNOT_BE_MADE, Mistake, Planted, Program, planted
 from parity_tests.your_port.measure.case import Case
-from parity_tests.your_port.measure.comparison import Runs, compare_runs, run_both, run_torch_side
+from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.errors import relative_error
-from parity_tests.your_port.measure.numbers import Run, make_numbers
+from parity_tests.your_port.measure.numbers import Run
 
 SIZES = (2, 4)
 """Of axes, for the rows about scales."""
@@ -21,30 +21,27 @@ ROUNDING = 1e-9
 def plant_table(case: Case) -> Iterator[tuple[Mistake, bool]]:
     """Yield each mistake that changes a number of the case in float64, and whether the comparison notices it."""
     variants = [variant for variant in case.variants if "float64" in variant.dtypes and not variant.slow]
-    drawn = [(variant, make_numbers(case, variant, "float64")) for variant in variants]
-    right = [run_both(case, *each, "float64") for each in drawn]
+    draws = [Draw(case, variant, "float64") for variant in variants]
     noted = Planted([""])
 
     def note(program: Program, module: Any, inputs: Any) -> Any:
         with noted:
             return program(module, inputs)
 
-    for each in drawn:
-        run_torch_side(_calling(case, note), *each, "float64", "float64")
+    for draw in draws:
+        draw.beside(_calling(case, note)).in_torch()
     for mistake in chain.from_iterable(mistakes_in({site[1] for site in noted.sites}, SIZES)):
-        hypothesis = planted(mistake)
-        wrong = _calling(case, lambda program, *given, made=hypothesis: made.wrong(program, [""])(*given))
+        wrong = planted(mistake).made_in(case, [""])
         changed = noticed = False
-        for each, runs in zip(drawn, right, strict=True):
+        for draw in draws:
             try:
-                truth = run_torch_side(wrong, *each, "float64", "float64")
-                narrow = run_torch_side(wrong, *each, "float64", "float32") if _differs(truth, runs.truth) else None
+                in_torch = draw.beside(wrong)
+                runs = in_torch.against(draw.in_jax()) if _differs(in_torch.in_torch(), draw.in_torch()) else None
             except CANNOT_BE_MADE:
                 continue
-            if narrow is not None:
+            if runs is not None:
                 changed = True
-                measured = compare_runs(case, each[0], "float64", Runs(runs.jax, narrow, truth))
-                noticed = any(measurement.failed for measurement in measured)
+                noticed = any(m.failed for m in draw.compare(runs))
             if noticed:
                 break
         if changed:

@@ -7,8 +7,6 @@ be none in this program, such as an epsilon that is the same number. So it is ma
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
@@ -17,11 +15,10 @@ import torch
 
 from parity_tests.your_port.cause.cause import Blind
 from parity_tests.your_port.cause.hypotheses import PADDING, hypotheses
-from parity_tests.your_port.cause.planting import Hypothesis, Places, Planted, Program, Weights, passing, planted
-from parity_tests.your_port.cause.subjects import subjects
-from parity_tests.your_port.measure.case import Case, Variant
-from parity_tests.your_port.measure.comparison import Runs, compare_runs, run_torch_side
-from parity_tests.your_port.measure.numbers import Numbers, make_numbers
+from parity_tests.your_port.cause.planting import Hypothesis, Places, Planted, Program, passing, planted
+from parity_tests.your_port.cause.suspects import Suspect, suspects
+from parity_tests.your_port.measure.case import Case
+from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.strength import stronger
 from parity_tests.your_port.place.bisect import Search
 
@@ -39,9 +36,11 @@ def find_blind(case: Case, seconds: float = 20.0) -> Blind:
     if case.torch.golden is not None:
         raise ValueError("mistakes are made in PyTorch, which does not run here: blind spots need the PyTorch module")
     deadline = time.process_time() + seconds
-    given = [_Right(case, variant) for variant in case.variants]
-    strong = [right for each in given for right in (_Right(case, v) for v in stronger(each.variant)) if right.can_run]
-    known, found, tried = _mistakes(given[0]), dict[str, None](), 0
+    given = [Draw(case, variant, "float64") for variant in case.variants]
+    strong = [draw for each in given for v in stronger(each.variant) if _can_run(draw := Draw(case, v, "float64"))]
+    suspect = next(suspects(Search(given[0])))
+    known = chain([planted(PADDING)], _lengths(suspect), *hypotheses(suspect, calls=False))
+    found, tried = dict[str, None](), 0
     for hypothesis in known:
         seen = _seen(given, hypothesis)
         tried += seen is not None
@@ -52,15 +51,33 @@ def find_blind(case: Case, seconds: float = 20.0) -> Blind:
     return Blind(tuple(found), tried, tuple(dict.fromkeys(hypothesis.said("") for hypothesis in known)))
 
 
-def _seen(where: "Sequence[_Right]", hypothesis: Hypothesis) -> bool | None:
-    """Whether any of the programs shows a mistake; None if none of them can run with it."""
+def _seen(draws: Sequence[Draw], hypothesis: Hypothesis) -> bool | None:
+    """Whether any of the draws shows a mistake; None if PyTorch runs with it in none of them."""
     made = None
-    for right in where:
-        shown = right.shows(hypothesis)
+    for draw in draws:
+        shown = _shows(draw, hypothesis)
         if shown:
             return True
         made = made if shown is None else False
     return made
+
+
+def _shows(draw: Draw, hypothesis: Hypothesis) -> bool | None:
+    """Whether a mistake changes an output or a gradient; None if PyTorch does not run with it."""
+    try:
+        wrong = draw.beside(hypothesis.made_in(draw.case, ("",))).in_torch()
+    except Exception:  # whatever PyTorch raises for a wrong shape, a wrong option, an index out of range
+        return None
+    return any(m.failed for m in draw.compare(draw.against(wrong)))
+
+
+def _can_run(draw: Draw) -> bool:
+    """Whether the program takes these inputs, its results tell something, and without a mistake none shows."""
+    try:
+        finite = all(x is None or bool(np.isfinite(x).all()) for x in draw.in_torch().tensors.values())
+    except Exception:  # whatever PyTorch raises for inputs that it does not take
+        return False
+    return finite and _shows(draw, Hypothesis("none", _none)) is False
 
 
 def _none(program: Program, places: Places, module: Any, inputs: Any) -> Any:
@@ -69,57 +86,8 @@ def _none(program: Program, places: Places, module: Any, inputs: Any) -> Any:
         return program(module, inputs)
 
 
-def _mistakes(right: "_Right") -> Iterator[Hypothesis]:
-    """Yield the known mistakes, in all calls and in those of each kind of submodule; and lengths that are ignored."""
-    subject = next(subjects(Search(right.case, right.variant, "float64", right.numbers, right.runs)))
-    lengths = [name for name, x in subject.inputs.items() if x.dtype == torch.int64 and x.ndim == 1]
-    words = "{} is ignored in JAX, as if all were the largest"
-    ignored = [passing(words.format(name), inputs=partial(_largest, name)) for name in lengths]
-    return chain([planted(PADDING)], ignored, *hypotheses(subject, calls=False))
-
-
-def _largest(name: str, given: Weights) -> Weights:
-    return {name: given[name].max().expand_as(given[name])}
-
-
-@dataclass(frozen=True)
-class _Right:
-    """PyTorch's right program on the numbers of one variant."""
-
-    case: Case
-    variant: Variant
-
-    @cached_property
-    def numbers(self) -> Numbers:
-        return make_numbers(self.case, self.variant, "float64")
-
-    @cached_property
-    def runs(self) -> Runs:
-        """The right program, which also stands in JAX's place, and its run in float32, for the bounds."""
-        narrow, truth = (
-            run_torch_side(self.case, self.variant, self.numbers, "float64", dtype) for dtype in ("float32", "float64")
-        )
-        return Runs(truth, narrow, truth)
-
-    @cached_property
-    def can_run(self) -> bool:
-        """Whether the program takes these inputs, its results tell something, and without a mistake none shows."""
-        try:
-            finite = all(x is None or bool(np.isfinite(x).all()) for x in self.runs.truth.tensors.values())
-        except Exception:  # whatever PyTorch raises for inputs that it does not take
-            return False
-        return finite and self.shows(Hypothesis("none", _none)) is False
-
-    def shows(self, hypothesis: Hypothesis) -> bool | None:
-        """Whether a mistake changes an output or a gradient; None if the program cannot run with it."""
-        side = self.case.torch
-
-        def call(module: Any, inputs: Any, options: Any) -> Any:
-            return hypothesis.run(lambda *given: side.call(*given, options), ("",), module, inputs)
-
-        wrong = replace(self.case, torch=replace(side, call=call))
-        try:
-            run = run_torch_side(wrong, self.variant, self.numbers, "float64", "float64")
-        except Exception:  # whatever PyTorch raises for a wrong shape, a wrong option, an index out of range
-            return None
-        return any(m.failed for m in compare_runs(self.case, self.variant, "float64", self.runs._replace(jax=run)))
+def _lengths(suspect: Suspect) -> Iterator[Hypothesis]:
+    """Yield lengths that are ignored."""
+    for name in (name for name, x in suspect.inputs.items() if x.dtype == torch.int64 and x.ndim == 1):
+        largest = lambda given, name=name: {name: given[name].max().expand_as(given[name])}  # noqa: E731
+        yield passing(f"{name} is ignored in JAX, as if all were the largest", inputs=largest)

@@ -23,25 +23,26 @@ from parity_tests.your_port.cause.planting import (
     planted,
     weighted,
 )
-from parity_tests.your_port.cause.subjects import Subject
+from parity_tests.your_port.cause.suspects import Suspect
 from parity_tests.your_port.place.pairing import kind_of
 
 CALLS = 8
 """How many calls of a function, as in a loop, are tried one by one."""
 
 
-def hypotheses(subject: Subject, calls: bool = True) -> Iterator[Iterator[Hypothesis]]:
-    """Yield groups of mistakes that can be tried on this subject; those of a group are of one kind.
+def hypotheses(suspect: Suspect, calls: bool = True) -> Iterator[Iterator[Hypothesis]]:
+    """Yield groups of mistakes that can be tried on this suspect; those of a group are of one kind.
 
     Without `calls` a mistake of functions is in all of them, or in those of a kind of submodule.
     """
-    sites = subject.sites()
-    kinds = list(mistakes_in({site[1] for site in sites}, _sizes(subject)))
-    yield _inputs(subject)
+    sites = suspect.sites
+    sizes = {size for x in (*suspect.inputs.values(), *_state_of(suspect).values()) for size in x.shape if size > 1}
+    kinds = list(mistakes_in({site[1] for site in sites}, sorted(sizes)))
+    yield _inputs(suspect)
     yield from (map(planted, known) for known in kinds)
-    yield _results(subject)
-    yield _weights(subject)
-    yield from (_activations(subject, sites), _exchanged(subject))
+    yield _results(suspect)
+    yield _weights(suspect)
+    yield from (_activations(suspect, sites), _exchanged(suspect))
     for known in kinds:
         at = ((each, site) for each in known for site in _narrower({s: sites[s] for s in sites if s[1] in each.wrong}))
         yield (planted(each, site) for each, site in at if calls or (isinstance(site, tuple) and len(site) == 1))
@@ -70,11 +71,6 @@ def _narrower(sites: Mapping[Site, Lines]) -> Iterator[Site | str]:
             yield part
 
 
-def _sizes(subject: Subject) -> tuple[int, ...]:
-    tensors = [*subject.inputs.values(), *_state_of(subject).values()]
-    return tuple(sorted({size for x in tensors for size in x.shape if size > 1}))
-
-
 # What is given and returned
 
 RESULTS: dict[str, Callable[[Any], Any]] = {
@@ -88,23 +84,23 @@ RESULTS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _results(subject: Subject) -> Iterator[Hypothesis]:
+def _results(suspect: Suspect) -> Iterator[Hypothesis]:
     """Yield what may be done to results; exchange two, such as the two states of an LSTM."""
-    for one, other in _alike(subject.results):
+    for one, other in _alike(suspect.results):
         swapped = _taken({one: other, other: one})
         yield passing(f"the results {one} and {other} are exchanged in JAX", results=swapped)
-    for name in (name for name, x in subject.results.items() if x.is_floating_point()):
+    for name in (name for name, x in suspect.results.items() if x.is_floating_point()):
         for words, function in RESULTS.items():
             called = words.format("the result" if name == "result" else f"the result {name}")
             yield passing(f"{called} in JAX", results=_each([name], function))
 
 
-def _inputs(subject: Subject) -> Iterator[Hypothesis]:
+def _inputs(suspect: Suspect) -> Iterator[Hypothesis]:
     """Yield inputs that are ignored or read otherwise, and two in each other's place."""
-    for name, x in subject.inputs.items():
+    for name, x in suspect.inputs.items():
         for words, change in _readings(x):
             yield passing(f"{name} is {words}", inputs=_each([name], change))
-    for one, other in _alike(subject.inputs):
+    for one, other in _alike(suspect.inputs):
         yield passing(f"{one} and {other} are exchanged in JAX", inputs=_taken({one: other, other: one}))
 
 
@@ -145,12 +141,12 @@ def _alike(tensors: Weights) -> Iterator[tuple[str, str]]:
 # Activations that are modules of their own
 
 
-def _activations(subject: Subject, sites: Iterable[Site]) -> Iterator[Hypothesis]:
+def _activations(suspect: Suspect, sites: Iterable[Site]) -> Iterator[Hypothesis]:
     """Yield an activation instead of submodules without parameters, such as one that is written out.
 
     Those that only call a function which is an activation are among the mistakes in functions.
     """
-    parts = {} if subject.module is None else dict(subject.module.named_modules())
+    parts = {} if suspect.module is None else dict(suspect.module.named_modules())
     called = defaultdict[str, set[str]](set)
     for kind, function, *_ in sites:
         called[kind].add(function)
@@ -176,9 +172,9 @@ def _groups(names: Sequence[str]) -> list[tuple[str, list[str]]]:
     return together + [(name, [name]) for _, group in together if len(group) > 1 for name in group]
 
 
-def _state_of(subject: Subject) -> dict[str, Tensor]:
+def _state_of(suspect: Suspect) -> dict[str, Tensor]:
     """The parameters of the submodule by their names in it."""
-    return {} if subject.module is None else dict(subject.module.named_parameters())
+    return {} if suspect.module is None else dict(suspect.module.named_parameters())
 
 
 def _part(place: int, count: int, change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
@@ -186,9 +182,9 @@ def _part(place: int, count: int, change: Callable[[Tensor], Tensor]) -> Callabl
     return lambda x: torch.cat([change(part) if i == place else part for i, part in enumerate(x.chunk(count))])
 
 
-def _weights(subject: Subject) -> Iterator[Hypothesis]:
+def _weights(suspect: Suspect) -> Iterator[Hypothesis]:
     """Yield weights that are cleared, transposed, in another order, or taken from another layer."""
-    state = _state_of(subject)
+    state = _state_of(suspect)
     biases = [name for name in state if "bias" in name.rpartition(".")[2]]
     packed = [name for name in biases if len(state[name]) % 3 == 0]
     ratios = {name: x.shape[0] / x.shape[1] for name, x in state.items() if x.ndim == 2}
@@ -196,16 +192,15 @@ def _weights(subject: Subject) -> Iterator[Hypothesis]:
     rows: list[tuple[str, list[str], Callable[[Tensor], Tensor]]] = [
         ("{at}{name} is missing in JAX", biases, lambda x: 0 * x),
         ("{at}{name} is not transposed in JAX, or twice", [n for n in ratios if ratios[n] == 1], lambda x: x.mT),
-        ("the first third of {at}{name} is missing in JAX", packed, _part(0, 3, lambda x: 0 * x)),
-        ("the second third of {at}{name} is missing in JAX", packed, _part(1, 3, lambda x: 0 * x)),
-        ("the last third of {at}{name} is missing in JAX", packed, _part(2, 3, lambda x: 0 * x)),
+        *((f"the {third} third of {{at}}{{name}} is missing in JAX", packed, _part(i, 3, lambda x: 0 * x))
+          for i, third in enumerate(("first", "second", "last"))),
         ("{at}{name} is transposed gate by gate in JAX", stacked,
          lambda x: x.unflatten(0, (-1, x.shape[1])).mT.flatten(0, 1)),
     ]  # fmt: skip
     for words, names, change in rows:
         for text, group in _groups(names):
             yield weighted(words.replace("{name}", text), _each(group, change))
-    yield from (*_of_gates(state), *_of_rotation(state, {site[1] for site in subject.sites()}))
+    yield from (*_of_gates(state), *_of_rotation(state, {site[1] for site in suspect.sites}))
     backwards = {name: name.removesuffix("_reverse") for name in state if name.endswith("_reverse")}
     if backwards:
         words = "both directions have the same weights in JAX, those of the first"
@@ -265,9 +260,9 @@ def _of_rotation(state: Weights, functions: Collection[str]) -> Iterator[Hypothe
                     yield weighted(words, _each(named, change))
 
 
-def _exchanged(subject: Subject) -> Iterator[Hypothesis]:
+def _exchanged(suspect: Suspect) -> Iterator[Hypothesis]:
     """Yield what may have changed places, or is used twice: modules, all of a kind, all weights of a kind."""
-    state, groups = _state_of(subject), defaultdict[str, list[str]](list)
+    state, groups = _state_of(suspect), defaultdict[str, list[str]](list)
     for name in state:
         path = name.rpartition(".")[0]
         for label in dict.fromkeys((kind_of(path), path, kind_of(name))):
@@ -291,11 +286,11 @@ def _exchanged(subject: Subject) -> Iterator[Hypothesis]:
 PADDING = mistake("the row of the padding gets a gradient", "embedding", lambda call: call.but(padding_idx=None))
 
 
-def of_gradients(subject: Subject) -> Iterator[Iterator[Hypothesis]]:
+def of_gradients(suspect: Suspect) -> Iterator[Iterator[Hypothesis]]:
     """Yield what changes gradients alone: the row of a padding, and functions through which none flows."""
     yield iter([planted(PADDING)])
-    yield _weights(subject)  # of zeros, such as given biases, the values say nothing
-    sites = dict.fromkeys(site[:2] for site in subject.sites())
+    yield _weights(suspect)  # of zeros, such as given biases, the values say nothing
+    sites = dict.fromkeys(site[:2] for site in suspect.sites)
     names = dict.fromkeys(name for _, name in sites)
     stopped = {
         name: Mistake(f"no gradient flows through {name} in JAX: stop_gradient", {name: _detached}) for name in names

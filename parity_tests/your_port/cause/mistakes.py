@@ -3,8 +3,7 @@
 A row says what JAX does, which functions it concerns, and what stands in their place. There are seven kinds: another
 option, another function, a mask read otherwise, another scale, two things exchanged, parts or axes in another order,
 an operand left out. What needs more than an expression stands in `wrong_functions`. To add a mistake, add a row.
-What is
-wrong with weights, inputs or results stands in `hypotheses`, in a training in `training/settings` and
+What is wrong with weights, inputs or results stands in `hypotheses`, in a training in `training/settings` and
 `training/causes`.
 """
 
@@ -88,7 +87,7 @@ def _options(sizes: Sequence[int]) -> Iterator[Row]:
     )
     for words, names, option, values in rows:
         for value in values:
-            yield words.format(value), names, partial(wrong.other_option, option, value)
+            yield words.format(value), names, partial(lambda changed, call: call.but(**changed), {option: value})
 
 
 # 2. Another function of the same argument
@@ -145,7 +144,8 @@ def _replaced() -> Iterator[Row]:
         ("an embedding is multiplied by √d", "embedding", lambda call: call.right() * call.args[1].shape[-1] ** 0.5),
     )
     for base in (5e5, 1e6, 1e4, 1e2):
-        yield f"the base of the frequencies is {base:g}", "__rpow__", partial(wrong.other_second, base)
+        words = f"the base of the frequencies is {base:g}"
+        yield words, "__rpow__", partial(lambda base, call: call.on(call.x, base), base)
     for axis in (2, 0, 1, 3):
         yield f"the softmax goes over axis {axis}", SOFTMAX, partial(wrong.other_axis, axis)
     for momentum in (None, *MOMENTA):

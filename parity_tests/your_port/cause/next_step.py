@@ -16,12 +16,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from parity_tests.your_port.cause.planting import lines_of_call
-from parity_tests.your_port.measure.arrays import to_numpy
-from parity_tests.your_port.measure.comparison import run_torch_side
+from parity_tests.your_port.measure.arrays import is_mixed, to_numpy
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
-from parity_tests.your_port.measure.jax_side import as_function
-from parity_tests.your_port.measure.tree import is_mixed
-from parity_tests.your_port.measure.x64 import enable_x64
 from parity_tests.your_port.place.bisect import Search
 from parity_tests.your_port.place.values import compute_values
 
@@ -64,19 +60,16 @@ class Steps(TorchFunctionMode):
 
 def next_step(search: Search) -> str:
     """Return the first line of PyTorch's code whose result JAX does not compute; "" if there is none to name."""
-    case, variant, numbers, steps = search.case, search.variant, search.numbers, Steps()
+    steps, right = Steps(), search.draw.case.torch
 
     def call(*given: Any) -> Any:
         with steps:
-            return case.torch.call(*given)
+            return right.call(*given)
 
-    noted = replace(case, torch=replace(case.torch, call=call))
-    run_torch_side(noted, variant, numbers, "float64", "float64")
-    with enable_x64(True):
-        function, given = as_function(case, variant, numbers, "float64")
-        in_jax = compute_values(function, *given)
+    search.draw.beside(replace(search.draw.case, torch=replace(right, call=call))).in_torch()
+    given, values = compute_values(search.draw)
     by_size = defaultdict[int, list[np.ndarray]](list)
-    for x in (*in_jax, *map(np.asarray, jax.tree.leaves(given))):
+    for x in (*values, *given):
         if x.size:
             insort(by_size[x.size], np.sort(x, axis=None), key=itemgetter(0))
     is_known = [

@@ -10,7 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -20,8 +20,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from parity_tests.your_port.cause.attention_steps import IN_STEPS
-from parity_tests.your_port.measure.tree import flatten, plain
+from parity_tests.your_port.measure.arrays import flatten, plain
+from parity_tests.your_port.measure.attention_steps import IN_STEPS
+from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.place.pairing import kind_of
 
 Program = Callable[[Any, Any], Any]
@@ -145,7 +146,8 @@ class Planted(TorchFunctionMode):
             name, function = name[:-1], getattr(torch.Tensor, name[:-1])
         call = Call(function, args, kwargs or {}, self._last, self.facts)
         path, wrong, lines, here = self._frames[-1], self.wrong.get(name), (), False
-        inside = [path[len(place) :].lstrip(".") for place in self.places if _is_in(path, place)]
+        around = [place for place in self.places if place == "" or f"{path}.".startswith(f"{place}.")]
+        inside = [path[len(place) :].lstrip(".") for place in around]
         if inside and (wrong or not self.wrong):
             site = (kind_of(inside[0]), name, tuple(getattr(call.x, "shape", ())), self._counts[path, name])
             self.sites[site] = lines = lines_of_call(self._caller)
@@ -187,10 +189,6 @@ class Planted(TorchFunctionMode):
                 yield
 
 
-def _is_in(path: str, place: str) -> bool:
-    return place == "" or f"{path}.".startswith(f"{place}.")
-
-
 NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 
@@ -215,11 +213,8 @@ def _lines_at(code: CodeType, instruction: int) -> Lines:
     line, end, start, stop = next(islice(code.co_positions(), instruction // 2, None))
     text, where = linecache.getline(code.co_filename, line or 0), f"{Path(code.co_filename).name}:{line}: "
     expression = text.encode()[start : stop if end == line else None].decode()
-    return tuple(where + _shortened(part.strip()) for part in (expression, text))
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= SHOWN else f"{text[: SHOWN - 2]} …"
+    parts = (part.strip() for part in (expression, text))
+    return tuple(where + (part if len(part) <= SHOWN else f"{part[: SHOWN - 2]} …") for part in parts)
 
 
 @dataclass(frozen=True)
@@ -237,6 +232,15 @@ class Hypothesis:
     def wrong(self, program: Program, places: Places) -> Program:
         """Make a wrong program of the right one."""
         return partial(self.run, program, places)
+
+    def made_in(self, case: Case, places: Places) -> Case:
+        """Make the mistake in PyTorch's side of a case."""
+        right = case.torch.call
+
+        def call(module: Any, inputs: Any, options: Any) -> Any:
+            return self.run(lambda *given: right(*given, options), places, module, inputs)
+
+        return replace(case, torch=replace(case.torch, call=call))
 
     def said(self, place: str) -> str:
         """The mistake in words, once it was tried."""

@@ -65,9 +65,3 @@ def _where(wrong: np.ndarray) -> str:
     places = np.argwhere(wrong)
     block = ", ".join(f"{first}:{last + 1}" for first, last in zip(places.min(0), places.max(0), strict=True))
     return f"{wrong.sum()} of {wrong.size} entries, all within [{block}]"
-
-
-def report(where: str, symptoms: tuple[str, ...], causes: tuple[str, ...]) -> str:
-    """Say where two programs differ, what the difference looks like, and what explains it."""
-    looks, explained = (f"  looks like: {text}" for text in symptoms), (f"  explained by: {text}" for text in causes)
-    return "\n".join([where, *looks, *explained])

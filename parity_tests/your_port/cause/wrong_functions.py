@@ -15,14 +15,6 @@ OfScores = Callable[[Any, Any, Any], Any]
 """(scores, what is hidden, the value there) -> masked scores."""
 
 
-def other_option(name: str, value: Any, call: Call) -> Any:
-    return call.but(**{name: value})
-
-
-def other_second(value: Any, call: Call) -> Any:
-    return call.on(call.x, value)
-
-
 # Norms and softmax
 
 

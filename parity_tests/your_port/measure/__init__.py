@@ -1,12 +1,13 @@
 """Run a case in both frameworks and measure how far apart they are.
 
 case                  the records: a case, its variants of inputs, its two sides
-numbers, tree         the inputs and weights that both sides are given; nested arguments by name
+numbers, arrays       the inputs and weights that both sides are given; nested arguments by name
 torch_side, jax_side  one variant run in one framework: outputs and gradients by name
+draw                  both sides on one draw of numbers: each run is made once, and kept for whoever asks next
+judge, errors         how far apart they may be; each entry is measured beside those of about its own size
+op_by_op              a JAX program run operation by operation, so that the compiler fuses nothing
 taps                  intermediate tensors, recorded by name in either framework
-errors                the error function: each entry is measured beside those of about its own size
-comparison            both sides run, their tensors measured, and the verdict
+attention_steps       PyTorch's fused attention step by step
 strength              inputs and weights that are too weak to show mistakes, and stronger ones
 tables                the measurements as rows and as a table
-x64                   the switch to float64, for every version of JAX
 """

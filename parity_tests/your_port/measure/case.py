@@ -1,4 +1,4 @@
-"""The records of a comparison: a case, its variants of inputs, and its two sides. They import no framework."""
+"""The records of a comparison: a case, its variants of inputs, and its two sides. They import no torch."""
 
 import math
 import zlib
@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 
 RUN_DTYPE = "the dtype of the run"
@@ -43,7 +44,7 @@ class TorchSide:
     build: Callable[..., Any] | None = None
     """(options, inputs) -> an nn.Module. Its weights are drawn by name and given to both sides."""
     golden: Any = None
-    """Instead of PyTorch's runs: a record of them (`golden`), or a JAX module's (`weights.jax_program`)."""
+    """Instead of PyTorch's runs: a record of them (`golden`), or a JAX module's (`weights.jax_reference`)."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,14 @@ class JaxSide:
     """(weights and buffers by PyTorch name, inputs, options) -> outputs; runs under jit, differentiable."""
     paths: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The path of a JAX submodule -> PyTorch's path of the submodule with the same weights."""
-    prepare: Callable[..., Any] | None = field(default=None, compare=False)
-    """What is done to the arrays without a gradient before a run; by default they become JAX's arrays."""
+
+    def prepare(self, fixed: Mapping[str, np.ndarray]) -> Any:
+        """Make JAX's arrays of those that have no gradient, before a run."""
+        return jax.device_put(fixed)
+
+    def run(self, weights: Any, prepared: Any, inputs: Any, options: Any) -> Any:
+        """Call it with the weights that have a gradient, and those that are prepared."""
+        return self.call({**prepared, **weights}, inputs, options)
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from parity_tests.your_port.measure.arrays import is_floating
+
 DECADES = 3
 """How far apart numbers of about the same size are at most."""
 DECADES_OF_FLOAT32 = 7
 """The same in float32, in which a number may be nothing but the rounding of one that is 1e7 times larger."""
-
-
-def is_floating(array: np.ndarray) -> bool:
-    """Whether an array is floating, including bfloat16, which NumPy does not count as such."""
-    return bool(jnp.issubdtype(array.dtype, jnp.floating))
 
 
 def unit_roundoff(dtype: str) -> float:

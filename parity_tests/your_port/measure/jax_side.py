@@ -9,12 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from parity_tests.your_port.measure.arrays import as_numpy, enable_x64, flatten, plain
 from parity_tests.your_port.measure.case import Case, JaxSide, Variant
 from parity_tests.your_port.measure.numbers import Numbers, Run, options_in
-from parity_tests.your_port.measure.op_by_op import op_by_op
-from parity_tests.your_port.measure.programs import computed_dtypes, has_long_loops
-from parity_tests.your_port.measure.tree import flatten, plain
-from parity_tests.your_port.measure.x64 import enable_x64
+from parity_tests.your_port.measure.op_by_op import Program, trace
 
 
 def jax_function(call: Callable[[Any, Any], Any]) -> JaxSide:
@@ -61,21 +59,6 @@ def forget_programs_of(case: Case) -> None:
         del _programs[key]
 
 
-def without_jit(program: Callable[..., Any]) -> Callable[..., Any]:
-    """In the place of `jax.jit`: run operation by operation, loops included.
-
-    Python runs the code of a loop at each step. Where that takes too long, the traced operations run one by one.
-    """
-
-    def run(*arguments: Any) -> Any:
-        if has_long_loops(jax.make_jaxpr(program)(*arguments).jaxpr):
-            return op_by_op(program)(*arguments)
-        with jax.disable_jit():
-            return program(*arguments)
-
-    return run
-
-
 def run_jax(
     case: Case,
     variant: Variant,
@@ -88,59 +71,58 @@ def run_jax(
 
     Args:
         directions: those of the outputs to be differentiated, by name; without any the outputs alone are computed.
-        transform: applied to the program (weights, differentiated inputs, (other inputs, buffers), directions) ->
-            (outputs, gradients); a compiled program is kept, and variants that differ in numbers alone share it.
+        transform: applied to what `differentiate` makes. A compiled program is kept, and variants that differ in
+            numbers alone share it.
     """
     with enable_x64(dtype == "float64"):
-        fixed, weights = jax.device_put((numbers.inputs, numbers.weights))  # `jnp.asarray` compiles for each shape
-        buffers = (case.jax.prepare or jax.device_put)(numbers.buffers)
-        moved = {name: fixed.pop(name) for name in numbers.differentiated}
-        options = options_in(variant, jnp.dtype(dtype))
-        names = (tuple(numbers.inputs), numbers.differentiated, tuple(weights))
-        key = (case.name, case.jax, repr(sorted(options.items())), dtype, names, transform)
+        compute, moved, fixed = as_function(case, variant, numbers, dtype)
+        names = (tuple(numbers.inputs), numbers.differentiated, tuple(numbers.weights))
+        key = (case.name, case.jax, repr(sorted(options_in(variant, dtype).items())), dtype, names, transform)
         if key not in _programs:
-            _programs[key] = transform(_differentiate(case, options, numbers.rebuild))
-        outputs, gradients = _programs[key](weights, moved, (fixed, buffers), dict(directions))
-        named = outputs | {f"gradient of {name}": gradient for name, gradient in gradients.items()}
-        return Run({name: None if x is None else np.asarray(x) for name, x in named.items()})
+            _programs[key] = transform(differentiate(compute))
+        outputs, gradients = _programs[key](moved, fixed, dict(directions))
+        return Run(as_numpy(outputs), as_numpy({name: x for part in gradients for name, x in part.items()}))
 
 
-def as_function(case: Case, variant: Variant, numbers: Numbers, dtype: str) -> tuple[Callable[..., Any], Any]:
-    """Return the JAX side as a function of arrays, and the weights and inputs that it gets."""
+def as_function(case: Case, variant: Variant, numbers: Numbers, dtype: str) -> tuple[Callable[..., Any], Any, Any]:
+    """Return the JAX side as a function (moved, fixed) -> outputs by name, and both of its arguments.
+
+    Moved are the weights and inputs that get a gradient, and fixed are the other ones.
+    """
     options = options_in(variant, jnp.dtype(dtype))
-    given = jax.device_put(({**numbers.buffers, **numbers.weights}, numbers.inputs))
-    return lambda weights, inputs: case.jax.call(weights, numbers.rebuild(inputs), options), given
+    inputs, weights = jax.device_put((numbers.inputs, numbers.weights))  # `jnp.asarray` compiles for each shape
+    differentiated = {name: inputs.pop(name) for name in numbers.differentiated}
 
-
-def narrow_inside(case: Case, variant: Variant, numbers: Numbers) -> str:
-    """Return the narrowest floating dtype in which JAX computes a part of its run in float64; "" if there is none."""
-    with enable_x64(True):
-        function, given = as_function(case, variant, numbers, "float64")
-        found = computed_dtypes(jax.make_jaxpr(function)(*given).jaxpr)
-    return next((name for name in ("float16", "bfloat16", "float32") if jnp.dtype(name) in found), "")
-
-
-def _differentiate(case: Case, options: Any, rebuild: Callable[..., Any]) -> Callable[..., Any]:
-    """Make (weights, moved, fixed, directions) -> (outputs, gradients of the weights and of the moved inputs)."""
-
-    def compute(weights, moved, constants):
-        fixed, buffers = constants
-        results = case.jax.call({**buffers, **weights}, rebuild({**moved, **fixed}), options)
+    def compute(moved, fixed):
+        (weights, differentiated), (buffers, others) = moved, fixed
+        results = case.jax.run(weights, buffers, numbers.rebuild({**differentiated, **others}), options)
         return flatten(plain(results), case.outputs)[0]
 
-    def program(weights, moved, constants, directions):
-        if not directions:
-            return compute(weights, moved, constants), {}
+    return compute, (weights, differentiated), (case.jax.prepare(numbers.buffers), inputs)
 
-        def differentiable(weights, moved):
-            outputs = compute(weights, moved, constants)
+
+def differentiate(compute: Callable[[Any, Any], dict[str, Any]]) -> Callable[..., Any]:
+    """Make (moved, fixed, directions) -> (outputs, gradients of what is moved; () without directions)."""
+
+    def program(moved, fixed, directions):
+        if not directions:
+            return compute(moved, fixed), ()
+
+        def differentiable(moved):
+            outputs = compute(moved, fixed)
             return {name: outputs[name] for name in directions if outputs.get(name) is not None}, outputs
 
-        ends, pull_back, outputs = jax.vjp(differentiable, weights, moved, has_aux=True)
+        ends, pull_back, outputs = jax.vjp(differentiable, moved, has_aux=True)
         fits = all(name in ends and ends[name].shape == x.shape for name, x in directions.items())
         if not fits:  # the comparison of outputs will report it
-            return outputs, {}
-        gradients = pull_back({name: x.astype(ends[name].dtype) for name, x in directions.items()})
-        return outputs, {**gradients[0], **gradients[1]}
+            return outputs, ()
+        return outputs, *pull_back({name: x.astype(ends[name].dtype) for name, x in directions.items()})
 
     return program
+
+
+def trace_jax(case: Case, variant: Variant, numbers: Numbers, dtype: str) -> tuple[Program, Any]:
+    """Trace the JAX side; return its program, and the shapes of its outputs by name."""
+    with enable_x64(dtype == "float64"):
+        compute, *given = as_function(case, variant, numbers, dtype)
+        return trace(compute, *given)

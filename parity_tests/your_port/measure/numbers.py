@@ -7,7 +7,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.arrays import Arrays, flatten, is_floating, to_numpy
 from parity_tests.your_port.measure.case import (
     AFTER_A_STEP,
     RUN_DTYPE,
@@ -17,19 +17,18 @@ from parity_tests.your_port.measure.case import (
     name_of_draw,
     random_for,
 )
-from parity_tests.your_port.measure.errors import is_floating
 from parity_tests.your_port.measure.taps import Tensor
-from parity_tests.your_port.measure.tree import flatten
 
 Shape = tuple[int, ...]
-Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
 class Run:
-    """The results of one framework. The gradient of an input or weight x is called `gradient of x`."""
+    """The results of one framework."""
 
-    tensors: dict[str, np.ndarray | None]
+    outputs: dict[str, Any]
+    gradients: dict[str, Any] = field(default_factory=dict)
+    """By the name of the input or weight."""
     max_score: float = 0.0
     """The largest finite number that entered a softmax; only PyTorch's side knows it."""
     trace: list[Tensor] = field(default_factory=list)
@@ -37,14 +36,15 @@ class Run:
     is_narrow_inside: bool = False
     """Whether PyTorch computed something in float32 although it ran in float64."""
 
-    def gradients(self) -> dict[str, Any]:
-        """The gradients by the name of their input or weight."""
-        prefix = "gradient of "
-        return {name.removeprefix(prefix): x for name, x in self.tensors.items() if name.startswith(prefix)}
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """All results, under the names that a report gives them."""
+        return {**self.outputs, **{gradient_of(name): x for name, x in self.gradients.items()}}
 
-    def outputs(self) -> dict[str, Any]:
-        """The results that are no gradients."""
-        return {name: x for name, x in self.tensors.items() if not name.startswith("gradient of ")}
+
+def gradient_of(name: str) -> str:
+    """Call the gradient of an input or weight."""
+    return f"gradient of {name}"
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,17 @@ class Numbers:
     buffers: dict[str, np.ndarray] = field(default_factory=dict)
     """Running statistics, other floating buffers and frozen parameters, by PyTorch name: they have no gradient."""
 
+    def rounded(self, dtype: str, others: Mapping[str, Any] | None = None) -> "Numbers":
+        """Return them in a dtype, with `others` of some names."""
+        parts = (self.inputs, self.weights, self.buffers)
+        x, w, b = ({n: rounded((others or {}).get(n, x), dtype) for n, x in part.items()} for part in parts)
+        return replace(self, inputs=x, weights=w, buffers=b)
+
     def directions(self, like: Run) -> dict[str, np.ndarray]:
         """The directions for the floating outputs of PyTorch's run; none if it has no gradients."""
-        if not like.gradients():
+        if not like.gradients:
             return {}
-        floating = {name: x for name, x in like.outputs().items() if x is not None and is_floating(x)}
+        floating = {name: x for name, x in like.outputs.items() if x is not None and is_floating(x)}
         return {name: self.direction(name, x.shape) for name, x in floating.items() if not name.endswith(AFTER_A_STEP)}
 
 
@@ -81,13 +87,10 @@ def make_numbers(case: Case, variant: Variant, dtype: str) -> Numbers:
     def direction(name: str, shape: Shape) -> np.ndarray:
         return rounded(random_for(case.name, variant.name, "cotangent", name).normal(size=shape), dtype)
 
-    flat, rebuild = flatten(dict(variant.inputs))
-    inputs, weights, buffers = (
-        {name: rounded(array, dtype) for name, array in arrays.items()} for arrays in (flat, weights, buffers)
-    )
+    inputs, rebuild = flatten(dict(variant.inputs))
     floating = (name for name, array in inputs.items() if array is not None and is_floating(array))
     differentiated = tuple(name for name in floating if case.constants.isdisjoint((name, name.split(".")[0])))
-    return Numbers(inputs, rebuild, weights, differentiated, direction, buffers)
+    return Numbers(inputs, rebuild, weights, differentiated, direction, buffers).rounded(dtype)
 
 
 def _values(case: Case, variant: Variant) -> tuple[Arrays, Arrays]:

@@ -5,7 +5,7 @@ Python code, and differentiates it, anew at each step. A result is dropped after
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
@@ -13,14 +13,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 CALLS = {
     **dict.fromkeys(("jit", "pjit", "checkpoint", "remat", "remat2"), "jaxpr"),
     **dict.fromkeys(("closed_call", "core_call", "custom_jvp_call", "custom_vjp_call"), "call_jaxpr"),
 }
 """The operations that do nothing but call another program -> the parameter that holds it."""
+DRAWS = frozenset({"random_bits", "random_gamma", "rng_bit_generator", "rng_uniform", "threefry2x32"})
+"""The operations that make random numbers."""
+MANY_OPERATIONS = 300
+"""Of loops, counted at each step; to run Python's code for more, and to differentiate it, takes minutes."""
+STEPS_OF_WHILE = 100
+"""A `while` counts as so many."""
 
-Change = Callable[[Any, Any], Any]
+ResultChange = Callable[[Any, Any], Any]
 """(operation, result) -> what is taken instead of the result."""
 
 
@@ -47,11 +54,10 @@ class Operation:
         return math.prod(self.equation.invars[0].aval.shape[axis] for axis in summed)
 
     @cached_property
-    def programs(self) -> dict[str, Any]:
-        """The programs that a loop holds, by the names of its parameters; the branches of a condition are a list."""
-        held = {name: x for name, x in self.equation.params.items() if name.endswith("jaxpr")}
-        branches = self.equation.params.get("branches", ())
-        return {name: _flat(x) for name, x in held.items()} | {"branches": [_flat(x) for x in branches]}
+    def parts(self) -> list["Program"]:
+        """The programs that it holds, such as a loop's, in the order of the names of its parameters."""
+        held = jax.tree.leaves(self.equation.params, is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr"))
+        return [_flat(x) for x in held if hasattr(getattr(x, "jaxpr", x), "eqns")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +79,36 @@ class Program:
             after.update(operation.reads)
         return unused[::-1]
 
+    def everywhere(self, steps: int = 0) -> Iterator[tuple[Operation, int]]:
+        """Yield each operation, those inside of others too, and how often loops repeat it; 0 is outside of loops."""
+        for operation in self.operations:
+            yield operation, steps
+            length = {"scan": operation.equation.params.get("length"), "while": STEPS_OF_WHILE}.get(operation.name)
+            for part in operation.parts:
+                yield from part.everywhere(steps if length is None else max(1, steps) * length)
+
+    @property
+    def draws_numbers(self) -> bool:
+        """Whether it draws random numbers, as dropout does."""
+        return any(operation.name in DRAWS for operation, _ in self.everywhere())
+
+    @cached_property
+    def has_long_loops(self) -> bool:
+        """Whether running Python's code at each step of the loops would take minutes."""
+        return sum(steps for _, steps in self.everywhere()) > MANY_OPERATIONS
+
+    @property
+    def dtypes(self) -> set[Any]:
+        """The dtypes of all results and tables, but for booleans that are cast: every dtype has 0 and 1."""
+        operations = [operation for operation, _ in self.everywhere()]
+        held = [self, *(part for operation in operations for part in operation.parts)]
+        found = {x.dtype for program in held for x in program.constants.values() if np.shape(x)}
+        for operation in operations:
+            given, made = operation.equation.invars, operation.equation.outvars
+            if operation.name != "convert_element_type" or given[0].aval.dtype != bool:
+                found |= {x.aval.dtype for x in made if hasattr(x.aval, "dtype")}
+        return found
+
     def of(self, results: tuple[int, ...]) -> "Program":
         """Return the part of the program that these values need."""
         needed, operations = set(results), list[Operation]()
@@ -88,7 +124,7 @@ class Program:
         read = set(self.results).union(*(operation.reads for operation in later))
         return replace(self, operations=done, results=tuple(x for each in done for x in each.writes if x in read))
 
-    def run(self, arguments: Sequence[Any], change: Change | None = None, loops: bool = True) -> list[Any]:
+    def run(self, arguments: Sequence[Any], change: ResultChange | None = None, loops: bool = True) -> list[Any]:
         """Run it on arrays. Without `loops`, each loop is one operation, so that the program may be compiled."""
         values = {**self.constants, **dict(zip(self.given, arguments, strict=True))}
         for operation, unused in zip(self.operations, self.last_uses, strict=True):
@@ -113,16 +149,27 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Program, Any]:
 
 def op_by_op(function: Callable[..., Any]) -> Callable[..., Any]:
     """Do as `jax.jit` does, but run the program operation by operation."""
+    return _without_compiling(function, in_python=lambda program: False)
 
+
+def without_jit(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Do the same, but let Python run the code of loops at each step, unless that takes too long."""
+    return _without_compiling(function, in_python=lambda program: not program.has_long_loops)
+
+
+def _without_compiling(function: Callable[..., Any], in_python: Callable[[Program], bool]) -> Callable[..., Any]:
     def run(*arguments: Any) -> Any:
         program, shapes = trace(function, *arguments)
+        if in_python(program):
+            with jax.disable_jit():
+                return function(*arguments)
         return jax.tree.unflatten(jax.tree.structure(shapes), program.run(jax.tree.leaves(arguments)))
 
     return run
 
 
 def _flat(traced: Any) -> Program:
-    """Number the values of a closed jaxpr, and put the operations of the programs that it calls in their place."""
+    """Number the values of a jaxpr, and put the operations of the programs that it calls in their place."""
     numbers, operations, constants = count(), list[Operation](), dict[int, Any]()
 
     def constant(x: Any) -> int:
@@ -146,8 +193,9 @@ def _flat(traced: Any) -> Program:
             names.update(zip(equation.outvars, writes, strict=True))
         return [number_of(x) for x in jaxpr.outvars]
 
-    given = tuple(next(numbers) for _ in traced.jaxpr.invars)
-    results = walk(traced.jaxpr, traced.consts, given)
+    jaxpr = getattr(traced, "jaxpr", traced)
+    given = tuple(next(numbers) for _ in jaxpr.invars)
+    results = walk(jaxpr, getattr(traced, "consts", ()), given)
     return Program(tuple(operations), given, constants, tuple(results))
 
 
@@ -162,13 +210,13 @@ def _apply(equation: Any, values: Sequence[Any]) -> list[Any]:
 # Loops, one step after the other
 
 
-def _scan(operation: Operation, values: Sequence[Any], change: Change | None) -> list[Any]:
+def _scan(operation: Operation, values: Sequence[Any], change: ResultChange | None) -> list[Any]:
     params = operation.equation.params
     if "ft_in" in params:  # JAX 0.12
         held, carried = map(len, params["ft_in"].unpack()[:2])
     else:
         held, carried = params["num_consts"], params["num_carry"]
-    body: Program = operation.programs["jaxpr"]
+    (body,) = operation.parts
     constants, carry, xs = values[:held], list(values[held : held + carried]), values[held + carried :]
     steps: list[list[Any]] = []
     for step in range(params["length"]):
@@ -183,9 +231,9 @@ def _scan(operation: Operation, values: Sequence[Any], change: Change | None) ->
     return [*carry, *stacked]
 
 
-def _while(operation: Operation, values: Sequence[Any], change: Change | None) -> list[Any]:
+def _while(operation: Operation, values: Sequence[Any], change: ResultChange | None) -> list[Any]:
     of_condition, of_body = (operation.equation.params[f"{part}_nconsts"] for part in ("cond", "body"))
-    condition, body = operation.programs["cond_jaxpr"], operation.programs["body_jaxpr"]
+    body, condition = operation.parts
     left, right = values[:of_condition], values[of_condition : of_condition + of_body]
     state = list(values[of_condition + of_body :])
     while bool(condition.run([*left, *state], change)[0]):
@@ -193,10 +241,9 @@ def _while(operation: Operation, values: Sequence[Any], change: Change | None) -
     return state
 
 
-def _cond(operation: Operation, values: Sequence[Any], change: Change | None) -> list[Any]:
-    branches: list[Program] = operation.programs["branches"]
-    chosen = min(max(int(values[0]), 0), len(branches) - 1)
-    return branches[chosen].run(values[1:], change)
+def _cond(operation: Operation, values: Sequence[Any], change: ResultChange | None) -> list[Any]:
+    chosen = min(max(int(values[0]), 0), len(operation.parts) - 1)
+    return operation.parts[chosen].run(values[1:], change)
 
 
 _LOOPS = {"scan": _scan, "while": _while, "cond": _cond}

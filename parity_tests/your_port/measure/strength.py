@@ -4,17 +4,17 @@ With an input of ones, equal lengths, or a mask that hides nothing, two differen
 run once more on other numbers, where these cost little: the compiled program is the same.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from parity_tests.your_port.measure.case import Case, Variant, random_for
-from parity_tests.your_port.measure.comparison import Measurement, Runs, compare_runs, run_both
-from parity_tests.your_port.measure.errors import is_floating
-from parity_tests.your_port.measure.numbers import Run, make_numbers, redrawn, rounded
-from parity_tests.your_port.measure.tree import flatten
+from parity_tests.your_port.measure.arrays import flatten, is_floating
+from parity_tests.your_port.measure.case import Variant, random_for
+from parity_tests.your_port.measure.draw import Draw
+from parity_tests.your_port.measure.judge import Measurement, Runs
+from parity_tests.your_port.measure.numbers import Run, redrawn
 
 
 def find_constant(variant: Variant) -> list[str]:
@@ -24,48 +24,45 @@ def find_constant(variant: Variant) -> list[str]:
     return [f"{name} is {x.flat[0]:g} everywhere" for name, x in arrays.items() if _is_constant(x)]
 
 
-def on_other_numbers(case: Case, measured: Sequence[Measurement]) -> tuple[list[Measurement], list[str]]:
+def on_other_numbers(draw: Draw) -> tuple[list[Measurement], list[str]]:
     """Run two programs that agree once more, on other weights where these are constant, and on other inputs.
 
     Returns:
         the results that an input changes in PyTorch and not in JAX, and what else parts them, in words.
     """
-    if case.torch.golden is not None:
+    if draw.case.torch.golden is not None:
         return [], []  # PyTorch has no other numbers
-    variant, dtypes = case.variants[0], [m.run_dtype for m in measured]
-    dtype = "float64" if "float64" in dtypes else dtypes[0]
-    most = 1 if dtype == "float64" else 16  # a single draw below float64 may be unlucky
-    numbers = make_numbers(case, variant, dtype)
+    numbers, most = draw.numbers, 1 if draw.dtype == "float64" else 16  # a single draw below float64 may be unlucky
     values = {**numbers.weights, **numbers.buffers}
-    weights = {name: _varied(x, name) for name, x in values.items() if _says_little(x)}
-    seen = {m.tensor.removeprefix("gradient of ") for m in measured if m.is_gradient}
+    leaving = {name for name, x in values.items() if x.size == 1 and float(x.flat[0]) in (0.0, 1.0)}  # all as it is
+    weights = {name: _varied(x, name) for name, x in values.items() if _is_constant(x) or name in leaving}
+    seen = draw.in_torch().gradients
     unseen = {name: np.asarray(x) for name, x in numbers.inputs.items() if x is not None and name not in seen}
-    drawn = {name: redrawn(x, random_for(case.name, "other numbers", name)) for name, x in unseen.items()}
+    drawn = {name: redrawn(x, random_for(draw.case.name, "other numbers", name)) for name, x in unseen.items()}
     inputs = {name: x for name, x in drawn.items() if not np.array_equal(x, unseen[name], equal_nan=is_floating(x))}
     weak, unread = list[str](), list[Measurement]()
 
     def run(others: Mapping[str, Any]) -> Runs | None:
-        parts = (numbers.inputs, numbers.weights, numbers.buffers)
-        x, w, b = ({name: rounded(others.get(name, x), dtype) for name, x in part.items()} for part in parts)
         try:
-            return run_both(case, variant, replace(numbers, inputs=x, weights=w, buffers=b), dtype)
+            return draw.on(numbers.rounded(draw.dtype, others)).runs()
         except Exception:  # PyTorch refuses these numbers
             return None
 
     def parted(others: Mapping[str, Any]) -> list[Measurement]:
         runs = run(others) if others else None
-        is_nan = runs and any(np.isnan(x).any() for x in runs.truth.outputs().values() if _is_real(x))
-        return [] if runs is None or is_nan else [m for m in compare_runs(case, variant, dtype, runs) if m.share > most]
+        is_nan = runs and any(np.isnan(x).any() for x in runs.truth.outputs.values() if _is_real(x))
+        measured = [] if runs is None or is_nan else draw.compare(runs)
+        return [m for m in measured if m.share > most]
 
     if parted(weights):
         names = [name for name, x in weights.items() if parted({name: x})] or weights
         told = ", ".join(f"{name} is {values[name].flat[0]:g} everywhere" for name in [*names][:3])
         weak.append(f"{told}{' …' * (len(names) > 3)}, and with other numbers the two differ")
     if found := parted(inputs):
-        first = run({})
+        first = draw.runs()
         for name, x in inputs.items():
             other = run({name: x})
-            if first and other and _same(first.jax, other.jax) and not _same(first.torch, other.torch):
+            if other and _same(first.jax, other.jax) and not _same(first.torch, other.torch):
                 words = f"other numbers in {name} change it in PyTorch, and not in JAX: does the port read it?"
                 unread.append(replace(found[0], mismatch=words))
         weak += [] if unread else [f"with other numbers in {', '.join(inputs)} the two differ"]
@@ -73,16 +70,11 @@ def on_other_numbers(case: Case, measured: Sequence[Measurement]) -> tuple[list[
 
 
 def _same(one: Run, other: Run) -> bool:
-    return all(np.array_equal(x, other.outputs()[name], equal_nan=_is_real(x)) for name, x in one.outputs().items())
+    return all(np.array_equal(x, other.outputs[name], equal_nan=_is_real(x)) for name, x in one.outputs.items())
 
 
 def _is_real(x: np.ndarray | None) -> bool:
     return x is not None and is_floating(x)
-
-
-def _says_little(x: np.ndarray) -> bool:
-    """Whether a weight is one number everywhere, or the number that leaves all others as they are."""
-    return _is_constant(x) or (x.size == 1 and float(x.flat[0]) in (0.0, 1.0))
 
 
 def _varied(x: np.ndarray, name: str) -> np.ndarray:

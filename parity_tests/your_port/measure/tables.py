@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from parity_tests.your_port.measure.comparison import Measurement, unit_roundoff
+from parity_tests.your_port.measure.judge import Measurement, unit_roundoff
 
 
 class Row(NamedTuple):

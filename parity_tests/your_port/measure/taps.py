@@ -27,8 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from parity_tests.your_port.measure.arrays import to_numpy
-from parity_tests.your_port.measure.tree import flatten, plain
+from parity_tests.your_port.measure.arrays import flatten, plain, to_numpy
 
 
 def input_of(path: str) -> str:

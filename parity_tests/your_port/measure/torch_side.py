@@ -1,21 +1,18 @@
 """Run one variant in PyTorch: its outputs and its gradients, as NumPy arrays by name."""
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 
-from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.arrays import as_numpy, flatten, is_floating, plain
+from parity_tests.your_port.measure.attention_steps import scores_of_heads, scores_of_products
 from parity_tests.your_port.measure.case import Case, TorchSide, Variant
-from parity_tests.your_port.measure.errors import is_floating
 from parity_tests.your_port.measure.numbers import Numbers, Run, options_in
 from parity_tests.your_port.measure.taps import hooked
-from parity_tests.your_port.measure.tree import flatten, plain
 
 TORCH_DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 
@@ -62,10 +59,8 @@ def run_module(
     outputs, _ = flatten(plain(results), case.outputs)
     outputs = dict(sorted(outputs.items(), key=lambda item: observer.order.get(id(item[1]), 0)))
     gradients = _gradients(numbers, outputs, {name: tensors[name] for name in numbers.differentiated} | parameters)
-    named = outputs | {f"gradient of {name}": gradient for name, gradient in gradients.items()}
-    tensors = {name: None if x is None else to_numpy(x) for name, x in named.items()}
     narrow = dtype == "float64" and observer.saw_float32
-    return Run(tensors, observer.max_score, is_narrow_inside=narrow)
+    return Run(as_numpy(outputs), as_numpy(gradients), observer.max_score, is_narrow_inside=narrow)
 
 
 @contextmanager
@@ -140,29 +135,10 @@ def _given(input: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return input
 
 
-def _of_products(query: torch.Tensor, key: torch.Tensor, *_: Any, scale: float | None = None, **__: Any) -> Any:
-    if query.shape[:-2] != key.shape[:-2]:  # grouped heads
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    return query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
-
-
-def _of_heads(*args: Any, **kwargs: Any) -> Any:
-    """Compute the scores inside of `nn.MultiheadAttention`."""
-    given = inspect.signature(F.multi_head_attention_forward).bind(*args, **kwargs).arguments
-    separate, biases = given.get("use_separate_proj_weight"), given["in_proj_bias"]
-    packed = (None,) * 3 if separate else given["in_proj_weight"].chunk(3)
-    heads = []
-    for i, name in enumerate(("q", "k")):
-        weight = given[f"{name}_proj_weight"] if separate else packed[i]
-        x = F.linear(given[("query", "key")[i]], weight, None if biases is None else biases.chunk(3)[i])
-        heads.append(x.unflatten(-1, (given["num_heads"], -1)).movedim(0, -2))  # [..., heads, time, size]
-    return _of_products(*heads)
-
-
 SCORES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("softmax", "log_softmax", "softmin", "logsumexp", "cross_entropy"), _given),
     **dict.fromkeys(("special_softmax", "special_log_softmax", "special_logsumexp"), _given),
-    "scaled_dot_product_attention": _of_products,
-    "multi_head_attention_forward": _of_heads,
+    "scaled_dot_product_attention": scores_of_products,
+    "multi_head_attention_forward": scores_of_heads,
 }
 """A function with a softmax inside, as a TorchFunctionMode sees it -> the scores that it computes or is given."""

@@ -11,15 +11,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import jax
-
-from parity_tests.your_port.measure.case import Case, Variant
-from parity_tests.your_port.measure.comparison import Judge, Measurement, Runs
-from parity_tests.your_port.measure.jax_side import as_function, run_jax
-from parity_tests.your_port.measure.numbers import Numbers, Run
-from parity_tests.your_port.measure.programs import has_long_loops
+from parity_tests.your_port.measure.draw import Draw
+from parity_tests.your_port.measure.jax_side import run_jax
+from parity_tests.your_port.measure.judge import Judge, Measurement, Runs
+from parity_tests.your_port.measure.numbers import Run
 from parity_tests.your_port.measure.taps import Tensor, input_of, recording
-from parity_tests.your_port.measure.x64 import enable_x64
 from parity_tests.your_port.place.pairing import align, match_names, parts_of
 from parity_tests.your_port.place.values import compute_values, find_missing
 from parity_tests.your_port.weights.layouts import wanted_layout
@@ -49,18 +45,19 @@ class Compared:
 
 @dataclass(frozen=True)
 class Search:
-    """The runs of one variant, with PyTorch's intermediate tensors, and the search in them."""
+    """The search in the runs of a draw, with the intermediate tensors of both."""
 
-    case: Case
-    variant: Variant
-    dtype: str
-    numbers: Numbers
-    runs: Runs
+    draw: Draw
+
+    @cached_property
+    def runs(self) -> Runs:
+        """The runs, with PyTorch's intermediate tensors."""
+        return self.draw.recorded()
 
     @cached_property
     def judge(self) -> Judge:
         """What measures its tensors."""
-        return Judge(self.case, self.variant, self.dtype, self.runs.truth)
+        return self.draw.judge(self.runs.truth)
 
     @cached_property
     def trace(self) -> list[Tensor]:
@@ -72,7 +69,7 @@ class Search:
         """The names of JAX's submodules and taps, with PyTorch's; a loop over a stack has those of all layers."""
         in_jax = dict.fromkeys(name for x in self.trace for name in (*x.inside, x.of) if not x.is_input)
         in_torch = dict.fromkeys(name for x in self.runs.truth.trace for name in (*x.inside, x.of))
-        return match_names(list(in_jax), list(in_torch), self.case.jax.paths)
+        return match_names(list(in_jax), list(in_torch), self.draw.case.jax.paths)
 
     @cached_property
     def partners(self) -> dict[str, list[Partner]]:
@@ -94,7 +91,7 @@ class Search:
     def _in_form_of(self, calls: list[Tensor], in_torch: list[Tensor], truth: list[Tensor]) -> list[Partner]:
         """Bring a tensor of PyTorch into the form of one of JAX; [] if it has another."""
         names = list(dict.fromkeys(x.name for x in truth))
-        wish = wanted_layout(self.case.layouts, calls[0].name, *names)
+        wish = wanted_layout(self.draw.case.layouts, calls[0].name, *names)
         sides = [align([x.value for x in side], [x.value for x in calls], wish) for side in (in_torch, truth)]
         found = []
         for i, values in enumerate(zip(*sides, strict=True) if all(sides) else ()):
@@ -115,16 +112,10 @@ class Search:
     def run(self, forced: Collection[str]) -> Run:
         """Run JAX forward with these tensors replaced by PyTorch's in float64."""
         values = {name: [x.truth for x in self.partners[name]] for name in forced}
-        with recording(values, in_python=not self.is_long) as trace:
-            run = run_jax(self.case, self.variant, self.numbers, self.dtype, {}, transform=_as_it_is)
+        draw = self.draw
+        with recording(values, in_python=not draw.traced()[0].has_long_loops) as trace:
+            run = run_jax(draw.case, draw.variant, draw.numbers, draw.dtype, {}, transform=_as_it_is)
         return replace(run, trace=trace)
-
-    @cached_property
-    def is_long(self) -> bool:
-        """Whether JAX's program has long loops."""
-        with enable_x64(self.dtype == "float64"):
-            function, given = as_function(self.case, self.variant, self.numbers, self.dtype)
-            return has_long_loops(jax.make_jaxpr(function)(*given).jaxpr)
 
     def compare_all(self) -> list[Compared]:
         """Measure the intermediate tensors, if outputs differ, and then the outputs and gradients."""
@@ -136,7 +127,7 @@ class Search:
         """Run JAX with these tensors replaced; measure all that PyTorch has too, in the order of the computation."""
         found = []
         left = {name: iter(partners) for name, partners in self.partners.items()}
-        narrow = bool(self.case.inside) and self.dtype == "float64"  # then a dtype is no difference
+        narrow = bool(self.draw.case.inside) and self.draw.dtype == "float64"  # then a dtype is no difference
         for tensor in self.run(forced).trace:
             if partner := next(left.get(tensor.name, iter(())), None):
                 in_jax = tensor.value.astype(partner.truth.dtype) if narrow else tensor.value
@@ -146,14 +137,15 @@ class Search:
 
     def _results(self) -> list[Compared]:
         """Measure the outputs, and the gradients from the outputs back: that of the last weight is the first."""
-        found, (in_jax, in_torch, _) = [], self.runs
-        gradients = {f"gradient of {name}": name for name in [*{**in_torch.gradients(), **in_jax.gradients()}][::-1]}
-        for name in {**in_torch.outputs(), **in_jax.outputs(), **gradients}:
-            x, y, truth = (run.tensors.get(name) for run in self.runs)
-            inside = (gradients[name].rpartition(".")[0],) if name in gradients else ()
-            measured = self.judge.measure(name, x, y, truth)
-            found.append(Compared(Tensor(name, False, "", (), x), Partner(name, inside, y, truth), measured))
-        return found
+        in_jax, in_torch, _ = self.runs
+        outputs, gradients = {**in_torch.outputs, **in_jax.outputs}, {**in_torch.gradients, **in_jax.gradients}
+        return [*(self._result(name, False) for name in outputs), *(self._result(n, True) for n in [*gradients][::-1])]
+
+    def _result(self, name: str, is_gradient: bool) -> Compared:
+        x, y, truth = ((run.gradients if is_gradient else run.outputs).get(name) for run in self.runs)
+        measured = self.judge.measure(name, x, y, truth, is_gradient=is_gradient)
+        inside = (name.rpartition(".")[0],) if is_gradient else ()
+        return Compared(Tensor(measured.tensor, False, "", (), x), Partner(measured.tensor, inside, y, truth), measured)
 
     def place(self, fault: Compared) -> tuple[str, ...]:
         """JAX's submodules whose code computes a tensor, from the outermost, as far as PyTorch has them."""
@@ -168,10 +160,7 @@ class Search:
             return fault.partner.inside[-1]
         if any(x.inside for x in self.trace):
             return ""
-        with enable_x64(self.dtype == "float64"):
-            function, given = as_function(self.case, self.variant, self.numbers, self.dtype)
-            values = compute_values(function, *given)
-        return find_missing(self.runs.torch.trace, self.runs.truth.trace, values, self.judge)
+        return find_missing(self.runs.torch.trace, self.runs.truth.trace, compute_values(self.draw)[1], self.judge)
 
 
 def _as_it_is(program: Any) -> Any:

@@ -4,16 +4,17 @@ JAX's program is run operation by operation, and all its intermediate values are
 result is none of them is where the two part.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
 
-from parity_tests.your_port.measure.comparison import Judge
-from parity_tests.your_port.measure.errors import is_floating
-from parity_tests.your_port.measure.op_by_op import trace
+from parity_tests.your_port.measure.arrays import enable_x64, is_floating
+from parity_tests.your_port.measure.draw import Draw
+from parity_tests.your_port.measure.jax_side import as_function
+from parity_tests.your_port.measure.judge import Judge
 from parity_tests.your_port.measure.taps import Tensor
 from parity_tests.your_port.place.pairing import bring
 
@@ -42,8 +43,11 @@ def find_missing(
     return next((y.of for _, y in results if all(map(is_missing, y.inside))), "")
 
 
-def compute_values(function: Callable[..., Any], *args: Any) -> list[np.ndarray]:
-    """Run a function operation by operation; return all floating values that it computes, those in loops included."""
+def compute_values(draw: Draw) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Run JAX's side operation by operation; return what it is given, and all floating values that it computes.
+
+    Those in loops are among them.
+    """
     values: list[np.ndarray] = []
 
     def keep(_: Any, x: Any) -> Any:
@@ -51,6 +55,8 @@ def compute_values(function: Callable[..., Any], *args: Any) -> list[np.ndarray]
             values.append(np.asarray(x))
         return x
 
-    program, _ = trace(function, *args)
-    program.run(jax.tree.leaves(args), keep)
-    return values
+    with enable_x64(draw.dtype == "float64"):
+        _, *given = as_function(draw.case, draw.variant, draw.numbers, draw.dtype)
+        arrays = jax.tree.leaves(given)
+        draw.traced()[0].run(arrays, keep)
+        return [*map(np.asarray, arrays)], values

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from parity_tests.your_port.measure.tree import flatten
+from parity_tests.your_port.measure.arrays import Arrays, flatten
 from parity_tests.your_port.training import settings
 from parity_tests.your_port.training.errors import Moves, tensor_errors, worst_error
-from parity_tests.your_port.training.settings import Row
-from parity_tests.your_port.training.sides import JaxTraining, Record, TorchTraining
-from parity_tests.your_port.weights.positions import Arrays
+from parity_tests.your_port.training.settings import Deviation
+from parity_tests.your_port.training.sides import JaxTraining, StepRecord, TorchTraining
 
 SHARE = 0.01
 """A mistake explains a difference if so much of it is left at most."""
@@ -70,7 +69,9 @@ def _near(in_torch: TorchTraining) -> Arrays:
     }
 
 
-def _again(trial: JaxTraining, *rows: Row, take_gradients: bool = False) -> Iterator[tuple[Record, Record, Arrays]]:
+def _again(
+    trial: JaxTraining, *rows: Deviation, take_gradients: bool = False
+) -> Iterator[tuple[StepRecord, StepRecord, Arrays]]:
     """Take the steps of a trial in PyTorch, with mistakes; yield both records of each, and the parameters before it."""
     side = trial.beside.anew()
     side.changes = [row.change for row in reversed(rows) if row.change]
@@ -87,7 +88,7 @@ def _again(trial: JaxTraining, *rows: Row, take_gradients: bool = False) -> Iter
 
 def _left(
     trials: list[JaxTraining],
-    rows: Iterable[Row],
+    rows: Iterable[Deviation],
     quantities: Iterable[str],
     close: float,
     rates: list[float] | None = None,
@@ -145,7 +146,7 @@ def _in_loss(quantity: str, step: int, trials: list[JaxTraining], in_jax: JaxTra
             continue  # such a batch cannot be read
 
 
-def _as_factor(pairs: list[tuple[Record, Record]], step: int) -> Iterator[str]:
+def _as_factor(pairs: list[tuple[StepRecord, StepRecord]], step: int) -> Iterator[str]:
     """Say whether all of JAX's gradients are one multiple of PyTorch's in every step, and with them the loss."""
     loss, gradients = ([_ratio(a[q], b[q]) for a, b in pairs if q in a and q in b] for q in ("loss", "gradients"))
     factors = gradients or loss
@@ -173,25 +174,25 @@ def _ratio(a: Arrays, b: Arrays) -> float:
     return ratio if ratio and float(np.abs(x - ratio * y).max()) <= 1e-6 * float(np.abs(x).max()) else np.nan
 
 
-def _readings(batch: Any) -> Iterator[Row]:
+def _readings(batch: Any) -> Iterator[Deviation]:
     """Yield what JAX may have read instead of a batch."""
     arrays = {name: x for name, x in flatten(batch)[0].items() if isinstance(x, np.ndarray) and x.ndim}
     for name, x in arrays.items():
         for other, y in arrays.items():
             if other != name and (y.shape, y.dtype) == (x.shape, x.dtype):
                 words = f"JAX uses {other} of the batch instead of {name}"
-                yield Row(words, read=partial(_with, name=name, source=other))
+                yield Deviation(words, read=partial(_with, name=name, source=other))
         for by in (-2, -1, 1, 2):
             words = f"{name} of the batch is shifted by {abs(by)} to the {'left' if by < 0 else 'right'} in JAX"
-            yield Row(words, read=partial(_with, name=name, source=name, by=by))
+            yield Deviation(words, read=partial(_with, name=name, source=name, by=by))
     rows = len(next(iter(arrays.values()))) if arrays else 0
     for pieces in (pieces for pieces in range(2, rows + 1) if rows % pieces == 0 and pieces in (*range(17), rows)):
         for out, side in product(sorted({1, pieces - 1}), ("first", "last")):
             words = f"the {side} {out * rows // pieces} of {rows} rows of the batch are left out in JAX"
             part = slice(out, None) if side == "first" else slice(pieces - out)
             read = partial(_keep, pieces=pieces, part=part)
-            yield Row(words, read=read)
-            yield Row(f"{words}, and the divisor still counts them", read=read, scale=1 - out / pieces)
+            yield Deviation(words, read=read)
+            yield Deviation(f"{words}, and the divisor still counts them", read=read, scale=1 - out / pieces)
 
 
 def _with(batch: Any, name: str, source: str, by: int = 0) -> Any:
@@ -221,10 +222,10 @@ def _in_updates(trials: list[JaxTraining], close: float) -> Iterator[str]:
         return  # the optimisers agree
     close = min(close, SHARE * before)
 
-    def left(*rows: Row) -> float:
+    def left(*rows: Deviation) -> float:
         return _left(trials, rows, moments, close)
 
-    def rated(*rows: Row) -> dict[str, float]:
+    def rated(*rows: Deviation) -> dict[str, float]:
         """The same with the learning rates that bring PyTorch closest to JAX."""
         rates = list[float]()
         error = _left(trials, [settings.UNIT_RATE, *rows], moments, close, rates)
@@ -235,7 +236,7 @@ def _in_updates(trials: list[JaxTraining], close: float) -> Iterator[str]:
     seen = [row for name, value in _estimates(first) for row in settings.setting(side, name, value)]
     rows = [*settings.settings(side), *seen]
     clippings = settings.clippings(here, limit, linear=moments == {"parameters"})
-    unclipped = left(Row("", settings.clip_otherwise))
+    unclipped = left(Deviation("", settings.clip_otherwise))
     errors = {row.words: left(row) for row in (*rows, *clippings)} | rated()
     # a limit that is not reached clips nothing
     errors = {words: error for words, error in errors.items() if error != unclipped}
@@ -249,7 +250,7 @@ def _in_updates(trials: list[JaxTraining], close: float) -> Iterator[str]:
     yield from (words for words, error in errors.items() if error <= min(close, 10 * best + 1e-15))
 
 
-def _clipping(records: list[Record]) -> tuple[str, float]:
+def _clipping(records: list[StepRecord]) -> tuple[str, float]:
     """Read from PyTorch's gradients how they were clipped: in words, and to which norm (0: not by norm)."""
     for record in records:
         raw, clipped = (_flat(record[q], record["gradients"]) for q in ("gradients", "clipped"))
@@ -321,7 +322,7 @@ def _in_average(quantity: str, trials: list[JaxTraining], close: float) -> Itera
 
 
 def _as_average(
-    quantity: str, records: list[Record], weights: Mapping[str, np.ndarray], close: float
+    quantity: str, records: list[StepRecord], weights: Mapping[str, np.ndarray], close: float
 ) -> tuple[float, str] | None:
     """Find an average's decay and what it starts from; None if it is another."""
     (last, record), names = records[-2:], records[0][quantity]

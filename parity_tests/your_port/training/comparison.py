@@ -16,8 +16,7 @@ import numpy as np
 
 from parity_tests.your_port.cause.symptoms import describe
 from parity_tests.your_port.compiled import compare_compiled
-from parity_tests.your_port.measure.arrays import to_numpy
-from parity_tests.your_port.measure.x64 import enable_x64
+from parity_tests.your_port.measure.arrays import enable_x64, to_numpy
 from parity_tests.your_port.training.causes import find_causes
 from parity_tests.your_port.training.errors import Moves, errors_of, tensor_errors
 from parity_tests.your_port.training.report import TrainingDivergence, TrainingReport
@@ -160,7 +159,10 @@ def _explained(
     try:
         close = min(report.bound, BOUNDS[in_torch.dtype][True])
         if found.quantity == "evaluation" and evaluate is not None:
-            causes = _compiled_otherwise(in_jax, evaluate, in_torch.batches[found.step - 1])
+            given = in_jax.params, in_jax.opt_state, in_torch.batches[found.step - 1]
+            with enable_x64(in_jax.wide):
+                compiled = compare_compiled(evaluate[1], given, gradients=False)
+            causes = () if compiled else (compiled.explanation,)
             symptoms += [] if causes else ["training agrees so far: does only one of the two evaluate as it trains?"]
         else:
             causes = find_causes(found.quantity, found.step - 1, in_jax, close)
@@ -175,14 +177,6 @@ def _explained(
     confirmed = in_torch.dtype == "float64"
     found = replace(found, symptoms=tuple(symptoms), causes=causes, confirmed=confirmed)
     return replace(report, divergence=found, notes=tuple(notes))
-
-
-def _compiled_otherwise(in_jax: JaxTraining, evaluate: Evaluate, batch: Any) -> tuple[str, ...]:
-    """Say why JAX's compiled evaluation is not what its own operations are, if that is so."""
-    given = in_jax.params, in_jax.opt_state, batch
-    with enable_x64(in_jax.wide):
-        report = compare_compiled(evaluate[1], given, gradients=False)
-    return () if report else (report.explanation,)
 
 
 def _symptoms(place: TrainingDivergence, in_jax: JaxTraining) -> Iterator[str]:
@@ -202,7 +196,7 @@ def _symptoms(place: TrainingDivergence, in_jax: JaxTraining) -> Iterator[str]:
 
 def _notes(in_jax: JaxTraining, resync: bool) -> Iterator[str]:
     """Say what was not compared, or not taken over."""
-    found, in_torch, others = in_jax.records[0], in_jax.beside[0], in_jax.layout.others
+    found, in_torch, others = in_jax.records[0], in_jax.beside[0], in_jax.places.others
     if others:
         yield f"no weight of PyTorch's is in JAX's {', '.join(others)}"
     pairs = [(x["gradients"], x["clipped"]) for x in in_jax.beside.records if "clipped" in x]

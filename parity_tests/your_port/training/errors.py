@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parity_tests.your_port.measure.arrays import Arrays
 from parity_tests.your_port.measure.errors import DECADES, relative_error
-from parity_tests.your_port.weights.positions import Arrays
 
 ROUNDING_OF_RATES = 2.0**-21
 """Of a schedule that is computed in float32, in a few operations."""

@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from parity_tests.your_port.training.sides import Change, TorchTraining
+from parity_tests.your_port.training.sides import AroundStep, TorchTraining
 
 
-class Row(NamedTuple):
+class Deviation(NamedTuple):
     """A way in which JAX's training may be otherwise than PyTorch's."""
 
     words: str
-    change: Change | None = None
+    change: AroundStep | None = None
     """Makes PyTorch's optimiser do the same."""
     read: Callable[[Any], Any] | None = None
     """Makes of a batch what JAX may have read in its place."""
@@ -41,7 +41,7 @@ ROOTS = (1e-16, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6)
 LIMITS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
-def settings(side: TorchTraining) -> Iterator[Row]:
+def settings(side: TorchTraining) -> Iterator[Deviation]:
     """Yield what may be otherwise in the optimiser."""
     for name, values in ALTERNATIVES.items():
         for value in values:
@@ -49,18 +49,18 @@ def settings(side: TorchTraining) -> Iterator[Row]:
     if isinstance(side.optimizer, torch.optim.Adam | torch.optim.NAdam):
         for name in ("adam", "nadam", "amsgrad"):
             words = f"JAX takes the steps of optax.{name}, and PyTorch those of {type(side.optimizer).__name__}"
-            yield Row(words, partial(_step_as_optax, name=name))
+            yield Deviation(words, partial(_step_as_optax, name=name))
         for root in ROOTS:
             words = f"eps_root is {root:g} and eps is {side.optimizer.param_groups[0]['eps']:g} in JAX"
-            yield Row(words, partial(_step_as_optax, root=root))
+            yield Deviation(words, partial(_step_as_optax, root=root))
     yield from _decays(side)
 
 
-def setting(side: TorchTraining, name: str, value: Any) -> Iterator[Row]:
+def setting(side: TorchTraining, name: str, value: Any) -> Iterator[Deviation]:
     """Yield another value of one setting."""
     now = max((group.get(name, value) for group in side.optimizer.param_groups), default=value)
     if now != value:
-        yield Row(f"{name} is {value} in JAX, and {now} in PyTorch", partial(_set, name=name, value=value))
+        yield Deviation(f"{name} is {value} in JAX, and {now} in PyTorch", partial(_set, name=name, value=value))
 
 
 def _step_with(side: TorchTraining, groups: list[dict[str, Any]]) -> Iterator[None]:
@@ -71,16 +71,16 @@ def _step_with(side: TorchTraining, groups: list[dict[str, Any]]) -> Iterator[No
 
 
 def _set(side: TorchTraining, name: str, value: Any) -> Iterator[None]:
-    """Change a setting; the decay only where there is one, unless there is none at all."""
+    """AroundStep a setting; the decay only where there is one, unless there is none at all."""
     groups = side.optimizer.param_groups
     everywhere = name != "weight_decay" or not any(group[name] for group in groups)
     return _step_with(side, [{**group, name: value} if everywhere or group[name] else group for group in groups])
 
 
-UNIT_RATE = Row("", partial(_set, name="lr", value=1.0))
+UNIT_RATE = Deviation("", partial(_set, name="lr", value=1.0))
 
 
-def _decays(side: TorchTraining) -> Iterator[Row]:
+def _decays(side: TorchTraining) -> Iterator[Deviation]:
     """Yield the other masks of weight decay."""
     groups = side.optimizer.param_groups
     given = {p for group in groups for p in group["params"]}
@@ -94,7 +94,7 @@ def _decays(side: TorchTraining) -> Iterator[Row]:
     }
     for words, mask in masks.items():
         if decayed and mask != decayed and mask:
-            yield Row(f"weight decay {words}", partial(_decay, names={side.names[p] for p in mask}))
+            yield Deviation(f"weight decay {words}", partial(_decay, names={side.names[p] for p in mask}))
 
 
 def _decay(side: TorchTraining, names: set[str]) -> Iterator[None]:
@@ -131,7 +131,7 @@ def _step_as_optax(side: TorchTraining, name: str = "adam", root: float = 0.0) -
 # Clipping
 
 
-def clippings(here: str, limit: float, linear: bool) -> Iterator[Row]:
+def clippings(here: str, limit: float, linear: bool) -> Iterator[Deviation]:
     """Yield other clippings than PyTorch's, which is by norm to `limit`, or none where that is 0.
 
     here: says so.
@@ -149,16 +149,16 @@ def clippings(here: str, limit: float, linear: bool) -> Iterator[Row]:
             (f"the norm of each gradient on its own is clipped to {other:g}", partial(_clip_each, limit=other)),
         ]
         for words, clip in ways[other == limit :]:
-            yield Row(f"{words} in JAX; {here}", partial(clip_otherwise, clip=clip))
+            yield Deviation(f"{words} in JAX; {here}", partial(clip_otherwise, clip=clip))
         if not linear:
             words = f"the norm of the update, before the learning rate, is clipped to {other:g} in JAX"
-            yield Row(f"{words}, and not that of the gradients; {here}", partial(_clip_update, limit=other))
+            yield Deviation(f"{words}, and not that of the gradients; {here}", partial(_clip_update, limit=other))
 
 
-def without_epsilon(limit: float) -> Row:
+def without_epsilon(limit: float) -> Deviation:
     """Clip as Optax does, which adds no epsilon to the norm."""
     words = "the norm is clipped without PyTorch's epsilon of 1e-6 in JAX"
-    return Row(words, partial(clip_otherwise, clip=partial(clip_to_norm, limit=limit)))
+    return Deviation(words, partial(clip_otherwise, clip=partial(clip_to_norm, limit=limit)))
 
 
 def _unclipped(side: TorchTraining) -> list[nn.Parameter]:

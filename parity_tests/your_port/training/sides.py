@@ -8,15 +8,13 @@ import jax
 import numpy as np
 import torch
 
-from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.arrays import Arrays, enable_x64, flatten, to_numpy
 from parity_tests.your_port.measure.errors import relative_error
-from parity_tests.your_port.measure.programs import draws_numbers
+from parity_tests.your_port.measure.op_by_op import trace
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, default_dtype
-from parity_tests.your_port.measure.tree import flatten
-from parity_tests.your_port.measure.x64 import enable_x64
-from parity_tests.your_port.weights.positions import Arrays, Layout
+from parity_tests.your_port.weights.positions import Places
 
-Record = dict[str, Arrays]
+StepRecord = dict[str, Arrays]
 """What one step computed: quantity -> tensor -> array. A quantity that is one number has one tensor, called ""."""
 
 TorchStart = Callable[[Mapping[str, torch.Tensor]], tuple[torch.nn.Module, torch.optim.Optimizer, Callable[[Any], Any]]]
@@ -25,7 +23,7 @@ JaxStart = Callable[[Mapping[str, np.ndarray]], tuple[Any, Any, Callable[..., An
 """weights -> (params, opt_state, step), and step(params, opt_state, batch) -> (params, opt_state, what is compared)."""
 Evaluate = tuple[Callable[[torch.nn.Module, Any], Any], Callable[[Any, Any, Any], Any]]
 """PyTorch's (model, batch) -> results, and JAX's (params, opt_state, batch) -> results."""
-Change = Callable[["TorchTraining"], Iterator[None]]
+AroundStep = Callable[["TorchTraining"], Iterator[None]]
 """A generator around a step of PyTorch's optimiser."""
 
 GRADIENTS = ("gradients", "clipped")
@@ -39,7 +37,7 @@ class _Training:
 
     def __init__(self, weights: Mapping[str, np.ndarray]):
         self.weights = weights
-        self.records: list[Record] = []
+        self.records: list[StepRecord] = []
         """Of the steps that were taken."""
 
     def before(self, number: int) -> Arrays:
@@ -58,7 +56,7 @@ class TorchTraining(_Training):
             self.model, self.optimizer, self.step = _checked(started, "PyTorch's function", "model, optimizer, step")
             self.model.to(TORCH_DTYPES[dtype])
         self.names = {parameter: name for name, parameter in self.model.named_parameters()}
-        self.record: Record = {}
+        self.record: StepRecord = {}
         self.read: Callable[[Any], Any] = lambda batch: batch
         """What is read instead of a batch."""
         self.given: Arrays = {}
@@ -69,10 +67,10 @@ class TorchTraining(_Training):
         for parameter in self.names:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._after_backward)
-        self._changed, self.changes = ExitStack(), list[Change]()
+        self._changed, self.changes = ExitStack(), list[AroundStep]()
         """What is done otherwise in each step of the optimiser."""
         self.optimizer.register_step_pre_hook(self._before_update)
-        self.optimizer.register_step_post_hook(self._after_update)
+        self.optimizer.register_step_post_hook(lambda *_: self._changed.close())
 
     @property
     def tied(self) -> dict[str, str]:
@@ -84,7 +82,7 @@ class TorchTraining(_Training):
         """The names of the parameters of each of the optimiser's groups."""
         return [[self.names[p] for p in group["params"] if p in self.names] for group in self.optimizer.param_groups]
 
-    def __getitem__(self, number: int) -> Record:
+    def __getitem__(self, number: int) -> StepRecord:
         while len(self.records) <= number:
             self.records.append(self.run(self.batches[len(self.records)]))
         return self.records[number]
@@ -100,7 +98,7 @@ class TorchTraining(_Training):
                 if name in parameters:
                     parameter.copy_(torch.tensor(parameters[name]))
 
-    def run(self, batch: Any) -> Record:
+    def run(self, batch: Any) -> StepRecord:
         """Train on a batch; return what the step returns, the gradients, the optimiser's state and the parameters."""
         self.record, read = {}, self.read(batch)
         tensors = _as_tensors(read)
@@ -121,9 +119,9 @@ class TorchTraining(_Training):
         for part, training in was_training.items():
             part.training = training
 
-    def state(self) -> Record:
+    def state(self) -> StepRecord:
         """Return the optimiser's moments, and the parameters."""
-        found: Record = {}
+        found: StepRecord = {}
         for parameter, name in self.names.items():
             for quantity, value in self.optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor) and value.shape == parameter.shape and quantity != "step":
@@ -153,14 +151,11 @@ class TorchTraining(_Training):
         for change in self.changes:
             self._changed.enter_context(contextmanager(change)(self))
 
-    def _after_update(self, *_: Any) -> None:
-        self._changed.close()
-
 
 class JaxTraining(_Training):
     """JAX's training from the weights of PyTorch's. It can go on from PyTorch's parameters and moments."""
 
-    def __init__(self, start: JaxStart, beside: TorchTraining, layout: Layout | None = None):
+    def __init__(self, start: JaxStart, beside: TorchTraining, places: Places | None = None):
         super().__init__(beside.weights)
         self.start, self.beside, self.wide = start, beside, beside.dtype == "float64"
         with enable_x64(self.wide):
@@ -171,26 +166,26 @@ class JaxTraining(_Training):
             raise TypeError(
                 f"JAX's parameters are {', '.join(sorted(narrow))}; keep the weights' own dtype, {beside.dtype}"
             )
-        self.layout = layout or Layout(lambda weights: start(weights)[0], beside.weights, beside.tied)
-        if not self.layout.places:
+        self.places = places or Places(lambda weights: start(weights)[0], beside.weights, beside.tied)
+        if not self.places.moved:
             raise TypeError("JAX's parameters hold none of the weights")
 
     def anew(self, beside: TorchTraining) -> Self:
         """Return the same training, from the weights of another one of PyTorch's."""
-        return type(self)(self.start, beside, self.layout)
+        return type(self)(self.start, beside, self.places)
 
-    def run(self, batch: Any) -> Record:
+    def run(self, batch: Any) -> StepRecord:
         """Train on a batch; return what the step returns, the moments that the state holds, and the parameters."""
         read = copied(batch)
         with enable_x64(self.wide):
             self.params, self.opt_state, returned = self.step(self.params, self.opt_state, read)
         _require_unchanged("JAX", batch, read)
-        leaves: Record = {}
+        leaves: StepRecord = {}
         for path, leaf in jax.tree_util.tree_leaves_with_path(self._trees):
             quantity, parameter = self._place(path, leaf)
             if quantity:
                 leaves.setdefault(quantity, {})[parameter] = np.asarray(leaf)
-        record = {quantity: self.layout.to_torch(arrays) for quantity, arrays in leaves.items()}
+        record = {quantity: self.places.to_torch(arrays) for quantity, arrays in leaves.items()}
         record |= {quantity: self._read(quantity, value) for quantity, value in returned.items()}
         copies = self._copies(leaves["parameters"], record["parameters"])
         self.records.append(record | ({"copies": copies} if copies else {}))
@@ -202,10 +197,10 @@ class JaxTraining(_Training):
             results = function(self.params, self.opt_state, copied(self.beside.batches[len(self.records) - 1]))
             self.records[-1]["evaluation"] = _named(results)
 
-    def take_over(self, record: Record) -> None:
+    def take_over(self, record: StepRecord) -> None:
         """Go on from the parameters and moments that PyTorch has after as many steps."""
         quantities = [quantity for quantity in (*MOMENTS.values(), "parameters") if quantity in record]
-        given = {quantity: self.layout.to_jax(record[quantity]) for quantity in quantities}
+        given = {quantity: self.places.to_jax(record[quantity]) for quantity in quantities}
 
         def new(path: tuple[Any, ...], leaf: Any) -> Any:
             quantity, parameter = self._place(path, leaf)
@@ -220,8 +215,7 @@ class JaxTraining(_Training):
         """Whether the step draws random numbers, as dropout does; False where it cannot be traced."""
         with enable_x64(self.wide):
             try:
-                step = jax.make_jaxpr(lambda params, state: self.step(params, state, batch))
-                return draws_numbers(step(self.params, self.opt_state))
+                return trace(lambda *given: self.step(*given, batch), self.params, self.opt_state)[0].draws_numbers
             except TypeError:  # it needs the values of its arguments
                 return False
 
@@ -233,8 +227,7 @@ class JaxTraining(_Training):
         """Find the quantity that a leaf belongs to, and the path of its parameter; "" where it is of none."""
         for at, key in enumerate(path):
             name, parameter = getattr(key, "name", getattr(key, "key", None)), jax.tree_util.keystr(path[at + 1 :])
-            place = self.layout.places.get(parameter)
-            if place is not None and isinstance(name, str) and place.shape == np.shape(leaf):
+            if isinstance(name, str) and self.places.has(parameter, leaf):
                 # the trace of Optax's RMSprop has the learning rate in it, and PyTorch's momentum has not
                 scaled = name == "trace" and isinstance(self.beside.optimizer, torch.optim.RMSprop)
                 return name if scaled else MOMENTS.get(name, name), parameter
@@ -242,18 +235,17 @@ class JaxTraining(_Training):
 
     def _copies(self, leaves: Arrays, parameters: Arrays) -> Arrays:
         """Return the parameters of which JAX holds copies that differ, each with what it differs by."""
-        means = self.layout.to_jax(parameters)
-        apart = self.layout.to_torch({path: np.abs(leaves[path] - mean) for path, mean in means.items()})
+        means = self.places.to_jax(parameters)
+        apart = self.places.to_torch({path: np.abs(leaves[path] - mean) for path, mean in means.items()})
         return {name: parameters[name] + x for name, x in apart.items() if x.any()}
 
     def _read(self, quantity: str, value: Any) -> Arrays:
         """Give what has the form of the parameters PyTorch's names."""
-        places = self.layout.places
         leaves = {jax.tree_util.keystr(path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(value)}
-        known = {path: x for path, x in leaves.items() if path in places and x.shape == places[path].shape}
-        if not known or leaves.keys() - known.keys() - {*self.layout.others}:
+        known = {path: x for path, x in leaves.items() if self.places.has(path, x)}
+        if not known or leaves.keys() - known.keys() - {*self.places.others}:
             return _named(value)
-        return self.layout.to_torch(known, added=quantity in GRADIENTS)
+        return self.places.to_torch(known, added=quantity in GRADIENTS)
 
 
 def _checked(started: Any, side: str, form: str) -> Any:

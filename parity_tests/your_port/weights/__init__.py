@@ -2,7 +2,7 @@
 
 original       PyTorch's side as the others know it, live or from a file
 torch_program  PyTorch's side read from a module: its inputs, its weights, and whether it can be compared
-jax_program    a JAX module in PyTorch's place
+jax_reference  a JAX module in PyTorch's place
 adapters       the kinds of JAX modules: Flax NNX, Flax Linen, Equinox, functions
 load           the user's own function that loads them, run with positions: the first way of matching
 positions      where such a function puts each number, by which factor

@@ -19,11 +19,11 @@ import numpy as np
 from flax import nnx
 from flax.traverse_util import flatten_dict
 
+from parity_tests.your_port.measure.arrays import is_floating
 from parity_tests.your_port.measure.jax_side import Applied
 from parity_tests.your_port.measure.taps import tapped
 from parity_tests.your_port.weights.layouts import Role
 from parity_tests.your_port.weights.original import Arguments
-from parity_tests.your_port.weights.positions import is_floating
 from parity_tests.your_port.weights.weight_map import Leaf
 
 Arrays = Mapping[str, Any]
@@ -38,7 +38,7 @@ DTYPE_FIELDS = ("dtype", "param_dtype")
 
 
 @dataclass(frozen=True)
-class Port:
+class JaxProgram:
     """A JAX program with named weights."""
 
     kind: str
@@ -52,13 +52,10 @@ class Port:
     read: Callable[[Any], dict[str, Any]]
     """What a converter returns -> its arrays by their JAX names."""
 
-    @property
-    def knows_buffers(self) -> bool:
-        """Whether its kind tells parameters from other variables."""
-        return self.kind in ("nnx", "linen")
 
-
-def make_port(model: Any, call: Call, variables: Any, arguments: Arguments, torch_leaves: dict[str, Leaf]) -> Port:
+def make_port(
+    model: Any, call: Call, variables: Any, arguments: Arguments, torch_leaves: dict[str, Leaf]
+) -> JaxProgram:
     """Choose the kind by the object; for the arguments see `compare`."""
     if isinstance(model, nnx.Module):
         return _nnx(model, call)
@@ -132,7 +129,7 @@ def _filled(tree: Any, weights: Arrays, dtype: Any, name: Callable[[Any], str] =
 # Flax NNX
 
 
-def _nnx(model: nnx.Module, call: Call) -> Port:
+def _nnx(model: nnx.Module, call: Call) -> JaxProgram:
     graph, state = nnx.split(model)
 
     def name(path: Any) -> str:
@@ -157,7 +154,7 @@ def _nnx(model: nnx.Module, call: Call) -> Port:
     def read(loaded: Any) -> dict[str, Any]:
         return _named(nnx.state(loaded) if isinstance(loaded, nnx.Module) else loaded, name)
 
-    return Port("nnx", flax_role, model, leaves, run, read)
+    return JaxProgram("nnx", flax_role, model, leaves, run, read)
 
 
 def _place_of_definition(module: Any, path: Any) -> list[int]:
@@ -174,7 +171,7 @@ def _place_of_definition(module: Any, path: Any) -> list[int]:
 # Flax Linen
 
 
-def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments, pretrained: Any = None) -> Port:
+def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments, pretrained: Any = None) -> JaxProgram:
     """Run a Linen module, or in its place the model that holds it, which fills in what its caller leaves out."""
     args, kwargs = arguments
     order: list[str] = []
@@ -212,7 +209,7 @@ def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments, p
         after = {**_named(filled, name), **_named(bound.updated, name)}
         return results, {path: after[path] for path in buffers}
 
-    return Port("linen", flax_role, model, leaves, run, lambda loaded: _named(_collections(loaded), name))
+    return JaxProgram("linen", flax_role, model, leaves, run, lambda loaded: _named(_collections(loaded), name))
 
 
 def _collections(variables: Any) -> Any:
@@ -250,7 +247,7 @@ def _is_float32(module: Any, field: str) -> bool:
 # Equinox, and any other callable tree
 
 
-def _equinox(model: Any, call: Call) -> Port:
+def _equinox(model: Any, call: Call) -> JaxProgram:
     leaves = {path: Leaf.of(x) for path, x in _named(model).items() if is_floating(x)}
 
     def set_other(path: Any, leaf: Any, dtype: Any, train: bool) -> Any:
@@ -270,7 +267,7 @@ def _equinox(model: Any, call: Call) -> Port:
             return results, {}
         return results[0], {f"1.{path}": x for path, x in _named(results[1]).items()}
 
-    return Port("equinox", equinox_role, model, leaves, run, _named)
+    return JaxProgram("equinox", equinox_role, model, leaves, run, _named)
 
 
 def _returns_state(results: Any, model: Any) -> bool:
@@ -283,7 +280,7 @@ def _returns_state(results: Any, model: Any) -> bool:
 # Functions
 
 
-def _function(function: Any, call: Call, variables: Any, torch_leaves: dict[str, Leaf]) -> Port:
+def _function(function: Any, call: Call, variables: Any, torch_leaves: dict[str, Leaf]) -> JaxProgram:
     """Run f(weights, inputs); without `variables` the weights are a dict with PyTorch's names and layouts."""
     own = {path: Leaf.of(x) for path, x in _named(variables).items() if is_floating(x)}
     leaves = torch_leaves if variables is None else own
@@ -294,7 +291,7 @@ def _function(function: Any, call: Call, variables: Any, torch_leaves: dict[str,
         return _call(call, function, function, ((tree, *args) if leaves else args, kwargs), train), {}
 
     role: Role = flax_role if variables is not None else lambda path, role: "straight"
-    return Port("function", role, function, leaves, run, _named)
+    return JaxProgram("function", role, function, leaves, run, _named)
 
 
 def _call(call: Call, module: Any, original: Any, arguments: Arguments, train: bool) -> Any:

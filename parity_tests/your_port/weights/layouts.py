@@ -49,7 +49,7 @@ class Layout:
         return replace(self, words=f"{self.words}, reshaped", shape=jax) if splits else None
 
 
-class Row(NamedTuple):
+class Storage(NamedTuple):
     """A way of storing weights, and the layers whose weights are stored in it."""
 
     words: str
@@ -69,11 +69,11 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("as it is", "", ("straight", "unknown")),
-    Row("transposed", "10", ("linear", "unknown")),
-    Row("channels last, flipped", "S01", ("transposed convolution",)),
-    Row("channels last", "s10", ("linear", "convolution", "transposed convolution", "unknown")),
-    Row("in and out exchanged, flipped", "10S", ("transposed convolution",)),
+    Storage("as it is", "", ("straight", "unknown")),
+    Storage("transposed", "10", ("linear", "unknown")),
+    Storage("channels last, flipped", "S01", ("transposed convolution",)),
+    Storage("channels last", "s10", ("linear", "convolution", "transposed convolution", "unknown")),
+    Storage("in and out exchanged, flipped", "10S", ("transposed convolution",)),
 )
 """The ways of storing weights, for each role the likely ones first.
 

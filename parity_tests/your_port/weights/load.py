@@ -7,23 +7,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.weights.adapters import Port
+from parity_tests.your_port.measure.arrays import Arrays, is_floating
+from parity_tests.your_port.weights.adapters import JaxProgram
 from parity_tests.your_port.weights.layouts import Layout, Shape, find_layouts
 from parity_tests.your_port.weights.original import Weight
-from parity_tests.your_port.weights.positions import Affine, Arrays, is_floating, read_places
+from parity_tests.your_port.weights.positions import Affine, read_places
 from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, WeightMap, count_uses
 
 Load = Callable[[Arrays], Any]
 
 
-def call_load(load: Load, weights: Sequence[Weight], fill: float = 0.0) -> Any:
-    """Call the user's function with weights that are all one number.
+def call_load(load: Load, weights: Sequence[Weight]) -> Any:
+    """Call the user's function with weights that are all 0.
 
     Raises:
         ValueError: it fails; the message says what it gets.
     """
     try:
-        loaded = load({w.name: np.full(w.shape, fill) for w in weights})
+        loaded = load({w.name: np.zeros(w.shape) for w in weights})
     except Exception as error:
         given = ", ".join(f"{w.name} {list(w.shape)}" for w in weights)
         raise ValueError(
@@ -35,7 +36,7 @@ def call_load(load: Load, weights: Sequence[Weight], fill: float = 0.0) -> Any:
     return loaded
 
 
-def map_by_load(load: Load, weights: Sequence[Weight], port: Port) -> WeightMap:
+def map_by_load(load: Load, weights: Sequence[Weight], port: JaxProgram) -> WeightMap:
     """Find where each number of PyTorch's weights lands in JAX.
 
     Raises:
@@ -55,7 +56,7 @@ def map_by_load(load: Load, weights: Sequence[Weight], port: Port) -> WeightMap:
     return WeightMap(port.leaves, entries, uses, remarks=tuple(_remarks(entries, uses, port)))
 
 
-def _check(loaded: Mapping[str, Leaf], port: Port) -> None:
+def _check(loaded: Mapping[str, Leaf], port: JaxProgram) -> None:
     wrong, wanted = [], port.leaves
     for path in {**wanted, **loaded}:
         if path not in loaded:
@@ -93,7 +94,7 @@ def _entry(made: Affine, shapes: Mapping[str, Shape]) -> Entry:
     return Entry(made, (Layout(made.words),), is_computed=made.again is not None)
 
 
-def _remarks(entries: Mapping[str, Entry], uses: Mapping[str, np.ndarray], port: Port) -> Iterator[str]:
+def _remarks(entries: Mapping[str, Entry], uses: Mapping[str, np.ndarray], port: JaxProgram) -> Iterator[str]:
     for path, entry in entries.items():
         made = entry.source
         if isinstance(made, Affine) and not made.is_moved:

@@ -88,11 +88,11 @@ def test_a_bias_does_not_go_to_another_layer() -> None:
 
 
 def test_norms_of_nnx_are_taken_in_the_order_in_which_they_were_defined() -> None:
-    class Port(nnx.Module):
+    class JaxProgram(nnx.Module):
         def __init__(self) -> None:
             self.pre, self.mid = nnx.LayerNorm(4, rngs=nnx.Rngs(0)), nnx.LayerNorm(4, rngs=nnx.Rngs(0))
 
-    port = make_port(Port(), lambda module, x: module.mid(module.pre(x)), None, ((), {}), {})
+    port = make_port(JaxProgram(), lambda module, x: module.mid(module.pre(x)), None, ((), {}), {})
     module = torch.nn.ModuleDict({"first": torch.nn.LayerNorm(4), "last": torch.nn.LayerNorm(4)})
     found = match_weights(describe_weights(module), port.leaves, port.role)
     assert str(found.entries["pre.scale"].source) == "first.weight"

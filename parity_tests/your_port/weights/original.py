@@ -2,16 +2,16 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.arrays import flatten, to_numpy
 from parity_tests.your_port.measure.case import RUN_DTYPE, Case, JaxSide, TorchSide, Variant
-from parity_tests.your_port.measure.tree import flatten
+from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.weights.layouts import Layout, Layouts, Shape, tensor_layout, wanted_layout
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -47,11 +47,6 @@ class Inputs:
     others: Mapping[str, Any]
     """What is no array: None, flags, strings."""
 
-    @property
-    def keywords(self) -> tuple[str, ...]:
-        """The names of all inputs, where they are given by name."""
-        return () if self.positional else (*self.others, *self.arrays)
-
     def as_arguments(self, arrays: Mapping[str, Any]) -> Arguments:
         """Return positional arguments and keywords."""
         values = {**self.others, **arrays}
@@ -78,6 +73,8 @@ class Original:
     weights: tuple[Weight, ...] = ()
     given: Mapping[str, np.ndarray] | None = None
     """The values of weights and buffers by name, where they are not drawn."""
+    kept: dict[Any, Any] = field(default_factory=dict, repr=False)
+    """The runs that were made: see `Draw`."""
 
     @property
     def layouts(self) -> list[Layouts]:
@@ -90,12 +87,17 @@ class Original:
         last = [{"*": "NHWC"}] * (max(axes, default=0) > 2) + [{"*": (0, 2, 3, 1)}] * (4 in axes)
         return [{}, *last]
 
-    def case(self, name: str = "given inputs") -> Case:
+    def case(self) -> Case:
         """Make the case, without its JAX side."""
         arrays = self.inputs.arrays
-        variant = Variant(name, arrays, {"dtype": RUN_DTYPE}, weights=self.given)
+        variant = Variant("given inputs", arrays, {"dtype": RUN_DTYPE}, weights=self.given)
         constants = frozenset(n for n, x in flatten(dict(arrays))[0].items() if not np.isfinite(x).all())
         return Case(self.name, (variant,), self.torch, JaxSide(lambda *_: None), constants=constants)
+
+    def draw(self, dtype: str) -> Draw:
+        """The runs in a dtype, each made once."""
+        case = self.case()
+        return Draw(case, case.variants[0], dtype, self.kept)
 
 
 def read_inputs(inputs: Any, program: Any) -> Inputs:

@@ -6,7 +6,7 @@ by which factors, however kernels are transposed, split, stacked or summed. So w
 (gradients, moments) is known under PyTorch's names, and the function need not be differentiable, nor keep float64.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.measure.x64 import enable_x64
+from parity_tests.your_port.measure.arrays import Arrays, enable_x64, is_floating
 
-Arrays = dict[str, np.ndarray]
 _BASE = 256
 """Positions are sent digit by digit, since bfloat16 holds no larger integers exactly."""
 
@@ -94,7 +93,10 @@ def read_places(
         shapes: of PyTorch's weights.
         first: the name of each weight; of the second name of a tied one, its first.
     """
-    slices, size = _slices(shapes, first)
+    slices, size = dict[str, slice](), 0  # all numbers in a row
+    for name in (name for name in shapes if first[name] == name):
+        slices[name] = slice(size, size := size + int(np.prod(shapes[name])))
+    slices |= {name: slices[first[name]] for name in shapes}
 
     def send(numbers: np.ndarray) -> dict[str, Any]:
         given = {name: numbers[slices[name]].reshape(shape).copy() for name, shape in shapes.items()}
@@ -175,60 +177,53 @@ def _close(x: np.ndarray, y: np.ndarray, roundoff: np.ndarray, zero: Any = 0.0) 
     return np.abs(x - y) <= 8 * roundoff * (np.maximum(np.abs(x), np.abs(y)) + np.abs(zero))
 
 
-def _slices(shapes: Mapping[str, tuple[int, ...]], first: Mapping[str, str]) -> tuple[dict[str, slice], int]:
-    """Put all numbers into a row; a weight's second name stands for the numbers of the first."""
-    slices: dict[str, slice] = {}
-    size = 0
-    for name in sorted(shapes, key=lambda name: first[name] != name):
-        end = size + int(np.prod(shapes[name]))
-        slices[name] = slices[first[name]] if first[name] != name else slice(size, size := end)
-    return slices, size
-
-
-def is_floating(x: Any) -> bool:
-    """Whether it is an array of floating numbers; a random key is none, and neither is `jnp.float32` itself."""
-    return hasattr(x, "shape") and hasattr(x, "dtype") and bool(jnp.issubdtype(x.dtype, jnp.floating))
-
-
-class Layout:
+class Places:
     """Where each number of PyTorch's weights stands in the parameters that a training in JAX begins with."""
 
     def __init__(self, load: Callable[[Arrays], Any], weights: Mapping[str, np.ndarray], same: Mapping[str, str]):
         """Find it by `load` (weights -> parameters); `same` maps each parameter to itself, a tied one to its first."""
         self.shapes = {name: x.shape for name, x in weights.items() if x.dtype.kind == "f"}
-        first = {name: same.get(name, name) for name in self.shapes}
-        self.names = tuple(name for name in self.shapes if same.get(name, "") == name)
-        self.slices, self.size = _slices(self.shapes, first)
+        self.parameters = [name for name in self.shapes if same.get(name) == name]
 
         def leaves(arrays: Arrays) -> dict[str, Any]:
             with enable_x64(True):
                 loaded = jax.tree_util.tree_leaves_with_path(load({**weights, **arrays}))
             return {jax.tree_util.keystr(path): leaf for path, leaf in loaded}
 
-        found = read_places(leaves, self.shapes, first)
-        moved = {path: made for path, made in found.items() if made.is_moved}
-        self.places = {
-            path: sum((term.places + self.slices[n].start) * (term.scales != 0) for n, term in made.terms.items())
-            for path, made in moved.items()
-        }
-        self.others = tuple(path for path in found if path not in moved)
+        found = read_places(leaves, self.shapes, {name: same.get(name, name) for name in self.shapes})
+        self.moved = {path: made for path, made in found.items() if made.is_moved}
+        self.others = tuple(path for path in found if path not in self.moved)
         """The parameters of JAX that are not PyTorch's weights, moved."""
+
+    def has(self, path: str, leaf: Any) -> bool:
+        """Whether what has this path and shape has the form of a parameter."""
+        return path in self.moved and self.moved[path].own.shape == np.shape(leaf)
 
     def to_torch(self, leaves: Mapping[str, np.ndarray], added: bool = False) -> Arrays:
         """Give leaves by path PyTorch's names and layouts.
 
         A weight that JAX holds twice gets the mean of both; `added`: their sum, as a gradient does.
         """
-        places = np.concatenate([self.places[path].ravel() for path in leaves])
-        numbers = np.concatenate([leaf.ravel() for leaf in leaves.values()])
-        total, count = np.bincount(places, numbers, self.size), np.bincount(places, minlength=self.size)
-        flat = (total if added else total / np.maximum(count, 1)).astype(numbers.dtype)
-        whole = (name for name in self.names if count[self.slices[name]].all())
-        return {name: flat[self.slices[name]].reshape(self.shapes[name]) for name in whole}
+        total, count = ({name: np.zeros(shape) for name, shape in self.shapes.items()} for _ in range(2))
+        for path, leaf in leaves.items():
+            for name, here, places in self._moves(path):
+                np.add.at(total[name].reshape(-1), places, leaf[here])
+                np.add.at(count[name].reshape(-1), places, 1)
+        dtype = np.result_type(*leaves.values())
+        whole = [name for name in self.parameters if count[name].all()]
+        return {name: (total[name] if added else total[name] / count[name]).astype(dtype) for name in whole}
 
     def to_jax(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
-        """Give arrays by PyTorch's names the form of JAX's leaves; a leaf of which a number is missing is left out."""
-        flat, known = np.zeros(self.size), np.zeros(self.size, bool)
-        for name, x in arrays.items():
-            flat[self.slices[name]], known[self.slices[name]] = x.ravel(), True
-        return {path: flat[place] for path, place in self.places.items() if known[place].all()}
+        """Give arrays by PyTorch's names the form of JAX's leaves; a leaf of which a weight is missing is left out."""
+        known = {path: made for path, made in self.moved.items() if made.terms.keys() <= arrays.keys()}
+        leaves = {path: np.zeros(made.own.shape) for path, made in known.items()}
+        for path, leaf in leaves.items():
+            for name, here, places in self._moves(path):
+                leaf[here] = arrays[name].reshape(-1)[places]
+        return leaves
+
+    def _moves(self, path: str) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+        """Yield the weights in a leaf, where in the leaf they are, and which of their numbers stand there."""
+        for name, term in self.moved[path].terms.items():
+            here = term.scales != 0
+            yield name, here, term.places[here]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.arrays import flatten, plain, to_numpy
 from parity_tests.your_port.measure.case import AFTER_A_STEP, Case, TorchSide
-from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
-from parity_tests.your_port.measure.torch_side import default_dtype, run_torch, to_tensor
-from parity_tests.your_port.measure.tree import flatten, plain
+from parity_tests.your_port.measure.draw import Draw
+from parity_tests.your_port.measure.numbers import Numbers
+from parity_tests.your_port.measure.torch_side import default_dtype, to_tensor
 from parity_tests.your_port.weights.original import Inputs, Original, Weight, read_inputs
 
 
@@ -47,10 +47,9 @@ def read_program(
     described = describe_weights(program) if is_module else ()
     name = name or (type(program).__name__ if is_module else getattr(program, "__name__", "function"))
     original = Original(f"{name}, a training step" if train else name, side, given, described, values)
-    case = original.case()
-    numbers = make_numbers(case, case.variants[0], "float64")
-    _check_run(case, numbers, given)
-    _check_results(case, numbers, gradients)
+    draw = original.draw("float64")
+    _check_run(draw.case, draw.numbers, given)
+    _check_results(draw, gradients)
     return original
 
 
@@ -64,8 +63,10 @@ def torch_side(module: Any, call: Any, given: Inputs, *, train: bool, gradients:
     def run(built: Any, inputs: Any, _: Any) -> Any:
         args, kwargs = given.as_arguments(inputs)
         target = built if is_module else module
-        if train:
-            _train(built)
+        if train:  # but without dropout, which is random
+            built.train()
+            for part in (x for x in built.modules() if isinstance(x, torch.nn.modules.dropout._DropoutNd)):
+                part.eval()
         before = {name: x.clone() for name, x in built.named_buffers()} if train else {}
         context: AbstractContextManager[Any] = nullcontext() if gradients else torch.no_grad()
         with context:
@@ -76,14 +77,6 @@ def torch_side(module: Any, call: Any, given: Inputs, *, train: bool, gradients:
         return {"result": plain(results), **{f"{name}{AFTER_A_STEP}": x.clone() for name, x in moved.items()}}
 
     return TorchSide(run, (lambda options, inputs: copy.deepcopy(module).cpu()) if is_module else None)
-
-
-def _train(module: torch.nn.Module) -> None:
-    """Turn training on, except for dropout, which is random."""
-    module.train()
-    for part in module.modules():
-        if isinstance(part, torch.nn.modules.dropout._DropoutNd):
-            part.eval()
 
 
 # The weights
@@ -161,7 +154,8 @@ def _check_run(case: Case, numbers: Numbers, given: Inputs) -> None:
     for name, x in before.items():
         if not torch.equal(torch.nan_to_num(tensors[name]), torch.nan_to_num(x)):
             first = name.partition(".")[0]
-            passed = {x: f"{x}.clone()" if x == first == name else x for x in (given.positional or given.keywords)}
+            names = given.positional or (*given.others, *given.arrays)
+            passed = {x: f"{x}.clone()" if x == first == name else x for x in names}
             call = ", ".join(passed.values() if given.positional else (f"{x}={text}" for x, text in passed.items()))
             raise ValueError(
                 f"PyTorch's module changes its input {name} in place, so its gradient has no meaning. Give it a copy: "
@@ -176,11 +170,11 @@ def _require_real(tensors: Mapping[str, Any], remedy: str) -> None:
             raise ValueError(f"PyTorch's {name} is complex, and only real numbers are compared: {remedy}")
 
 
-def _check_results(case: Case, numbers: Numbers, gradients: bool) -> None:
+def _check_results(draw: Draw, gradients: bool) -> None:
     """Run PyTorch alone, twice: raise ValueError for random layers, NaN, and no gradient."""
-    runs: list[Run] = [run_torch(case, case.variants[0], numbers, "float64") for _ in range(2)]
-    for name, x in runs[0].tensors.items():
-        again: Any = runs[1].tensors[name]
+    run, repeated = draw.in_torch(), draw.on(draw.numbers).in_torch().tensors
+    for name, x in run.tensors.items():
+        again: Any = repeated[name]
         if x is None:
             continue
         if not np.array_equal(x, again, equal_nan=x.dtype.kind == "f"):
@@ -195,7 +189,7 @@ def _check_results(case: Case, numbers: Numbers, gradients: bool) -> None:
                 "without it: no row that is masked everywhere, no division by 0. If a weight must be positive, give "
                 "the module's own: weights=module.state_dict(). Or leave it out by torch_call and jax_call"
             )
-    if gradients and (numbers.weights or numbers.differentiated) and not runs[0].gradients():
+    if gradients and (draw.numbers.weights or draw.numbers.differentiated) and not run.gradients:
         raise ValueError(
             "no result of PyTorch has a gradient path to a weight or an input: torch.no_grad, detach or integer "
             "results. Return what is before them by torch_call and jax_call, or compare results alone: gradients=False"

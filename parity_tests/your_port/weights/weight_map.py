@@ -163,15 +163,10 @@ class WeightMap:
         """Put PyTorch's weights into their places; differentiable where they are JAX arrays."""
         return {path: entry.fill(weights) for path, entry in self.entries.items()}
 
-    @property
-    def is_open(self) -> bool:
-        """Whether shapes leave a layout open."""
-        return any(len(entry.layouts) > 1 for entry in self.entries.values())
-
     def choose(
         self, distance: Callable[["WeightMap"], float], confirm: Callable[["WeightMap"], bool] = lambda _: True
     ) -> "WeightMap":
-        """Decide the open layouts by trying.
+        """Decide by trying the layouts that shapes leave open, if there are any.
 
         First weights of the same kind go the same way; then one weight after the other is changed, as long as the
         outputs come nearer; then all ways are tried, if they are few. If none agrees, the nearest is kept.
@@ -182,6 +177,8 @@ class WeightMap:
                 way if a weight beside is zero.
         """
         counts = {path: len(entry.layouts) for path, entry in self.entries.items() if len(entry.layouts) > 1}
+        if not counts:
+            return self
         tried: dict[_Way, float] = {}
         agreeing: list[_Way] = []
 
@@ -234,10 +231,14 @@ class WeightMap:
             yield "—", str(list(unused.shape)), text, "has no place in JAX"
 
     def __str__(self) -> str:
-        rows = [("JAX", "shape", "PyTorch", "layout"), *self.lines()]
-        widths = [max(len(row[column]) for row in rows) for column in range(4)]
-        texts = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join(text.rstrip() for text in texts)
+        return in_columns([("JAX", "shape", "PyTorch", "layout"), *self.lines()])
+
+
+def in_columns(rows: Sequence[tuple[str, ...]]) -> str:
+    """Write rows below each other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    texts = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(text.rstrip() for text in texts)
 
 
 def _ways_by_kind(counts: Mapping[str, int]) -> Iterator[_Way]:

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -12,16 +13,14 @@ import numpy as np
 import torch
 
 from parity_tests.your_port.cause.planting import Hypothesis, Lines, Planted, Program, Site, tensors_in
-from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.arrays import flatten, is_mixed, plain, to_numpy
 from parity_tests.your_port.measure.taps import torch_leaves
-from parity_tests.your_port.measure.torch_side import run_torch
-from parity_tests.your_port.measure.tree import flatten, is_mixed, plain
 from parity_tests.your_port.place.bisect import Search
 from parity_tests.your_port.place.pairing import align
 
 
 @dataclass(frozen=True)
-class Subject:
+class Suspect:
     """A program of PyTorch, the places in it where mistakes are made, and the test whether results are those of JAX."""
 
     name: str
@@ -56,6 +55,7 @@ class Subject:
         except Exception:  # whatever PyTorch raises for a wrong shape, a wrong option, an index out of range
             return False
 
+    @cached_property
     def sites(self) -> dict[Site, Lines]:
         """The calls of functions inside of the places, and the user's lines that make them."""
         mode = Planted(self.places)
@@ -68,7 +68,7 @@ class Subject:
         return mode.sites
 
 
-def subjects(search: Search, place: Sequence[str] = (), within: str = "") -> Iterator[Subject]:
+def suspects(search: Search, place: Sequence[str] = (), within: str = "") -> Iterator[Suspect]:
     """Yield the submodule at the end of a place, those around it, and the program.
 
     Where JAX has no submodules, `within` is the path of PyTorch's.
@@ -95,7 +95,7 @@ class _Captured:
 
 def _capture(search: Search) -> _Captured:
     """Run PyTorch in float64 once more, to have hold of its modules and of what they are given."""
-    side, found = search.case.torch, _Captured()
+    draw, found = search.draw, _Captured()
 
     def call(module: Any, inputs: Any, options: Any) -> Any:
         found.module, found.inputs, found.options = module, _copied(inputs), options
@@ -104,13 +104,12 @@ def _capture(search: Search) -> _Captured:
                 note = lambda part, *given, path=path: found.calls[path].append((part, *_copied(given)))  # noqa: E731
                 stack.callback(part.register_forward_hook(note, with_kwargs=True).remove)
             stack.enter_context(_restoring(module))
-            results = _copied(plain(side.call(module, inputs, options)))
+            results = _copied(plain(draw.case.torch.call(module, inputs, options)))
         found.calls[""] = [(None, (), {}, results)]
         return results
 
-    case = replace(search.case, torch=replace(side, call=call))
     with torch.no_grad():
-        run_torch(case, search.variant, search.numbers, "float64")
+        draw.beside(replace(draw.case, torch=replace(draw.case.torch, call=call))).in_torch()
     return found
 
 
@@ -137,24 +136,24 @@ def _named(call: tuple[Any, ...]) -> tuple[dict[str, torch.Tensor], dict[str, to
     return tensors_in(dict(inspect.signature(part.forward).bind(*args, **kwargs).arguments)), tensors_in(results)
 
 
-def _program(search: Search, captured: _Captured, place: str) -> Subject:
+def _program(search: Search, captured: _Captured, place: str) -> Suspect:
     def compute(module: Any, inputs: Any) -> Any:
-        return search.case.torch.call(module, inputs, captured.options)
+        return search.draw.case.torch.call(module, inputs, captured.options)
 
     def agrees(results: Any) -> bool:
-        flat, in_jax = flatten(plain(results), search.case.outputs)[0], search.runs.jax.outputs()
+        flat, in_jax = flatten(plain(results), search.draw.case.outputs)[0], search.runs.jax.outputs
         made = {name: None if x is None else to_numpy(x) for name, x in flat.items()}
         return made.keys() == in_jax.keys() and all(
-            _agree(search, name, in_jax[name], x, search.runs.torch.tensors.get(name)) for name, x in made.items()
+            _agree(search, name, in_jax[name], x, search.runs.torch.outputs.get(name)) for name, x in made.items()
         )
 
     call = captured.calls[place][0]
     inputs, results = _named(call) if place else (tensors_in(captured.inputs), tensors_in(call[-1]))
-    return Subject("", (place,), captured.module, compute, captured.inputs, inputs, results, agrees)
+    return Suspect("", (place,), captured.module, compute, captured.inputs, inputs, results, agrees)
 
 
-def _submodule(search: Search, name: str, captured: _Captured) -> Subject:
-    """Make the subject of a submodule of both sides; a stack of layers is one subject."""
+def _submodule(search: Search, name: str, captured: _Captured) -> Suspect:
+    """Make the suspect of a submodule of both sides; a stack of layers is one suspect."""
     calls = [call for path in search.names[name] for call in captured.calls.get(path, [])]
     alone = search.run(search.inputs(name))
 
@@ -173,7 +172,7 @@ def _submodule(search: Search, name: str, captured: _Captured) -> Subject:
         return True
 
     given = [(args, kwargs) for _, args, kwargs, _ in calls]
-    return Subject(name, tuple(search.names[name]), captured.module, compute, given, *_named(calls[0]), agrees)
+    return Suspect(name, tuple(search.names[name]), captured.module, compute, given, *_named(calls[0]), agrees)
 
 
 def _agree(search: Search, name: str, in_jax: Any, made: Any, in_torch: Any) -> bool:

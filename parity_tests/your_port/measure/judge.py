@@ -1,4 +1,4 @@
-"""Run both sides, and measure how far apart they are and how far they may be.
+"""Judge how far apart two programs' tensors are, and how far they may be.
 
 The truth is the PyTorch side in float64 on the same rounded inputs and weights. Each entry's error is measured beside
 the entries of about its own size (see `errors`), and may grow with how much rounding matters there, which PyTorch shows
@@ -15,34 +15,26 @@ Shapes and dtypes must be equal, and NaN and the infinities must stand in the sa
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-import jax
 import numpy as np
 
+from parity_tests.your_port.measure.arrays import is_floating
 from parity_tests.your_port.measure.case import Case, Variant
 from parity_tests.your_port.measure.errors import (
     DECADES,
     DECADES_OF_FLOAT32,
     differing_extremes,
-    is_floating,
     neighbours,
     relative_error,
     unit_roundoff,
 )
-from parity_tests.your_port.measure.jax_side import Transform, narrow_inside, run_jax, without_jit
-from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers, name_of_draw
-from parity_tests.your_port.measure.taps import Tensor, recording
+from parity_tests.your_port.measure.numbers import Run, gradient_of
 
-DRAWS = 8
-"""The draws of weights and directions below float64: in one alone PyTorch's error may be small by chance."""
-ALONE = "outputs alone"
-"""The end of the dtype of a measurement of the program that computes no gradients."""
 LUCK = 256
-"""In float64, for the same reason: a single entry's error in float32 is this much too small once in 300 times."""
+"""In float64, where there is one draw: a single entry's error in float32 is this much too small once in 300 times."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +55,7 @@ class Measurement:
     """The dtype by whose rule it was judged: a run in float64 with a narrower part inside has that one's."""
     only_rounding: bool = False
     """Whether it is zero except for rounding in PyTorch, and within the bound in JAX."""
-
-    @property
-    def is_gradient(self) -> bool:
-        return self.tensor.startswith("gradient of ")
+    is_gradient: bool = False
 
     @property
     def run_dtype(self) -> str:
@@ -121,44 +110,6 @@ class Runs(NamedTuple):
     truth: Run
 
 
-def run_both(
-    case: Case,
-    variant: Variant,
-    numbers: Numbers,
-    dtype: str,
-    *,
-    transform: Transform = jax.jit,
-    record: bool = False,
-) -> Runs:
-    """Run both sides on the same numbers.
-
-    To `record` adds PyTorch's intermediate tensors, and runs JAX operation by operation, as where its own are recorded.
-    """
-    narrow = "float32" if dtype == "float64" else dtype
-    torch_run, truth = (run_torch_side(case, variant, numbers, dtype, side, record) for side in (narrow, "float64"))
-    way = without_jit if record else transform
-    return Runs(run_jax(case, variant, numbers, dtype, numbers.directions(truth), way), torch_run, truth)
-
-
-def run_torch_side(case: Case, variant: Variant, numbers: Numbers, of: str, dtype: str, record: bool = False) -> Run:
-    """Run PyTorch in `dtype` on numbers rounded to the dtype `of`, or read that run from its record."""
-    if case.torch.golden is not None:
-        return case.torch.golden.run(variant.name, of, dtype, record)
-    from parity_tests.your_port.measure.torch_side import run_torch  # which a machine that has a record need not have
-
-    with recording() if record else nullcontext(list[Tensor]()) as trace:
-        run = run_torch(case, variant, numbers, dtype)
-    return replace(run, trace=trace)
-
-
-def fitting(case: Case, variant: Variant, numbers: Numbers) -> Case:
-    """Return the case with the rule that fits its runs in float64: float32's where either side computes in float32."""
-    if case.inside:
-        return case
-    in_torch = run_torch_side(case, variant, numbers, "float64", "float64").is_narrow_inside
-    return replace(case, inside=narrow_inside(case, variant, numbers) or "float32" * in_torch)
-
-
 @dataclass(frozen=True)
 class Judge:
     """Measures the tensors of one variant in one dtype."""
@@ -180,14 +131,21 @@ class Judge:
         A score counts at least as 1: where terms of about 1 cancel, such as in the gradient of a bias before a batch
         norm, their rounding is left, whether there is a softmax or not.
         """
-        sizes = (np.abs(x[np.isfinite(x)]).max(initial=0.0) for x in self.truth.gradients().values() if x is not None)
+        sizes = (np.abs(x[np.isfinite(x)]).max(initial=0.0) for x in self.truth.gradients.values() if x is not None)
         return 16 * unit_roundoff("float64") * max(1.0, self.truth.max_score) * min(1.0, max(sizes, default=0.0))
 
     def measure(
-        self, tensor: str, in_jax: np.ndarray | None, in_torch: np.ndarray | None, truth: np.ndarray | None
+        self,
+        name: str,
+        in_jax: np.ndarray | None,
+        in_torch: np.ndarray | None,
+        truth: np.ndarray | None,
+        *,
+        is_gradient: bool = False,
     ) -> Measurement:
         """Measure one tensor of JAX against PyTorch's; `truth` is PyTorch's in float64."""
-        found = Measurement(self.case.name, self.variant.name, self.dtype, tensor, 0.0, 0.0, rule=self.rule)
+        tensor, where = gradient_of(name) if is_gradient else name, (self.case.name, self.variant.name, self.dtype)
+        found = Measurement(*where, tensor, 0.0, 0.0, rule=self.rule, is_gradient=is_gradient)
         if in_jax is None or in_torch is None or truth is None:
             return replace(found, mismatch="" if in_jax is in_torch is truth else "only one side has it")
         like = truth if self.dtype == "float64" else in_torch
@@ -232,52 +190,10 @@ class Judge:
         return replace(found, error=error, bound=bound, torch_error=torch_error, only_rounding=bool(passed[i]))
 
 
-def compare_runs(case: Case, variant: Variant, dtype: str, runs: Runs) -> list[Measurement]:
-    """Measure every tensor of the runs."""
-    judge = Judge(case, variant, dtype, runs.truth)
-    names = sorted(runs.torch.tensors.keys() | runs.jax.tensors.keys())
-    return [judge.measure(name, *(run.tensors.get(name) for run in runs)) for name in names]
-
-
-def compare_variant(
-    case: Case, variant: Variant, dtype: str, transform: Transform = jax.jit, alone: bool = False
-) -> list[Measurement]:
-    """Run both sides and measure every tensor; below float64 for several draws of weights and directions.
-
-    If outputs are also to be computed `alone`, by a program without gradients, these measurements have the dtype
-    `float64 outputs alone`.
-    """
-    by_draw = []
-    draws = case.torch.golden.draws(dtype) if case.torch.golden is not None else DRAWS
-    for draw in range(1 if dtype == "float64" else draws):
-        drawn = replace(variant, name=name_of_draw(variant.name, draw))
-        numbers = make_numbers(case, drawn, dtype)
-        if draw and not numbers.weights and not numbers.differentiated:
-            break  # nothing is drawn
-        runs = run_both(case, drawn, numbers, dtype, transform=transform)
-        measured = compare_runs(case, variant, dtype, runs)
-        if alone and runs.jax.gradients():
-            judge, by_itself = (
-                Judge(case, variant, dtype, runs.truth),
-                run_jax(case, drawn, numbers, dtype, {}, transform),
-            )
-            for name, x in by_itself.tensors.items():
-                found = judge.measure(name, x, runs.torch.tensors.get(name), runs.truth.tensors.get(name))
-                measured.append(replace(found, dtype=f"{dtype} {ALONE}"))
-        by_draw.append(measured)
-    return [median_of_draws(measured) for measured in zip(*by_draw, strict=True)]
-
-
 def median_of_draws(measured: Sequence[Measurement]) -> Measurement:
     """Return the measurement of the median draw of a tensor, or one that makes it incomparable."""
     in_order = sorted(measured, key=lambda m: m.share)
     return in_order[-1 if in_order[-1].mismatch else len(in_order) // 2]
-
-
-def compare_case(case: Case, dtype: str) -> list[Measurement]:
-    """Compare all variants of a case that have this dtype."""
-    variants = [variant for variant in case.variants if dtype in variant.dtypes]
-    return [measurement for variant in variants for measurement in compare_variant(case, variant, dtype)]
 
 
 def _different_form(in_jax: np.ndarray, in_torch: np.ndarray) -> str:

@@ -15,7 +15,8 @@ from torch import nn
 
 from parity_tests import Case, JaxSide, Variant, torch_function
 from parity_tests.your_port.compare import compare
-from parity_tests.your_port.measure.comparison import Measurement, compare_variant, median_of_draws
+from parity_tests.your_port.measure.draw import compare_variant
+from parity_tests.your_port.measure.judge import Measurement, median_of_draws
 from parity_tests.your_port.measure.torch_side import Observer
 
 RNG = np.random.default_rng(0)

@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.arrays import is_floating, to_numpy
 from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, make_weights
-from parity_tests.your_port.measure.comparison import DRAWS
-from parity_tests.your_port.measure.errors import is_floating
-from parity_tests.your_port.measure.jax_side import run_jax, without_jit
-from parity_tests.your_port.measure.numbers import Arrays, Numbers, Run, make_numbers, rounded
-from parity_tests.your_port.measure.op_by_op import op_by_op
+from parity_tests.your_port.measure.draw import DRAWS
+from parity_tests.your_port.measure.jax_side import run_jax
+from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
+from parity_tests.your_port.measure.op_by_op import op_by_op, without_jit
 from parity_tests.your_port.measure.taps import recording
-from parity_tests.your_port.weights.adapters import Port, make_port
+from parity_tests.your_port.weights.adapters import JaxProgram, make_port
 from parity_tests.your_port.weights.original import Original, Weight, read_inputs
 
 
@@ -47,7 +46,7 @@ class Reference:
 
     case: Case
     """With the module as its JAX side."""
-    port: Port
+    port: JaxProgram
     gradients: bool
     dtypes = ("float64", "float32")
 
@@ -62,18 +61,14 @@ class Reference:
         if values is None:
             values = make_weights(self.case, named, {path: x.shape for path, x in self.port.leaves.items()})
             values = {path: np.exp(x) if path.endswith("var") else x for path, x in values.items()}
-        values = {path: rounded(x, dtype) for path, x in values.items()}
         buffers = {path: x for path, x in values.items() if self.port.leaves[path].is_buffer}
-        weights: Arrays = {path: x for path, x in values.items() if path not in buffers}
-        return replace(make_numbers(self.case, named, dtype), weights=weights, buffers=buffers)
+        weights = {path: x for path, x in values.items() if path not in buffers}
+        return replace(make_numbers(self.case, named, dtype), weights=weights, buffers=buffers).rounded(dtype)
 
     def run(self, variant: str, of: str, dtype: str, record: bool) -> Run:
         """Run the module operation by operation, on numbers rounded to the dtype `of`: no compiler is in the truth."""
-        numbers, named = self.numbers(variant, of), replace(self.case.variants[0], name=variant)
-        parts = (numbers.inputs, numbers.weights, numbers.buffers)
-        inputs, weights, buffers = ({name: rounded(x, dtype) for name, x in part.items()} for part in parts)
-        numbers = replace(numbers, inputs=inputs, weights=weights, buffers=buffers)
-        outputs = run_jax(self.case, named, numbers, dtype, {}, op_by_op).tensors if self.gradients else {}
+        numbers, named = self.numbers(variant, of).rounded(dtype), replace(self.case.variants[0], name=variant)
+        outputs = run_jax(self.case, named, numbers, dtype, {}, op_by_op).outputs if self.gradients else {}
         floating = {name: x for name, x in outputs.items() if x is not None and is_floating(x)}
         directions = {name: numbers.direction(name, x.shape) for name, x in floating.items()}
         run = run_jax(self.case, named, numbers, dtype, directions, op_by_op)

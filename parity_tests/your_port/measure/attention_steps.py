@@ -1,4 +1,4 @@
-"""PyTorch's fused attention step by step, so that a mistake can be planted in any of its steps."""
+"""PyTorch's fused attention step by step: its scores, and a place for a mistake in any of its steps."""
 
 import inspect
 from collections.abc import Callable
@@ -14,8 +14,7 @@ def scaled_dot_product_attention(
 ) -> Any:  # fmt: skip
     """Attend as `torch.nn.functional.scaled_dot_product_attention`."""
     if enable_gqa:
-        repeats = query.shape[-3] // key.shape[-3]
-        key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
+        key, value = _repeated(key, query), _repeated(value, query)
     hidden = ~attn_mask if attn_mask is not None and attn_mask.dtype == torch.bool else attn_mask
     return _attend(query, key, value, [] if hidden is None else [hidden], scale, is_causal)[0]
 
@@ -24,7 +23,7 @@ def _attend(
     query: Any, key: Any, value: Any, masks: list[Any], scale: float | None = None, causal: bool = False
 ) -> tuple[Any, Any]:
     """Return the result and the weights; a mask of booleans hides where it is true, another one is added."""
-    scores = (query @ key.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    scores = scores_of_products(query, key, scale=scale)
     if causal:
         masks = [~torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), *masks]
     for mask in masks:
@@ -35,23 +34,47 @@ def _attend(
 
 def multi_head_attention_forward(*args: Any, **options: Any) -> Any:
     """Attend as `torch.nn.functional.multi_head_attention_forward`, without its rarest options."""
-    bound = inspect.signature(F.multi_head_attention_forward).bind(*args, **options)
-    bound.apply_defaults()
-    given = bound.arguments
-    bias, heads = given["in_proj_bias"], given["num_heads"]
-    apart = [given[f"{part}_proj_weight"] for part in "qkv"]
-    matrices = apart if given["use_separate_proj_weight"] else given["in_proj_weight"].chunk(3)
-    biases = [None] * 3 if bias is None else bias.chunk(3)
-    projected = [F.linear(given[x], w, b) for x, w, b in zip(("query", "key", "value"), matrices, biases, strict=True)]
-    q, k, v = (x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for x in projected)  # [B, H, T, D]
+    given = _named(args, options)
+    q, k, v = (_projected(given, i) for i in range(3))
     hidden, mask = given["key_padding_mask"], given["attn_mask"]
     masks = [] if hidden is None else [hidden[..., None, None, :]]
     if mask is not None:
-        masks.append(mask if mask.ndim == 2 else mask.unflatten(0, (-1, heads)))
+        masks.append(mask if mask.ndim == 2 else mask.unflatten(0, (-1, given["num_heads"])))
     result, weights = _attend(q, k, v, masks)
     result = F.linear(result.permute(2, 0, 1, 3).flatten(-2), given["out_proj_weight"], given["out_proj_bias"])
     weights = weights.mean(1) if given["average_attn_weights"] else weights
     return result, weights if given["need_weights"] else None
+
+
+def _named(args: Any, options: Any) -> dict[str, Any]:
+    bound = inspect.signature(F.multi_head_attention_forward).bind(*args, **options)
+    bound.apply_defaults()
+    return bound.arguments
+
+
+def _projected(given: dict[str, Any], i: int) -> Any:
+    """Project the queries, keys or values, and split them into heads: [..., heads, time, size]."""
+    separate, bias = given["use_separate_proj_weight"], given["in_proj_bias"]
+    matrix = given[f"{'qkv'[i]}_proj_weight"] if separate else given["in_proj_weight"].chunk(3)[i]
+    x = F.linear(given[("query", "key", "value")[i]], matrix, None if bias is None else bias.chunk(3)[i])
+    return x.unflatten(-1, (given["num_heads"], -1)).movedim(0, -2)
+
+
+def _repeated(x: Any, query: Any) -> Any:
+    """Repeat keys or values that several heads of queries share."""
+    return x.repeat_interleave(query.shape[-3] // x.shape[-3], -3)
+
+
+def scores_of_products(query: Any, key: Any, *_: Any, scale: float | None = None, **__: Any) -> Any:
+    """Compute the scores inside of `scaled_dot_product_attention`, without its masks."""
+    key = key if query.shape[:-2] == key.shape[:-2] else _repeated(key, query)
+    return query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+
+
+def scores_of_heads(*args: Any, **options: Any) -> Any:
+    """Compute those inside of `multi_head_attention_forward`."""
+    given = _named(args, options)
+    return scores_of_products(_projected(given, 0), _projected(given, 1))
 
 
 IN_STEPS: dict[str, Callable[..., Any]] = {

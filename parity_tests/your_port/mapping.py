@@ -1,0 +1,113 @@
+"""Put PyTorch's weights into the port: by the user's function, or by names and shapes; where these leave it open, try.
+
+What is tried: channels first and last, two orders of the modules, a copy of a weight that PyTorch uses twice, and the
+layouts of square matrices. The nearest to PyTorch's outputs is taken.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from parity_tests.your_port.measure.jax_side import forget_programs_of
+from parity_tests.your_port.pair import Pair
+from parity_tests.your_port.weights.adapters import is_function, make_port
+from parity_tests.your_port.weights.layouts import Layouts
+from parity_tests.your_port.weights.load import Load, call_load, map_by_load
+from parity_tests.your_port.weights.match import LeftOverError, Names, match_weights
+from parity_tests.your_port.weights.original import Original
+from parity_tests.your_port.weights.weight_map import AGREES, Leaf
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user says about the port: see `compare`."""
+
+    module: Any
+    call: Any
+    variables: Any
+    load: Load | None
+    names: Names | None
+    layout: Layouts | None
+    rules: Mapping[str, Any]
+    """Of a case: `bound` and `inside`."""
+
+
+def map_weights(originals: Sequence[Original], wishes: Wishes, dtype: str) -> tuple[list[Pair], str]:
+    """Put the weights into place, in the layout of inputs and results that fits; of several the nearest.
+
+    Args:
+        originals: PyTorch's side: evaluation, and perhaps a step of training.
+        dtype: that in which maps are tried.
+
+    Returns:
+        A pair for each of PyTorch's sides, and a note if several layouts fit and none agrees.
+
+    Raises:
+        Exception: no layout fits; that of the first.
+    """
+    first = originals[0]
+    if wishes.load is not None and wishes.variables is None and is_function(wishes.module):
+        wishes = replace(wishes, variables=call_load(wishes.load, first.weights))
+    fitting, errors = list[list[Pair]](), list[Exception]()
+    for layouts in [dict(wishes.layout)] if wishes.layout else first.layouts:
+        try:
+            fitting.append(_in_layouts(originals, wishes, layouts, dtype))
+        except Exception as error:  # whatever a module raises that is given the wrong layout
+            errors.append(error)
+    if not fitting:
+        raise errors[0]
+    if len(fitting) == 1:
+        return fitting[0], ""
+    distances = [_distance(pairs[0]) for pairs in fitting]
+    nearest = fitting[int(np.argmin(distances))]
+    for pairs in fitting:
+        if pairs is not nearest:
+            forget_programs_of(pairs[0].case)
+    if min(distances) < AGREES or fitting[0][0].case.layouts:  # it does not run as in PyTorch
+        return nearest, ""
+    taken = dict(nearest[0].case.layouts) or {"*": "as it is"}
+    return nearest, f"channels fit first and last in JAX, and neither agrees: give layout= ({taken} was taken)"
+
+
+def _distance(pair: Pair) -> float:
+    try:
+        return pair.distance(pair.map)
+    except Exception:  # a callback raises only when it runs
+        return np.inf
+
+
+def _in_layouts(originals: Sequence[Original], wishes: Wishes, layouts: Layouts, dtype: str) -> list[Pair]:
+    """Put the weights into place, where inputs and results have these layouts in JAX.
+
+    Raises:
+        ValueError: the two cannot be compared so.
+    """
+    first = originals[0]
+    leaves = {w.name: Leaf(w.shape) for w in first.weights}
+    port = make_port(wishes.module, wishes.call, wishes.variables, first.inputs.as_shapes(layouts), leaves)
+    match = partial(match_weights, first.weights, port.leaves, port.role, wishes.names, layouts)
+    left_over = None
+    try:
+        found = match() if wishes.load is None else map_by_load(wishes.load, first.weights, port)
+    except LeftOverError as error:
+        left_over, found = error, match(shared=True)
+    drafts = [original.draw(dtype) for original in originals]
+    drafts = [replace(draw, case=replace(draw.case, layouts=layouts, **wishes.rules)) for draw in drafts]
+    pairs = [Pair(first, port, found, draft, train=step > 0) for step, draft in enumerate(drafts)]
+    for pair in pairs:
+        pair.check_structure()
+    tried = pairs[0]
+    maps = [found]
+    if wishes.load is None and any(entry.guessed for entry in found.entries.values()):
+        maps += [match(by_order=True, shared=left_over is not None)]
+    maps = [m.choose(tried.distance, tried.gradients_agree) for m in maps]
+    best = maps[0]
+    if len(maps) > 1:
+        named, ordered = map(tried.distance, maps)
+        best = maps[ordered < 0.5 * max(AGREES, named)]  # of two that differ alike, names say more
+    if left_over is not None and tried.distance(best) >= AGREES:
+        raise left_over
+    return [replace(pair, map=best) for pair in pairs]
