@@ -199,7 +199,12 @@ def _read(path: Path) -> tuple[str, int, dict[str, np.ndarray]]:
     """Return the text, its checksum, and the arrays; those of a folder are read when they are needed."""
     if path.is_dir():
         total, _, text = (path / HEADER).read_text(encoding="utf-8").partition("\n")
-        arrays = {file.name: np.load(file, mmap_mode="r", allow_pickle=False) for file in path.glob("*.npy")}
+        arrays = {}
+        for file in path.glob("*.npy"):
+            try:
+                arrays[file.name] = np.load(file, mmap_mode="r", allow_pickle=False)
+            except (OSError, EOFError, ValueError) as error:
+                raise ValueError(f"{file.name} cannot be read: {error}") from error
         return text, int(total), arrays
     with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
         for entry in file.zip.infolist():  # `write_golden` compresses none, and a small file could fill the memory
