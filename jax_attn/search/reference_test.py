@@ -155,18 +155,13 @@ def beam(
     return [*found, *[NOTHING] * (beam_size - len(found))]
 
 
-def average(languages, form, dtype):
-    """Return the language of an ensemble: the mean of the probabilities, or that of their logarithms, normalised.
-
-    It is rounded to the dtype of the models.
-    """
+def average(languages, dtype):
+    """Return the language of an ensemble: the mean of the probabilities, rounded to the dtype of the models."""
 
     def language(b, ids):
         rows, weights = zip(*(each(b, ids) for each in languages), strict=True)
         with np.errstate(divide="ignore"):
-            row = np.log(np.mean(np.exp(rows), axis=0)) if form == "probability" else np.mean(rows, axis=0)
-        if form == "log" and row.max() > -np.inf:
-            row = row - np.log(np.exp(row).sum())
+            row = np.log(np.mean(np.exp(rows), axis=0))
         given = [weight for weight in weights if weight is not None]
         return np.asarray(jnp.asarray(row, dtype), np.float64), np.mean(given, axis=0) if given else None
 
@@ -279,12 +274,11 @@ CASES = (
     ),
     case("a language", sample_search, {**DRAWN, **AGAINST, "top_p": 0.9}),
     *(
-        case(words, beam_search, {**NARROW, "length_penalty": 1.0, "average": form})
-        for form in ("probability", "log")
+        case(words, beam_search, {**NARROW, "length_penalty": 1.0})
         for words in ("a language + another", "a language + babble + a veto", "nothing possible + nothing possible")
     ),
-    case("a language + another", greedy_search, {"average": "log"}, attention=None),
-    case("a language + another", sample_search, {**DRAWN, "average": "probability"}),
+    case("a language + another", greedy_search, {}, attention=None),
+    case("a language + another", sample_search, DRAWN),
 )
 """The cases: a search, the tables of its models, their attention (of all but the last of several), its options."""
 
@@ -302,13 +296,13 @@ def step(tokens, state, memory):
 
 
 @lru_cache
-def compiled(search, form, static):
+def compiled(search, static):
     def run(memories, arrays):
         count = len(memories)
         state = jnp.zeros(B, int), jnp.zeros(B, int)
         given = (step, state, *memories)
-        if form is not None:
-            given = ensemble([step] * count, average=form), (state,) * count, memories
+        if count > 1:
+            given = ensemble([step] * count), (state,) * count, memories
         return search(*given, **SETTINGS, **dict(static), **arrays)
 
     return jax.jit(run)
@@ -323,8 +317,8 @@ def found_and_expected(search, tables, attention, options, dtype):
     arrays = {name: x for name, x in options.items() if np.ndim(x)}
     if "noise" in arrays:
         arrays["noise"] = np.asarray(arrays["noise"], "float64" if dtype == "float64" else "float32")
-    static = tuple((name, x) for name, x in options.items() if name not in (*arrays, "average"))
-    result = compiled(search, options.get("average"), static)(memories, arrays)
+    static = tuple((name, x) for name, x in options.items() if name not in arrays)
+    result = compiled(search, static)(memories, arrays)
 
     def language(table, attention, b, ids):
         prefix = 0
@@ -334,10 +328,9 @@ def found_and_expected(search, tables, attention, options, dtype):
 
     wide = jax.tree.map(lambda x: np.asarray(x, np.float64), memories)
     languages = [partial(language, *memory) for memory in wide]
-    joint = average(languages, options["average"], dtype) if "average" in options else languages[0]
+    joint = average(languages, dtype) if len(languages) > 1 else languages[0]
     rules = {"eos": EOS, "max_len": LENGTH}
     own = dict(options) | arrays
-    own.pop("average", None)
     rules |= {n: own.pop(n) for n in ("min_len", "no_repeat_ngram", "force_end", "prefix") if n in own}
     if "prefix_lens" in own:
         rules["lens"] = own.pop("prefix_lens")

@@ -63,7 +63,7 @@ class Task:
     def our_names(self, tensors):
         """Give tensors by transformers' names our names, and their rows our order."""
         arrays = {name.removeprefix("model."): x.detach().numpy() for name, x in tensors.items()}
-        ties = self.settings["tie_embeddings"]
+        ties = self.settings.tie_embeddings
         rows = find_rows(arrays, ties == "all", ties == "all")
         found = {ours: arrays[theirs].copy() for ours, theirs in name_layers(self.settings, LAYER).items()}
         for role, name in name_rows(ties).items():

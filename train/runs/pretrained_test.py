@@ -182,7 +182,7 @@ def test_logits_and_gradients_are_those_of_transformers(tmp_path, pieces, change
     gradients = to_torch(gradients)
     theirs = {name.removeprefix("model."): each.grad for name, each in model.named_parameters()}
     names = {ours: {name} for ours, name in name_layers(found.settings, LAYER).items()}
-    rows = name_rows(found.settings["tie_embeddings"])  # the bias is a buffer there
+    rows = name_rows(found.settings.tie_embeddings)  # the bias is a buffer there
     for role, named in (("source", {SHARED, SOURCE}), ("target", {SHARED, TARGET}), ("output", {OUTPUT})):
         names[rows[role]] = names.get(rows[role], set()) | named
     assert set(names) == set(gradients) - {rows["bias"]}
@@ -279,7 +279,7 @@ def score(model, found, sources, lens, sentence, ids):
         logits = model(**one, decoder_input_ids=read).logits[0]
     renormalizes = found.search["renormalize"]
     log_probs = logits if renormalizes else logits.log_softmax(-1)
-    log_probs[:, list(found.settings["never"])] = -torch.inf
+    log_probs[:, list(found.settings.never)] = -torch.inf
     for time in range(len(ids)):
         log_probs[time, forbidden(ids[:time].tolist(), found.search)] = -torch.inf
     log_probs = log_probs.log_softmax(-1) if renormalizes else log_probs
