@@ -261,8 +261,11 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, monkeypatch, caps
     ("full", "held"),
     [
         ("train.runs.checkpoint.require_space", "the best parameters until now, and no checkpoint"),
-        ("train.runs.run_folder.RunFolder.append_metrics", "the best parameters until now, and no checkpoint"),
-        ("train.runs.run_folder.RunFolder.save_test", None),
+        pytest.param(
+            *("train.runs.run_folder.RunFolder.append_metrics", "the best parameters until now, and no checkpoint"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("train.runs.run_folder.RunFolder.save_test", None, marks=pytest.mark.slow),
     ],
 )
 def test_a_full_disk_is_one_line_that_says_what_is_saved_and_the_run_goes_on_when_there_is_space(
