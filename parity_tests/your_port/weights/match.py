@@ -58,7 +58,7 @@ def match_weights(
                 f"names: {name!r} is no part of a JAX name. JAX's name stands on the left, PyTorch's on the right; JAX "
                 f"has {', '.join(leaves)}"
             )
-    wishes = {path: _wish(path, names) for path in leaves}
+    wishes = {path: _given_name(path, names) for path in leaves}
     labels = _labels(leaves, [wish.path for wish in wishes.values()])
     sources = list(_sources(weights))
     for formula in dict.fromkeys(formula for wish in wishes.values() for formula in wish.formulas):
@@ -336,7 +336,7 @@ def _with_sums(entries: Mapping[str, Entry], uses: Mapping[str, np.ndarray]) -> 
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _GivenName:
     """What the user says about the name of a JAX weight."""
 
     path: str
@@ -366,8 +366,8 @@ def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?:^|(?<=\.)){inner}(?=\.|$)")
 
 
-def _wish(path: str, names: Names) -> _Wish:
-    wish = _Wish(path)
+def _given_name(path: str, names: Names) -> _GivenName:
+    wish = _GivenName(path)
     for name, target in names.items():
         found = _pattern(name).search(path)
         if found is None:
