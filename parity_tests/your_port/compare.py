@@ -169,11 +169,11 @@ def _explain(report: Report, pairs: Sequence[Pair]) -> Report:
         compiled = parted.compiler(failed, report.measurements)
         if compiled is not None:
             return replace(report, compiled=compiled)
-        beside = [pair.case for pair in pairs if pair is not parted]
-        report = replace(report, divergence=explain_difference(parted.draw(failed[0].run_dtype), beside=beside))
         narrow = parted.narrow_inside(failed)
         if narrow and not any(m.failed for pair in pairs for m in pair.with_float32_inside()):
-            report = replace(report, float32_inside=f"{narrow}; with inside='float32' the two agree")
+            return replace(report, float32_inside=f"{narrow}; with inside='float32' the two agree")
+        beside = [pair.case for pair in pairs if pair is not parted]
+        report = replace(report, divergence=explain_difference(parted.draw(failed[0].run_dtype), beside=beside))
     except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation
         report = replace(report, trouble=f"{type(error).__name__}: {error}".splitlines()[0])
     return report

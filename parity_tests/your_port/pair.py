@@ -193,7 +193,7 @@ class Pair:
     def with_float32_inside(self) -> list[Measurement]:
         """Measure in float64 by the rule of float32."""
         draw = self.draw("float64")
-        return replace(draw, case=replace(self.case, inside="float32")).measure()
+        return replace(draw, case=replace(self.case, inside="float32")).measure_draws()
 
     def compiler(self, failed: Sequence[Measurement], measured: Sequence[Measurement]) -> CompiledReport | None:
         """Hold the compiled programs to their own operations, where every failure may be the compiler's.

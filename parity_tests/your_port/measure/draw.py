@@ -119,13 +119,14 @@ class Draw:
         return Judge(self.case, self.variant, self.dtype, truth)
 
     def measure_draws(self, alone: bool = False) -> list[Measurement]:
-        """Measure every tensor; below float64 in several draws of weights and directions, of which the median counts.
+        """Measure every tensor; where float32 or less is in play, in several draws, of which the median counts.
 
         If outputs are also to be computed `alone`, by a program without gradients, these measurements have the dtype
         `float64 outputs alone`.
         """
         golden = self.case.torch.golden
-        draws = 1 if self.dtype == "float64" else DRAWS if golden is None else golden.draws(self.dtype)
+        exact = self.dtype == "float64" and not self.case.inside
+        draws = golden.draws(self.dtype) if golden is not None else 1 if exact else DRAWS
         by_draw = []
         for number in range(draws):
             variant = replace(self.variant, name=name_of_draw(self.variant.name, number))
