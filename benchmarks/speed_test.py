@@ -308,6 +308,7 @@ def environment():
     return {name: x for name, x in os.environ.items() if name in (*KEEP_MEMORY, "XLA_FLAGS")}
 
 
+@pytest.mark.slow
 def test_what_computes_another_result_is_not_timed():
     def workload(ours):
         implementations = {"ours": partial(constant, ours), "tuned": partial(constant, 2.0)}
@@ -319,6 +320,7 @@ def test_what_computes_another_result_is_not_timed():
         MEASURE(workload(1.0), 3, lambda doing: None)
 
 
+@pytest.mark.slow
 def test_all_processes_have_the_same_environment_and_say_why_they_failed():
     with Worker("w: ours") as one, Worker("w: tuned") as other:
         assert one.ask(os.getpid) != other.ask(os.getpid) != os.getpid()
@@ -332,6 +334,7 @@ def test_all_processes_have_the_same_environment_and_say_why_they_failed():
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has the high-water mark")
+@pytest.mark.slow
 def test_the_peak_is_that_of_the_call():
     with Worker("peak") as worker:  # in this process other tests' threads free memory at the same time
         assert 120 * MB < worker.ask(measure.peak_memory, hold_64_mb) < 160 * MB

@@ -68,6 +68,7 @@ def test_the_port_differs_by_its_epsilon_and_agrees_without_it(printed):
     assert right.startswith("the port with PyTorch's agrees")
 
 
+@pytest.mark.slow
 def test_the_books_recipe_learns_in_pytorch(capsys):
     """The embedded corpus is no help to the book's sentences, but the loss falls."""
     train = runpy.run_path(str(EXAMPLES / "book_in_pytorch.py"))["main"]

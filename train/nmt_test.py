@@ -141,6 +141,7 @@ def make(tmp_path, seed):
     return nmt.make_learner(config, dataset.load(config))
 
 
+@pytest.mark.slow
 def test_another_seed_gives_other_first_weights(tmp_path):
     one, other = (make(tmp_path, seed).weights() for seed in "01")
     assert any((one[name] != other[name]).any() for name in one)
@@ -191,6 +192,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_one_that_was_not(tmp_path)
     assert results(killed) == results(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_asked_to_stop_goes_on_later_with_its_vocabularies(tmp_path, capsys, monkeypatch):
     process = subprocess.Popen(
         [sys.executable, "-m", "train.nmt", *options_of(tmp_path, "run"), "--epochs", "1000"],

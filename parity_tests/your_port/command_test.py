@@ -182,6 +182,7 @@ def test_the_module_runs_the_command_of_the_documentation(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.slow
 def test_the_port_of_the_loop_gives_the_verdict_of_the_page_and_agrees_once_it_is_mended(tmp_path, capsys) -> None:
     example = re.search(r"```python\n( *# port\.py\n.*?)```", LOOP, re.DOTALL)
     promised = re.search(r"```\n(   Sequential DIFFERS.*?)   ```", LOOP, re.DOTALL)

@@ -29,6 +29,7 @@ wrong_if_compiled.def_abstract_eval(lambda x: x)
 mlir.register_lowering(wrong_if_compiled, mlir.lower_fun(lambda x: x * 1.001, multiple_results=False))
 
 
+@pytest.mark.slow
 def test_functions_and_modules_agree_with_their_own_operations() -> None:
     attention = nnx.MultiHeadAttention(2, 8, rngs=nnx.Rngs(0), decode=False)
     network = eqx.nn.MLP(5, 2, 16, 2, key=jax.random.key(0))
@@ -70,6 +71,7 @@ def test_what_a_mask_fills_in_hides_no_rounding() -> None:
     assert min(m.bound for m in report.measurements) > 9 * 2.0**-24  # moved results stay finite
 
 
+@pytest.mark.slow
 def test_a_long_loop_is_compared() -> None:
     def program(x: Any) -> Any:
         return jax.lax.scan(lambda c, _: (jnp.tanh(c @ jnp.eye(5) + x), c.sum()), x, length=300)
@@ -118,6 +120,7 @@ def build(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
+@pytest.mark.slow
 def test_the_command_compares_a_compiled_program(build: Callable[[str], str], capsys: Any, tmp_path: Path) -> None:
     json = tmp_path / "report.json"
     assert main(["--compiled", build("jnp.tanh, np.ones((3, 4), np.float32)"), "--json", str(json)]) == 0
@@ -165,6 +168,7 @@ print(compare_training(torch_start, jax_start, torch.nn.Linear(3, 1).state_dict(
 """
 
 
+@pytest.mark.slow
 def test_the_compilers_own_fault_is_named() -> None:
     """At 20,000 rows the compiled outputs are wrong in float64, and those that come with gradients are right."""
     if not faults_of(version("jaxlib")):

@@ -247,6 +247,7 @@ def test_sixteen_bits_alone_are_held_to_float64_too() -> None:
     assert {m.dtype for m in report.failed} == {"float64"}
 
 
+@pytest.mark.slow
 def test_a_norm_in_float32_stays_so_in_sixteen_bits() -> None:
     class Port(linen.Module):
         @linen.compact

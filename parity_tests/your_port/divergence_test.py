@@ -115,6 +115,7 @@ def test_submodules_are_followed_call_by_call(module: type[nn.Module], tensor: s
     assert (found.phase, found.tensor, found.agreed) == ("forward", tensor, agreed)
 
 
+@pytest.mark.slow
 def test_a_long_loop_is_followed_without_running_its_python_code_at_each_step() -> None:
     calls = 0
 

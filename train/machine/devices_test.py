@@ -112,6 +112,7 @@ def train_cached(cache):
     return train(2, **environment, JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0")
 
 
+@pytest.mark.slow
 def test_four_devices_train_as_two_do_and_each_program_is_compiled_once(on_two):
     four = train(4, "data=2,model=2")
     assert (four["devices"], on_two["devices"]) == (4, 2)

@@ -35,11 +35,8 @@ def checkpoint(path, generation):
     return arrays
 
 
-@pytest.mark.parametrize(
-    "generation",
-    [GENERATIONS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in GENERATIONS[1:])],
-    ids=lambda generation: generation.name,
-)
+@pytest.mark.parametrize("generation", GENERATIONS, ids=lambda generation: generation.name)
+@pytest.mark.slow
 def test_the_run_translates_as_the_checkpoint_does(tmp_path, generation):
     arrays = checkpoint(tmp_path / "book.safetensors", generation)
     folder = import_checkpoint(tmp_path / "book.safetensors", tmp_path / "run", SOURCE, TARGET, steps=STEPS)

@@ -10,7 +10,8 @@ from safetensors.numpy import load_file
 from train import nmt
 
 
-@pytest.mark.parametrize("average", ["0", pytest.param("0.5", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("average", ["0", "0.5"])
+@pytest.mark.slow
 def test_a_training_begins_with_the_parameters_and_vocabularies_of_a_run(run, tmp_path, average):
     start, out = run[0], tmp_path / "tuned"
     unchanged = ["--training.learning-rate", "1e-30", "--training.average", average, "--max-steps", "2"]

@@ -160,6 +160,7 @@ def test_alignments_are_those_of_the_head_that_is_picked(folder, capsys):
     assert np.abs(np.array(weights()) - cross.weights[1, 1]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_a_page_of_too_many_weights_has_fewer_sentences(folder, monkeypatch, tmp_path, capsys):
     translator = Translator.load(folder)
     maps = attention_maps(translator, translator(SENTENCES[:2]))

@@ -54,7 +54,8 @@ def call(run, text, capsys):
     return call
 
 
-@pytest.mark.parametrize("options", [["--beam", "3"], pytest.param(["--sample"], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("options", [["--beam", "3"], ["--sample"]])
+@pytest.mark.slow
 def test_three_devices_translate_with_the_bits_of_one(run, text, capsys, options):
     arguments = [str(run[0]), "--file", str(text), *options, "--nbest", "3", "--alignments", "json"]
     done = subprocess.run([sys.executable, "-c", ON_THREE, *arguments], capture_output=True, text=True, check=True)

@@ -71,7 +71,7 @@ def test_words_and_pieces_of_the_same_translations(folder):
             assert replace_unknown(one, by_word.target) == one
 
 
-@pytest.mark.parametrize("batch_size", [1, 6])
+@pytest.mark.parametrize("batch_size", [1, pytest.param(6, marks=pytest.mark.slow)])
 def test_a_sentence_has_the_same_bits_in_any_batch_at_every_width(folder, batch_size, full_compilation):
     translator = Translator.load(folder, batch_size=batch_size)
     assert (translator.rows, translator.batch_size) == {1: (2, 1), 6: (8, 8)}[batch_size]

@@ -123,6 +123,7 @@ def noisy(weights: Any, x: Any) -> Any:
     return y @ weights["out.weight"].T + weights["out.bias"]
 
 
+@pytest.mark.slow
 def test_a_function_may_use_typed_keys() -> None:
     found = locate(TorchOuter(), noisy, (X,)).divergence
     assert found is not None

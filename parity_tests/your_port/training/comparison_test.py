@@ -374,6 +374,7 @@ def test_a_mistake_is_named_at_the_first_step_at_which_it_acts(
     assert len(str(report).splitlines()) <= 10
 
 
+@pytest.mark.slow
 def test_a_cause_that_is_found_in_float32_is_not_confirmed() -> None:
     batches = [BATCHES[0]]
     narrow = {name: x.float() for name, x in WEIGHTS.items()}

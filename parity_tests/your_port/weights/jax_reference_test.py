@@ -81,6 +81,7 @@ def test_what_needs_pytorch_says_so() -> None:
         _ = compare(LinenModel(), NnxModel(), X, dtypes=("float64",)).blind
 
 
+@pytest.mark.slow
 def test_it_needs_no_pytorch() -> None:
     program = """
 import sys
