@@ -532,6 +532,21 @@ def test_pytorch_runs_once_on_each_draw_of_numbers(activation: Any, runs: int, m
     assert calls == runs
 
 
+def test_where_float32_decides_inside_of_float64_eight_draws_are_measured_and_their_median_counts() -> None:
+    def weights_seen(**options: Any) -> set[float]:
+        seen: set[float] = set()
+
+        def call(module: Any, x: Any) -> Any:
+            seen.add(round(module.weight.detach().double().sum().item(), 3))
+            return module(x)
+
+        linear = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+        assert compare_wide(torch.nn.Linear(4, 3), linear, X, torch_call=call, **options).agrees
+        return seen
+
+    assert len(weights_seen(inside="float32")) - len(weights_seen()) == 7
+
+
 def test_a_search_that_fails_leaves_the_verdict_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise TypeError("no such thing\nas this")
