@@ -42,7 +42,7 @@ def each_training(*quick):
     return pytest.mark.parametrize("which", params)
 
 
-@each_training(BOOK, PRE_NORM)
+@each_training(BOOK)
 def test_both_frameworks_train_alike(which):
     """The beginning of both comparisons, in one test, as they share PyTorch's run."""
     count = 40 if which in (BOOK, PRE_NORM) else 100  # the others learn more slowly
@@ -94,7 +94,11 @@ def test_what_is_exactly_0_in_pytorch_is_exactly_0_in_jax(which, dtype):
             np.testing.assert_array_equal(gradients[name] == 0, zero, err_msg=name)
 
 
-@pytest.mark.parametrize("fault", TRAINING_FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault",
+    [TRAINING_FAULTS[0], *(pytest.param(fault, marks=pytest.mark.slow) for fault in TRAINING_FAULTS[1:])],
+    ids=lambda fault: fault.name,
+)
 def test_a_planted_fault_is_caught(fault: Fault) -> None:
     with fault.planted():
         comparison = free_running(BOOK, steps=40)

@@ -148,6 +148,7 @@ def test_after_an_error_nothing_is_left(tmp_path):
     assert not (tmp_path / "torch").exists()
 
 
+@pytest.mark.slow
 def test_the_program_writes_a_folder_and_refuses_what_it_cannot(tmp_path):
     (tmp_path / "model.py").write_text(
         "import torch\ndef build():\n    return torch.nn.Linear(2, 3).bfloat16(), (torch.ones(4, 2),)\n"
