@@ -36,7 +36,7 @@ class ModelConfig:
     """Whether the model reads the `<eos>` of each source. If not, the source lengths do not count it."""
 
     @property
-    def of_parameters(self) -> list[str]:
+    def fixed_settings(self) -> list[str]:
         """The names of the settings that a run has to share with the one that it begins with."""
         others = ("dtype", "variational", "alignment_layer", "alignment_head")
         return [name for name in vars(self) if name not in others and not name.startswith("dropout")]

@@ -23,7 +23,7 @@ def load_weights(run: Path, config: Config) -> Mapping[str, np.ndarray]:
     saved = RunFolder(run).load()
     theirs = saved.config
     fixed = {
-        "model": config.model.of_parameters,
+        "model": config.model.fixed_settings,
         "corpus": OF_VOCABULARIES,
     }
     if theirs.model.family != config.model.family:
