@@ -3,9 +3,9 @@
     module, params = load(read_safetensors("translator.safetensors"))
     module, params = read_folder("opus-mt-en-fr").load()
 
-    d2l        the translator with attention of the d2l.ai book: `load` takes its weights
-    marian     Marian's translators of the Hugging Face hub
-    ctranslate2  the same and others, converted to CTranslate2
+    d2l           the translator with attention of the d2l.ai book: `load` takes its weights
+    marian        Marian's translators of the Hugging Face hub
+    ctranslate2   the same and others, converted to CTranslate2
     weight_files  safetensors files
 
 The weights alone say what a model of the book is, so that `load` takes a state dict. The others are folders.

@@ -3,6 +3,7 @@
 import argparse
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from textwrap import fill
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, get_args, get_origin, get_type_hints
@@ -196,15 +197,21 @@ def _print_help(preset: str, config: Config) -> NoReturn:
     raise SystemExit(0)
 
 
+@cache
+def _descriptions(kind: type[Any]) -> dict[str, str]:
+    """Read the descriptions of a dataclass's fields from its source."""
+    return {param.arg_name: param.description or "" for param in parse_from_object(kind).params}
+
+
 def _explain(config: Config, section: str, name: str) -> str:
     """Return an option with its value, the first sentence of its description, and its choices; "" if there is none."""
-    settings = getattr(config, section) if section else config
+    settings: Any = getattr(config, section) if section else config
     hint = get_type_hints(type(settings), include_extras=True).get(name)
     if hint is None:
         return ""
     kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    described = {param.arg_name: param.description or "" for param in parse_from_object(type(settings)).params}
-    text = next((each.documentation for each in metadata if isinstance(each, Doc)), described.get(name, ""))
+    described = _descriptions(type(settings)).get(name, "")
+    text = next((each.documentation for each in metadata if isinstance(each, Doc)), described)
     sentence = " ".join(text.split()).partition(". ")[0].rstrip(".")
     choices = f" ({', '.join(get_args(kind))})" if get_origin(kind) is Literal else ""
     value = getattr(settings, name)

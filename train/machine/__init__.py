@@ -2,5 +2,5 @@
 
 devices, processes  the mesh of devices; several processes that train together
 memory              how much there is, and how much of it a run takes
-whole_files               whole_files that are whole or not there, and the SHA-256 by which damage is found
+whole_files         files that are whole or not there, and the SHA-256 by which damage is found
 """

@@ -1,7 +1,7 @@
 """From a run folder and text to translations.
 
 translator, search                  text to ids and back; the compiled searches
-alignments, scoring, metrics     what attention found; scores
+alignments, scoring, metrics        what attention found; scores
 check_search                        whether a search can be done with a model
 lines, output_file, text_progress   long texts
 page                                the interactive page
