@@ -198,7 +198,7 @@ def _print_help(preset: str, config: Config) -> NoReturn:
 
 
 @cache
-def _descriptions(kind: type[Any]) -> dict[str, str]:
+def _descriptions(kind: Any) -> dict[str, str]:
     """Read the descriptions of a dataclass's fields from its source."""
     return {param.arg_name: param.description or "" for param in parse_from_object(kind).params}
 
@@ -210,7 +210,7 @@ def _explain(config: Config, section: str, name: str) -> str:
     if hint is None:
         return ""
     kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    described = _descriptions(type(settings)).get(name, "")
+    described = _descriptions(settings.__class__).get(name, "")
     text = next((each.documentation for each in metadata if isinstance(each, Doc)), described)
     sentence = " ".join(text.split()).partition(". ")[0].rstrip(".")
     choices = f" ({', '.join(get_args(kind))})" if get_origin(kind) is Literal else ""
