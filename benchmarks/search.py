@@ -30,7 +30,8 @@ def search_ours(translator: Translator, beam_size: int) -> Program:
     params = draw_params(translator.name, model)
     config = SearchConfig(beam_size=beam_size, length_penalty=0.0, min_len=STEPS, max_len=STEPS)
     translate = make_search((model,), config, STEPS)
-    arguments = jax.device_put((*draw_sources(), np.arange(SENTENCES, dtype=np.int32)))
+    numbers, no_prefix = np.arange(SENTENCES, dtype=np.int32), np.zeros((SENTENCES, 0), np.int32)
+    arguments = jax.device_put((*draw_sources(), numbers, no_prefix))
 
     def outputs() -> dict[str, Any]:
         found = translate([params], *arguments)

@@ -18,7 +18,7 @@ OptimizerName = Literal["adam", "adamw", "sgd", "momentum", "rmsprop", "adagrad"
 Activation = Literal["relu", "gelu", "silu"]
 Query = Literal["previous", "new", "between"]
 Norm = Literal["post", "pre"]
-Sinusoids = Literal["interleaved", "halves", "opennmt"]
+Sinusoids = Literal["interleaved", "halves", "opennmt", "fairseq"]
 Positions = Literal[Sinusoids, "learnt"]
 Ties = Literal["none", "output", "input", "all"]
 
@@ -192,8 +192,8 @@ class TransformerConfig(ModelConfig):
     """Added to the variance of a normalisation."""
     positions: Positions = "interleaved"
     """interleaved: sines and cosines in turn (the book). halves: sines in the first half, cosines in the second
-    (Marian). opennmt: halves with positions from 1, and D - 2 instead of D in the frequencies. learnt:
-    parameters."""
+    (Marian). opennmt: halves with positions from 1, and D - 2 instead of D in the frequencies. fairseq: the same
+    from 2 (M2M100, NLLB). learnt: parameters."""
     max_len: Size = 512
     """With positions learnt: their number, and so the most tokens of a sentence, <bos> or <eos> included."""
     scale_embedding: bool = True
@@ -205,6 +205,8 @@ class TransformerConfig(ModelConfig):
     vocabulary for both languages. all: use it as both."""
     output_bias: bool = True
     """Give the output layer a bias."""
+    start_token: int | None = None
+    """The id that the decoder reads first; the default is <bos>. In fairseq's models it is that of <eos>."""
     fixed_start: bool = False
     """Leave the embedding of the decoder's first token as it is (Marian)."""
     never: tuple[int, ...] = ()
@@ -237,8 +239,10 @@ class TransformerConfig(ModelConfig):
             wrong.append(
                 f"{setting_name('max_len')} is the number of learnt positions, and {positions} is {self.positions}"
             )
-        if self.positions == "opennmt" and self.embed_size < 3:
-            wrong.append(f"{size} must be at least 3 with {positions} opennmt; got {self.embed_size}")
+        if self.positions in ("opennmt", "fairseq") and self.embed_size < 3:
+            wrong.append(f"{size} must be at least 3 with {positions} {self.positions}; got {self.embed_size}")
+        if self.positions == "fairseq" and self.embed_size % 2:
+            wrong.append(f"{size} must be even with {positions} fairseq; got {self.embed_size}")
         layers, layer, head = max(self.num_layers, 1), self.alignment_layer, self.alignment_head
         if not -layers <= layer < layers:
             wrong.append(

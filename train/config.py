@@ -68,6 +68,10 @@ class CorpusConfig:
     """How text is cut into tokens. unigram and bpe: subwords with case, by sentencepiece. words: lower case, cut at
     punctuation and after an apostrophe. book: lower case, cut only before , . and !
     pretrained: those of an imported run, with --init."""
+    source_language: Annotated[str | None, without_default("CODE")] = None
+    """With an imported model of several languages: the source's, as in eng_Latn."""
+    target_language: Annotated[str | None, without_default("CODE")] = None
+    """And the target's."""
     vocab_size: Annotated[int | None, Range(5, 1_000_000), BY_PAIRS] = None
     """With tokenizer unigram or bpe: subwords of a vocabulary."""
     joint: bool = True
@@ -80,6 +84,10 @@ class CorpusConfig:
     """Leave out training pairs with more tokens than this on a side."""
     steps: Annotated[int | None, Range(3, 65_536), N] = None
     """Pad every sentence to this many tokens, <bos> and <eos> included; the default fits the longest pair."""
+
+    @property
+    def languages(self) -> tuple[str | None, str | None]:
+        return self.source_language, self.target_language
 
 
 @dataclass(frozen=True)

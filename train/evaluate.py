@@ -23,7 +23,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from train.command_line.terminal import answer
-from train.command_line.translate_options import PICTURES, Search, option_name, refusals
+from train.command_line.translate_options import PICTURES, OptionalCode, Search, option_name, refusals
 from train.data.corpus import CorpusError, Pair, counted
 from train.data.download import is_name
 from train.data.load_corpus import find_corpus, load_corpus, read_whole
@@ -61,6 +61,10 @@ class Options:
     gold alignments, as the embedded corpus has them."""
     json: bool = False
     """Write the scores as JSON."""
+    source_language: OptionalCode = None
+    """Of a model of several languages: the sources' language, as in eng_Latn."""
+    target_language: OptionalCode = None
+    """And that of the references."""
     search: Search = field(default_factory=dict)
     """Options of greedy search and of the beam. By default they are those of the training."""
 
@@ -88,7 +92,9 @@ def run(options: Options) -> None:
     from train.translating.translator import Translator, configure
 
     start_jax()
-    runs = [RunFolder(folder).load() for folder in (options.run, options.compare) if folder is not None]
+    languages = options.source_language, options.target_language
+    folders = [folder for folder in (options.run, options.compare) if folder is not None]
+    runs = [RunFolder(folder).load().in_languages(*languages) for folder in folders]
     configs = [configure(saved, options.search, option_name) for saved in runs]
     if not options.data:
         pairs = own_test(runs[0], options.mirror)

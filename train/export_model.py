@@ -1,9 +1,9 @@
-"""Write a run as Marian's folder: `python -m train.export_model runs/mine --out folders/mine`.
+"""Write a run as a folder of Marian's, M2M100's or NLLB's: `python -m train.export_model runs/mine --out folders/mine`.
 $ python -m train.nmt --init runs/en-fr --data pairs.txt --out runs/mine
 $ python -m train.export_model runs/mine --out folders/mine
 
-`transformers.MarianMTModel.from_pretrained("folders/mine")` then loads the same weights. RUN is an imported run, one
-that goes on from it, or one of subwords with a Transformer in Marian's form:
+`transformers.AutoModelForSeq2SeqLM.from_pretrained("folders/mine")` then loads the same weights. RUN is an imported
+run, one that goes on from it, or one of subwords with a Transformer in Marian's form:
 
 $ python -m train.nmt --corpus.tokenizer unigram --model.family transformer --model.positions halves --out runs/mine
 """
@@ -34,7 +34,7 @@ def export(run: Annotated[Positional[Path], arg(metavar="RUN")], out: Annotated[
     from train.runs.importing import export_pretrained
 
     export_pretrained(run, out)
-    print(f"{out}: load it with MarianMTModel.from_pretrained and MarianTokenizer.from_pretrained")
+    print(f"{out}: load it with AutoModelForSeq2SeqLM.from_pretrained and AutoTokenizer.from_pretrained")
 
 
 if __name__ == "__main__":

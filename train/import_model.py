@@ -2,9 +2,11 @@
 $ python -m train.import_model Helsinki-NLP/opus-mt-en-fr --out runs/en-fr
 $ python -m train.import_model folders/opus-mt-en-fr --out runs/en-fr
 $ python -m train.translate runs/en-fr "The cat sleeps."
+$ python -m train.import_model facebook/nllb-200-distilled-600M --out runs/nllb
+$ python -m train.translate runs/nllb --source-language eng_Latn --target-language fra_Latn "The cat sleeps."
 
-SOURCE is a folder with a model of Marian or CTranslate2, or the name of a Marian model on the Hugging Face hub, which
-is downloaded once (needs huggingface_hub). The run folder is used as one that `python -m train.nmt` wrote: to
+SOURCE is a folder with a model of Marian, M2M100, NLLB or CTranslate2, or the name of one on the Hugging Face hub,
+which is downloaded once (needs huggingface_hub). The run folder is used as one that `python -m train.nmt` wrote: to
 translate, to evaluate, and with `python -m train.nmt --init runs/en-fr --data pairs.txt` to go on training.
 """
 
@@ -40,6 +42,7 @@ def run(
         moses: Normalise punctuation as in the model's training, by sacremoses.
     """
     from train.machine.devices import start_jax
+    from train.machine.whole_files import read_json
     from train.runs.importing import import_pretrained
 
     folder, origin = Path(source), {"source": source}
@@ -51,7 +54,10 @@ def run(
         raise ConfigError(f"--revision is for a name on the hub, and {source} is a folder")
     start_jax()
     made = import_pretrained(folder, out, origin=origin, moses=moses)
-    print(f"{made.path}: translate with `python -m train.translate {made.path}`")
+    made_from, saved = read_json(made.path / "origin.json"), made.load()
+    codes = " --source-language CODE --target-language CODE" * bool(saved.source.languages)
+    print(f"licence: {made_from['licence'] or 'none is named; ask its makers'}")
+    print(f"{made.path}: translate with `python -m train.translate {made.path}{codes}`")
 
 
 if __name__ == "__main__":

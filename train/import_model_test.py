@@ -17,7 +17,8 @@ import pytest
 import sentencepiece
 
 from jax_attn.checkpoints import marian, read_safetensors, write_safetensors
-from jax_attn.checkpoints.marian import BIAS, LAYER, OF_MODEL, SHARED, read_config
+from jax_attn.checkpoints.hugging_face import BIAS, LAYER, SHARED, read_config
+from jax_attn.checkpoints.marian import ALWAYS, OF_MODEL
 from jax_attn.checkpoints.pretrained import name_layers, read_options
 from jax_attn.models import build_model
 from jax_attn.settings import TransformerConfig
@@ -82,7 +83,7 @@ def draw(config):
     rng, width, inner = np.random.default_rng(0), config["d_model"], config["encoder_ffn_dim"]
     found = {}
     for theirs in (
-        *name_layers(read_config(read_options(config, OF_MODEL, "config.json")), LAYER).values(),
+        *name_layers(read_config(read_options(config, OF_MODEL, "config.json"), ALWAYS), LAYER).values(),
         SHARED,
         BIAS,
     ):
@@ -151,14 +152,14 @@ def test_an_imported_run_says_what_it_does_not_have(folder, tmp_path, capsys):
 
 def test_the_folder_that_another_makes_meanwhile_is_left(folder, tmp_path, capsys, monkeypatch):
     run_import(folder, tmp_path / "run")
-    out, write_weights = tmp_path / "out", marian.write_safetensors
+    out, write_weights = tmp_path / "out", hugging_face.write_safetensors
 
     def make_meanwhile(path, tensors):
         out.mkdir()
         (out / "theirs").write_text("kept", encoding="utf-8")
         write_weights(path, tensors)
 
-    monkeypatch.setattr(marian, "write_safetensors", make_meanwhile)
+    monkeypatch.setattr(hugging_face, "write_safetensors", make_meanwhile)
     assert export_model.main([str(tmp_path / "run"), "--out", str(out)]) == 1
     assert "out cannot be written: File exists" in capsys.readouterr().err
     assert [path.name for path in out.iterdir()] == ["theirs"]
@@ -173,7 +174,7 @@ def test_a_full_disk_is_a_line_that_says_so_and_leaves_nothing(folder, tmp_path,
     monkeypatch.setattr(RunFolder, "save_config", fail)
     assert run_import(folder, tmp_path / "other") == 1
     assert capsys.readouterr().err == "error: config.json cannot be written: No space left on device\n"
-    monkeypatch.setattr(marian, "write_safetensors", fail)
+    monkeypatch.setattr(hugging_face, "write_safetensors", fail)
     assert export_model.main([str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 1
     assert capsys.readouterr().err == f"error: {tmp_path / 'out'} cannot be written: No space left on device\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["marian", "run"]

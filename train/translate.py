@@ -145,6 +145,7 @@ def settings_of(options: Options) -> dict[str, Any]:
         for folder in (options.run, *options.model.ensemble)
     ]
     chosen = dataclasses.asdict(options.output) | {"sample": options.samples} | options.search | options.sampling
+    chosen |= {name: getattr(options.model, name) for name in ("source_language", "target_language", "prefix")}
     named = {option_name(name): value for name, value in (chosen | options.picture.picks).items()}
     return {"run": runs} | named
 
@@ -179,7 +180,11 @@ def load(options: Options) -> Translator:
     shape = None if options.model.mesh is None else parse_mesh(options.model.mesh)
     start_jax(num_devices=None if shape is None else shape.size)
     output = options.output
-    runs = [RunFolder(folder).load() for folder in (options.run, *options.model.ensemble)]
+    model = options.model
+    runs = [
+        RunFolder(folder).load().in_languages(model.source_language, model.target_language)
+        for folder in (options.run, *model.ensemble)
+    ]
     changes = options.search | options.sampling
     if options.samples:
         changes = {"beam_size": 1, "num_samples": output.nbest} | changes
@@ -192,7 +197,7 @@ def load(options: Options) -> Translator:
             if value:
                 raise ConfigError(f"{option_name(name)} needs attention, and the model of {options.run} has none")
     mesh = None if shape is None else make_mesh(shape)
-    translator = Translator.from_runs(runs, config, output.pieces, mesh)
+    translator = Translator.from_runs(runs, config, output.pieces, mesh, model.prefix)
     if options.picture.picks:
         check_picks(translator, options.picture.picks)
     return translator
@@ -236,8 +241,12 @@ def translate(translator: Translator, lines: Sequence[str], first: int, options:
 def translate_parts(translator: Translator, lines: Sequence[str], first: int) -> list[Translation]:
     """Translate the sentences of each line one at a time; join the texts by spaces and add up the scores."""
     from train.data.tokens import split_sentences
+    from train.translating.translator import split_languages
 
-    parts = [(number, text) for number, line in enumerate(lines, first) for text in split_sentences(line)]
+    parts = []
+    for number, line in enumerate(lines, first):
+        languages, text = split_languages(translator, line)
+        parts += [(number, languages + sentence) for sentence in split_sentences(text)]
     numbers, texts = zip(*parts, strict=True)
     joined: dict[int, Translation] = {}
     for number, found in zip(numbers, translator(texts, numbers), strict=True):

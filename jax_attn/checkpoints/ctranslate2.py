@@ -6,6 +6,7 @@ The layout of model.bin is that of `ctranslate2.specs.model_spec`.
 import re
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from jax_attn.checkpoints.pretrained import (
     Option,
     Pretrained,
+    find_languages,
     find_ties,
     name_layers,
     only,
@@ -129,17 +131,18 @@ def read(folder: Path) -> Pretrained:
         alignment_head=0 if attribute("alignment_heads", 1) == 1 else None,  # else the mean of all
     )
     names = name_layers(settings, LAYER)
-    if settings.norm == "pre":
-        parts = [(part, leaf) for part in ("encoder", "decoder") for leaf in ("weight", "bias")]
-        names |= {f"{part}.last_norm.{leaf}": f"{part}.layer_norm.{leaf}" for part, leaf in parts}
     weights = rename(arrays, names, rows, ties)
 
-    start = "<pad>" if is_marian else config["decoder_start_token"] or config["bos_token"]
-    special = (start, config["eos_token"], config["unk_token"])
+    start, end = "<pad>" if is_marian else config["decoder_start_token"] or config["bos_token"], config["eos_token"]
+    is_fairseq = start == end  # and each side begins with its language
+    special = (config["bos_token"] if is_fairseq else start, end, config["unk_token"])
     source, target = (
         read_language(folder, name, each, special, len(rows[name]), "en" if is_marian else None)
         for name, each in zip(("source", "target"), tokens, strict=True)
     )
+    if is_fairseq:
+        settings = replace(settings, start_token=target.special[1])
+        source, target = (replace(side, languages=find_languages(side.tokens)) for side in (source, target))
     longest = min([LONGEST, *(len(table) for table in tables)])
     search: dict[str, Any] = {"beam_size": 2, "length_penalty": 1.0, "stop": "first", "min_len": 2}
     search |= {"max_len": min(256, longest), "force_end": False, "no_repeat_ngram": None, "renormalize": True}
@@ -248,7 +251,7 @@ def _scales(tensors: Mapping[str, np.ndarray], size: int) -> bool:
 
 def find_positions(tables: list[np.ndarray], size: int) -> Sinusoids:
     """Return the name of the positions that the file holds; those of OpenNMT where it holds none."""
-    forms: tuple[Sinusoids, ...] = ("opennmt", "halves", "interleaved")
+    forms: tuple[Sinusoids, ...] = ("opennmt", "halves", "interleaved", "fairseq")
     for name in forms:
         known = sinusoidal_positions(64, size, form=name)
         if all(np.allclose(table[:64], known[: len(table)], rtol=0, atol=2e-3) for table in tables):

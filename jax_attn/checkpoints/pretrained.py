@@ -1,8 +1,9 @@
 """Translators that others have trained: what every format of a folder gives, and the model that it makes."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
@@ -31,6 +32,8 @@ class Language:
     """The model of sentencepiece; None if tokens are what spaces separate."""
     moses: str | None = None
     """The language by whose rules Moses normalises punctuation before; None leaves it."""
+    languages: list[str] = field(default_factory=list)
+    """The tokens that name a language, if both sides begin with one: the source's is read, the target's is forced."""
 
 
 @dataclass(frozen=True)
@@ -49,14 +52,25 @@ class Pretrained:
 
     def load(self, param_dtype: DTypeLike = jnp.float32) -> tuple[nn.Module, dict[str, Any]]:
         """Return the model and its parameters; ValueError if the weights have other names or shapes."""
-        sizes = len(self.source.tokens), len(self.target.tokens)
-        module = build_model(self.settings, *sizes, param_dtype=param_dtype)
-        token = jnp.zeros((1, 1), jnp.int32)
-        like = jax.eval_shape(module.init, jax.random.key(0), token, token)
+        module, like = self._shapes(param_dtype)
         try:
             return module, from_torch(self.weights, like)
         except (KeyError, TypeError) as error:
             raise ValueError(error.args[0]) from error
+
+    def check(self) -> None:
+        """Do as `load` without memory for the parameters; ValueError if the weights have other names or shapes."""
+        _, like = self._shapes(jnp.float32)
+        try:
+            jax.eval_shape(lambda weights: from_torch(weights, like), self.weights)
+        except (KeyError, TypeError) as error:
+            raise ValueError(error.args[0]) from error
+
+    def _shapes(self, param_dtype: DTypeLike) -> tuple[nn.Module, Any]:
+        sizes = len(self.source.tokens), len(self.target.tokens)
+        module = build_model(self.settings, *sizes, param_dtype=param_dtype)
+        token = jnp.zeros((1, 1), jnp.int32)
+        return module, jax.eval_shape(module.init, jax.random.key(0), token, token)
 
 
 class Option(NamedTuple):
@@ -120,13 +134,15 @@ def shorten(text: str, longest: int = 80) -> str:
 
 
 def name_layers(settings: TransformerConfig, layer: Mapping[str, str]) -> dict[str, str]:
-    """Return a format's name for each tensor of the layers.
+    """Return a format's name for each tensor of the layers, and of the norms after them.
 
     Args:
         settings: of the Transformer.
         layer: the format's names for the parts of a decoder's layer.
     """
-    return {
+    last = ("encoder", "decoder") if settings.norm == "pre" else ()
+    names = {f"{part}.last_norm.{leaf}": f"{part}.layer_norm.{leaf}" for part in last for leaf in ("weight", "bias")}
+    return names | {
         f"{part}.layers.{number}.{ours}.{leaf}": f"{part}.layers.{number}.{theirs}.{leaf}"
         for part, layers in (("encoder", settings.encoder_layers), ("decoder", settings.num_layers))
         for number in range(layers or settings.num_layers)
@@ -152,6 +168,11 @@ def require_matrices(rows: Mapping[str, np.ndarray]) -> None:
     for role in ("source", "target", "output"):
         if rows[role].ndim != 2:
             raise ValueError(f"the embeddings of the {role} must be [N, D]; got {list(rows[role].shape)}")
+
+
+def find_languages(tokens: Sequence[str]) -> list[str]:
+    """Return the tokens that name a language in the models of fairseq: eng_Latn in NLLB, __en__ in M2M100."""
+    return [token for token in tokens if re.fullmatch("[a-z]{3}_[A-Z][a-z]{3}|__[a-z]{2,3}__", token)]
 
 
 def find_ties(rows: Mapping[str, np.ndarray]) -> Ties:
@@ -214,7 +235,8 @@ def read_language(
     start, end, unknown = map(tokens.index, special)
     if len({start, end, unknown}) < 3:
         raise ValueError(f"the first token, the end and the unknown token must be three; got {', '.join(special)}")
-    path = folder / f"{name}.spm"
+    paths = (folder / f"{name}.spm", folder / "sentencepiece.bpe.model")  # of one language, and of many
+    path = next((each for each in paths if each.is_file()), paths[0])
     pieces = path.read_bytes() if path.is_file() else None
     if pieces == b"":
         raise ValueError(f"{path} is empty; copy it again")

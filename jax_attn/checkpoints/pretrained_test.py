@@ -4,12 +4,13 @@ import math
 
 import pytest
 
-from jax_attn.checkpoints import ctranslate2, marian
+from jax_attn.checkpoints import ctranslate2, hugging_face, m2m100, marian
 from jax_attn.checkpoints.pretrained import read_json, read_language, read_options
 
 TABLES = {
     "config.json": marian.OF_MODEL,
-    "generation_config.json": marian.OF_SEARCH,
+    "M2M100's config.json": m2m100.OF_MODEL,
+    "generation_config.json": hugging_face.OF_SEARCH,
     "tokenizer_config.json": marian.OF_TOKENIZER,
     "CTranslate2's config.json": ctranslate2.OPTIONS,
 }
@@ -65,7 +66,7 @@ def test_a_default_may_be_given_or_left_out(file, name):
 )  # fmt: skip
 def test_a_refusal_is_one_line(name, value, message):
     with pytest.raises(ValueError) as refused:  # noqa: PT011 (the whole message is compared)
-        read_options({name: value}, {name: marian.OF_SEARCH[name]}, "F")
+        read_options({name: value}, {name: hugging_face.OF_SEARCH[name]}, "F")
     assert str(refused.value) == message
 
 
@@ -73,8 +74,8 @@ GENERATION = {"bad_words_ids": [[1], [9]]}
 
 
 def generation(**changes):
-    content = read_options(GENERATION | changes, marian.OF_SEARCH, "generation_config.json")
-    return marian.read_generation(content, 10, start=9, end=0)
+    content = read_options(GENERATION | changes, hugging_face.OF_SEARCH, "generation_config.json")
+    return hugging_face.read_generation(content, 10, start=9, end=0)
 
 
 def test_the_search_is_that_of_transformers():

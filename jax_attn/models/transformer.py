@@ -359,6 +359,7 @@ class TransformerDecoder(TransformerStack, BaseDecoder):
     Args beside those:
         tie_embeddings: logits = output · embeddingᵀ + bias (Press & Wolf, 2017).
         output_bias: whether the output layer has a bias.
+        start_token: the token that is read first, whatever is given in its place; None reads what is given.
         fixed_start: whether the embedding of the first token gets no gradient.
         never: tokens that are never produced: a step gives them log p = −inf.
         renormalize: whether the probabilities of the other tokens then sum to 1.
@@ -370,6 +371,7 @@ class TransformerDecoder(TransformerStack, BaseDecoder):
 
     tie_embeddings: bool = field(default=False, kw_only=True)
     output_bias: bool = field(default=True, kw_only=True)
+    start_token: int | None = field(default=None, kw_only=True)
     fixed_start: bool = field(default=False, kw_only=True)
     never: tuple[int, ...] = field(default=(), kw_only=True)
     renormalize: bool = field(default=True, kw_only=True)
@@ -382,6 +384,8 @@ class TransformerDecoder(TransformerStack, BaseDecoder):
         super().__post_init__()
         if any(not 0 <= token < self.vocab_size for token in self.never):
             raise ValueError(f"never must be ids in [0, {self.vocab_size}); got {self.never}")
+        if self.start_token is not None and not 0 <= self.start_token < self.vocab_size:
+            raise ValueError(f"start_token must be an id in [0, {self.vocab_size}); got {self.start_token}")
         if not -self.num_layers <= self.alignment_layer < self.num_layers:
             raise ValueError(
                 f"alignment_layer must be one of {self.num_layers} layers, counted from 0; got {self.alignment_layer}"
@@ -499,14 +503,16 @@ class TransformerDecoder(TransformerStack, BaseDecoder):
         if targets.ndim != 2 or targets.shape[0] != sentences:
             raise ValueError(f"targets must be [{sentences}, T]; got {shape_text(targets.shape)}")
         keep = self._choose_keep_masks(keep_masks, deterministic, targets.shape, source_len)
-        embedding = partial(self._embed_targets, jnp.arange(targets.shape[1])[:, None] == 0)
+        embedding = partial(self._embed_targets, jnp.arange(targets.shape[1]) == 0)
         x = self.embed(embedding, targets, self.first_positions(targets.shape[1]), keep.embedding)
         return self._run(x, keep, None, causal_mask(targets.shape[1]), memory, return_weights)
 
     def _embed_targets(self, is_first: Array, targets: Array) -> Array:
-        """Embed tokens; of those that are first, by the rule of `fixed_start`."""
+        """Embed tokens; of those that are first, by the rules of `start_token` and `fixed_start`."""
+        if self.start_token is not None:
+            targets = jnp.where(is_first, self.start_token, targets)
         x = self.embedding(targets)
-        return jnp.where(is_first, jax.lax.stop_gradient(x), x) if self.fixed_start else x
+        return jnp.where(is_first[..., None], jax.lax.stop_gradient(x), x) if self.fixed_start else x
 
     def _choose(self, weights: Sequence[Any]) -> Array:
         """Choose the weights `[B, T, S]` of a token from each layer's `[B, heads, T, S]`."""

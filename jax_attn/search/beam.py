@@ -36,6 +36,7 @@ def beam_search(
     renormalize: bool = SearchOptions.renormalize,
     prefix: Int[Array, "..."] | None = None,
     prefix_lens: Int[Array, "..."] | None = None,
+    free_prefix: bool = False,
 ) -> SearchResult:
     r"""Keep the `beam_size` best hypotheses of each sentence, finished ones included, until all have finished.
 
@@ -72,6 +73,7 @@ def beam_search(
             transformers and CTranslate2.
         prefix: `[B, P]`, P ≤ L: the tokens that each sentence begins with, even against the other constraints.
         prefix_lens: `[B]`, the number of tokens in each prefix; None is P.
+        free_prefix: whether the tokens of the prefix cost nothing: their log p counts as 0.
 
     Returns:
         `beam_size` hypotheses a sentence, best first.
@@ -90,7 +92,7 @@ def beam_search(
         stop=stop,
     )
     last = max_len - 1 if force_end else None
-    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, last, renormalize)
+    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, last, renormalize, free_prefix)
     inputs = make_inputs(step, state, memory, bos, max_len, batch_size, constraints, beam_size)
     num_keys = inputs.outputs.num_keys
     penalties = make_penalties(

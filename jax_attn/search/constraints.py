@@ -26,6 +26,8 @@ class Constraints(NamedTuple):
     """The time of the token that must be `eos`; None is off."""
     renormalize: bool = False
     """Let the probabilities that `min_len` and `no_repeat_ngram` leave sum to 1."""
+    free_prefix: bool = False
+    """Let the log p of the prefix's tokens be 0."""
 
     @property
     def read_ids(self) -> bool:
@@ -87,7 +89,8 @@ def constrain(
         ends = jnp.arange(log_probs.shape[-1]) == constraints.eos
         allowed = jnp.where(time == constraints.last, jnp.where(ends, 0.0, -jnp.inf).astype(allowed.dtype), allowed)
     if constraints.prefix is not None and constraints.prefix_lens is not None:
-        forced = force_prefix(log_probs, time, constraints.prefix)
+        known = jnp.zeros_like(log_probs) if constraints.free_prefix else log_probs
+        forced = force_prefix(known, time, constraints.prefix)
         is_forced = jnp.repeat(time < constraints.prefix_lens, log_probs.shape[0] // constraints.prefix.shape[0])
         allowed = jnp.where(is_forced[:, None], forced, allowed)
     return allowed

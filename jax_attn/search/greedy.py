@@ -28,6 +28,7 @@ def greedy_search(
     renormalize: bool = SearchOptions.renormalize,
     prefix: Int[Array, "..."] | None = None,
     prefix_lens: Int[Array, "..."] | None = None,
+    free_prefix: bool = False,
 ) -> SearchResult:
     """Append the most probable token until every sentence has reached `eos`, or has `max_len` tokens.
 
@@ -35,10 +36,10 @@ def greedy_search(
     `jax_attn.beam_search`.
 
     Returns:
-        One hypothesis a sentence (n = 1); its score is Σ log p, the prefix included.
+        One hypothesis a sentence (n = 1); its score is Σ log p, the prefix included unless it is free.
     """
     last = max_len - 1 if force_end else None
-    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, last, renormalize)
+    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, last, renormalize, free_prefix)
     inputs = make_inputs(step, state, memory, bos, max_len, batch_size, constraints)
 
     def choose(log_probs: Array, time: Array) -> tuple[Array, Array]:

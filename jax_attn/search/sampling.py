@@ -37,6 +37,7 @@ def sample_search(
     renormalize: bool = SearchOptions.renormalize,
     prefix: Int[Array, "..."] | None = None,
     prefix_lens: Int[Array, "..."] | None = None,
+    free_prefix: bool = False,
 ) -> SearchResult:
     r"""Draw `num_samples` hypotheses for each sentence, token by token, until all have ended or have `max_len` tokens.
 
@@ -77,7 +78,7 @@ def sample_search(
     """
     require_options(num_samples=num_samples, temperature=temperature, top_k=top_k, top_p=top_p)
     last = max_len - 1 if force_end else None
-    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, last, renormalize)
+    constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, last, renormalize, free_prefix)
     inputs = make_inputs(step, state, memory, bos, max_len, batch_size, constraints, num_samples)
     if (key is None) == (noise is None):
         raise ValueError("either key or noise must be given, and not both")

@@ -17,18 +17,22 @@ def sinusoidal_positions(
     Shapes: [length, num_features]. With an odd num_features the last column is a sine.
     form="halves": all sines, then all cosines, as in Marian.
     form="opennmt": the same with t + 1 and D - 2 instead of t and D, as in OpenNMT-tf and CTranslate2.
+    form="fairseq": the same with t + 2, as in M2M100 and NLLB.
     """
-    if form not in ("interleaved", "halves", "opennmt"):
-        raise ValueError(f"form must be interleaved, halves or opennmt; got {form!r}")
-    least = 3 if form == "opennmt" else 1
+    if form not in ("interleaved", "halves", "opennmt", "fairseq"):
+        raise ValueError(f"form must be interleaved, halves, opennmt or fairseq; got {form!r}")
+    first = {"opennmt": 1, "fairseq": 2}.get(form, 0)
+    least = 3 if first else 1
     if length < 0 or num_features < least:
         raise ValueError(f"length and num_features must be at least 0 and {least}; got {length} and {num_features}")
     # float64 until the end: the angle grows with t, and a float32 angle of 5000 is already off by 2e-4.
     positions = torch.arange(length, dtype=torch.float64, device=device).unsqueeze(-1)  # [T, 1]
     num_frequencies = num_features
     even = torch.arange(0, num_features, 2, dtype=torch.float64, device=device)  # 2i
-    if form == "opennmt":
-        positions, num_frequencies = positions + 1, num_features - 2
+    if form == "fairseq" and num_features % 2:
+        raise ValueError(f"num_features must be even for fairseq; got {num_features}")
+    if first:
+        positions, num_frequencies = positions + first, num_features - 2
     angles = positions / 10000.0 ** (even / num_frequencies)
     table = torch.zeros(length, num_features, dtype=torch.float64, device=device)
     if form == "interleaved":

@@ -126,8 +126,8 @@ class TransformerStack(nn.Module):
         super().__init__()
         if norm not in ("post", "pre"):
             raise ValueError(f"norm must be post or pre; got {norm!r}")
-        if positions not in ("interleaved", "halves", "opennmt", "learnt"):
-            raise ValueError(f"positions must be interleaved, halves, opennmt or learnt; got {positions!r}")
+        if positions not in ("interleaved", "halves", "opennmt", "fairseq", "learnt"):
+            raise ValueError(f"positions must be interleaved, halves, opennmt, fairseq or learnt; got {positions!r}")
         self.embed_size, self.num_hiddens, self.num_heads = embed_size, num_hiddens, num_heads
         self.positions, self.scale_embedding = positions, scale_embedding
         self.dropout, self.dropout_attention, self.dropout_hidden = dropout, dropout_attention, dropout_hidden
@@ -239,6 +239,7 @@ class TransformerDecoder(TransformerStack):
     """Shapes: targets [B, T] -> logits [B, T, N], weights [B, T, S] of one layer, and one head or the mean of all.
 
     tie_embeddings: logits = output @ embedding^T (+ dense_bias, with output_bias), and no dense.
+    start_token: read first instead of the token that is given.
     fixed_start: the first token's embedding gets no gradient. A step never produces the tokens of never; with
     renormalize the others' probabilities sum to 1.
     A step computes all earlier positions again, since its state is the tokens that were read.
@@ -252,6 +253,7 @@ class TransformerDecoder(TransformerStack):
         *args: Any,
         tie_embeddings: bool = False,
         output_bias: bool = True,
+        start_token: int | None = None,
         fixed_start: bool = False,
         never: tuple[int, ...] = (),
         renormalize: bool = True,
@@ -263,7 +265,8 @@ class TransformerDecoder(TransformerStack):
         if any(not 0 <= token < vocab_size for token in never):
             raise ValueError(f"never must be ids in [0, {vocab_size}); got {never}")
         self.alignment_layer, self.alignment_head = alignment_layer, alignment_head
-        self.fixed_start, self.never, self.renormalize = fixed_start, list(never), renormalize
+        self.start_token, self.fixed_start = start_token, fixed_start
+        self.never, self.renormalize = list(never), renormalize
         self.dense: Any = None
         self.dense_bias: Any = None
         if not tie_embeddings:
@@ -298,6 +301,8 @@ class TransformerDecoder(TransformerStack):
         return self._run(x, None, mask, memory, keep)
 
     def _embed_targets(self, targets: Tensor) -> Tensor:
+        if self.start_token is not None:
+            targets = torch.cat([torch.full_like(targets[:, :1], self.start_token), targets[:, 1:]], 1)
         x = self.embedding(targets)
         return torch.cat([x[:, :1].detach(), x[:, 1:]], 1) if self.fixed_start else x
 

@@ -38,6 +38,7 @@ Sampling = Annotated[dict[str, Any], changes_of_search(*OF_SAMPLING)]
 Kind = Literal["cross", "source", "target"]
 OptionalFile = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 OptionalFormat = Annotated[Literal["pharaoh", "json"] | None, arg(metavar="{pharaoh,json}", help_behavior_hint="")]
+OptionalCode = Annotated[str | None, arg(metavar="CODE", help_behavior_hint="")]
 OptionalMesh = Annotated[str | None, arg(metavar="data=N", help_behavior_hint="")]
 
 
@@ -102,6 +103,12 @@ class Model:
     $ python -m train.translate runs/demo-1 --ensemble runs/demo-2 < in.txt
     """
 
+    source_language: OptionalCode = None
+    """Of a model of several languages: the sources' language, as in eng_Latn."""
+    target_language: OptionalCode = None
+    """And that of the translations. A line may name its own: `>>fra_Latn<< text` or `deu_Latn>>fra_Latn<< text`."""
+    prefix: Annotated[str, arg(metavar="TEXT", help_behavior_hint="")] = ""
+    """Begin every translation with this text, at no cost."""
     ensemble: Annotated[UseAppendAction[tuple[Path, ...]], arg(metavar="RUN")] = ()
     """Average the probabilities with those of another run with the same vocabularies."""
     batch: Annotated[int, Range(1, 1_000_000), arg(metavar="N")] = 1000

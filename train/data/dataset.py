@@ -70,7 +70,7 @@ class Data:
             return self.train
         vocabularies = self.source, self.target
         limits = self.max_source_len, self.max_target_len - 1
-        writers = tuple(SentenceWriter(len(vocabulary)) for vocabulary in vocabularies)
+        writers = tuple(SentenceWriter(len(vocabulary), vocabulary.prefix) for vocabulary in vocabularies)
         for i, sides in enumerate(_encode(self.corpus.train, vocabularies, self.max_len, Counter())):
             if stop is not None and stop.is_set():
                 break
@@ -117,7 +117,10 @@ def load(config: Config, vocabularies: Vocabularies | None = None) -> Data:
             )
         longest = settings.steps - 1, settings.steps - 2
     if not vocabularies[0].shortens:
-        longest = settings.max_len, longest[1]  # an imported model reads as much as before
+        longest = (
+            settings.max_len + len(vocabularies[0].prefix),
+            longest[1],
+        )  # an imported model reads as much as before
     valid, test = (
         _encode_held_out(name, pairs, vocabularies, longest[0], report)
         for name, pairs in (("validation", corpus.valid), ("test", corpus.test))
@@ -162,7 +165,7 @@ def _encode(
 
 def _encode_training(corpus: Corpus, vocabularies: Vocabularies, max_len: int, report: Counter[str]) -> PairIds:
     """Turn the training pairs into ids; count those that are too long."""
-    source, target = (SentenceWriter(len(vocabulary)) for vocabulary in vocabularies)
+    source, target = (SentenceWriter(len(vocabulary), vocabulary.prefix) for vocabulary in vocabularies)
     for (_, sources), (_, targets) in _encode(corpus.train, vocabularies, max_len, report):
         source.extend(sources)
         target.extend(targets)
@@ -181,11 +184,12 @@ def _encode_held_out(
     name: str, pairs: Sequence[Pair], vocabularies: Vocabularies, max_source_len: int, report: Counter[str]
 ) -> PairIds:
     """Turn all pairs for validation or test into ids; shorten sources that the model cannot read to their end."""
-    source, target = (SentenceWriter(len(vocabulary)) for vocabulary in vocabularies)
+    source, target = (SentenceWriter(len(vocabulary), vocabulary.prefix) for vocabulary in vocabularies)
     ids = vocabularies[0].encode_all([pair.source for pair in pairs])
-    shortened = sum(len(sentence) > max_source_len for sentence in ids)
+    longest = max_source_len - len(vocabularies[0].prefix)
+    shortened = sum(len(sentence) > longest for sentence in ids)
     if shortened:
-        report[f"{name} sources of more than {max_source_len} tokens, the longest in training, shortened"] += shortened
-    source.extend([sentence[:max_source_len] for sentence in ids])
+        report[f"{name} sources of more than {longest} tokens, the longest in training, shortened"] += shortened
+    source.extend([sentence[:longest] for sentence in ids])
     target.extend(vocabularies[1].encode_all([pair.target for pair in pairs]))
     return PairIds(source.finish(), target.finish())

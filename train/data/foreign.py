@@ -5,7 +5,9 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import asdict
+from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +16,10 @@ import sentencepiece
 from jax_attn.checkpoints.pretrained import Language
 from train.data.subwords import SPACE, PieceVocabulary
 from train.data.vocabulary import BOS, EOS, SPECIAL, UNKNOWN, until_eos
+from train.setting import ConfigError
+
+SILENT = ("<pad>", "<mask>")
+"""Tokens that are no part of a text, beside those of `SPECIAL` and the languages."""
 
 
 class ForeignVocabulary(PieceVocabulary):
@@ -22,6 +28,8 @@ class ForeignVocabulary(PieceVocabulary):
     The place of <pad> has an ordinary token, since padding is never read. So each row of the weights stays one row.
     Text is cut by sentencepiece, or at spaces if there is no model of it. It may begin with the target's language, as
     in `>>fra<<`, where the vocabulary has such tokens. The first language that it does not have is a warning.
+
+    In a model of M2M100's kind both sides begin with a token of their language instead: see `in_language`.
     """
 
     shortens = False
@@ -39,7 +47,10 @@ class ForeignVocabulary(PieceVocabulary):
         """The model's own id for each id here."""
         self._names = tuple(side.tokens[i] for i in self.order)
         self._ids = {token: i for i, token in enumerate(self._names)}
-        self.languages = sorted(token for token in side.tokens if token.startswith(">>") and token.endswith("<<"))
+        self._in_text = sorted(token for token in side.tokens if token.startswith(">>") and token.endswith("<<"))
+        self._codes = {token.strip("_"): self._ids[token] for token in side.languages}
+        self.languages, self._language = sorted(self._codes), None
+        self._silent = {BOS, *self._codes.values()} | {self._ids[name] for name in SILENT if name in self._ids}
         self._has_warned = False
         try:
             self._pieces: Any = None
@@ -58,6 +69,25 @@ class ForeignVocabulary(PieceVocabulary):
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def in_language(self, code: str) -> "ForeignVocabulary":
+        if (language := code.strip("_")) not in self._codes:
+            if not self._codes:
+                return super().in_language(code)
+            near = get_close_matches(language, self.languages, cutoff=0.4) or self.languages[:3]
+            raise ConfigError(f"the model knows no language {code}; near it are {', '.join(near)}")
+        found = copy(self)
+        found._language = language
+        return found
+
+    @property
+    def prefix(self) -> list[int]:
+        if self._codes and self._language is None:
+            raise ConfigError(
+                f"the model knows {len(self.languages)} languages, {', '.join(self.languages[:3])} … "
+                f"{self.languages[-1]}; choose two with --source-language CODE --target-language CODE"
+            )
+        return [self._codes[self._language]] if self._language else []
 
     @cached_property
     def tokens(self) -> tuple[str, ...]:
@@ -81,11 +111,11 @@ class ForeignVocabulary(PieceVocabulary):
 
     def cut(self, text: str) -> list[str]:
         found = list[str]()
-        if self.languages and (begins := re.match(r"\s*(>>[^\s<>]+<<)", text)):
+        if self._in_text and (begins := re.match(r"\s*(>>[^\s<>]+<<)", text)):
             language, text = begins[1], text[begins.end() :]
             if language not in self._ids and not self._has_warned:
                 self._has_warned = True
-                known = ", ".join(self.languages)
+                known = ", ".join(self._in_text)
                 warnings.warn(
                     f"the model knows no language {language}, and reads <unk>; it knows {known}", stacklevel=2
                 )
@@ -96,13 +126,13 @@ class ForeignVocabulary(PieceVocabulary):
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text; the names of special tokens in it become <unk>."""
         ids = [self._ids.get(token, UNKNOWN) for token in self.cut(text)]
-        return [UNKNOWN if i in (BOS, EOS) else i for i in ids]
+        return [UNKNOWN if i == EOS or i in self._silent else i for i in ids]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
-        tokens = [self.tokens[i] for i in until_eos(ids, len(self)) if i != BOS]
+        tokens = [self.tokens[i] for i in until_eos(ids, len(self)) if i not in self._silent]
         text = "".join(tokens).replace(SPACE, " ") if self._pieces else " ".join(tokens)
         return " ".join(text.split())
 

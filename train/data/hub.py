@@ -8,7 +8,7 @@ from train.setting import ConfigError
 
 FILES = (
     "config.json", "generation_config.json", "tokenizer_config.json", "source.spm", "target.spm", "vocab.json",
-    "target_vocab.json", "README.md",
+    "target_vocab.json", "sentencepiece.bpe.model", "special_tokens_map.json", "README.md",
 )  # fmt: skip
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """The files of weights; the first that there is."""
@@ -21,11 +21,13 @@ def download(name: str, revision: str | None = None) -> tuple[Path, str]:
         ConfigError: there is no such model, no network, or no huggingface_hub; the message says what to fetch by hand.
     """
     by_hand = (
-        f"or fetch {', '.join((*FILES[:6], WEIGHTS[0]))} (or {WEIGHTS[1]}) from "
+        f"or fetch {', '.join((*FILES[:-1], WEIGHTS[0]))} (or {WEIGHTS[1]}), those that there are, from "
         f"https://huggingface.co/{name}/tree/main into a folder, and give the folder's name"
     )
     if name.count("/") != 1 or not all(name.split("/")) or name.startswith("."):
         raise ConfigError(f"there is no folder {name}, and a name on the hub is OWNER/MODEL")
+    from jax_attn.checkpoints.hugging_face import find_weights
+
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
@@ -34,8 +36,11 @@ def download(name: str, revision: str | None = None) -> tuple[Path, str]:
 
     def find(**options: Any) -> tuple[Path, str]:
         for weights in WEIGHTS:
-            found = Path(snapshot_download(name, revision=revision, allow_patterns=[*FILES, weights], **options))
-            if (found / weights).is_file():
+            stem, suffix = weights.split(".")
+            of_weights = [weights, f"{weights}.index.json", f"{stem}-*-of-*.{suffix}"]
+            found = Path(snapshot_download(name, revision=revision, allow_patterns=[*FILES, *of_weights], **options))
+            with suppress(ValueError):  # not of this kind
+                find_weights(found)
                 return found, found.name
         raise FileNotFoundError(f"it has no {' and no '.join(WEIGHTS)}")
 

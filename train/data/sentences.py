@@ -18,7 +18,7 @@ IN_MEMORY = 64 * 2**20
 
 @dataclass(frozen=True)
 class Sentences:
-    """Ids without special tokens; sentence `i` is `ids[offsets[i] : offsets[i + 1]]`."""
+    """Ids without <bos> and <eos>; sentence `i` is `ids[offsets[i] : offsets[i + 1]]`."""
 
     ids: Int[np.ndarray, "token"]
     """uint16 where the vocabulary fits, else int32."""
@@ -45,15 +45,17 @@ class PairIds:
 
 
 class SentenceWriter:
-    """Collect sentences one batch after another."""
+    """Collect sentences one batch after another, each after the prefix of its vocabulary."""
 
-    def __init__(self, vocabulary_size: int) -> None:
-        self._dtype = np.dtype(np.uint16 if vocabulary_size <= 2**16 else np.int32)
+    def __init__(self, vocabulary_size: int, prefix: Sequence[int] = ()) -> None:
+        self._dtype, self._prefix = np.dtype(np.uint16 if vocabulary_size <= 2**16 else np.int32), prefix
         self._file = SpooledTemporaryFile(IN_MEMORY)  # noqa: SIM115  it is open as long as the array that it holds
         self._lens = array("i")
 
     def extend(self, sentences: Sequence[Sequence[int]]) -> None:
         """Add sentences; CorpusError if the temporary file cannot hold them."""
+        if self._prefix:
+            sentences = [[*self._prefix, *sentence] for sentence in sentences]
         lens = list(map(len, sentences))
         ids = np.fromiter(chain.from_iterable(sentences), self._dtype, sum(lens))
         try:

@@ -36,7 +36,7 @@ NUM_THREADS = 8
 """Threads of the training. The pieces depend on it, and so it is the same on every machine."""
 
 
-class PieceVocabulary:
+class PieceVocabulary(Vocabulary):
     """The pieces of a sentencepiece model. Words are what spaces separate.
 
     Every character of the training text is a piece. So <unk> is a character that the training text lacks, and no

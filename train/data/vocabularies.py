@@ -43,15 +43,31 @@ def save_vocabularies(folder: Path, tokenizer: Tokenizer, source: Vocabulary, ta
         (folder / name).write_bytes(vocabulary.to_bytes())
 
 
-def load_vocabularies(folder: Path, tokenizer: Tokenizer, sampling: float = 0.0) -> tuple[Vocabulary, Vocabulary]:
+def load_vocabularies(
+    folder: Path,
+    tokenizer: Tokenizer,
+    sampling: float = 0.0,
+    languages: tuple[str | None, str | None] = (None, None),
+) -> tuple[Vocabulary, Vocabulary]:
     """Read the two files that `save_vocabularies` wrote; a training that goes on gives its `sampling`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ConfigError: a file is damaged, or holds something else.
+        ConfigError: a file is damaged, or holds something else, or does not know a language.
     """
     source, target = (_load(folder / name, tokenizer, sampling) for name in FILES[tokenizer])
-    return source, target
+    return in_languages((source, target), *languages)
+
+
+def in_languages(
+    vocabularies: tuple[Vocabulary, Vocabulary], source: str | None, target: str | None
+) -> tuple[Vocabulary, Vocabulary]:
+    """Choose the languages of vocabularies that have several; ConfigError if there is no such language."""
+    first, second = (
+        vocabulary if code is None else vocabulary.in_language(code)
+        for vocabulary, code in zip(vocabularies, (source, target), strict=True)
+    )
+    return first, second
 
 
 def _load(path: Path, tokenizer: Tokenizer, sampling: float) -> Vocabulary:

@@ -1,7 +1,9 @@
 """Turn text into ids and back: what every vocabulary has."""
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, Self
+
+from train.setting import ConfigError
 
 PAD, BOS, EOS, UNKNOWN = range(4)
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -14,6 +16,18 @@ class Vocabulary(Protocol):
     """Whether the case of letters is lost."""
     shortens: bool
     """Whether a text that is too long for the model is read in part; else it is an error."""
+
+    languages: Sequence[str] = ()
+    """The codes of the languages that the vocabulary knows, if text begins with a token that names its language."""
+
+    @property
+    def prefix(self) -> list[int]:
+        """The ids that a model reads before those of a text, or must write: that of the language."""
+        return []
+
+    def in_language(self, code: str) -> Self:
+        """Return the vocabulary for text in another language; ConfigError if it does not know that."""
+        raise ConfigError(f"the vocabulary has no languages to choose from; got {code}")
 
     @property
     def tokens(self) -> Sequence[str]:

@@ -20,7 +20,7 @@ import optax
 import pytest
 
 from jax_attn.checkpoints import read_folder
-from jax_attn.checkpoints.marian import LAYER, find_rows
+from jax_attn.checkpoints.hugging_face import LAYER, find_rows
 from jax_attn.checkpoints.pretrained import name_layers, name_rows
 from jax_attn.models import build_model
 from jax_attn.weights import from_torch, to_torch

@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_attn.checkpoints import Pretrained, load, marian, read_folder, read_safetensors
+from jax_attn.checkpoints import Pretrained, load, m2m100, marian, read_folder, read_safetensors
+from jax_attn.checkpoints.hugging_face import find_weights
 from jax_attn.checkpoints.pretrained import Language
 from jax_attn.models import EncoderDecoder, build_model
 from jax_attn.settings import RecurrentConfig, TransformerConfig
@@ -91,15 +93,15 @@ def import_pretrained(
     _require_memory(folder)
     try:
         model = read_folder(folder)
-        model.load()
+        model.check()
         source, target = (
             ForeignVocabulary(side if moses else replace(side, moses=None)) for side in (model.source, model.target)
         )
-        never = tuple(target.order.index(i) for i in model.settings.never)
+        never, start = (tuple(map(target.order.index, ids)) for ids in _ids_of(model.settings))
         config = replace(
             FINE_TUNING,
-            corpus=CorpusConfig(tokenizer="pretrained", max_len=model.max_len - 1),
-            model=replace(model.settings, never=never),
+            corpus=CorpusConfig(tokenizer="pretrained", max_len=model.max_len - 1 - bool(source.languages)),
+            model=replace(model.settings, never=never, start_token=next(iter(start), None)),
             search=SearchConfig(**model.search, batch_size=BATCH_SIZE),
         )
         check(config)
@@ -121,8 +123,11 @@ def import_pretrained(
 
 def _require_memory(folder: Path) -> None:
     """Raise ConfigError unless this machine can hold the weights twice: as they are read, and in the order of a run."""
-    files = [folder / name for name in ("model.bin", "model.safetensors", "pytorch_model.bin")]
-    needed, available = 2 * next((path.stat().st_size for path in files if path.is_file()), 0), memory.total()
+    files = [folder / "model.bin"]
+    if not files[0].is_file():
+        with suppress(OSError, ValueError):  # which the reader explains
+            files = find_weights(folder)
+    needed, available = 2 * sum(path.stat().st_size for path in files if path.is_file()), memory.total()
     if available is not None and needed > available:
         raise ConfigError(
             f"{folder} cannot be imported: it needs at least {needed / 1e9:.1f} GB of memory, and this machine has "
@@ -131,12 +136,12 @@ def _require_memory(folder: Path) -> None:
 
 
 def export_pretrained(run: Path | str, out: Path | str) -> None:
-    """Write the Transformer of a run as a folder of Marian's; see `checkpoints.marian.write`.
+    """Write the Transformer of a run as a folder of Marian's or M2M100's; see `checkpoints.marian.write`.
 
     The run was imported and perhaps trained on, or it was trained here with subwords.
 
     Raises:
-        ConfigError: the run cannot be loaded, or Marian has no such model; or the folder exists.
+        ConfigError: the run cannot be loaded, or they have no such model; or the folder exists.
         OSError: the folder cannot be written. Nothing is left of it.
     """
     saved = RunFolder(run).load()
@@ -145,17 +150,24 @@ def export_pretrained(run: Path | str, out: Path | str) -> None:
     if not isinstance(config, TransformerConfig):
         raise ConfigError(f"{run} cannot be exported: Marian has no model with model.family {config.family}")
     (source, of_source), (target, of_target) = (_foreign(run, side) for side in (saved.source, saved.target))
-    settings = replace(config, never=tuple(of_target[i] for i in config.never))
+    never, start = (tuple(of_target[i] for i in ids) for ids in _ids_of(config))
+    settings = replace(config, never=never, start_token=next(iter(start), None))
+    write = m2m100.write if source.languages else marian.write
     weights = _reorder(saved.weights, *(np.argsort(order).tolist() for order in (of_source, of_target)))
     longest, search = max(saved.max_source_len + 1, saved.max_target_len), asdict(saved.config.search)
     search["max_len"] = search["max_len"] or saved.max_target_len
     try:
-        marian.write(Pretrained(settings, weights, source, target, longest, search), Path(out))
+        write(Pretrained(settings, weights, source, target, longest, search), Path(out))
     except ValueError as error:
         raise ConfigError(f"{run} cannot be exported: {error}") from error
     except OSError as error:  # which names the temporary folder, or none
         error.filename = str(out)
         raise
+
+
+def _ids_of(settings: TransformerConfig) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids among the settings: those that are never produced, and the first, if one is given."""
+    return settings.never, () if settings.start_token is None else (settings.start_token,)
 
 
 def _foreign(run: Path | str, vocabulary: Vocabulary) -> tuple[Language, Sequence[int]]:

@@ -17,7 +17,7 @@ import sentencepiece
 
 from jax_attn import beam_search, greedy_search
 from jax_attn.checkpoints import read_folder
-from jax_attn.checkpoints.marian import LAYER, OUTPUT, SHARED, SOURCE, TARGET
+from jax_attn.checkpoints.hugging_face import LAYER, OUTPUT, SHARED, SOURCE, TARGET
 from jax_attn.checkpoints.pretrained import name_layers, name_rows
 from jax_attn.weights import to_torch
 from train import export_model, import_model

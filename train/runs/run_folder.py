@@ -20,7 +20,7 @@ from jax_attn.settings import ModelConfig
 from train.config import Config
 from train.config_file import NO_SETTINGS, read_settings
 from train.data.dataset import Data, Vocabularies
-from train.data.vocabularies import FILES, load_vocabularies, save_vocabularies
+from train.data.vocabularies import FILES, in_languages, load_vocabularies, save_vocabularies
 from train.data.vocabulary import Vocabulary
 from train.machine.whole_files import DamageError, check, read_json, sha256, write_json, write_whole
 from train.setting import ConfigError
@@ -51,6 +51,11 @@ class SavedRun:
     @property
     def model(self) -> ModelConfig:
         return self.config.model
+
+    def in_languages(self, source: str | None, target: str | None) -> "SavedRun":
+        """Choose the languages of a model of several, where the run has not; ConfigError if it knows no such one."""
+        source_side, target_side = in_languages((self.source, self.target), source, target)
+        return dataclasses.replace(self, source=source_side, target=target_side)
 
 
 class RunFolder:
@@ -164,7 +169,7 @@ class RunFolder:
             check_files(self.path, needed)
         except DamageError:  # the weights may have been replaced by a run that is still training
             check_files(self.path, needed)
-        source, target = load_vocabularies(self.path, config.corpus.tokenizer)
+        source, target = load_vocabularies(self.path, config.corpus.tokenizer, languages=config.corpus.languages)
         lengths = {name: _read_length(content, name) for name in ("max_source_len", "max_target_len")}
         weights = _open_weights(self.path / WEIGHTS)
         return SavedRun(self.path, config, source, target, weights=weights, **lengths)
@@ -175,9 +180,9 @@ class RunFolder:
         Raises:
             DamageError: a file that the manifest lists is not what was written.
         """
-        tokenizer, sampling = config.corpus.tokenizer, config.corpus.sampling
+        tokenizer, sampling, languages = config.corpus.tokenizer, config.corpus.sampling, config.corpus.languages
         check_files(self.path, ("config.json", *FILES[tokenizer]))
-        return load_vocabularies(self.path, tokenizer, sampling)
+        return load_vocabularies(self.path, tokenizer, sampling, languages)
 
     def has_begun(self) -> bool:
         """Return whether the training has written a checkpoint, even if that is lost now. If not, it begins anew."""

@@ -18,10 +18,11 @@ from jax_attn.search.top_k import top_k
 from train.config import SearchConfig
 from train.data.vocabulary import BOS, EOS
 
-Search = Callable[[np.ndarray, np.ndarray, np.ndarray], SearchResult]
-"""search(sources [rows, S], source_lens [rows], numbers [rows]) -> hypotheses.
+Search = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], SearchResult]
+"""search(sources [rows, S], source_lens [rows], numbers [rows], prefix [rows, P]) -> hypotheses.
 
-Sampling draws by `numbers`, each sentence's number in its text, so that the batch does not change what is drawn.
+Sampling draws by `numbers`, each sentence's number in its text, so that the batch does not change what is drawn. Each
+hypothesis begins with its prefix, at no cost.
 """
 
 
@@ -67,14 +68,16 @@ def begin(
 def make_search(
     models: tuple[EncoderDecoder, ...], config: SearchConfig, max_len: int, mesh: Mesh | None = None
 ) -> Callable[..., SearchResult]:
-    """Return a jitted function (params of each model, sources, source_lens, numbers) -> hypotheses.
+    """Return a jitted function (params of each model, sources, source_lens, numbers, prefix) -> hypotheses.
 
     Several models are an ensemble. `max_len` limits translations where the configuration does not. The parameters are
     an argument, so that other weights do not compile it again. On a mesh each device searches its rows, and ends when
     they have ended.
     """
 
-    def search(params: Sequence[Any], sources: jax.Array, source_lens: jax.Array, numbers: jax.Array) -> SearchResult:
+    def search(
+        params: Sequence[Any], sources: jax.Array, source_lens: jax.Array, numbers: jax.Array, prefix: jax.Array
+    ) -> SearchResult:
         longest = config.max_len or max_len
         step, state, memory = begin(models, params, sources, source_lens, longest)
         function = getattr(searches, config.function)
@@ -84,13 +87,14 @@ def make_search(
         if function is searches.beam_search:
             settings["source_lens"] = source_lens  # those to cover
         settings |= {"bos": BOS, "eos": EOS, "max_len": longest, "batch_size": sources.shape[0]}
+        settings |= {"prefix": prefix, "free_prefix": True}
         result: SearchResult = function(step, state, memory, **settings)
         return result
 
     if mesh is None:
         return jax.jit(search)
     rows = PartitionSpec(mesh.axis_names[0])
-    in_specs = PartitionSpec(), rows, rows, rows
+    in_specs = PartitionSpec(), rows, rows, rows, rows
     return jax.jit(jax.shard_map(search, mesh=mesh, in_specs=in_specs, out_specs=rows, check_vma=False))
 
 

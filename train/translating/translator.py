@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Float
 
 from jax_attn.models import EncoderDecoder, build_model
+from jax_attn.models.interface import AttentionMaps
 from jax_attn.weights import from_torch
 from train.config import SearchConfig
 from train.data.batches import pad
@@ -23,7 +25,7 @@ from train.data.vocabulary import EOS, UNKNOWN, Vocabulary
 from train.runs.run_folder import RunFolder, SavedRun
 from train.setting import ConfigError
 from train.translating.check_search import check_search, wrong_length
-from train.translating.search import Attend, Follow, Search, make_attend, make_follow, make_search
+from train.translating.search import Attend, Follow, Followed, Search, make_attend, make_follow, make_search
 
 MAPS_AT_A_TIME = 8
 """Sentences whose weights of every layer and head are computed together."""
@@ -31,6 +33,9 @@ MAPS_AT_A_TIME = 8
 ROWS = 8
 """The rows of a program are a multiple of this. A CPU computes 8 numbers at once, and XLA lets it compute what is left
 over one by one, which rounds differently: with 12 rows the last bits of the last rows can depend on their place."""
+
+LANGUAGES = re.compile(r"\s*([^\s<>]*)>>([^\s<>]+)<<")
+"""How a sentence names its own languages: `>>fra_Latn<< text` or `deu_Latn>>fra_Latn<< text`."""
 
 LEAST_ROWS = 2
 """Rows of a search, at least: on a CPU, a step with one row takes XLA almost four times as long as one with two."""
@@ -120,6 +125,10 @@ class Source(NamedTuple):
     """The tokens of each word, and those of `<eos>`."""
     unknown: tuple[str, ...]
     """The tokens that the vocabulary lacks."""
+    before: list[int]
+    """What the model reads before: the language's token, if it has one. It is no word, and is not shown."""
+    language: list[int]
+    """What the translation begins with, and is not shown either: the token of its language."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +161,8 @@ class Translator:
     """Let the model read the `<eos>` of each sentence. Else its weight is 0."""
     one_by_one: bool = False
     """Search one sentence at a time: the other rows stay empty."""
+    prefix: tuple[int, ...] = ()
+    """The tokens that every translation begins with."""
 
     @classmethod
     def load(
@@ -160,6 +171,9 @@ class Translator:
         *more: Path | str,
         pieces: bool = False,
         mesh: Mesh | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
+        prefix: str = "",
         **search: Any,
     ) -> "Translator":
         """Load the model of a run folder.
@@ -172,13 +186,16 @@ class Translator:
             more: further runs with the same vocabularies, which form an ensemble with the first.
             pieces: give the pieces of subwords and their weights instead of those of words.
             mesh: the devices that search, see `train.machine.devices.make_mesh`.
+            source_language, target_language: of a model of several languages, codes such as eng_Latn.
+            prefix: the text that every translation begins with.
             search: options of `SearchConfig`; the others are those of the run.
 
         Raises:
             ConfigError: a folder holds no run, the runs do not fit together, or options cannot be used.
         """
-        runs = [RunFolder(folder).load() for folder in (run, *more)]
-        return cls.from_runs(runs, configure(runs[0], search), pieces, mesh)
+        languages = source_language, target_language
+        runs = [RunFolder(folder).load().in_languages(*languages) for folder in (run, *more)]
+        return cls.from_runs(runs, configure(runs[0], search), pieces, mesh, prefix)
 
     @classmethod
     def from_runs(
@@ -187,9 +204,18 @@ class Translator:
         config: SearchConfig,
         pieces: bool = False,
         mesh: Mesh | None = None,
+        prefix: str = "",
     ) -> "Translator":
         """Return the translator of runs that have been read; see `load`."""
         first = runs[0]
+        forced = tuple(first.target.encode(prefix))
+        needed, most = len(first.source.prefix + first.target.prefix) // 2 + len(forced), config.max_len
+        if UNKNOWN in forced:
+            raise ConfigError(f"the prefix {prefix!r} has tokens that {first.folder} does not know")
+        if needed > (most or first.max_target_len):
+            raise ConfigError(
+                f"a prefix of {needed} tokens is longer than a translation, {most or first.max_target_len}"
+            )
         for other in runs[1:]:
             if (other.source, other.target) != (first.source, first.target):
                 raise ConfigError(
@@ -222,6 +248,7 @@ class Translator:
             longest=longest,
             source_end=first.model.source_end,
             one_by_one=one_by_one,
+            prefix=forced,
         )
 
     @overload
@@ -264,8 +291,14 @@ class Translator:
         return 1 if self.one_by_one else self.rows
 
     def read(self, text: str, number: int | None = None) -> Source:
-        """Encode a sentence; warn if it is shortened and has a number."""
-        ids, tokens, limit = self.source.encode(text), self.source.cut(text), self.max_source_len
+        """Encode a sentence, which may begin with its languages; warn if it is shortened and has a number."""
+        languages, sentence = split_languages(self, text)
+        vocabulary, target = self.source, self.target
+        if own := LANGUAGES.match(languages):
+            vocabulary = vocabulary.in_language(own[1]) if own[1] else vocabulary
+            target = target.in_language(own[2])
+        before = vocabulary.prefix
+        ids, tokens, limit = vocabulary.encode(sentence), vocabulary.cut(sentence), self.max_source_len - len(before)
         if len(ids) > limit and number is not None:
             unit = "words" if self.source.lower_case else "pieces"
             if not self.source.shortens:
@@ -285,7 +318,7 @@ class Translator:
             for span in spans[:-1]
         )
         unknown = tuple(token for token, i in zip(tokens, ids, strict=False) if i == UNKNOWN)
-        return Source(text, ids, names, spans, unknown)
+        return Source(text, ids, names, spans, unknown, before, target.prefix)
 
     def _spans(self, vocabulary: Vocabulary, ids: Sequence[int]) -> tuple[range, ...]:
         """Return the tokens of each word, or of each piece."""
@@ -296,19 +329,22 @@ class Translator:
         by_width: dict[int, list[int]] = {width: [] for width in widths(self.max_source_len + 1)}
         for i, source in enumerate(sources):
             if source.ids:
-                by_width[next(width for width in by_width if len(source.ids) < width)].append(i)
+                length = len(source.before) + len(source.ids)
+                by_width[next(width for width in by_width if length < width)].append(i)
         for width, members in by_width.items():
             for start in range(0, len(members), rows):
                 yield width, members[start : start + rows]
 
     def _pad(self, sources: Sequence[Source], width: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
         """Pad sentences to a width, with `<eos>`, and their number to `rows`; also return the lengths to read."""
-        ids, lens = pad(_pad_rows([[*source.ids, EOS] for source in sources], rows), width)
+        ids, lens = pad(_pad_rows([[*source.before, *source.ids, EOS] for source in sources], rows), width)
         return ids, lens if self.source_end else np.maximum(lens - 1, 0)
 
     def _translate_batch(self, sentences: list[Source], numbers: list[int], width: int) -> list[Translation]:
         rows = self.rows * self.num_devices
-        found = self.search(*self._pad(sentences, width, rows), np.resize(np.array(numbers, np.int32), rows))
+        prefix = np.array([[*source.language, *self.prefix] for source in sentences], np.int32)
+        drawn_by, prefix = np.resize(np.array(numbers, np.int32), rows), np.resize(prefix, (rows, prefix.shape[1]))
+        found = self.search(*self._pad(sentences, width, rows), drawn_by, prefix)
         result: Any = jax.device_get(found)
         for row, number in enumerate(numbers):
             if np.isnan(result.scores[row]).any():
@@ -326,16 +362,16 @@ class Translator:
         for n, score in enumerate(result.scores[row].tolist()):
             if n > 0 and score == -math.inf:
                 continue
-            length = int(result.lengths[row, n])
-            ids = tuple(result.ids[row, n, :length].tolist())
+            shown = slice(len(source.language), int(result.lengths[row, n]))
+            ids = tuple(result.ids[row, n, shown].tolist())
             spans = self._spans(self.target, ids)
-            weights = None if result.weights is None else result.weights[row, n, :length]
+            weights = None if result.weights is None else result.weights[row, n, shown, len(source.before) :]
             hypotheses.append(
                 Hypothesis(
                     ids=ids,
                     target=self._target_names(ids, spans),
                     score=score,
-                    token_scores=result.token_scores[row, n, :length],
+                    token_scores=result.token_scores[row, n, shown],
                     weights=None if weights is None else by_words(weights, spans, source.spans),
                     text=self.target.decode(ids),
                     spans=spans,
@@ -399,11 +435,33 @@ class Translator:
         sources = [self.read(pairs[i][0]) for i in order]
         for width, members in self._batches(sources, batch_size):
             batch = [order[i] for i in members]
-            longest = max(len(pairs[i][1]) for i in batch)
-            rows = _pad_rows([pairs[i][1] for i in batch], batch_size)
+            rows = _pad_rows([[*sources[i].language, *pairs[order[i]][1]] for i in members], batch_size)
+            longest = max(map(len, rows))
             targets, _ = pad(rows, min(max(16, 1 << (longest - 1).bit_length()), self.longest or sys.maxsize))
             found = function(*self._pad([sources[i] for i in members], width, batch_size), targets)
-            yield batch, jax.device_get(found)
+            yield batch, _of_words(jax.device_get(found), len(self.source.prefix), len(self.target.prefix))
+
+
+def _of_words(found: Any, source: int, target: int) -> Any:
+    """Leave out what stands in `Followed` or `AttentionMaps` for so many tokens of languages."""
+    if not source + target:
+        return found
+    if isinstance(found, Followed):
+        weights = None if found.weights is None else found.weights[:, target:, source:]
+        return Followed(*(x[:, target:] for x in found[:3]), weights)
+    cross, own, past, layer = found
+    return AttentionMaps(
+        None if cross is None else cross[..., target:, source:],
+        None if own is None else own[..., source:, source:],
+        None if past is None else np.delete(past, range(1, 1 + target), axis=-1)[..., target:, :],  # 0 is <bos>
+        layer,
+    )
+
+
+def split_languages(translator: Translator, text: str) -> tuple[str, str]:
+    """Return how a text begins that names its languages, for a model of several, and the rest of it."""
+    found = LANGUAGES.match(text) if translator.target.languages else None
+    return (found[0], text[found.end() :]) if found else ("", text)
 
 
 def _pad_rows(sentences: Sequence[Sequence[Any]], rows: int) -> list[Sequence[Any]]:

@@ -211,7 +211,7 @@ def positions() -> Iterator[Variant]:
     for length, num_features in ((1, 1), (10, 7), (60, 32), (1500, 8)):
         options = {"length": length, "num_features": num_features, "dtype": RUN_DTYPE}
         yield Variant(f"{length} positions, {num_features} features", {}, options)
-    for form, num_features in (("halves", 8), ("halves", 7), ("opennmt", 32)):
+    for form, num_features in (("halves", 8), ("halves", 7), ("opennmt", 32), ("fairseq", 8)):
         options = {"length": 60, "num_features": num_features, "dtype": RUN_DTYPE, "form": form}
         yield Variant(f"{form}, {num_features} features", {}, options)
 

@@ -123,6 +123,10 @@ def translator_variants() -> Iterator[Variant]:
     halves = {"encoder": SIZES, "decoder": SIZES | {"num_layers": 1}}
     yield Variant("deeper encoder", inputs, halves)
     one = SIZES | {"num_layers": 1, "positions": "opennmt"}
+    fairseq = SIZES | {"num_layers": 1, "positions": "fairseq", "norm": "pre"}
+    decoder = fairseq | {"tie_embeddings": True, "output_bias": False, "start_token": 2}
+    tied = {"encoder": fairseq, "decoder": decoder, "share_embedding": True}
+    yield Variant("three-way tied, pre-norm, a start token", inputs, tied, dtypes=FLOAT64, slow=True)
     decoder = one | {"tie_embeddings": True, "fixed_start": True}
     tied = {"encoder": one, "decoder": decoder, "share_embedding": True}
     yield Variant("three-way tied", inputs, tied, dtypes=FLOAT64)

@@ -1,0 +1,307 @@
+"""M2M100's and NLLB's models give what transformers and CTranslate2 give: logits, gradients, ids, tokens and scores."""
+
+import io
+import itertools
+import json
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import sentencepiece
+
+from jax_attn import beam_search, greedy_search
+from jax_attn.checkpoints import read_folder
+from jax_attn.checkpoints.hugging_face import LAYER, SHARED
+from jax_attn.checkpoints.pretrained import name_layers, name_rows
+from jax_attn.weights import to_torch
+from train import export_model
+from train.data.embedded.grammar import sentences
+from train.runs.importing import import_pretrained
+from train.translating.translator import Translator
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # those of transformers and of the libraries that it imports
+]
+
+SIZES = {
+    "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
+    "encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 64, "init_std": 0.3,
+}  # fmt: skip
+CONFIGURATIONS = {
+    "NLLB": {},
+    "M2M100": {"kind": "M2M100"},
+    "two layers": {"encoder_layers": 2, "decoder_layers": 2},
+    "other numbers of layers": {"encoder_layers": 3, "decoder_layers": 1},
+    "four heads": {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "d_model": 12},
+    "silu": {"activation_function": "swish"},
+    "no scale": {"scale_embedding": False},
+    "untied output": {"tie_word_embeddings": False},
+    "float16": {"dtype": "float16"},
+}
+"""Small models; weights are drawn wide, so that tokens differ in probability."""
+LANGUAGES = {
+    "NLLB": ["ace_Arab", "deu_Latn", "eng_Latn", "fra_Latn", "zul_Latn"],
+    "M2M100": ["__af__", "__de__", "__en__", "__fr__", "__ast__"],
+}
+SEARCHES = {
+    "greedy": {"num_beams": 1},
+    "likely": {},
+    "first": {"early_stopping": True},
+    "never": {"early_stopping": "never"},
+    "sums": {"length_penalty": 0.0},
+    "constrained": {"no_repeat_ngram_size": 2, "min_length": 6, "bad_words_ids": [[5], [7], [9]]},
+    "constrained, renormalised": {"no_repeat_ngram_size": 3, "min_length": 6, "renormalize_logits": True},
+    "the end is forced": {"forced_eos_token_id": 2},
+}
+
+
+@pytest.fixture(scope="session")
+def texts():
+    pairs = list(itertools.islice(sentences(0), 400))
+    return [" ".join(pair.source) for pair in pairs], [" ".join(pair.target) for pair in pairs]
+
+
+@pytest.fixture(scope="session")
+def pieces(texts):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(texts[0] + texts[1]), model_writer=model, vocab_size=120, model_type="bpe",
+        minloglevel=3, num_threads=1,
+    )  # fmt: skip
+    return model.getvalue()
+
+
+def make_folder(folder, pieces, kind="NLLB", dtype="float32", generation=None, end=2.0, **changes):
+    """Write a folder as the hub has it, of a model with drawn weights; return that model in float64."""
+    import torch
+
+    transformers = pytest.importorskip("transformers", reason="needs transformers: pip install transformers")
+    folder.mkdir()
+    (folder / "sentencepiece.bpe.model").write_bytes(pieces)
+    known = sentencepiece.SentencePieceProcessor(model_proto=pieces)
+    names = ["<s>", "<pad>", "</s>", "<unk>", *(known.id_to_piece(i) for i in range(3, len(known)))]
+    named = {"additional_special_tokens": LANGUAGES[kind]}
+    tokenizer = {"NLLB": "NllbTokenizer", "M2M100": "M2M100Tokenizer"}[kind]
+    if kind == "M2M100":
+        (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}), encoding="utf-8")
+    (folder / "special_tokens_map.json").write_text(json.dumps(named), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": tokenizer} | named), encoding="utf-8")
+    size = len(names) + len(LANGUAGES[kind]) + 3  # <mask>, and rows that are not used
+    config = transformers.M2M100Config(**SIZES | changes, vocab_size=size)
+    torch.manual_seed(1)
+    model = transformers.M2M100ForConditionalGeneration(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:  # biases and norms, which begin as zeros and ones
+                parameter.add_(torch.randn_like(parameter) * 0.3)
+            elif len(parameter) == size:
+                parameter[1] = torch.randn(parameter.shape[1]) * 0.3  # <pad>, which is a token as any other
+                parameter[2] *= end  # </s>: some sentences end soon
+    model.to(getattr(torch, dtype))
+    usual = {"max_length": 24, "num_beams": 4, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2}
+    model.generation_config = transformers.GenerationConfig(**usual | {"bos_token_id": 0} | (generation or {}))
+    model.save_pretrained(folder)
+    model = model.double()
+    for part in (model.model.encoder, model.model.decoder):  # positions that were not rounded to float32
+        length, size = part.embed_positions.weights.shape
+        angles = torch.arange(length)[:, None] * 10000.0 ** (-torch.arange(0, size, 2, dtype=torch.float64) / (size - 2))
+        part.embed_positions.weights = torch.cat([angles.sin(), angles.cos()], 1)
+    return model
+
+
+def draw_batch(size):
+    rng = np.random.default_rng(0)
+    lens = np.array([7, 5, 2])
+    sources, targets = rng.integers(4, size, (3, 7)), rng.integers(4, size, (3, 6))
+    targets[:, 0] = 2
+    sources[np.arange(3), lens - 1] = 2
+    sources[np.arange(7) >= lens[:, None]] = 1
+    return sources, lens, targets
+
+
+def torch_inputs(sources, lens):
+    import torch
+
+    mask = np.arange(sources.shape[1]) < lens[:, None]
+    return {"input_ids": torch.from_numpy(sources), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+
+
+def require_equal(name, ours, theirs, scale=None):
+    error = np.abs(np.asarray(ours) - theirs).max() / (scale or np.abs(theirs).max())
+    assert error <= 1e-12, (name, error)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("changes", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
+def test_logits_and_gradients_are_those_of_transformers(tmp_path, pieces, changes):
+    model = make_folder(tmp_path / "folder", pieces, **changes)
+    import torch
+
+    found = read_folder(tmp_path / "folder")
+    module, params = found.load(jnp.float64)
+    sources, lens, targets = draw_batch(len(found.source.tokens))
+    logits = model(**torch_inputs(sources, lens), decoder_input_ids=torch.from_numpy(targets)).logits
+    weights = np.random.default_rng(1).normal(size=logits.shape)
+    (logits * torch.from_numpy(weights)).sum().backward()
+    targets[:, 0] = 0  # what stands there is not read
+
+    def loss(params):
+        found, _ = module.apply(params, *map(jnp.asarray, (sources, targets, lens)))
+        return (found * weights).sum(), found
+
+    (_, ours), gradients = jax.value_and_grad(loss, has_aux=True)(params)
+    require_equal("logits", ours, logits.detach().numpy())
+    gradients = to_torch(gradients)
+    theirs = {name.removeprefix("model."): each.grad for name, each in model.named_parameters()}
+    names = name_layers(found.settings, LAYER)
+    rows = name_rows(found.settings.tie_embeddings)
+    names |= {rows["target"]: SHARED, rows["output"]: SHARED if found.settings.tie_embeddings == "all" else "lm_head.weight"}
+    assert set(names) == set(gradients)
+    for ours, name in names.items():
+        scale = theirs[name.replace("k_proj.bias", "k_proj.weight")].abs().max().item()  # that of a bias of keys is 0
+        expected = theirs[name].numpy().copy()
+        if name == SHARED and not changes.get("tied", True):
+            expected[1] = 0
+        # transformers keeps the row of <pad> as it is where it is read, but not where it is the output layer.
+        rows_compared = np.arange(len(expected)) != 1 if name == SHARED else slice(None)
+        require_equal(ours, np.asarray(gradients[ours])[rows_compared], expected[rows_compared], scale)
+
+
+@pytest.mark.usefixtures("x64")
+@pytest.mark.parametrize("generation", SEARCHES.values(), ids=SEARCHES)
+@pytest.mark.parametrize("kind", LANGUAGES)
+def test_searches_find_the_tokens_of_transformers(tmp_path, pieces, generation, kind):
+    early = sum(count_same(tmp_path / str(end), pieces, kind, generation, end) for end in (2.0, 4.0))
+    assert early, "a test of sentences that all have the same length shows little"
+
+
+def count_same(folder, pieces, kind, generation, end):
+    """Compare the hypotheses of one model; return how many end before they have to."""
+    model = make_folder(folder, pieces, kind, generation=generation, end=end, encoder_layers=2)
+    import torch
+
+    found = read_folder(folder)
+    module, params = found.load(jnp.float64)
+    sources, lens, _ = draw_batch(len(found.source.tokens))
+    language, options = found.target.tokens.index(LANGUAGES[kind][3]), dict(found.search)
+    beams = options["beam_size"]
+    settings = {"num_return_sequences": beams, "return_dict_in_generate": True, "output_scores": True}
+    with torch.no_grad():
+        expected = model.generate(**torch_inputs(sources, lens), forced_bos_token_id=language, **settings)
+    memory = module.apply(params, jnp.asarray(sources), jnp.asarray(lens), method="encode")
+    state = module.apply(params, memory, options["max_len"], method="initial_state")
+    step = partial(module.apply, params, method="step")
+    if beams == 1:
+        constraints = ("max_len", "force_end", "min_len", "no_repeat_ngram", "renormalize")
+        options = {name: options[name] for name in constraints}
+    search = greedy_search if beams == 1 else beam_search
+    prefix = {"prefix": jnp.full((3, 1), language), "free_prefix": True}
+    result = search(step, state, memory, bos=0, eos=2, batch_size=3, **options, **prefix)
+    ended_early = 0
+    for row, ids in enumerate(expected.sequences[:, 1:].numpy()):
+        length = int(result.lengths.reshape(-1)[row])
+        assert result.ids.reshape(3 * beams, -1)[row, :length].tolist() == ids[:length].tolist()
+        assert all(i == 1 for i in ids[length:])
+        ended_early += length < options["max_len"]
+        score = score_in_float64(model, found, sources, lens, row // beams, ids[:length])
+        np.testing.assert_allclose(float(result.scores.reshape(-1)[row]), score, rtol=1e-9)
+    return ended_early
+
+
+def score_in_float64(model, found, sources, lens, sentence, ids):
+    """Compute a hypothesis's score by the model's logits; `generate` rounds them to float32."""
+    import torch
+
+    one = torch_inputs(sources[sentence : sentence + 1], lens[sentence : sentence + 1])
+    with torch.no_grad():
+        logits = model(**one, decoder_input_ids=torch.tensor([[2, *ids[:-1]]])).logits[0]
+    search, renormalizes = found.search, found.search["renormalize"]
+    log_probs = logits if renormalizes else logits.log_softmax(-1)
+    log_probs[:, list(found.settings.never)] = -torch.inf
+    n = search["no_repeat_ngram"] or len(ids) + 1
+    for time in range(len(ids)):
+        past = ids[:time].tolist()
+        repeated = [past[i + n - 1] for i in range(time - n + 1) if past[i : i + n - 1] == past[time - n + 1 :]]
+        log_probs[time, repeated + [2] * (time + 1 < search["min_len"])] = -torch.inf
+    log_probs = log_probs.log_softmax(-1) if renormalizes else log_probs
+    steps = log_probs[torch.arange(len(ids)), torch.tensor(ids)]
+    steps[0] = 0.0  # the language is forced
+    if len(ids) == search["max_len"] and search["force_end"]:
+        steps[-1] = 0.0
+    return float(steps.sum()) / len(ids) ** (search["length_penalty"] if search["beam_size"] > 1 else 0.0)
+
+
+CODES = {"NLLB": ("eng_Latn", "fra_Latn", "deu_Latn"), "M2M100": ("en", "fr", "de")}
+
+
+@pytest.mark.parametrize("kind", LANGUAGES)
+def test_text_becomes_the_text_of_transformers(tmp_path, pieces, texts, kind):
+    folder = tmp_path / "folder"
+    model = make_folder(folder, pieces, kind, end=3.0).float()
+    import transformers
+
+    import_pretrained(folder, tmp_path / "run")
+    tokenizer = getattr(transformers, LANGUAGES_TOKENIZER[kind]).from_pretrained(folder)
+    source, target, other = CODES[kind]
+    translator = Translator.load(tmp_path / "run", source_language=source, target_language=target)
+    lines = [*texts[0][:12], f">>{other}<< {texts[0][12]}", f"{target}>>{other}<<{texts[0][13]}"]
+    pairs = [(source, target)] * 12 + [(source, other), (target, other)]
+    expected = []
+    for line, (from_, to) in zip(lines, pairs, strict=True):
+        tokenizer.src_lang = from_
+        inputs = tokenizer(line.rpartition("<<")[2], return_tensors="pt")
+        forced = tokenizer.convert_tokens_to_ids(LANGUAGES[kind][[c.strip("_") for c in LANGUAGES[kind]].index(to)])
+        ids = model.generate(**inputs, forced_bos_token_id=forced)
+        expected.append(" ".join(tokenizer.decode(ids[0], skip_special_tokens=True).split()))
+    assert [translation.text for translation in translator(lines)] == expected
+    assert len(set(expected)) > 3
+
+
+LANGUAGES_TOKENIZER = {"NLLB": "NllbTokenizer", "M2M100": "M2M100Tokenizer"}
+
+
+@pytest.mark.parametrize("changes", [{}, {"kind": "M2M100"}, {"tie_word_embeddings": False}], ids=["NLLB", "M2M100", "untied"])
+def test_transformers_loads_what_is_exported(tmp_path, pieces, changes):
+    folder, run, out = (tmp_path / each for each in ("folder", "run", "out"))
+    make_folder(folder, pieces, **changes)
+    import torch
+    from transformers import AutoModelForSeq2SeqLM
+
+    import_pretrained(folder, run)
+    assert export_model.main([str(run), "--out", str(out)]) == 0
+    given, info = AutoModelForSeq2SeqLM.from_pretrained(out, output_loading_info=True)
+    assert not any(info.values()), info
+    before, after = AutoModelForSeq2SeqLM.from_pretrained(folder).float().state_dict(), given.state_dict()
+    for key in after:
+        assert torch.equal(before[key], after[key]), key
+    again = read_folder(out)
+    assert (again.source, again.settings, again.search) == ((first := read_folder(folder)).source, first.settings, first.search)
+
+
+@pytest.mark.parametrize("quantization", [None, "int8"])
+@pytest.mark.parametrize("kind", LANGUAGES)
+def test_a_converted_model_gives_what_ctranslate2_gives(tmp_path, pieces, texts, kind, quantization):
+    ctranslate2 = pytest.importorskip("ctranslate2", reason="needs ctranslate2: pip install ctranslate2")
+    make_folder(tmp_path / "folder", pieces, kind, end=3.0)
+    converted = tmp_path / "converted"
+    converter = ctranslate2.converters.TransformersConverter(
+        str(tmp_path / "folder"), copy_files=["sentencepiece.bpe.model"]
+    )
+    converter.convert(str(converted), quantization=quantization)
+    import_pretrained(converted, tmp_path / "run")
+    source, target, _ = CODES[kind]
+    options = {"beam_size": 4, "min_len": 0, "max_len": 12, "source_language": source, "target_language": target}
+    translator = Translator.load(tmp_path / "run", **options)
+    lines = texts[0][:20]
+    language = LANGUAGES[kind][2], LANGUAGES[kind][3]
+    tokens = [[language[0], *translator.source.cut(line), "</s>"] for line in lines]
+    theirs = ctranslate2.Translator(str(converted), compute_type="float32").translate_batch(
+        tokens, target_prefix=[[language[1]]] * len(lines), beam_size=4, num_hypotheses=4, return_scores=True,
+        min_decoding_length=0, max_decoding_length=12,
+    )  # fmt: skip
+    for one, other in zip(translator(lines), theirs, strict=True):
+        assert [["<lang>", *each.pieces] for each in one.hypotheses] == [["<lang>", *ids[1:]] for ids in other.hypotheses]
+        np.testing.assert_allclose([each.score for each in one.hypotheses], other.scores, atol=1e-5)
