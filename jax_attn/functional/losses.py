@@ -173,7 +173,8 @@ def _forward(label_smoothing: float, kernel: Array, bias: Array, blocks: Rows) -
         losses, nats, d_logits = _losses_and_gradient(label_smoothing, kernel, bias, block)
         d_features = jax.lax.dot_general(d_logits, kernel, (((1,), (1,)), ((), ())))
         d_kernel = jax.lax.dot_general(block.features, d_logits, (((0,), (0,)), ((), ())))
-        d_bias = d_logits.sum(axis=0, dtype=so_far[1].dtype)
+        ones = jnp.ones(len(d_logits), d_logits.dtype)  # see `modules.dense.add_bias`
+        d_bias = jnp.matmul(ones, d_logits, preferred_element_type=so_far[1].dtype)
         return (so_far[0] + d_kernel, so_far[1] + d_bias), (losses, nats, d_features.astype(block.features.dtype))
 
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide_dtype(x)), (kernel, bias))

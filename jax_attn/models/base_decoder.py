@@ -7,6 +7,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
+from jax_attn.modules.dense import Dense
+
 
 class BaseDecoder(nn.Module):
     """The base class of a `Decoder`, whose output layer is tied to its `embedding` or not.
@@ -18,7 +20,7 @@ class BaseDecoder(nn.Module):
     def _setup_output(self: Any, kernel_init: Any, use_bias: bool = True) -> None:
         """Make the output layer: `dense`, or if it is tied `dense_bias` alone."""
         if not self.tie_embeddings:
-            self.dense = nn.Dense(
+            self.dense = Dense(
                 self.vocab_size, use_bias, dtype=self.dtype, param_dtype=self.param_dtype, kernel_init=kernel_init
             )
         elif use_bias:

@@ -42,6 +42,7 @@ from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import attention_mask, zero_unattended
 from jax_attn.functional.scores import additive_score, cosine_score, dot_score, gaussian_score, scaled_dot_score
 from jax_attn.functional.softmax import EmptyRow
+from jax_attn.modules.dense import Dense
 
 __all__ = [
     "AdditiveAttention",
@@ -388,8 +389,8 @@ class MultiHeadAttention(Attention):
                 f"num_hiddens must be a multiple of num_heads; got {self.num_hiddens} for {self.num_heads} heads"
             )
 
-        def dense() -> nn.Dense:
-            return nn.Dense(self.num_hiddens, self.use_bias, self.dtype, self.param_dtype, kernel_init=self.kernel_init)
+        def dense() -> Dense:
+            return Dense(self.num_hiddens, self.use_bias, self.dtype, self.param_dtype, kernel_init=self.kernel_init)
 
         self.W_q, self.W_k, self.W_v, self.W_o = dense(), dense(), dense(), dense()
 

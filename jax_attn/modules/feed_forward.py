@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from jax_attn.functional.checks import require_rate
 from jax_attn.functional.dropout import drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
+from jax_attn.modules.dense import Dense
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": jax.nn.relu,
@@ -56,9 +57,9 @@ class FeedForward(nn.Module):
         super().__post_init__()
 
     def setup(self) -> None:
-        def dense(features: int) -> nn.Dense:
+        def dense(features: int) -> Dense:
             xavier = nn.initializers.xavier_uniform()
-            return nn.Dense(features, self.use_bias, self.dtype, self.param_dtype, kernel_init=xavier)
+            return Dense(features, self.use_bias, self.dtype, self.param_dtype, kernel_init=xavier)
 
         self.dense1, self.dense2 = dense(self.num_hiddens), dense(self.num_outputs)
 

@@ -17,6 +17,7 @@ from jax_attn.functional.checks import require_bool, require_float, require_rank
 from jax_attn.functional.dropout import drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.recurrence import gru_step, lstm_cell, lstm_step, unroll
+from jax_attn.modules.dense import add_bias
 
 RecurrentState = Any
 """GRU: h; LSTM: (h, c); each `[layers · directions, *batch, H]`, layer by layer, forward before backward."""
@@ -35,7 +36,7 @@ class CellWeights(NamedTuple):
         # One axis of rows: with two, XLA would copy the transposed gradient of the gates for that of W_ih.
         rows = inputs.reshape(math.prod(inputs.shape[:-1]), inputs.shape[-1])
         projected = (rows @ self.kernel_ih).reshape(*inputs.shape[:-1], self.kernel_ih.shape[-1])
-        return projected if self.bias_ih is None else projected + self.bias_ih
+        return projected if self.bias_ih is None else add_bias(projected, self.bias_ih)
 
 
 class Recurrent(nn.Module, kw_only=True):
