@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from jax_attn.checkpoints import marian, read_safetensors, write_safetensors
+from jax_attn.checkpoints import read_safetensors, write_safetensors
 from jax_attn.checkpoints.hugging_face import BIAS, LAYER, SHARED, read_config
 from jax_attn.checkpoints.marian import ALWAYS, OF_MODEL
 from jax_attn.checkpoints.pretrained import name_layers, read_options
@@ -118,7 +118,7 @@ def test_the_run_translates_and_says_what_it_cannot_read(folder, tmp_path, capsy
     run_import(folder, tmp_path / "run")
     assert translate.main([str(tmp_path / "run"), ">>fra<< the cat sleeps", "日本", "--nbest", "2"]) == 0
     captured = capsys.readouterr()
-    assert len(captured.out.strip("\n").split("\n")) == 1 + 4  # the import's line, too
+    assert len(captured.out.strip("\n").split("\n")) == 2 + 4  # the import's lines, too
     assert "the model does not know 日本" in captured.err
     assert translate.main([str(tmp_path / "run"), ">>deu<< the cat", ">>eng<< a dog", "the cat"]) == 0
     captured = capsys.readouterr()

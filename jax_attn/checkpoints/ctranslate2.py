@@ -141,7 +141,7 @@ def read(folder: Path) -> Pretrained:
         for name, each in zip(("source", "target"), tokens, strict=True)
     )
     if is_fairseq:
-        settings = replace(settings, start_token=target.special[1])
+        settings = replace(settings, start_token=target.special[1], source_end=True)
         source, target = (replace(side, languages=find_languages(side.tokens)) for side in (source, target))
     longest = min([LONGEST, *(len(table) for table in tables)])
     search: dict[str, Any] = {"beam_size": 2, "length_penalty": 1.0, "stop": "first", "min_len": 2}

@@ -48,6 +48,8 @@ OF_MODEL = {
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 """The first tokens, in fairseq's order."""
 PIECES, VOCABULARY = "sentencepiece.bpe.model", "vocab.json"
+MOST_ADDED = 10_000
+"""Tokens beside the pieces, at most."""
 
 
 def read(folder: Path) -> Pretrained:
@@ -94,11 +96,29 @@ def read_tokens(folder: Path) -> list[str]:
     """Return the tokens by their ids: special ones, pieces, languages and, in NLLB, <mask>.
 
     Ids of pieces are those of vocab.json or, without it, one more than in the model of sentencepiece, which has no
-    <pad>.
+    <pad>. The others follow, unless the folder gives their ids.
     """
-    named = read_languages(folder)
-    if (folder / VOCABULARY).is_file():
-        return [*hugging_face.read_tokens(folder / VOCABULARY), *named]
+    has_vocabulary = (folder / VOCABULARY).is_file()
+    tokens = hugging_face.read_tokens(folder / VOCABULARY) if has_vocabulary else read_pieces(folder)
+    config, special = (
+        read_json(folder / name) if (folder / name).is_file() else {}
+        for name in ("tokenizer_config.json", "special_tokens_map.json")
+    )
+    added = {
+        int(i): text
+        for i, token in (config.get("added_tokens_decoder") or {}).items()
+        if i.isdecimal() and (text := _text(token)) and int(i) >= len(tokens)
+    }
+    if find_languages(list(added.values())):
+        last = min(max(added), len(tokens) + MOST_ADDED)
+        return tokens + [added.get(i, f"<none {i}>") for i in range(len(tokens), last + 1)]
+    names = "additional_special_tokens", "extra_special_tokens"
+    named = [_text(token) for content in (special, config) for name in names for token in content.get(name) or ()]
+    return [*tokens, *find_languages(list(dict.fromkeys(named))), *["<mask>"][has_vocabulary:]]
+
+
+def read_pieces(folder: Path) -> list[str]:
+    """Return the special tokens and the pieces; ValueError if the model of sentencepiece cannot be read."""
     try:
         import sentencepiece
 
@@ -107,20 +127,13 @@ def read_tokens(folder: Path) -> list[str]:
         raise ValueError(f"{PIECES} is read by sentencepiece, which is not installed") from error
     except (RuntimeError, OSError) as error:
         raise ValueError(f"{PIECES} is damaged or cut short: it holds no model of sentencepiece") from error
-    return [*SPECIAL, *(pieces.id_to_piece(i) for i in range(3, len(pieces))), *named, "<mask>"]
+    return [*SPECIAL, *(pieces.id_to_piece(i) for i in range(3, len(pieces)))]
 
 
-def read_languages(folder: Path) -> list[str]:
-    """Return the tokens of the languages in the order of their ids."""
-    found = list[str]()
-    for file in ("special_tokens_map.json", "tokenizer_config.json"):
-        content: dict[str, Any] = read_json(folder / file) if (folder / file).is_file() else {}
-        for name in ("additional_special_tokens", "extra_special_tokens"):
-            for token in content.get(name) or ():
-                text = token.get("content") if isinstance(token, dict) else token
-                if isinstance(text, str) and text not in found:
-                    found.append(text)
-    return find_languages(found)
+def _text(token: Any) -> str:
+    """Return the text of a token, which may stand in a record."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else ""
 
 
 def write(model: Pretrained, folder: Path) -> None:
@@ -131,19 +144,23 @@ def write(model: Pretrained, folder: Path) -> None:
         ValueError: there is no such model.
     """
     settings, side = model.settings, model.source
-    other = [f"{name} {getattr(settings, name)}" for name, x in ALWAYS.items() if getattr(settings, name) != x]
+    matters = ALWAYS | {"tie_embeddings": "all"}
+    other = [f"{name} {getattr(settings, name)}" for name, x in matters.items() if getattr(settings, name) != x]
     if other or model.target.tokens != side.tokens or not side.languages or side.pieces is None:
         raise ValueError(f"M2M100 has no model with {', '.join(other) or 'these vocabularies'}")
     is_nllb = not side.languages[0].startswith("__")
     kind, end = "NllbTokenizer" if is_nllb else "M2M100Tokenizer", side.special[1]
     special = {"bos_token_id": 0, "pad_token_id": 1, "eos_token_id": end, "decoder_start_token_id": end}
-    first = side.tokens.index(side.languages[0])
+    first, known = min(map(side.tokens.index, side.languages)), {*SPECIAL, *side.languages, "<mask>"}
+    ids = {token: i for i, token in enumerate(side.tokens) if token in known}
+    added = {str(i): {"content": token, "special": True} for token, i in ids.items()}
+    named = {"additional_special_tokens": side.languages}
     config = as_config(model, special) | {"model_type": "m2m_100", "architectures": ["M2M100ForConditionalGeneration"]}
     files = {
         "config.json": config | {"tokenizer_class": kind},
         "generation_config.json": as_generation(model, special),
-        "tokenizer_config.json": {"tokenizer_class": kind, "additional_special_tokens": side.languages},
-        "special_tokens_map.json": {"additional_special_tokens": side.languages},
+        "tokenizer_config.json": {"tokenizer_class": kind, "added_tokens_decoder": added} | named,
+        "special_tokens_map.json": named,
         PIECES: side.pieces,
     }
     if not is_nllb:

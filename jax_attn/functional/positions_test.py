@@ -20,17 +20,19 @@ def test_the_dtype_is_the_one_asked_for_and_rounded_once():
     np.testing.assert_array_equal(P, sinusoidal_positions(600, 8).astype(jnp.bfloat16))
 
 
-def test_opennmt_counts_from_1_and_ends_with_the_lowest_frequency():
-    angles = np.arange(1, 4)[:, None] * [1.0, 1e-2, 1e-4]
+@pytest.mark.parametrize(("form", "first"), [("opennmt", 1), ("fairseq", 2)])
+def test_these_forms_count_from_another_number_and_end_with_the_lowest_frequency(form, first):
+    angles = np.arange(first, first + 3)[:, None] * [1.0, 1e-2, 1e-4]
     expected = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
-    np.testing.assert_allclose(sinusoidal_positions(3, 6, form="opennmt"), expected, rtol=1e-6)
+    np.testing.assert_allclose(sinusoidal_positions(3, 6, form=form), expected, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"form": "rotary"}, r"form must be one of \('interleaved', 'halves', 'opennmt'\); got 'rotary'"),
+        ({"form": "rotary"}, r"form must be one of \('interleaved', 'halves', 'opennmt', 'fairseq'\); got 'rotary'"),
         ({"form": "opennmt", "num_features": 2}, "must be at least 0 and 3; got 4 and 2"),
+        ({"form": "fairseq", "num_features": 7}, "must be even for fairseq; got 7"),
         ({"num_features": 0}, "must be at least 0 and 1; got 4 and 0"),
     ],
 )

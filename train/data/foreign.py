@@ -49,7 +49,8 @@ class ForeignVocabulary(PieceVocabulary):
         self._ids = {token: i for i, token in enumerate(self._names)}
         self._in_text = sorted(token for token in side.tokens if token.startswith(">>") and token.endswith("<<"))
         self._codes = {token.strip("_"): self._ids[token] for token in side.languages}
-        self.languages, self._language = sorted(self._codes), None
+        self.languages = sorted(self._codes)
+        self._language: str | None = None
         self._silent = {BOS, *self._codes.values()} | {self._ids[name] for name in SILENT if name in self._ids}
         self._has_warned = False
         try:

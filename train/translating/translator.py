@@ -448,7 +448,8 @@ def _of_words(found: Any, source: int, target: int) -> Any:
         return found
     if isinstance(found, Followed):
         weights = None if found.weights is None else found.weights[:, target:, source:]
-        return Followed(*(x[:, target:] for x in found[:3]), weights)
+        log_probs, tokens, target_log_probs = (x[:, target:] for x in found[:3])
+        return Followed(log_probs, tokens, target_log_probs, weights)
     cross, own, past, layer = found
     return AttentionMaps(
         None if cross is None else cross[..., target:, source:],
