@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from jax_attn.checkpoints import read_safetensors, write_safetensors
+from jax_attn.checkpoints import hugging_face, read_safetensors, write_safetensors
 from jax_attn.checkpoints.hugging_face import BIAS, LAYER, SHARED, read_config
 from jax_attn.checkpoints.marian import ALWAYS, OF_MODEL
 from jax_attn.checkpoints.pretrained import name_layers, read_options
@@ -384,15 +384,18 @@ def hostile(folder):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (without("config.json"), "is no folder of a translator; supported are Marian's models"),
+        (without("config.json"), "is no folder of a translator; supported are Marian's, M2M100's and NLLB's models"),
         (without("source.spm"), "has no source.spm"),
         (without("model.safetensors"), "has no model.safetensors and no pytorch_model.bin"),
         (cut("model.safetensors"), "is damaged or cut short"),
         (cut("vocab.json"), "vocab.json is damaged or cut short"),
         (cut("source.spm"), "it holds no model of sentencepiece"),
-        (changed(model_type="bart"), "holds 'bart', which is not supported; supported are Marian's models"),
+        (
+            changed(model_type="bart"),
+            "holds 'bart', which is not supported; supported are Marian's, M2M100's and NLLB's models",
+        ),
         (changed(model_type="t5"), "holds 't5', which is not supported"),
-        (changed(model_type="m2m_100"), "holds 'm2m_100', which is not supported"),
+        (changed(model_type="mbart"), "holds 'mbart', which is not supported"),
         (with_tensors(lambda tensors: {BIAS: tensors[BIAS][:, :-1]}), "must be"),
         (with_tensors(lambda tensors: {"lm_head.weight": tensors[f"model.{SHARED}"] + 1}), "differ in the weights"),
         (with_tensors(lambda tensors: {BIAS: tensors[BIAS] * np.nan}), "decoder.dense_bias must hold finite numbers"),

@@ -219,7 +219,7 @@ def test_it_computes_in_bfloat16_with_parameters_in_float32():
         ({"norm": "both"}, "norm must be one of ('post', 'pre'); got 'both'"),
         (
             {"positions": "rotary"},
-            "positions must be one of ('interleaved', 'halves', 'opennmt', 'learnt'); got 'rotary'",
+            "positions must be one of ('interleaved', 'halves', 'opennmt', 'fairseq', 'learnt'); got 'rotary'",
         ),
         ({"dropout_hidden": 1.0}, "dropout_hidden must be in [0, 1); got 1.0"),
         ({"alignment_layer": 2}, "alignment_layer must be one of 2 layers, counted from 0; got 2"),

@@ -61,6 +61,8 @@ def test_a_run_that_goes_on_keeps_its_vocabularies_and_sees_that_its_data_change
 class Sampled:
     """A vocabulary that cuts words into another number of pieces in each epoch."""
 
+    prefix = ()
+
     def __init__(self, vocabulary):
         self.encode_all, self.size = vocabulary.encode_all, len(vocabulary)
 

@@ -15,7 +15,7 @@ import sentencepiece
 from train.config import CorpusConfig
 from train.data.corpus import Pairs
 from train.data.tokens import clean
-from train.data.vocabulary import EOS, SPECIAL, UNKNOWN, Vocabulary, until_eos
+from train.data.vocabulary import EOS, SPECIAL, UNKNOWN, OneLanguage, Vocabulary, until_eos
 from train.presets import vocab_size_for
 from train.setting import ConfigError
 
@@ -36,7 +36,7 @@ NUM_THREADS = 8
 """Threads of the training. The pieces depend on it, and so it is the same on every machine."""
 
 
-class PieceVocabulary(Vocabulary):
+class PieceVocabulary(OneLanguage):
     """The pieces of a sentencepiece model. Words are what spaces separate.
 
     Every character of the training text is a piece. So <unk> is a character that the training text lacks, and no

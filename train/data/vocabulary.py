@@ -17,17 +17,15 @@ class Vocabulary(Protocol):
     shortens: bool
     """Whether a text that is too long for the model is read in part; else it is an error."""
 
-    languages: Sequence[str] = ()
+    languages: Sequence[str]
     """The codes of the languages that the vocabulary knows, if text begins with a token that names its language."""
 
     @property
     def prefix(self) -> list[int]:
         """The ids that a model reads before those of a text, or must write: that of the language."""
-        return []
 
     def in_language(self, code: str) -> Self:
         """Return the vocabulary for text in another language; ConfigError if it does not know that."""
-        raise ConfigError(f"the vocabulary has no languages to choose from; got {code}")
 
     @property
     def tokens(self) -> Sequence[str]:
@@ -61,6 +59,19 @@ class Vocabulary(Protocol):
 
     def to_bytes(self) -> bytes:
         """Return the content of the vocabulary's file."""
+
+
+class OneLanguage:
+    """What a vocabulary without tokens for languages says of them."""
+
+    languages: Sequence[str] = ()
+
+    @property
+    def prefix(self) -> list[int]:
+        return []
+
+    def in_language(self, code: str) -> Self:
+        raise ConfigError(f"the vocabulary has no languages to choose from; got {code}")
 
 
 def until_eos(ids: Iterable[int], size: int) -> list[int]:

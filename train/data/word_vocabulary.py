@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from train.config import Tokenizer
 from train.data.tokens import detokenize, tokenize
-from train.data.vocabulary import SPECIAL, UNKNOWN, Vocabulary, until_eos
+from train.data.vocabulary import SPECIAL, UNKNOWN, OneLanguage, until_eos
 
 
 @dataclass(frozen=True)
-class WordVocabulary(Vocabulary):
+class WordVocabulary(OneLanguage):
     """The words that a model knows, in lower case. A word's id is its index; the special words come first."""
 
     tokens: tuple[str, ...]
