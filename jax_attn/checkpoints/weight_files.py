@@ -99,38 +99,43 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 
 def write_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
-    """Write names and arrays, such as those of `weights.to_torch`, to a new file.
+    """Write names and arrays, such as those of `weights.to_torch`, to a new file; no array of NumPy is copied whole.
 
     Raises:
         FileExistsError: the file exists already; it is not overwritten.
         ValueError: a name that is not a string, or something that is not an array, is a masked array, or has a dtype
             that safetensors does not have; the message names it.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import save
-
-    contiguous = {name: _contiguous(path, name, array) for name, array in arrays.items()}
-    try:
-        content = save(contiguous)
-    except SafetensorError as error:
-        known = {np.dtype(dtype) for dtype in DTYPES.values()}
-        strange = [f"{name} ({x.dtype})" for name, x in contiguous.items() if x.dtype.newbyteorder("=") not in known]
+    tensors = {name: _as_numpy(path, name, array) for name, array in arrays.items()}
+    names = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
+    if strange := [f"{name} ({x.dtype})" for name, x in tensors.items() if x.dtype.newbyteorder("=") not in names]:
         raise ValueError(
             f"{path} cannot be written: {', '.join(strange)} must be an array of a dtype that safetensors has; "
-            f"convert it to float32, for example ({error})"
-        ) from error
+            "convert it to float32, for example"
+        )
+    # The widest dtypes first, so that each tensor begins at a multiple of its own.
+    tensors = dict(sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])))
+    header, end = dict[str, Any](), 0
+    for name, x in tensors.items():
+        start, end = end, end + x.nbytes
+        dtype = names[x.dtype.newbyteorder("=")]
+        header[name] = {"dtype": dtype, "shape": x.shape, "data_offsets": (start, end)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
     with Path(path).open("xb") as file:
-        file.write(content)
+        file.write(len(text).to_bytes(8, "little") + text)
+        for x in tensors.values():
+            file.write(np.ascontiguousarray(x, x.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data)
 
 
-def _contiguous(path: str | os.PathLike[str], name: Any, array: Any) -> np.ndarray:
-    """Copy an array in order, as safetensors needs it; raise ValueError for a name or array that cannot be written."""
+def _as_numpy(path: str | os.PathLike[str], name: Any, array: Any) -> np.ndarray:
+    """Return an array of NumPy; raise ValueError for a name or an array that cannot be written."""
     if not isinstance(name, str) or name == "__metadata__":
         raise ValueError(f"{path} cannot be written: a name must be a string other than '__metadata__'; got {name!r}")
     if isinstance(array, np.ma.MaskedArray):
         raise ValueError(f"{path} cannot be written: the mask of {name} would be lost; give .filled(...) of it")
     try:
-        return np.array(to_numpy(array), order="C")
+        return np.asarray(to_numpy(array))
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path} cannot be written: {name} must be an array that NumPy can read ({reason})") from error
