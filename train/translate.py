@@ -59,8 +59,9 @@ def run(options: Options) -> None:
     unknown = Counter[str]()
     interactive = not options.sentences and options.file is None and sys.stdin.isatty()
     with open_input(options) as (file, name), contextlib.ExitStack() as opened:
-        translator = load(options)
-        others = [load(compared_options(run, options)) for run in picture.compare]
+        alone = interactive or len(options.sentences) == 1
+        translator = load(options, alone)
+        others = [load(compared_options(run, options), alone) for run in picture.compare]
         read = TextPosition()
         write = opened.enter_context(open_out(options, file, read))
         if interactive:
@@ -171,8 +172,8 @@ def size_of(file: BinaryIO) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def load(options: Options) -> Translator:
-    """Load the runs that the options name."""
+def load(options: Options, alone: bool) -> Translator:
+    """Load the runs that the options name, to translate one sentence at a time or many together."""
     from train.machine.devices import make_mesh, start_jax
     from train.runs.run_folder import RunFolder
     from train.translating.translator import Translator, configure
@@ -186,6 +187,8 @@ def load(options: Options) -> Translator:
         for folder in (options.run, *model.ensemble)
     ]
     changes = options.search | options.sampling
+    if alone and shape is None:
+        changes["batch_size"] = 1
     if options.samples:
         changes = {"beam_size": 1, "num_samples": output.nbest} | changes
     config = configure(runs[0], changes, option_name)

@@ -6,7 +6,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import asdict
 from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
@@ -39,7 +38,7 @@ class ForeignVocabulary(PieceVocabulary):
         if not all(isinstance(token, str) for token in side.tokens) or len(set(side.tokens)) != len(side.tokens):
             raise ValueError("its tokens must be different strings")
         pieces = None if side.pieces is None else base64.b64encode(side.pieces).decode()
-        fields = asdict(side) | {"pieces": pieces}
+        fields = vars(side) | {"pieces": pieces}
         self.model, self.sampling = (json.dumps(fields, ensure_ascii=False, indent=0) + "\n").encode(), 0.0
         self.side = side
         rest = [i for i in range(len(side.tokens)) if i not in side.special]

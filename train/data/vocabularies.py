@@ -55,7 +55,10 @@ def load_vocabularies(
         FileNotFoundError: there is no such file.
         ConfigError: a file is damaged, or holds something else, or does not know a language.
     """
-    source, target = (_load(folder / name, tokenizer, sampling) for name in FILES[tokenizer])
+    names = FILES[tokenizer]
+    contents = [(folder / name).read_bytes() for name in names]
+    source = _load(names[0], contents[0], tokenizer, sampling)
+    target = source if contents[0] == contents[1] else _load(names[1], contents[1], tokenizer, sampling)
     return in_languages((source, target), *languages)
 
 
@@ -70,8 +73,7 @@ def in_languages(
     return first, second
 
 
-def _load(path: Path, tokenizer: Tokenizer, sampling: float) -> Vocabulary:
-    content = path.read_bytes()
+def _load(name: str, content: bytes, tokenizer: Tokenizer, sampling: float) -> Vocabulary:
     try:
         if tokenizer == "pretrained":
             from train.data.foreign import ForeignVocabulary
@@ -89,4 +91,4 @@ def _load(path: Path, tokenizer: Tokenizer, sampling: float) -> Vocabulary:
             raise ValueError("it must hold a JSON list")
         return WordVocabulary(tuple(words), tokenizer)
     except (ValueError, TypeError, KeyError) as error:
-        raise ConfigError(f"{path.name} is damaged: {error}; copy the folder again") from error
+        raise ConfigError(f"{name} is damaged: {error}; copy the folder again") from error

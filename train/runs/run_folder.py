@@ -143,8 +143,8 @@ class RunFolder:
         """Read and check everything that a translator needs.
 
         Raises:
-            ConfigError: the folder does not exist, holds no run, a damaged run or one of another version, or weights
-                that are NaN or infinite.
+            ConfigError: the folder does not exist, holds no run, a damaged run or one of another version; later, when
+                weights are read, such that are NaN or infinite.
         """
         if not self.path.is_dir():
             raise ConfigError(f"there is no folder {self.path}; name the run folder that `python -m train.nmt` wrote")
@@ -316,11 +316,16 @@ def _read_length(content: Mapping[str, Any], name: str) -> int:
 def _open_weights(path: Path) -> Mapping[str, np.ndarray]:
     from jax_attn.checkpoints import SafetensorsFile
 
-    weights = SafetensorsFile(path)
-    for name, array in weights.items():
-        if not np.isfinite(array).all():
-            raise ValueError(f"{path.name} is damaged: {name} holds NaN or infinite numbers; train the run again")
-    return weights
+    class FiniteWeights(SafetensorsFile):
+        """Numbers are checked when they are read, since large weights take seconds to read."""
+
+        def __getitem__(self, name: str) -> np.ndarray:
+            array = super().__getitem__(name)
+            if not np.isfinite(array).all():
+                raise ConfigError(f"{path} is damaged: {name} holds NaN or infinite numbers; train the run again")
+            return array
+
+    return FiniteWeights(path)
 
 
 def _make(path: Path) -> Path:

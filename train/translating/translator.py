@@ -525,6 +525,8 @@ def load_model(run: SavedRun) -> tuple[EncoderDecoder, Any]:
         model = build_model(run.model, len(run.source), len(run.target))
         like = jax.eval_shape(lambda token: model.init(jax.random.key(0), token, token), token)
         return model, from_torch(run.weights, like)
+    except ConfigError:  # the weights are damaged
+        raise
     except (KeyError, ValueError, TypeError) as error:
         raise ConfigError(
             f"{run.folder} holds no run that can be loaded: model.safetensors does not fit config.json or the "
