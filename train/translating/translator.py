@@ -209,13 +209,12 @@ class Translator:
         """Return the translator of runs that have been read; see `load`."""
         first = runs[0]
         forced = tuple(first.target.encode(prefix))
-        needed, most = len(first.source.prefix + first.target.prefix) // 2 + len(forced), config.max_len
+        _, of_target = first.source.prefix, first.target.prefix  # ConfigError where a language is to be chosen
+        needed, most = len(of_target) + len(forced), config.max_len or first.max_target_len
         if UNKNOWN in forced:
             raise ConfigError(f"the prefix {prefix!r} has tokens that {first.folder} does not know")
-        if needed > (most or first.max_target_len):
-            raise ConfigError(
-                f"a prefix of {needed} tokens is longer than a translation, {most or first.max_target_len}"
-            )
+        if needed > most:
+            raise ConfigError(f"a prefix of {needed} tokens is longer than a translation, {most}")
         for other in runs[1:]:
             if (other.source, other.target) != (first.source, first.target):
                 raise ConfigError(
