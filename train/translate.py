@@ -59,7 +59,7 @@ def run(options: Options) -> None:
     unknown = Counter[str]()
     interactive = not options.sentences and options.file is None and sys.stdin.isatty()
     with open_input(options) as (file, name), contextlib.ExitStack() as opened:
-        alone = interactive or len(options.sentences) == 1
+        alone = (interactive or len(options.sentences) == 1) and not options.output.split
         translator = load(options, alone)
         others = [load(compared_options(run, options), alone) for run in picture.compare]
         read = TextPosition()

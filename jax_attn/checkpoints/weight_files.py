@@ -99,7 +99,9 @@ def read_safetensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 
 def write_safetensors(path: str | os.PathLike[str], arrays: Mapping[str, Any]) -> None:
-    """Write names and arrays, such as those of `weights.to_torch`, to a new file; no array of NumPy is copied whole.
+    """Write names and arrays, such as those of `weights.to_torch`, to a new file, one after the other.
+
+    Only an array that is not in order is copied, while it is written.
 
     Raises:
         FileExistsError: the file exists already; it is not overwritten.
@@ -135,7 +137,7 @@ def _as_numpy(path: str | os.PathLike[str], name: Any, array: Any) -> np.ndarray
     if isinstance(array, np.ma.MaskedArray):
         raise ValueError(f"{path} cannot be written: the mask of {name} would be lost; give .filled(...) of it")
     try:
-        return np.asarray(to_numpy(array))
+        return to_numpy(array)
     except (TypeError, ValueError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{path} cannot be written: {name} must be an array that NumPy can read ({reason})") from error
