@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from parity_tests.your_port.checkpoint import WeightsReport, compare_weights
     from parity_tests.your_port.compare import compare
     from parity_tests.your_port.compiled import CompiledReport, compare_compiled
     from parity_tests.your_port.divergence import Divergence, find_divergence
@@ -56,6 +57,7 @@ _PLACES = {
     "golden": ("GoldenError", "load_golden"),
     "measure.jax_side": ("jax_function",),
     "compare": ("compare",),
+    "checkpoint": ("WeightsReport", "compare_weights"),
     "compiled": ("CompiledReport", "compare_compiled"),
     "report": ("Report",),
     "measure.taps": ("tap", "tapped"),
@@ -90,10 +92,12 @@ __all__ = [
     "TrainingDivergence",
     "TrainingReport",
     "Variant",
+    "WeightsReport",
     "compare",
     "compare_case",
     "compare_compiled",
     "compare_training",
+    "compare_weights",
     "find_divergence",
     "find_update_divergence",
     "jax_function",

@@ -4,7 +4,9 @@ $ python -m parity_tests.your_port compare port.py:build --json port.json --mark
 `build()` in port.py returns the arguments of `compare`: a tuple (torch_module, jax_module, inputs), or a dict with any
 of them by name. The exit status is 0 where the two agree, 1 where they differ, and 2 where they cannot be compared: one
 line then says why, and what to do. With --compiled, build() returns (function or module, inputs), and the compiled
-program is held to its own operations (`compare_compiled`). docs/porting.md says what each line of the verdict asks for.
+program is held to its own operations (`compare_compiled`). With --weights, two checkpoints are compared bit for bit,
+and no model runs (`compare_weights`); build() is then left out, or returns a dict of names, layout, load and ignore.
+docs/porting.md says what each line of the verdict asks for.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,12 +35,19 @@ MEMORY = ("can't allocate memory", "RESOURCE_EXHAUSTED", "out of memory", "Unabl
 REMEDY = "use smaller inputs or fewer layers, or compare less: dtypes=('float64',), gradients=False"
 
 
+NO_FILES = (Path(), Path())
+
+
 @dataclass(frozen=True)
 class Options:
     """What to compare, and what to write."""
 
-    build: Annotated[str, tyro.conf.Positional]
+    build: Annotated[str, tyro.conf.Positional] = ""
     """A file and a function in it, such as port.py:build."""
+    weights: Annotated[tuple[Path, Path], tyro.conf.arg(metavar="TORCH JAX", help_behavior_hint="")] = (
+        NO_FILES  # not None, with which tyro would take what stands behind the two, too
+    )
+    """Compare two checkpoints, PyTorch's and JAX's: files or folders of safetensors, torch.save, NumPy or Orbax."""
     json: Path | None = None
     """Write everything that was found to this file."""
     markdown: Path | None = None
@@ -46,6 +56,11 @@ class Options:
     """Hold a compiled JAX program to its own operations, without PyTorch, at the sizes that will run."""
     blind: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Also say which known mistakes would not have been seen with these inputs and weights."""
+
+    @property
+    def name(self) -> str:
+        """What a record of an error is called."""
+        return self.build or " ".join(map(str, self.weights))
 
 
 def main(arguments: Sequence[str] | None = None, isolated: bool = True) -> int:
@@ -57,6 +72,9 @@ def main(arguments: Sequence[str] | None = None, isolated: bool = True) -> int:
     """
     program = "python -m parity_tests.your_port compare"
     options = tyro.cli(Options, prog=program, description=__doc__, args=arguments)
+    if problem := _problem_of(options):
+        print(f"error: {problem}", file=sys.stderr)
+        return 2
     for file in (options.json, options.markdown):
         if file is not None and not file.absolute().parent.is_dir():
             print(f"error: the folder of {file} does not exist", file=sys.stderr)
@@ -64,6 +82,12 @@ def main(arguments: Sequence[str] | None = None, isolated: bool = True) -> int:
     status, lines = (_run_isolated if isolated else run)(options)
     print("\n".join(lines), file=sys.stderr if status == 2 else sys.stdout)
     return status
+
+
+def _problem_of(options: Options) -> str:
+    if options.weights == NO_FILES:
+        return "" if options.build else "give a file and a function in it, such as port.py:build, or --weights"
+    return "--weights runs no program: leave --compiled and --blind out" if options.compiled or options.blind else ""
 
 
 def _run_isolated(options: Options) -> tuple[int, list[str]]:
@@ -82,8 +106,8 @@ def _run_isolated(options: Options) -> tuple[int, list[str]]:
         ended = f"was killed by signal {-code}, as a system does when its memory is full: {REMEDY}"
     from parity_tests.your_port.record import Record
 
-    lines = [f"error: {options.build} {ended}"]
-    Record(options.build, lines).write(options.json, options.markdown)
+    lines = [f"error: {options.name} {ended}"]
+    Record(options.name, lines).write(options.json, options.markdown)
     return 2, lines
 
 
@@ -100,7 +124,7 @@ def run(options: Options) -> tuple[int, list[str]]:
     try:
         record = _compare(options)
     except (Exception, SystemExit) as error:  # whosever it is, the two were not compared
-        record = Record(options.build, [f"error: {_in_one_line(error)}"])
+        record = Record(options.name, [f"error: {_in_one_line(error)}"])
     try:
         record.write(*files)
     except OSError as error:
@@ -115,11 +139,13 @@ def _compare(options: Options) -> Record:
 
         torch.manual_seed(0)  # so that a builder that draws its inputs draws the same ones in every run
     try:
-        built = call_builder(options.build)
+        built = call_builder(options.build) if options.build else {}
     except BuildError:
         require_device()  # without one, this is the reason
         raise
     require_device()  # after the builder, which may set flags before JAX starts
+    if options.weights != NO_FILES:
+        return _compare_weights(options, built)
     if options.compiled:
         if not (isinstance(built, tuple) and len(built) == 2):
             raise BuildError(f"{options.build} must return (function or module, inputs); got {type(built).__name__}")
@@ -140,6 +166,22 @@ def _compare(options: Options) -> Record:
     if options.blind:
         report.blind  # noqa: B018 (it is kept, and the verdict then has its line)
     return report.record
+
+
+def _compare_weights(options: Options, built: Any) -> Record:
+    from rich.console import Console
+    from rich.progress import track
+
+    from parity_tests.your_port.checkpoint import compare_weights
+
+    said = ("names", "layout", "load", "ignore")
+    if not isinstance(built, Mapping) or not built.keys() <= set(said):
+        raise BuildError(
+            f"with --weights, {options.build} must return a dict of some of {', '.join(said)}; got {built!r:.200}"
+        )
+    screen = Console(stderr=True)
+    bar = partial(track, description="tensors", console=screen, transient=True, disable=not screen.is_terminal)
+    return compare_weights(*options.weights, **built, track=bar).record
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -45,7 +45,7 @@ def _moved_otherwise(pair: Pair) -> Iterator[str]:
                 kinds = ("buffer", "parameter") if is_buffer[name] else ("parameter", "buffer")
                 yield f"{name} is a {kinds[0]} in PyTorch, and {path} is a {kinds[1]} in JAX"
     for name, uses in pair.map.uses.items():
-        if not is_buffer[name] and uses.min(initial=2) > 1 and len(paths.get(name, ())) > 1:
+        if not is_buffer[name] and uses.counts.min(initial=2) > 1 and len(paths.get(name, ())) > 1:
             yield f"{name} is one weight in PyTorch, and JAX trains {' and '.join(sorted(paths[name]))} apart"
 
 

@@ -80,8 +80,9 @@ ROWS = (
 The roles: linear (PyTorch [out, in], JAX [in, out]), convolution, transposed convolution, straight (the same on both
 sides), unknown. A role decides where shapes leave more than one way.
 """
-Role = Callable[[str, str], str]
-"""(JAX name, role of the weight in PyTorch) -> its role: how a framework stores the weights of its own layers."""
+Role = Callable[[str, str], str | None]
+"""(JAX name, role of the weight in PyTorch) -> its role: how a framework stores the weights of its own layers;
+None if nothing is known of it."""
 
 
 def find_layouts(torch: Shape, jax: Shape, role: str | None, wish: Any = None) -> tuple[Layout, ...]:

@@ -12,7 +12,7 @@ from parity_tests.your_port.weights.adapters import JaxProgram
 from parity_tests.your_port.weights.layouts import Layout, Shape, find_layouts
 from parity_tests.your_port.weights.original import Weight
 from parity_tests.your_port.weights.positions import Affine, read_places
-from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, WeightMap, count_uses
+from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, Uses, WeightMap, count_uses
 
 Load = Callable[[Arrays], Any]
 
@@ -52,7 +52,7 @@ def map_by_load(load: Load, weights: Sequence[Weight], port: JaxProgram) -> Weig
     entries = dict(sorted(entries.items(), key=lambda e: min(map(order.index, e[1].source.names), default=len(order))))
     uses = count_uses(weights, entries)
     if computed:  # nobody sees which numbers are used there
-        uses = {name: count for name, count in uses.items() if count.any()}
+        uses = {name: used for name, used in uses.items() if used.counts.any()}
     return WeightMap(port.leaves, entries, uses, remarks=tuple(_remarks(entries, uses, port)))
 
 
@@ -94,7 +94,7 @@ def _entry(made: Affine, shapes: Mapping[str, Shape]) -> Entry:
     return Entry(made, (Layout(made.words),), is_computed=made.again is not None)
 
 
-def _remarks(entries: Mapping[str, Entry], uses: Mapping[str, np.ndarray], port: JaxProgram) -> Iterator[str]:
+def _remarks(entries: Mapping[str, Entry], uses: Mapping[str, Uses], port: JaxProgram) -> Iterator[str]:
     for path, entry in entries.items():
         made = entry.source
         if isinstance(made, Affine) and not made.is_moved:
@@ -102,6 +102,6 @@ def _remarks(entries: Mapping[str, Entry], uses: Mapping[str, np.ndarray], port:
                 yield f"{path} is {made.words}: {made}"
             elif not port.leaves[path].is_buffer:
                 yield f"{path} gets none of PyTorch's weights"
-    for name, count in uses.items():
-        if count.size and count.min() > 1:
+    for name, used in uses.items():
+        if used.counts.min(initial=2) > 1:
             yield f"{name} is in {' and '.join(path for path, entry in entries.items() if name in entry.source.names)}"

@@ -19,14 +19,18 @@ from scipy.optimize import linear_sum_assignment
 
 from parity_tests.your_port.weights.layouts import Layout, Layouts, Role, Shape, find_layouts, wanted_layout
 from parity_tests.your_port.weights.original import Weight
-from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, WeightMap, count_uses
+from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, Uses, WeightMap, count_uses
 from parity_tests.your_port.weights.words import likeness, modules_of, renumbered, role_of, units_of
 
 Names = Mapping[str, str | Sequence[str] | None]
 
 
 class LeftOverError(ValueError):
-    """Weights of the JAX side have no counterpart."""
+    """Weights of the JAX side have no counterpart; `found` is the map of the others."""
+
+    def __init__(self, message: str, found: WeightMap) -> None:
+        super().__init__(message)
+        self.found = found
 
 
 def match_weights(
@@ -94,7 +98,7 @@ def match_weights(
     kept = tuple(p for p, leaf in leaves.items() if p not in entries and (leaf.is_buffer or wishes[p].keeps))
     found_map = WeightMap(leaves, entries, count_uses(weights, entries), kept)
     if left := {path: leaf.shape for path, leaf in leaves.items() if path not in entries and path not in kept}:
-        raise LeftOverError(_complain(left, found_map, any(w.role == "convolution" for w in weights)))
+        raise LeftOverError(_complain(left, found_map, any(w.role == "convolution" for w in weights)), found_map)
     return found_map
 
 
@@ -298,15 +302,15 @@ def _sources(weights: Sequence[Weight]) -> Iterator[_Source]:
         for found in re.finditer(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)", source.name):
             starred = f"{source.name[: found.start()]}*{source.name[found.end() :]}"
             groups[starred][int(found[0])] = source
-    for starred, layers in groups.items():
+    for (starred, layers), words in zip(groups.items(), renumbered(groups), strict=True):
         first, *others = ordered = [layers[index] for index in sorted(layers)]
         if others and {source.shape for source in others} == {first.shape} and not first.weight.is_buffer:
             made = Joined(tuple(part for source in ordered for part in source.made.parts), stacked=True)
             unit = (starred.rpartition(".")[0], *first.label.unit)
-            yield replace(first, made=made, label=replace(first.label, words=starred, unit=unit))
+            yield replace(first, made=made, label=replace(first.label, words=words, unit=unit))
 
 
-def _with_sums(entries: Mapping[str, Entry], uses: Mapping[str, np.ndarray]) -> dict[str, Joined]:
+def _with_sums(entries: Mapping[str, Entry], uses: Mapping[str, Uses]) -> dict[str, Joined]:
     """Add the bias of a recurrent layer that is left over to the other one, where the two are always added.
 
     That is in every gate of an LSTM and of a plain recurrent layer, and in the gates r and z of a GRU. A port that has
@@ -318,13 +322,13 @@ def _with_sums(entries: Mapping[str, Entry], uses: Mapping[str, np.ndarray]) -> 
             continue
         (piece,) = entry.source.pieces
         other = re.sub("bias_ih|bias_hh", lambda m: "bias_hh" if m[0] == "bias_ih" else "bias_ih", piece.name)
-        recurrent = uses.get(re.sub("bias_.h", "weight_hh", piece.name), np.zeros(0))
-        if other == piece.name or other not in uses or recurrent.ndim != 2:
+        recurrent = uses.get(re.sub("bias_.h", "weight_hh", piece.name))
+        if other == piece.name or other not in uses or recurrent is None or len(recurrent.shape) != 2:
             continue
         gates = recurrent.shape[0] // recurrent.shape[1]
         if gates not in (1, 3, 4) or piece.count not in (1, gates):
             continue
-        free = [not Piece(other, index, gates).of(uses).any() for index in range(gates)]
+        free = [not Piece(other, index, gates).of({other: uses[other].counts}).any() for index in range(gates)]
         mine = range(gates) if piece.count == 1 else [piece.index]
         if any(free) and not (gates == 3 and free[2]):
             parts = (tuple(Piece(n, index, gates) for n in (piece.name, other)[: 1 + free[index]]) for index in mine)
@@ -358,6 +362,11 @@ class _GivenName:
             return False
         is_asked = source.formula in (self.formulas or [()])
         return is_asked and all(_pattern(target).search(source.name) for target in self.targets)
+
+
+def is_named(path: str, names: Names) -> bool:
+    """Whether the user names PyTorch's weight for a JAX weight."""
+    return _given_name(path, names).is_said
 
 
 def _pattern(name: str) -> re.Pattern[str]:
@@ -414,7 +423,8 @@ def _piece(source: _Source, index: str, count: str) -> Piece:
 
 def _complain(left: Mapping[str, Shape], found: WeightMap, convolutions: bool) -> str:
     in_torch = found.left_in_torch
-    unused = {**{name: int(x.sum()) for name, x in in_torch.items()}, **{n: x.size for n, x in found.uses.items()}}
+    unused = {name: x.unused for name, x in in_torch.items()}
+    unused |= {name: math.prod(x.shape) for name, x in found.uses.items()}
     alike = ((path, n) for path, shape in left.items() for n, size in unused.items() if math.prod(shape) == size)
     example, target = next(alike, (next(iter(left)), "its name in PyTorch"))
     lines = [f"{len(left)} of JAX's weights have no counterpart in PyTorch. Left over are:"]

@@ -65,6 +65,10 @@ class Affine:
             filled = filled + (taken if (term.scales == 1).all() else taken * term.scales.astype(taken.dtype))
         return filled + self.own.astype(filled.dtype) if self.own.any() else filled
 
+    def blocks(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape: each number may go elsewhere."""
+        return shape
+
     def count_uses(self, uses: Mapping[str, np.ndarray]) -> None:
         """Count how often each number is taken."""
         for name, term in self.terms.items():

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import prod
+from math import lcm, prod
 from typing import Any, Protocol
 
 import jax.numpy as jnp
@@ -17,8 +17,8 @@ AGREES = 1e-9
 """How near outputs come if the weights are in place."""
 MOST_WAYS, MOST_CONFIRMED = 256, 16
 """How many ways of placing weights are tried, and of how many of them the gradients are compared, too."""
-LARGE = 2**20
-"""Numbers of a weight; of none of a larger one JAX has more than 255 copies, so that a byte counts them."""
+PARTS = (2, 3, 4)
+"""Into how many equal parts a weight is cut to say which of its numbers JAX lacks."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,12 @@ class Joined:
             return library.stack([layout.apply(array) for array in arrays])
         return layout.apply(arrays[0] if len(arrays) == 1 else library.concatenate(arrays))
 
+    def blocks(self, name: str, shape: Shape) -> Shape:
+        found = [1] * len(shape)
+        for piece in (piece for piece in self.pieces if piece.name == name and piece.count > 1):
+            found[piece.axis] = lcm(found[piece.axis], piece.count)
+        return tuple(found)
+
     def count_uses(self, uses: Mapping[str, np.ndarray]) -> None:
         for piece in self.pieces:
             piece.of(uses)[...] += 1
@@ -104,8 +110,38 @@ class Source(Protocol):
     def fill(self, weights: Mapping[str, Any], layout: Layout) -> Any:
         """Make JAX's array of them."""
 
+    def blocks(self, name: str, shape: Shape) -> Shape:
+        """Into how many equal blocks it cuts a weight along each axis, to take each as a whole or not at all."""
+
     def count_uses(self, uses: Mapping[str, np.ndarray]) -> None:
-        """Count how often each of their numbers is taken."""
+        """Count how often each block is taken, in an array with a number for each block, by PyTorch's name."""
+
+
+@dataclass(frozen=True)
+class Uses:
+    """How often each number of a weight stands in JAX."""
+
+    name: str
+    shape: Shape
+    counts: np.ndarray
+    """For each of the equal blocks into which the map cuts the weight: far fewer than it has numbers."""
+
+    @property
+    def unused(self) -> int:
+        """How many numbers stand nowhere."""
+        return int((self.counts == 0).sum()) * (prod(self.shape) // self.counts.size)
+
+    @property
+    def unused_words(self) -> str:
+        """Name what stands nowhere: the weight, equal parts of it, or how many numbers; "" for nothing."""
+        is_free = self.counts == 0
+        for count, axis in product((1, *PARTS), range(max(1, is_free.ndim))):
+            if count == 1 or (is_free.ndim and is_free.shape[axis] % count == 0):
+                pieces = [Piece(self.name, index, count, axis) for index in range(count)]
+                free = [piece.of({self.name: is_free}) for piece in pieces]
+                if all(part.all() == part.any() for part in free):
+                    return ", ".join(str(piece) for piece, part in zip(pieces, free, strict=True) if part.any())
+        return f"{self.unused} of {prod(self.shape)} numbers of {self.name}"
 
 
 @dataclass(frozen=True)
@@ -147,7 +183,7 @@ class WeightMap:
     leaves: Mapping[str, Leaf]
     entries: Mapping[str, Entry]
     """By JAX name, in PyTorch's order."""
-    uses: Mapping[str, np.ndarray] = field(default_factory=dict)
+    uses: Mapping[str, Uses] = field(default_factory=dict)
     """How often each number of PyTorch's weights and running statistics stands in JAX, by PyTorch name."""
     kept: tuple[str, ...] = ()
     """JAX's variables that keep their own values."""
@@ -155,9 +191,9 @@ class WeightMap:
     """What the user's `load` does beyond putting each weight into one place."""
 
     @property
-    def left_in_torch(self) -> dict[str, np.ndarray]:
-        """Weights and running statistics that have no place in JAX, and which of their numbers."""
-        return {text: uses == 0 for name, uses in self.uses.items() if (text := _unused(name, uses))}
+    def left_in_torch(self) -> dict[str, Uses]:
+        """Weights and running statistics that have no place in JAX, as a whole or in part, by the words for it."""
+        return {words: uses for uses in self.uses.values() if (words := uses.unused_words)}
 
     def place(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Put PyTorch's weights into their places; differentiable where they are JAX arrays."""
@@ -251,23 +287,19 @@ def _ways_by_kind(counts: Mapping[str, int]) -> Iterator[_Way]:
         yield tuple(by_kind[kind] for kind in kinds)
 
 
-def count_uses(weights: Sequence[Weight], entries: Mapping[str, Entry]) -> dict[str, np.ndarray]:
+def count_uses(weights: Sequence[Weight], entries: Mapping[str, Entry]) -> dict[str, Uses]:
     """Count how often each number of a parameter or running statistic stands in JAX."""
-    uses = {w.name: np.zeros(w.shape, np.uint8 if prod(w.shape) > LARGE else int) for w in weights}
+    shapes = {w.name: w.shape for w in weights}
+    blocks = {name: tuple(lcm(*(n for n in PARTS if size % n == 0)) for size in shapes[name]) for name in shapes}
     for entry in entries.values():
-        entry.source.count_uses(uses)
-    return {w.name: uses[w.name] for w in weights if w.first == w.name and (not w.is_buffer or "running_" in w.name)}
-
-
-def _unused(name: str, uses: np.ndarray) -> str:
-    """Name the numbers that are used nowhere: the weight, equal parts of it, or how many they are; "" for none."""
-    for count, axis in product((1, 2, 3, 4), range(max(1, uses.ndim))):
-        if count == 1 or (uses.ndim and uses.shape[axis] % count == 0):
-            pieces = [Piece(name, index, count, axis) for index in range(count)]
-            unused = [piece.of({name: uses == 0}) for piece in pieces]
-            if all(part.all() == part.any() for part in unused):
-                return ", ".join(str(piece) for piece, part in zip(pieces, unused, strict=True) if part.any())
-    return f"{(uses == 0).sum()} of {uses.size} numbers of {name}"
+        for name in dict.fromkeys(entry.source.names):
+            cut = entry.source.blocks(name, shapes[name])
+            blocks[name] = tuple(lcm(*pair) for pair in zip(blocks[name], cut, strict=True))
+    counts = {name: np.zeros(blocks[name], int) for name in shapes}
+    for entry in entries.values():
+        entry.source.count_uses(counts)
+    counted = [w.name for w in weights if w.first == w.name and (not w.is_buffer or "running_" in w.name)]
+    return {name: Uses(name, shapes[name], counts[name]) for name in counted}
 
 
 def match_paths(weights: Sequence[Weight], weight_map: WeightMap) -> dict[str, str]:

@@ -1,0 +1,260 @@
+"""Tensors that others have written into files, by name; each is read when it is asked for. Imports torch for its files.
+
+| what | read as |
+|---|---|
+| `*.safetensors` | numbers and names |
+| `*.npz`, `*.npy` | without pickles |
+| `*.pt`, `*.pth`, `*.ckpt`, `*.bin` of `torch.save` | by `torch.load(weights_only=True)`; keys are parts of a name |
+| a folder of Orbax, or one that holds one | the arrays of its tree, by their paths |
+| any other folder | all files of these kinds in it; a tensor that is alone in its file has the file's name |
+"""
+
+import json
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from parity_tests.your_port.measure.arrays import flatten, is_floating, to_numpy
+
+Shape = tuple[int, ...]
+BATCH = 2**26
+"""Bytes, until which Orbax is asked for several tensors at once: each request reads the description of all of them."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in a file, or in memory."""
+
+    shape: Shape
+    dtype: Any
+    """Of NumPy."""
+    read: Callable[[], np.ndarray]
+
+    @classmethod
+    def of(cls, x: Any) -> "Stored":
+        """Describe an array or a tensor in memory."""
+        dtype = str(x.dtype).removeprefix("torch.")
+        return cls(tuple(x.shape), jnp.dtype(dtype), lambda: to_numpy(x))
+
+    @property
+    def is_floating(self) -> bool:
+        return is_floating(self)
+
+
+Tensors = Mapping[str, Stored]
+
+
+def open_tensors(source: Any) -> dict[str, Stored]:
+    """List the tensors of a file, of a folder, or of nested containers in memory, such as a state dict.
+
+    Raises:
+        OSError: there is no such file.
+        ValueError: it is damaged, or of no kind that is known; the message says which are.
+    """
+    if not isinstance(source, str | Path):
+        return _in_memory(source)
+    path = Path(source)
+    if not path.is_dir():
+        return dict(_in_file(path))
+    if (orbax := _orbax_folder(path)) is not None:
+        return _in_orbax(orbax)
+    return _in_folder(path)
+
+
+def _in_memory(tree: Any) -> dict[str, Stored]:
+    leaves, _ = flatten(tree)
+    return {name: Stored.of(x) for name, x in leaves.items() if hasattr(x, "shape") and hasattr(x, "dtype")}
+
+
+# Files
+
+
+def _in_file(path: Path) -> Iterator[tuple[str, Stored]]:
+    """Yield the tensors of a file; one that is alone in it, without a name of its own, is called "".
+
+    Raises:
+        OSError, ValueError: see `open_tensors`.
+    """
+    if path.suffix not in READERS:
+        kinds = f"{', '.join(READERS)}, a folder of these, or one of Orbax"
+        raise ValueError(f"{path} is of no kind that is read; these are: {kinds}")
+    with path.open("rb"):  # whose error names the file
+        pass
+    try:
+        yield from READERS[path.suffix](path)
+    except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{path} is damaged, cut short, or not what its name says: {reason}") from error
+
+
+def _safetensors(path: Path) -> Iterator[tuple[str, Stored]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy"):  # it checks the whole header against the size of the file
+            pass
+    except SafetensorError as error:
+        raise ValueError(error) from error
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            shape, dtype = tuple(tensor["shape"]), _dtype_of(tensor["dtype"])
+            yield name, Stored(shape, dtype, _reader(path, shape, dtype, 8 + size + tensor["data_offsets"][0]))
+
+
+def _dtype_of(name: str) -> Any:
+    """Return NumPy's dtype by the name that safetensors has for it, such as BF16."""
+    long = {"B": "bfloat" if name == "BF16" else "bool", "F": "float", "I": "int", "U": "uint", "C": "complex"}[name[0]]
+    known = {"BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+    return jnp.dtype(known.get(name, long + name.lstrip("BFIUC")))
+
+
+def _reader(path: Path, shape: Shape, dtype: Any, offset: int) -> Callable[[], np.ndarray]:
+    count = prod(shape)
+
+    def read() -> np.ndarray:
+        found = np.fromfile(path, np.dtype((np.void, dtype.itemsize)), count, offset=offset)
+        if found.size != count:
+            raise ValueError(f"{path} was cut short while it was read")
+        return found.view(dtype).reshape(shape)
+
+    return read
+
+
+def _npy(path: Path) -> Iterator[tuple[str, Stored]]:
+    yield "", Stored.of(np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def _npz(path: Path) -> Iterator[tuple[str, Stored]]:
+    with zipfile.ZipFile(path) as archive:
+        for name in archive.namelist():
+            with archive.open(name) as file:
+                version = np.lib.format.read_magic(file)
+                head = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+                shape, _, dtype = head[version](file)
+            key = name.removesuffix(".npy")
+            yield key, Stored(shape, dtype, partial(_read_npz, path, key))
+
+
+def _read_npz(path: Path, key: str) -> np.ndarray:
+    with np.load(path, allow_pickle=False) as arrays:
+        return arrays[key]
+
+
+def _torch(path: Path) -> Iterator[tuple[str, Stored]]:
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise OSError(f"{path} is a file of torch.save, and PyTorch is not installed") from error
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:  # pickle's and torch's own
+        raise ValueError(error) from error
+    if isinstance(loaded, torch.Tensor):
+        yield "", Stored.of(loaded)
+    else:
+        yield from _in_memory(loaded).items()
+
+
+READERS: dict[str, Callable[[Path], Iterator[tuple[str, Stored]]]] = {
+    ".safetensors": _safetensors,
+    ".npz": _npz,
+    ".npy": _npy,
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".bin"), _torch),
+}
+
+
+# Folders
+
+
+def _in_folder(path: Path) -> dict[str, Stored]:
+    files = _files_of_index(path) or [file for file in sorted(path.rglob("*")) if file.suffix in READERS]
+    if not files:
+        raise ValueError(f"{path} holds no tensors: no {', '.join(READERS)}, and nothing of Orbax")
+    found = dict[str, Stored]()
+    for file in files:
+        tensors = dict(_in_file(file))
+        prefix = ".".join(file.relative_to(path).with_suffix("").parts)
+        for name, tensor in tensors.items():
+            own = prefix if name in ("", "data") and len(tensors) == 1 else name
+            if own in found:
+                raise ValueError(f"{path} holds {own} twice, once in {file.name}: give one of the files")
+            found[own] = tensor
+    return found
+
+
+def _files_of_index(path: Path) -> list[Path]:
+    """Return the parts that `model.safetensors.index.json` lists, if there is one."""
+    indices = sorted(path.glob("*.safetensors.index.json")) or sorted(path.glob("*.bin.index.json"))
+    if not indices:
+        return []
+    try:
+        parts = set(json.loads(indices[0].read_text("utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, AttributeError) as error:
+        raise ValueError(f"{indices[0]} is damaged: it has no weight_map") from error
+    return [path / part for part in sorted(parts)]
+
+
+# Orbax
+
+
+def _orbax_folder(path: Path) -> Path | None:
+    """Find the one folder that Orbax has written, at or below a path.
+
+    Raises:
+        ValueError: there are several, such as steps of a training.
+    """
+    found = [file.parent for file in sorted(path.rglob("_METADATA"))]
+    if len(found) > 1:
+        names = ", ".join(str(folder.relative_to(path)) for folder in found[:5])
+        raise ValueError(f"{path} holds {len(found)} checkpoints of Orbax: give one of {names}")
+    return found[0] if found else None
+
+
+def _in_orbax(path: Path) -> dict[str, Stored]:
+    """List the arrays of a checkpoint of Orbax; each is read alone.
+
+    Raises:
+        OSError: Orbax is not installed.
+        ValueError: the checkpoint is damaged.
+    """
+    try:
+        import orbax.checkpoint as ocp
+    except ModuleNotFoundError as error:
+        raise OSError(f"{path} is a checkpoint of Orbax: pip install orbax-checkpoint") from error
+    reader = ocp.PyTreeCheckpointer()
+    try:
+        tree = reader.metadata(path.absolute()).item_metadata.tree
+    except Exception as error:
+        raise ValueError(f"{path} is damaged, or of another version of Orbax: {str(error)[:200]}") from error
+    leaves, rebuild = flatten(tree, is_leaf=lambda x: hasattr(x, "shape"))
+    tensors = {name: leaf for name, leaf in leaves.items() if getattr(leaf, "shape", None) is not None}
+    sizes = {name: prod(leaf.shape) * jnp.dtype(leaf.dtype).itemsize for name, leaf in tensors.items()}
+    order, kept = list(tensors), dict[str, np.ndarray]()
+
+    def read(wanted: str) -> np.ndarray:
+        if wanted not in kept:
+            kept.clear()
+            behind = order[order.index(wanted) :]
+            before = accumulate((sizes[name] for name in behind), initial=0)
+            batch = [name for name, size in zip(behind, before, strict=False) if size < BATCH]
+            item = rebuild({name: 0 if name in batch else ocp.PLACEHOLDER for name in leaves})
+            how = rebuild({name: ocp.RestoreArgs(restore_type=np.ndarray) for name in leaves})
+            try:
+                found = reader.restore(path.absolute(), args=ocp.args.PyTreeRestore(item=item, restore_args=how))
+            except Exception as error:
+                raise ValueError(f"{wanted} of {path} cannot be read: {' '.join(str(error).split())[:200]}") from error
+            kept.update((name, np.asarray(x)) for name, x in flatten(found)[0].items() if name in batch)
+        return kept.pop(wanted)
+
+    return {name: Stored(tuple(x.shape), jnp.dtype(x.dtype), partial(read, name)) for name, x in tensors.items()}
