@@ -333,6 +333,7 @@ def test_a_file_that_is_cut_is_an_error_of_one_line(
     assert said.count("\n") == 1
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves tasks after an error
 def test_damaged_and_strange_folders_are_errors_of_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = tmp_path / "good.safetensors"
     save_file(WEIGHTS, good)

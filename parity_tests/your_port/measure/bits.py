@@ -62,7 +62,7 @@ def _known_differences(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
     with np.errstate(all="ignore"):
         factor, offset = float(x[largest]) / float(y[largest]), float(x.flat[0]) - float(y.flat[0])
         if np.isfinite(factor) and np.allclose(x, y.astype(float) * factor, near, near * float(np.abs(x).max())):
-            yield f"JAX has {factor:.6g} times PyTorch's"
+            yield "no more than rounding" if abs(factor - 1) < near else f"JAX has {factor:.6g} times PyTorch's"
         if np.allclose(x, y.astype(float) + offset, near, near * float(np.abs(x).max() + abs(offset))):
             yield f"JAX has PyTorch's plus {offset:.6g}"
 
