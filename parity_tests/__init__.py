@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from parity_tests.your_port.compare import compare
     from parity_tests.your_port.compiled import CompiledReport, compare_compiled
     from parity_tests.your_port.divergence import Divergence, find_divergence
+    from parity_tests.your_port.generation import Decoder, GenerationReport, compare_generation
     from parity_tests.your_port.golden import GoldenError, load_golden
     from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, Variant
     from parity_tests.your_port.measure.draw import compare_case
@@ -54,6 +55,7 @@ _PLACES = {
     "measure.judge": ("Measurement",),
     "divergence": ("Divergence", "find_divergence"),
     "training.updates": ("find_update_divergence",),
+    "generation": ("Decoder", "GenerationReport", "compare_generation"),
     "golden": ("GoldenError", "load_golden"),
     "measure.jax_side": ("jax_function",),
     "compare": ("compare",),
@@ -83,7 +85,9 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Case",
     "CompiledReport",
+    "Decoder",
     "Divergence",
+    "GenerationReport",
     "GoldenError",
     "JaxSide",
     "Measurement",
@@ -96,6 +100,7 @@ __all__ = [
     "compare",
     "compare_case",
     "compare_compiled",
+    "compare_generation",
     "compare_training",
     "compare_weights",
     "find_divergence",

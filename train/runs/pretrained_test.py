@@ -198,6 +198,51 @@ def require_equal(name, ours, theirs, scale=None):
     assert error <= 1e-12, (name, error)
 
 
+@pytest.mark.usefixtures("x64")
+def test_generating_step_by_step_is_that_of_transformers(tmp_path, pieces):
+    import torch
+
+    from parity_tests.your_port.generation import Decoder, compare_generation, hugging_face
+    from parity_tests.your_port.measure.jax_side import Applied
+
+    twin = marian_folder(tmp_path / "marian", pieces)
+    found = read_folder(tmp_path / "marian")
+    module, params = found.load(jnp.float64)
+    ours, (sources, lens, _) = Applied(module, params), batch(len(found.source.tokens), len(found.target.tokens))
+    mask, pad, count = np.arange(sources.shape[1]) < lens[:, None], twin.config.pad_token_id, 12
+
+    def in_torch(function):
+        """Never produce <pad>, as our steps do."""
+
+        def run(*arguments):
+            found = function(*arguments)
+            logits, cache = found if isinstance(found, tuple) else (found, None)
+            never = torch.arange(logits.shape[-1]) == pad
+            log_probs = logits.masked_fill(never, -torch.inf).log_softmax(-1)
+            return (log_probs, cache) if isinstance(found, tuple) else log_probs
+
+        return run
+
+    def step(tokens, cache):
+        log_probs, state, _ = ours.step(tokens, *cache)
+        return log_probs, (state, cache[1])
+
+    def prefill(inputs):
+        memory = ours.encode(inputs["input_ids"], inputs["attention_mask"].sum(-1))
+        return step(jnp.full(len(lens), pad), (ours.initial_state(memory, count + 1), memory))
+
+    def full(inputs, tokens):
+        targets = jnp.concatenate([jnp.full((len(lens), 1), pad), tokens], 1)
+        logits, _ = ours(inputs["input_ids"], targets, inputs["attention_mask"].sum(-1))
+        return jax.nn.log_softmax(logits.at[..., pad].set(-jnp.inf), -1)
+
+    theirs = hugging_face(twin)
+    decoder = Decoder(*(in_torch(each) for each in (theirs.prefill, theirs.step, theirs.full)))
+    inputs = {"input_ids": sources, "attention_mask": mask.astype(np.int64)}
+    report = compare_generation((twin, decoder), Decoder(prefill, step, full), inputs, tokens=count, end=0)
+    assert report.agrees, report
+
+
 PAD = "the id of <pad>"
 SEARCHES = {
     "greedy": {"num_beams": 1},

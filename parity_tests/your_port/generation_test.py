@@ -1,0 +1,282 @@
+"""Generation: a small decoder of two layers with a window and experts, right and with the mistakes that ports make."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from parity_tests.your_port.generation import FREE, FULL, OWN, STEPS, Decoder, GenerationReport, compare_generation
+
+ROWS, WIDTH, WINDOW, LAYERS, LONGEST = 23, 8, 6, 2, 40
+END = 2
+"""The first prompt's third new token."""
+
+
+class Layer(torch.nn.Module):
+    """Attention within a window, then one of three experts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+        self.router, self.experts = torch.nn.Linear(WIDTH, 3), torch.nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x: Any, mask: Any, past: Any = None) -> Any:
+        q, k, v = self.qkv(x).chunk(3, -1)
+        if past is not None:
+            k, v = torch.cat([past[0], k], 1), torch.cat([past[1], v], 1)
+        steps = torch.arange(k.shape[1])
+        near = steps <= steps[-x.shape[1] :, None]
+        near &= steps > steps[-x.shape[1] :, None] - WINDOW
+        scores = (q @ k.mT / WIDTH**0.5).masked_fill(~(near & mask[:, None].bool()), -1e9)
+        x = x + self.out(scores.softmax(-1) @ v)
+        chosen = functional.one_hot(self.router(x).argmax(-1), 3).to(x.dtype)
+        return x + (self.experts(x).tanh().unflatten(-1, (3, WIDTH)) * chosen[..., None]).sum(-2), (k, v)
+
+
+class Tiny(torch.nn.Module):
+    """A decoder with learned positions, counted without the padding on the left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.place = torch.nn.Embedding(ROWS, WIDTH), torch.nn.Embedding(LONGEST, WIDTH)
+        self.layers, self.head = torch.nn.ModuleList(Layer() for _ in range(LAYERS)), torch.nn.Linear(WIDTH, ROWS)
+
+    def forward(self, ids: Any, mask: Any, past: Any = None) -> Any:
+        places = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        x, kept = self.embed(ids) + self.place(places), []
+        for number, layer in enumerate(self.layers):
+            x, cache = layer(x, mask, None if past is None else past[number])
+            kept.append(cache)
+        return self.head(x), kept
+
+
+def torch_decoder() -> Decoder:
+    def prefill(module: Any, inputs: Any) -> Any:
+        logits, kept = module(inputs["input_ids"], inputs["attention_mask"])
+        return logits[:, -1], (inputs["attention_mask"], kept)
+
+    def step(module: Any, tokens: Any, cache: Any) -> Any:
+        mask = functional.pad(cache[0], (0, 1), value=1)
+        logits, kept = module(tokens[:, None], mask, cache[1])
+        return logits[:, -1], (mask, kept)
+
+    def full(module: Any, inputs: Any, tokens: Any) -> Any:
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        logits, _ = module(torch.cat([ids, tokens], 1), functional.pad(mask, (0, tokens.shape[1]), value=1))
+        return logits[:, ids.shape[1] - 1 :]
+
+    return Decoder(prefill, step, full)
+
+
+def port(weights: dict[str, Any], length: int = LONGEST, mistake: str = "") -> Decoder:
+    """Write the decoder in JAX with a cache of a fixed length."""
+
+    def linear(name: str, x: Any) -> Any:
+        return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+    def run(ids: Any, places: Any, mask: Any, cache: Any, at: Any) -> Any:
+        x, kept = weights["embed.weight"][ids] + weights["place.weight"][places], []
+        steps, rows = jnp.arange(mask.shape[1]), at + jnp.arange(ids.shape[1])
+        window = WINDOW + (mistake == "window")
+        near = (steps <= rows[:, None]) & (steps > rows[:, None] - window)
+        for number in range(LAYERS):
+            q, k, v = jnp.split(linear(f"layers.{number}.qkv", x), 3, -1)
+            if cache is not None:
+                k, v = (
+                    jax.lax.dynamic_update_slice_in_dim(c, y, at, 1) for c, y in zip(cache[number], (k, v), strict=True)
+                )
+            kept.append((k, v))
+            scores = jnp.where(near & (mask[:, None] != 0), jnp.einsum("bqd,bkd->bqk", q, k) / WIDTH**0.5, -1e9)
+            x = x + linear(f"layers.{number}.out", jax.nn.softmax(scores, -1) @ v)
+            chosen = jax.nn.one_hot(
+                linear(f"layers.{number}.router", x).argmax(-1) % (3 - (mistake == "router")), 3, dtype=x.dtype
+            )
+            experts = jnp.tanh(linear(f"layers.{number}.experts", x)).reshape(*x.shape[:-1], 3, WIDTH)
+            x = x + (experts * chosen[..., None]).sum(-2)
+        return linear("head", x), kept
+
+    def counted(mask: Any) -> Any:
+        return jnp.maximum(mask.cumsum(-1) - 1, 0)
+
+    @jax.jit
+    def prefill(inputs: Any) -> Any:
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        held = jnp.pad(mask, ((0, 0), (0, length - mask.shape[1])))
+        empty = [(jnp.zeros((len(ids), length, WIDTH), weights["embed.weight"].dtype),) * 2] * LAYERS
+        logits, cache = run(ids, counted(mask), held, empty, 0)
+        return logits[:, -1], (held, cache, jnp.int32(ids.shape[1]))
+
+    @jax.jit
+    def step(tokens: Any, cache: Any) -> Any:
+        mask, kept, at = cache
+        mask = jax.lax.dynamic_update_slice_in_dim(mask, jnp.ones((len(tokens), 1), mask.dtype), at, 1)
+        places = jnp.full(len(tokens), at) if mistake == "padding" else mask.sum(-1) - 1
+        logits, kept = run(tokens[:, None], places[:, None], mask, kept, at)
+        return logits[:, -1], (mask, kept, at + 1)
+
+    @jax.jit
+    def full(inputs: Any, tokens: Any) -> Any:
+        ids, mask = inputs["input_ids"], inputs["attention_mask"]
+        mask = jnp.pad(mask, ((0, 0), (0, tokens.shape[1])), constant_values=1)
+        logits, _ = run(jnp.concatenate([ids, tokens], 1), counted(mask), mask, None, 0)
+        return logits[:, ids.shape[1] - 1 :]
+
+    def generate(inputs: Any, count: int) -> Any:
+        logits, cache = prefill(inputs)
+        found = [logits.argmax(-1)]
+        while len(found) < count:
+            logits, cache = step(found[-1], cache)
+            found.append(logits.argmax(-1))
+        tokens = jnp.stack(found, 1)
+        tokens = tokens[:, :3] if mistake == "short" else tokens
+        ended = jnp.cumsum(tokens == END, 1) - (tokens == END) > 0
+        return tokens if mistake == "end" else jnp.where(ended, 0, tokens)
+
+    def changed(inputs: Any, tokens: Any) -> Any:
+        logits = full(inputs, tokens)
+        return logits.astype(jnp.float32) if mistake == "dtype" else logits[:, 1:] if mistake == "shape" else logits
+
+    return Decoder(prefill, step, changed, generate)
+
+
+MODULE = Tiny()
+for parameter in MODULE.parameters():
+    torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(parameter.numel()))
+RNG = np.random.default_rng(1)
+MASK = np.array([[0, 0, 0, 1, 1], [1, 1, 1, 1, 1], [0, 1, 1, 1, 1]], np.int32)
+PROMPTS = {"input_ids": RNG.integers(4, ROWS, (3, 5)) * MASK, "attention_mask": MASK}
+
+
+def compare(dtype: str = "float64", **options: Any) -> GenerationReport:
+    chosen = {name: options.pop(name) for name in ("tokens", "end") if name in options}
+    with jax.enable_x64(dtype == "float64"):
+        weights = {name: jnp.asarray(x.numpy(), dtype) for name, x in MODULE.state_dict().items()}
+    return compare_generation(
+        (MODULE, torch_decoder()),
+        port(weights, **options),
+        PROMPTS,
+        dtype=dtype,
+        **{"tokens": 16, "end": END, **chosen},
+    )
+
+
+def test_a_right_port_agrees_in_each_dtype_though_rounding_may_change_an_expert() -> None:
+    for dtype in ("float64", "float32", "bfloat16"):
+        report = compare(dtype)
+        assert report.agrees, report
+        assert len(report.measurements) == 3 * 17 + 2 * 3
+    assert max(m.error for m in report.measurements) > 1  # an expert changed, and PyTorch's own rounding shows it
+    assert "in bfloat16, rounding may make any token the best one at " in str(report)
+
+
+CACHE = "JAX's full forward is right: it is the cache, or what prefill and step do otherwise"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "programs", "words"),
+    [
+        ({"mistake": "padding"}, {STEPS, FREE, OWN}, [CACHE, "only the prompts with padding part"]),
+        (
+            {"length": 14},
+            {STEPS},
+            [CACHE, "from new token 10 on, a length of 15 with padding: a cache or a window ends there"],
+        ),
+        ({"mistake": "window"}, {FULL, STEPS}, ["first difference: JAX's full forward, prompt 1 at new token 3: "]),
+        (
+            {"mistake": "end"},
+            {OWN},
+            ["first difference: JAX's generate, prompt 0: it goes on after its end, new token 2"],
+        ),
+        ({"mistake": "short"}, {OWN}, ["JAX's generate, prompt 1: it stops after 3 of 16 tokens"]),
+        (
+            {"mistake": "router"},
+            {FULL, STEPS},
+            ["first difference: JAX's full forward, prompt 1 at new token 1"],
+        ),
+    ],
+)
+def test_a_mistake_is_found_where_it_is(mistake: dict[str, Any], programs: set[str], words: list[str]) -> None:
+    report = compare(**mistake)
+    assert {m.variant.removeprefix("JAX's ") for m in report.failed} == programs, report
+    assert [text for text in words if text not in str(report)] == []
+    assert report.record.verdict == "differs"
+
+
+def test_a_mistake_is_found_in_bfloat16_too() -> None:
+    assert "only the prompts with padding part" in str(compare("bfloat16", mistake="padding"))
+
+
+def test_a_cache_of_pytorch_that_is_wrong_is_said() -> None:
+    def step(module: Any, tokens: Any, cache: Any) -> Any:
+        return torch_decoder().step(module, tokens, (cache[0], [(k.roll(1, 1), v) for k, v in cache[1]]))
+
+    with jax.enable_x64(True):
+        weights = {name: jnp.asarray(x.numpy(), "float64") for name, x in MODULE.state_dict().items()}
+    wrong = replace(torch_decoder(), step=step)
+    report = compare_generation((MODULE, wrong), port(weights), PROMPTS, tokens=8)
+    assert "first difference: PyTorch's prefill and steps, prompt 0 at new token 1" in str(report)
+    assert "PyTorch's full forward is right" in str(report)
+
+
+def test_another_token_is_a_tie_only_within_rounding() -> None:
+    class Same(torch.nn.Module):
+        """Two tokens have the same logits, but for a part in 10¹²."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.logits = torch.nn.Parameter(torch.tensor([0.0, 1.0, 1.0 + 1e-7]))
+
+        def forward(self, count: int) -> Any:
+            return self.logits.expand(2, count, 3)
+
+    module = Same()
+    own = Decoder(
+        lambda module, inputs: (module(1)[:, 0], None),
+        lambda module, tokens, cache: (module(1)[:, 0], None),
+        lambda module, inputs, tokens: module(tokens.shape[1] + 1),
+    )
+
+    def jax_side(dtype: str, *logits: float) -> Decoder:
+        with jax.enable_x64(dtype == "float64"):
+            row = jnp.asarray(logits, dtype)
+
+        def rows(*shape: int) -> Any:
+            return jnp.broadcast_to(row, (*shape, 3))
+
+        return Decoder(
+            lambda inputs: (rows(2), None),
+            lambda tokens, cache: (rows(2), None),
+            lambda inputs, tokens: rows(2, tokens.shape[1] + 1),
+        )
+
+    prompts = {"input_ids": np.ones((2, 3), np.int32)}
+    tie = compare_generation((module, own), jax_side("float32", 0, 1 + 2e-7, 1), prompts, tokens=2, dtype="float32")
+    assert tie.agrees, tie
+    assert "free-running: another token by a tie in prompt 0 at new token 0, 1 instead of 2: margin " in str(tie)
+    wrong = compare_generation((module, own), jax_side("float32", 0, 1.1, 1), prompts, tokens=2, dtype="float32")
+    assert not wrong
+    assert {m.variant for m in wrong.failed} == {"JAX's full forward", "JAX's prefill and steps"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": 4}, "JAX's prefill raised ValueError"),
+        (
+            {"mistake": "dtype"},
+            r"JAX's full must return logits \[3, 17, vocabulary\] in float64; got \[3, 17, 23\] in float32",
+        ),
+        ({"mistake": "shape"}, r"JAX's full must return logits \[3, 17, vocabulary\] in float64; got \[3, 16, 23\]"),
+        ({"tokens": 0}, "tokens must be 1 or more"),
+    ],
+)
+def test_what_cannot_be_compared_says_why(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compare(**options)
+    with pytest.raises(ValueError, match="torch_side must be a model of transformers, or"):
+        compare_generation(MODULE, torch_decoder(), PROMPTS)
