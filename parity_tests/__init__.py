@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from parity_tests.your_port.measure.taps import tap, tapped
     from parity_tests.your_port.measure.torch_side import torch_function, torch_module
     from parity_tests.your_port.report import Report
+    from parity_tests.your_port.sharded import ShardedReport, compare_sharded
     from parity_tests.your_port.training.comparison import compare_training
     from parity_tests.your_port.training.report import TrainingDivergence, TrainingReport
     from parity_tests.your_port.training.updates import find_update_divergence
@@ -62,6 +63,7 @@ _PLACES = {
     "checkpoint": ("WeightsReport", "compare_weights"),
     "compiled": ("CompiledReport", "compare_compiled"),
     "report": ("Report",),
+    "sharded": ("ShardedReport", "compare_sharded"),
     "measure.taps": ("tap", "tapped"),
     "measure.torch_side": ("torch_function", "torch_module"),
     "training.comparison": ("compare_training",),
@@ -92,6 +94,7 @@ __all__ = [
     "JaxSide",
     "Measurement",
     "Report",
+    "ShardedReport",
     "TorchSide",
     "TrainingDivergence",
     "TrainingReport",
@@ -101,6 +104,7 @@ __all__ = [
     "compare_case",
     "compare_compiled",
     "compare_generation",
+    "compare_sharded",
     "compare_training",
     "compare_weights",
     "find_divergence",

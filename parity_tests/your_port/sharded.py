@@ -1,0 +1,320 @@
+"""Hold a program on many devices to the same program on one device: `compare_sharded`. Imports no torch.
+
+Both run on the same numbers. One device in float64 is the truth, and one device in a narrower dtype shows how much
+rounding matters; the bounds are those of `measure.judge`. What explains a difference is tried: the program runs on one
+device with each device's part of the inputs alone, and what a known mistake makes of these parts has to be what the
+mesh computes, also on fresh numbers.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from parity_tests.your_port.measure.arrays import as_numpy, enable_x64, flatten, is_floating, plain
+from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide, TorchSide, Variant, random_for
+from parity_tests.your_port.measure.errors import differing_extremes, relative_error
+from parity_tests.your_port.measure.jax_side import differentiate
+from parity_tests.your_port.measure.judge import Judge, Judged, Measurement
+from parity_tests.your_port.measure.numbers import Run, redrawn
+from parity_tests.your_port.record import Record, printable
+
+Build = Callable[[Mesh], Callable[..., Any]]
+FRESH = 2
+"""On so many fresh draws a cause has to explain the difference, too."""
+NEAR = 1e-9
+"""The relative error in float64 below which a cause explains what stands there."""
+TINY = np.finfo(np.float64).tiny
+SHOWN = 3
+
+
+def compare_sharded(
+    build: Build,
+    inputs: Sequence[Any],
+    mesh: Mesh,
+    specs: Sequence[Any],
+    *,
+    gradients: bool = True,
+    dtypes: Sequence[str] = ("float64",),
+    name: str = "",
+) -> "ShardedReport":
+    """Compare a program on a mesh of devices with itself on one device: outputs, and gradients of all floating inputs.
+
+        print(compare_sharded(lambda mesh: make_train_step(model, mesh), (state, batch), mesh, (P(), P("data"))))
+
+    A training step is a program like others: state and batch are its inputs, the new state is among its outputs. Give it
+    one step, since the mistakes of several are mixed in their result.
+
+    Args:
+        build: mesh -> the program for it, a function of the inputs. It is also called with a mesh of one device that
+            has the same axes.
+        inputs: the arguments: arrays, or nested containers of arrays.
+        mesh: of two devices or more. On a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=8 makes eight.
+        specs: for each argument how it lies on the mesh: a PartitionSpec, or a tree of them like the argument.
+        gradients: False compares the outputs alone, such as those of a training step.
+        dtypes: of float64, float32 and bfloat16 those in which it runs.
+        name: what the report calls the program.
+
+    Raises:
+        ValueError: the mesh has one device, or the program cannot be run on it; the message says why.
+    """
+    if mesh.size < 2:
+        raise ValueError(
+            "mesh must have two devices or more; XLA_FLAGS=--xla_force_host_platform_device_count=8 makes 8"
+        )
+    if not dtypes or isinstance(dtypes, str) or set(dtypes) - set(DTYPES):
+        raise ValueError(f"dtypes must be some of {', '.join(DTYPES)}; got {dtypes!r}")
+    if len(specs) != len(inputs):
+        raise ValueError(f"specs must have one entry for each of the {len(inputs)} inputs; got {len(specs)}")
+    programs = _Programs(build, mesh, tuple(inputs), tuple(specs), gradients)
+    called = name or getattr(build, "__name__", "the program")
+    try:
+        truth = programs.run(programs.one, programs.arrays, "float64")
+        measured = [m for dtype in dtypes for m in programs.measure(dtype, truth, called)]
+    except Exception as error:
+        raise ValueError(f"{called} cannot be run on {_shape_of(mesh)}: {type(error).__name__}: {error}") from error
+    first = next((m for m in measured if m.failed), None)
+    causes = list[str]()
+    if first is not None:
+        try:
+            causes = programs.explain(first) or ["none of the known mistakes"]
+        except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation
+            causes = [f"the search failed: {type(error).__name__}: {error}; please report it"]
+    return ShardedReport(called, _shape_of(mesh), tuple(measured), tuple(causes))
+
+
+def _shape_of(mesh: Mesh) -> str:
+    return ", ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+
+
+@dataclass(frozen=True)
+class ShardedReport(Judged):
+    """What `compare_sharded` found."""
+
+    name: str
+    mesh: str
+    """The sizes of its axes."""
+    measurements: tuple[Measurement, ...]
+    causes: tuple[str, ...] = ()
+    """What explains the first tensor that differs, in words."""
+
+    @property
+    def record(self) -> Record:
+        """Everything that was found, for other programs."""
+        return Record(self.name, str(self).splitlines(), self.measurements)
+
+    def __str__(self) -> str:
+        return "\n".join(map(printable, self._lines()))
+
+    def _lines(self) -> Iterator[str]:
+        failed, dtypes = self.failed, " and ".join(dict.fromkeys(m.dtype for m in self.measurements))
+        count = f"{len({m.tensor for m in failed})} of {len({m.tensor for m in self.measurements})} tensors"
+        verdict = f"DIFFERS in {count} from" if failed else "agrees with"
+        yield f"{self.name} on {self.mesh} {verdict} one device ({dtypes})"
+        worst = max(self.measurements, key=lambda m: m.share)
+        yield f"  worst: {worst.tensor}, {worst.dtype}: {worst.difference}"
+        if failed:
+            first = failed[0]
+            yield f"  first difference: {first.tensor}, {first.dtype}: {first.difference}"
+            yield f"  cause: {' or '.join(self.causes[:SHOWN])}"
+
+
+@dataclass(frozen=True)
+class _Programs:
+    """The program for one device and for the mesh."""
+
+    build: Build
+    mesh: Mesh
+    inputs: tuple[Any, ...]
+    specs: tuple[Any, ...]
+    gradients: bool
+    _programs: dict[Mesh, tuple[Any, Any]] = field(default_factory=dict)
+
+    @property
+    def one(self) -> Mesh:
+        """The mesh of one device with the same axes."""
+        devices = self.mesh.devices.flat[:1].reshape((1,) * self.mesh.devices.ndim)
+        return Mesh(devices, self.mesh.axis_names, axis_types=self.mesh.axis_types)
+
+    @property
+    def arrays(self) -> dict[str, Any]:
+        """The inputs' arrays by name."""
+        return {name: x for name, x in flatten(self.inputs)[0].items() if hasattr(x, "dtype")}
+
+    @property
+    def places(self) -> dict[str, PartitionSpec]:
+        """How each array lies on the mesh."""
+
+        def is_spec(x: Any) -> bool:
+            return isinstance(x, PartitionSpec)
+
+        whole = [
+            jax.tree.map(lambda spec, part: jax.tree.map(lambda _: spec, part), spec, argument, is_leaf=is_spec)
+            for spec, argument in zip(self.specs, self.inputs, strict=True)
+        ]
+        return {name: spec for name, spec in flatten(tuple(whole), is_leaf=is_spec)[0].items() if is_spec(spec)}
+
+    def run(self, mesh: Mesh, arrays: Mapping[str, Any], dtype: str, whole: Run | None = None, part: int = 0) -> Run:
+        """Run the program on a mesh, with gradients along directions of the outputs.
+
+        Args:
+            whole: where the inputs are a part of the whole ones, the run of these.
+            part: its number; a part of an output gets its part of the direction.
+        """
+        with enable_x64(dtype == "float64"):
+            cast = {n: np.asarray(x).astype(jnp.dtype(dtype)) if is_floating(x) else x for n, x in arrays.items()}
+            given = {n: jax.device_put(x, NamedSharding(mesh, self.places[n])) for n, x in cast.items()}
+            moved = {name: x for name, x in given.items() if is_floating(x)}
+            fixed = {name: x for name, x in given.items() if name not in moved}
+            compute, program = self._compiled(mesh)
+            directions = dict[str, np.ndarray]()
+            for name, x in jax.eval_shape(compute, moved, fixed).items() if self.gradients else ():
+                if x is not None and is_floating(x):
+                    size = x.shape if whole is None else whole.outputs[name].shape
+                    drawn = random_for("sharded", name).normal(size=size).astype(x.dtype)
+                    directions[name] = _cut(drawn, x.shape, part)
+            outputs, found = program(moved, fixed, directions)
+            return Run(as_numpy(outputs), as_numpy(dict(found)))
+
+    def _compiled(self, mesh: Mesh) -> tuple[Any, Any]:
+        """Return the outputs on a mesh as a function (moved, fixed), and the program of outputs and gradients."""
+        if mesh not in self._programs:
+            flat, rebuild = flatten(self.inputs)
+            program = self.build(mesh)
+
+            def compute(moved: Any, fixed: Any) -> dict[str, Any]:
+                return flatten(plain(program(*rebuild({**flat, **moved, **fixed}))))[0]
+
+            self._programs[mesh] = compute, jax.jit(differentiate(compute))
+        return self._programs[mesh]
+
+    def measure(self, dtype: str, truth: Run, name: str) -> list[Measurement]:
+        """Measure every tensor of the mesh against one device."""
+        arrays, case = self.arrays, Case(name, (), TorchSide(lambda *_: None), JaxSide(lambda *_: None))
+        narrow = self.run(self.one, arrays, "float32" if dtype == "float64" else dtype)
+        many = self.run(self.mesh, arrays, dtype)
+        judge, found = Judge(case, Variant("given inputs", {}), dtype, truth), list[Measurement]()
+        for of_gradients in (False, True):
+            sides = [run.gradients if of_gradients else run.outputs for run in (many, narrow, truth)]
+            for tensor, expected in sides[2].items():
+                there, rounded = (side.get(tensor) for side in sides[:2])
+                words = _mismatch(there, expected)
+                measured = judge.measure(
+                    tensor, *((None,) * 3 if words else (there, rounded, expected)), is_gradient=of_gradients
+                )
+                found.append(replace(measured, mismatch=words))
+        return found
+
+    # What explains a difference
+
+    def explain(self, first: Measurement) -> list[str]:
+        """Return the known mistakes that make what the mesh has of a tensor, on these numbers and on fresh ones."""
+        found = list[list[str]]()
+        for draw in range(1 + FRESH):
+            arrays = {name: _fresh(name, x, draw) for name, x in self.arrays.items()}
+            truth, many = (self.run(mesh, arrays, "float64") for mesh in (self.one, self.mesh))
+            there, expected = many.tensors.get(first.tensor), truth.tensors[first.tensor]
+            if there is None or (there.shape == expected.shape and _near(there, expected)):
+                continue  # these numbers do not show it
+            axes, bases = [axis for axis, size in self.mesh.shape.items() if size > 1], _bases(arrays, there)
+            made = (each for axis in axes for each in self._made(axis, first.tensor, arrays, truth, there, bases))
+            words = [words for words, x in made if x.shape == there.shape and _near(there, x)]
+            found.append([*words, *_rescaled(there, expected, bases, self.mesh), *_moved(there, expected, self.mesh)])
+        common = (words for words in found[0] if all(words in others for others in found)) if found else ()
+        return list(dict.fromkeys(common))
+
+    def _made(
+        self,
+        axis: str,
+        name: str,
+        arrays: Mapping[str, Any],
+        truth: Run,
+        there: np.ndarray,
+        bases: Sequence[np.ndarray],
+    ) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield what mistakes along an axis of the mesh make of a tensor, from the results of the devices' parts."""
+        size = self.mesh.shape[axis]
+        cuts = {n: at for n, spec in self.places.items() for at, on in enumerate(spec) if on in (axis, (axis,))}
+        if not cuts:
+            return
+        parts = [{n: np.split(x, size, cuts[n])[i] if n in cuts else x for n, x in arrays.items()} for i in range(size)]
+        try:
+            runs = [self.run(self.one, each, "float64", truth, part) for part, each in enumerate(parts)]
+        except Exception:  # the program takes no smaller inputs
+            return
+        made, whole = [run.tensors[name] for run in runs], truth.tensors[name].shape
+        if made[0].shape == whole:
+            own = f"the sum or mean over {axis} is missing: what its first device computes stands there"
+            yield own, made[0]
+            for base in bases if there.shape == whole and there.size > 2 else ():
+                added = made[0] - base  # or a multiple of it, where a count was summed, and not this
+                yield own, base + added * np.vdot(added, there - base) / max(np.vdot(added, added), TINY)
+            each = f"what the devices along {axis} compute is"
+            yield f"{each} averaged, whatever number of terms each has", np.mean(made, 0)
+            yield f"{each} summed", np.sum(made, 0)
+        for at in range(len(whole)):
+            if made[0].shape[at] * size == whole[at] and len({x.shape for x in made}) == 1:
+                alike = all(np.array_equal(x == 0, made[0] == 0) for x in made) and bool(0 < (made[0] == 0).mean() < 1)
+                zeros = ", and all have their zeros in the same places, as of dropout" * alike
+                yield f"each device along {axis} computes from its own part alone{zeros}", np.concatenate(made, at)
+
+
+def _bases(arrays: Mapping[str, Any], there: np.ndarray) -> list[np.ndarray]:
+    """Return what a step may have added to: nothing, or an input of the same shape."""
+    before = [np.asarray(x) for x in arrays.values() if is_floating(x) and x.shape == there.shape]
+    return [np.zeros(there.shape), *before] if is_floating(there) else []
+
+
+def _near(x: np.ndarray, y: np.ndarray) -> bool:
+    return relative_error(x, y) < NEAR
+
+
+def _fresh(name: str, x: Any, draw: int) -> Any:
+    """Draw an array of the same kind anew; keys of random numbers stay."""
+    if draw == 0 or not hasattr(x, "dtype") or jnp.issubdtype(x.dtype, jax.dtypes.extended):
+        return x
+    return redrawn(np.asarray(x), random_for("fresh", name, str(draw)))
+
+
+def _cut(whole: np.ndarray, shape: tuple[int, ...], part: int) -> np.ndarray:
+    """Take the part of a direction that belongs to a part of an output."""
+    for axis, size in enumerate(shape):
+        if size != whole.shape[axis]:
+            whole = np.moveaxis(np.moveaxis(whole, axis, 0)[part * size : (part + 1) * size], 0, axis)
+    return whole
+
+
+def _mismatch(there: Any, expected: Any) -> str:
+    """Say what makes the two incomparable."""
+    if there is None or expected is None:
+        return "" if there is expected else "only one of the two has it"
+    if there.shape != expected.shape:
+        return f"shape {list(there.shape)} on the mesh, {list(expected.shape)} on one device"
+    return differing_extremes(there, expected, ("the mesh", "one device"))
+
+
+def _rescaled(there: np.ndarray, expected: np.ndarray, bases: Sequence[np.ndarray], mesh: Mesh) -> Iterator[str]:
+    """Say by which axis's size a tensor, or what a step adds to its input, is too large or too small."""
+    for axis, size in mesh.shape.items():
+        for base in bases if size > 1 and there.shape == expected.shape else ():
+            what = "what the step adds" if base.any() else "it"
+            if _near(there - base, (expected - base) * size):
+                yield f"{what} is {size} times too large: summed over {axis} where a mean belongs, or summed twice"
+            if _near(there - base, (expected - base) / size):
+                yield f"{what} is {size} times too small: a mean over {axis} where a sum belongs, or taken twice"
+
+
+def _moved(there: np.ndarray, expected: np.ndarray, mesh: Mesh) -> Iterator[str]:
+    """Say in which order the devices' parts of a tensor stand."""
+    for axis, size in mesh.shape.items():
+        for at, length in enumerate(there.shape if there.shape == expected.shape and size > 1 else ()):
+            if length % size:
+                continue
+            ours, theirs = (np.split(x, size, at) for x in (there, expected))
+            order = [next((i for i, x in enumerate(theirs) if _near(y, x)), -1) for y in ours]
+            if sorted(order) == list(range(size)) and order != sorted(order):
+                yield f"the parts of the devices along {axis} stand in the order {order}"
