@@ -11,6 +11,7 @@ from parity_tests.your_port.mapping import Wishes, map_weights
 from parity_tests.your_port.measure.case import DTYPES
 from parity_tests.your_port.measure.jax_side import forget_programs_of
 from parity_tests.your_port.measure.judge import Measurement
+from parity_tests.your_port.measure.precision import measure_precision
 from parity_tests.your_port.measure.strength import find_constant, on_other_numbers
 from parity_tests.your_port.pair import Pair
 from parity_tests.your_port.report import Report
@@ -93,9 +94,14 @@ def compare(
     pairs = [pair.with_buffers_of_jax() if pair.train else pair for pair in pairs]
 
     measured, weak = _measure(pairs, dtypes)
+    sizes = {
+        weight.shape[0] for weight in pairs[0].original.weights if weight.role == "straight" and len(weight.shape) == 2
+    }
+    in_16_bits = (pairs[0].draw(dtype) for dtype in dtypes if dtype.endswith("16"))
+    precision = tuple(found for draw in in_16_bits for found in measure_precision(draw, sizes))
     notes = tuple(training_notes(pairs[0], torch_module, jax_module, called))
     notes = (unsure, *notes) if unsure and any(m.failed for m in measured) else notes
-    report = _explain(Report(pairs[0], tuple(measured), notes=notes, weak=tuple(weak)), pairs)
+    report = _explain(Report(pairs[0], tuple(measured), notes=notes, weak=tuple(weak), precision=precision), pairs)
 
     for pair in pairs:
         forget_programs_of(pair.case)

@@ -15,6 +15,7 @@ from typing import Any
 from parity_tests.your_port.cause.cause import Blind
 from parity_tests.your_port.divergence import Divergence
 from parity_tests.your_port.measure.judge import Measurement
+from parity_tests.your_port.measure.precision import Precision
 from parity_tests.your_port.weights.weight_map import WeightMap
 
 SCHEMA = 1
@@ -43,6 +44,7 @@ class Record:
     divergence: Divergence | None = None
     map: WeightMap | None = None
     blind: Blind | None = None
+    precision: Sequence[Precision] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -75,6 +77,7 @@ class Record:
             "tensors": [_finite({"failed": m.failed, **asdict(m)}) for m in self.measurements],
             "weights": [dict(zip(("jax", "shape", "torch", "layout"), line, strict=True)) for line in placed],
             "blind": None if self.blind is None else asdict(self.blind),
+            "precision": [{**asdict(found), "ratio": found.ratio} for found in self.precision],
             "versions": self.versions,
         }
         return json.dumps(facts, indent=1, allow_nan=False, ensure_ascii=False) + "\n"

@@ -10,6 +10,7 @@ from parity_tests.your_port.divergence import Divergence
 from parity_tests.your_port.measure.arrays import flatten
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.judge import Judged, Measurement
+from parity_tests.your_port.measure.precision import Precision
 from parity_tests.your_port.pair import Pair
 from parity_tests.your_port.record import Record, printable
 from parity_tests.your_port.trained import differing_dtypes
@@ -39,6 +40,8 @@ class Report(Judged):
     """What a training would do otherwise: weights that are moved in one of the two alone, or apart, and dropout."""
     weak: tuple[str, ...] = ()
     """What these inputs and weights cannot show."""
+    precision: tuple[Precision, ...] = ()
+    """How good the outputs are in 16 bits, beside PyTorch's own."""
 
     _blind: list[Blind] = field(default_factory=list, repr=False, compare=False)
     """The blind spots, once they were asked for."""
@@ -73,7 +76,9 @@ class Report(Judged):
     def record(self) -> Record:
         """Everything that was found, for other programs."""
         blind = self._blind[0] if self._blind else None
-        return Record(self.name, str(self).splitlines(), self.measurements, self.divergence, self.map, blind)
+        return Record(
+            self.name, str(self).splitlines(), self.measurements, self.divergence, self.map, blind, self.precision
+        )
 
     def to_json(self) -> str:
         """Write everything as JSON."""
@@ -96,6 +101,11 @@ class Report(Judged):
         verdict = "agrees" if self.agrees else f"DIFFERS in {failed} of {len(names)} tensors"
         yield f"{self.name} {verdict} ({what})"
         yield f"  worst: {_in_words(max(self.measurements, key=lambda m: (m.share, not m.only_rounding)))}"
+        if self.precision:
+            shown = max(
+                self.precision, key=lambda found: (bool(found.lost_at), found.jax.best is not None, found.ratio)
+            )
+            yield f"  precision: in {shown.dtype} {shown}"
         if self.compiled is not None:
             yield from self.compiled.explain()
         if self.divergence is not None:

@@ -46,8 +46,8 @@ def compare_sharded(
 
         print(compare_sharded(lambda mesh: make_train_step(model, mesh), (state, batch), mesh, (P(), P("data"))))
 
-    A training step is a program like others: state and batch are its inputs, the new state is among its outputs. Give it
-    one step, since the mistakes of several are mixed in their result.
+    A training step is a program like others: state and batch are its inputs, and the new state is among its outputs.
+    Give it one step, since the mistakes of several are mixed in their result.
 
     Args:
         build: mesh -> the program for it, a function of the inputs. It is also called with a mesh of one device that
