@@ -2,6 +2,7 @@
 
 compare    the call: it reads the two, maps the weights, measures and explains; `report` is what it returns
 mapping    the weights put into place, by trying where names and shapes leave it open
+corpus     an iterator of batches as inputs: the worst example, and what was never met
 pair       both programs with the weights in place, and the ways to measure them; `trained`: what an optimiser would do
 compiled   a compiled JAX program against its own operations: `compare_compiled`
 sharded    a program on many devices against one device: `compare_sharded`

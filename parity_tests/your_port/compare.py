@@ -1,10 +1,12 @@
 """Compare a PyTorch module with its JAX port in one call. Imports no torch where PyTorch's side is a file."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from parity_tests.your_port.corpus import run_corpus, take_example
 from parity_tests.your_port.divergence import explain_difference
 from parity_tests.your_port.golden import load_golden
 from parity_tests.your_port.mapping import Wishes, map_weights
@@ -57,7 +59,8 @@ def compare(
         jax_module: a module of Flax NNX, Flax Linen or Equinox, or a function of (weights, inputs). A function gets a
             dict with PyTorch's names and layouts, or the structure of `variables`. A large module need not have weights
             of its own: `nnx.eval_shape(lambda: Model(...))`.
-        inputs: an array, a tuple of positional arguments or a dict of keywords, for both sides; a file has its own.
+        inputs: an array, a tuple of positional arguments or a dict of keywords, for both sides; a file has its own. An
+            iterator of such inputs is a corpus: its first batch is compared with gradients, the others forward alone.
         load: your function that loads PyTorch's weights: a dict of NumPy arrays by PyTorch's names -> what JAX has. For
             NNX that is a module, its state or a pure dict; for Linen the variables or parameters; for Equinox the
             module; for a function its weights. It is tested, too, and takes the place of `names`.
@@ -83,6 +86,11 @@ def compare(
         GoldenError: the file is damaged, or was written by another version.
     """
     _check_arguments(torch_module, jax_module, dtypes, inside, bound)
+    if isinstance(inputs, Iterator):
+        shared: dict[str, Any] = {"load": load, "weights": weights, "names": names, "layout": layout, "name": name}
+        shared |= {"buffers": buffers, "gradients": gradients, "bound": bound, "inside": inside, "dtypes": dtypes}
+        shared |= {"torch_call": torch_call, "jax_call": jax_call, "variables": variables}
+        return _compare_corpus(partial(compare, torch_module, jax_module, **shared), torch_module, inputs)
     originals = _read(torch_module, inputs, buffers, weights, torch_call, gradients, name)
     recorded = originals[0].torch.golden
     dtypes = dtypes or (("float64", "float32") if recorded is None else recorded.dtypes)
@@ -107,6 +115,34 @@ def compare(
         forget_programs_of(pair.case)
         pair.draft.kept.clear()
     return report
+
+
+def _compare_corpus(compare_inputs: Callable[[Any], Report], program: Any, batches: Iterator[Any]) -> Report:
+    """Compare the first batch, run the others, and compare the worst example alone if it differs.
+
+    Raises:
+        ValueError: there is no batch, or one cannot be run; PyTorch's side is a file or a JAX module.
+    """
+    first = next(batches, None)
+    if first is None:
+        raise ValueError("inputs is an iterator that has no batch: give a generator that was not read before")
+    report = compare_inputs(first)
+    if report.failed:
+        return replace(report, notes=(*report.notes, "the other batches were not run, since the first one differs"))
+    pair = report.pair
+    if pair.original.torch.golden is not None:
+        raise ValueError("a corpus needs a PyTorch module or function, which can run on other inputs")
+    corpus = run_corpus(pair.draw(), pair.original.inputs, batches, program, pair.original.weights)
+    forget_programs_of(pair.case)
+    weak = (*report.weak, *corpus.unseen)
+    if (worst := corpus.first_failure) is None:
+        return replace(report, corpus=corpus, weak=weak)
+    for row in dict.fromkeys((worst.row, None)):
+        alone = compare_inputs(take_example(worst.inputs, row))
+        if alone.failed:
+            return replace(alone, corpus=corpus, weak=(*alone.weak, *corpus.unseen))
+    luck = f"{worst} in one draw, and within its bound in the median of several"
+    return replace(report, corpus=corpus, weak=weak, notes=(*report.notes, luck))
 
 
 def _check_arguments(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parity_tests.your_port.cause.cause import Blind
+from parity_tests.your_port.corpus import Corpus
 from parity_tests.your_port.divergence import Divergence
 from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.measure.precision import Precision
@@ -45,6 +46,7 @@ class Record:
     map: WeightMap | None = None
     blind: Blind | None = None
     precision: Sequence[Precision] = ()
+    corpus: Corpus | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -78,6 +80,7 @@ class Record:
             "weights": [dict(zip(("jax", "shape", "torch", "layout"), line, strict=True)) for line in placed],
             "blind": None if self.blind is None else asdict(self.blind),
             "precision": [{**asdict(found), "ratio": found.ratio} for found in self.precision],
+            "corpus": None if self.corpus is None else self.corpus.facts,
             "versions": self.versions,
         }
         return json.dumps(facts, indent=1, allow_nan=False, ensure_ascii=False) + "\n"

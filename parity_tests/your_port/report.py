@@ -6,6 +6,7 @@ from itertools import islice
 
 from parity_tests.your_port.cause.cause import Blind, in_words
 from parity_tests.your_port.compiled import CompiledReport
+from parity_tests.your_port.corpus import Corpus
 from parity_tests.your_port.divergence import Divergence
 from parity_tests.your_port.measure.arrays import flatten
 from parity_tests.your_port.measure.case import Case
@@ -40,6 +41,8 @@ class Report(Judged):
     """What a training would do otherwise: weights that are moved in one of the two alone, or apart, and dropout."""
     weak: tuple[str, ...] = ()
     """What these inputs and weights cannot show."""
+    corpus: Corpus | None = None
+    """What the batches of an iterator show."""
     precision: tuple[Precision, ...] = ()
     """How good the outputs are in 16 bits, beside PyTorch's own."""
 
@@ -76,9 +79,8 @@ class Report(Judged):
     def record(self) -> Record:
         """Everything that was found, for other programs."""
         blind = self._blind[0] if self._blind else None
-        return Record(
-            self.name, str(self).splitlines(), self.measurements, self.divergence, self.map, blind, self.precision
-        )
+        found = self.divergence, self.map, blind, self.precision, self.corpus
+        return Record(self.name, str(self).splitlines(), self.measurements, *found)
 
     def to_json(self) -> str:
         """Write everything as JSON."""
@@ -101,6 +103,8 @@ class Report(Judged):
         verdict = "agrees" if self.agrees else f"DIFFERS in {failed} of {len(names)} tensors"
         yield f"{self.name} {verdict} ({what})"
         yield f"  worst: {_in_words(max(self.measurements, key=lambda m: (m.share, not m.only_rounding)))}"
+        if self.corpus is not None:
+            yield f"  corpus: {self.corpus}"
         if self.precision:
             shown = max(
                 self.precision, key=lambda found: (bool(found.lost_at), found.jax.best is not None, found.ratio)

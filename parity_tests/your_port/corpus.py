@@ -1,0 +1,244 @@
+"""A whole corpus through both programs: the worst example of each output, and what the corpus never showed.
+
+The first batch is compared as any other inputs are. The others run forward, with the same weights; JAX is compiled once
+for each shape, and of each batch only numbers are kept.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from parity_tests.your_port.measure.arrays import flatten, is_floating
+from parity_tests.your_port.measure.draw import Draw
+from parity_tests.your_port.measure.judge import Measurement, Runs
+from parity_tests.your_port.weights.original import Inputs, Weight, read_inputs
+from parity_tests.your_port.weights.weight_map import in_columns
+
+QUANTILES = {"least": 0.0, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "most": 1.0}
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The batch with the largest share of the bound of an output."""
+
+    tensor: str
+    batch: int
+    row: int | None
+    """The example in it; None where an output has no axis of examples."""
+    error: float
+    bound: float
+    mismatch: str
+    inputs: Inputs = field(repr=False)
+    """The batch."""
+
+    def __str__(self) -> str:
+        place = f"batch {self.batch}" if self.row is None else f"batch {self.batch}, row {self.row}"
+        return f"{self.tensor} at {place}: {self.mismatch or f'error {self.error:.2g}, bound {self.bound:.2g}'}"
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What all batches together show."""
+
+    batches: int
+    examples: int
+    shares: Mapping[str, np.ndarray]
+    """Of each output, the share of its bound that the error of each batch takes; more than 1 is a failure."""
+    worst: Mapping[str, Worst]
+    seen: tuple[str, ...]
+    """Which ids and lengths were met."""
+    unseen: tuple[str, ...]
+    """Which were not."""
+
+    @property
+    def first_failure(self) -> Worst | None:
+        """The failure with the largest share, if there is one."""
+        failed = [w for name, w in self.worst.items() if not self.shares[name].max() <= 1]
+        return max(failed, key=lambda worst: self.shares[worst.tensor].max(), default=None)
+
+    def table(self) -> str:
+        """List how the shares of each output are distributed over the batches."""
+        rows = [("output", *QUANTILES, "worst")]
+        for name, shares in self.shares.items():
+            rows.append((name, *(f"{np.quantile(shares, q):.1e}" for q in QUANTILES.values()), str(self.worst[name])))
+        return in_columns(rows)
+
+    def plot(self) -> Any:
+        """Draw the shares of each output, from the best batch to the worst; return Matplotlib's figure."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.add_subplot()
+        for name, shares in self.shares.items():
+            drawn = np.sort(np.maximum(np.nan_to_num(shares, posinf=1e3), 1e-12))
+            axes.plot(np.linspace(0, 100, len(drawn)), drawn, drawstyle="steps-mid", label=name)
+        axes.axhline(1.0, color="black", linestyle="--", linewidth=1, label="bound")
+        axes.set(
+            yscale="log", xlabel="batches, from the best to the worst, in %", ylabel="error, as a share of its bound"
+        )
+        axes.legend()
+        return figure
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Everything for a record in JSON."""
+        quantiles = {
+            n: {text: float(np.quantile(x, q)) for text, q in QUANTILES.items()} for n, x in self.shares.items()
+        }
+        worst = {name: str(worst) for name, worst in self.worst.items()}
+        counts = {"batches": self.batches, "examples": self.examples}
+        return {**counts, "shares": quantiles, "worst": worst, "seen": self.seen, "unseen": self.unseen}
+
+    def __str__(self) -> str:
+        most = max(self.worst.values(), key=lambda worst: self.shares[worst.tensor].max())
+        text = f"{self.batches:,} batches, {self.examples:,} examples; worst: {most}"
+        return f"{text}; met: {'; '.join(self.seen)}" if self.seen else text
+
+
+def run_corpus(draw: Draw, first: Inputs, batches: Iterator[Any], program: Any, weights: Sequence[Weight]) -> Corpus:
+    """Run all batches, of which `first` is the first one.
+
+    Args:
+        draw: of the pair, in the dtype of the runs.
+        program: PyTorch's, whose arguments the batches are.
+        weights: PyTorch's, which say how many ids there are.
+
+    Raises:
+        ValueError: a batch cannot be read, has another structure than the first, or is refused; the message says which.
+    """
+    shares, worst, met, examples = dict[str, list[float]](), dict[str, Worst](), _Met(), 0
+    number = 0
+    for number, batch in enumerate(chain([first], _read(batches, first, program))):
+        here = _on(draw, batch)
+        try:
+            measured = here.compare(_forward(here))
+        except Exception as error:
+            raise ValueError(f"batch {number} cannot be run: {type(error).__name__}: {error}") from error
+        for m in measured:
+            before = max(shares.setdefault(m.tensor, []), default=-1.0)
+            share = m.share if m.share == m.share else np.inf
+            shares[m.tensor].append(share)
+            if share > before:
+                worst[m.tensor] = _find_row(here, m, number, batch)
+        examples += _rows(batch) or 1
+        met.note(batch)
+    seen, unseen = met.words(weights)
+    arrays = {name: np.array(values) for name, values in shares.items()}
+    return Corpus(number + 1, examples, arrays, worst, tuple(seen), tuple(unseen))
+
+
+def take_example(batch: Inputs, row: int | None) -> Any:
+    """Cut an example out of a batch where all inputs have an axis of examples; return it as inputs of `compare`."""
+    cut = row is not None and _rows(batch) is not None
+    arrays = {
+        name: _map(lambda x: x[row : row + 1] if row is not None and cut else x, value)
+        for name, value in batch.arrays.items()
+    }
+    positional, keywords = batch.as_arguments(arrays)
+    return positional or keywords
+
+
+def _map(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
+    flat, rebuild = flatten({"": tree})
+    return rebuild({name: None if x is None else function(x) for name, x in flat.items()})[""]
+
+
+def _read(batches: Iterator[Any], first: Inputs, program: Any) -> Iterator[Inputs]:
+    number = 0
+    while True:
+        number += 1
+        try:
+            batch = next(batches)
+        except StopIteration:
+            return
+        except Exception as error:
+            raise ValueError(f"the iterator raised at batch {number}: {type(error).__name__}: {error}") from error
+        read = read_inputs(batch, program)
+        kinds = [
+            {name: (x.ndim, is_floating(x)) for name, x in flatten(dict(inputs.arrays))[0].items() if x is not None}
+            for inputs in (first, read)
+        ]
+        if kinds[0] != kinds[1]:
+            texts = [", ".join(f"{n} with {r} axes" for n, (r, _) in kind.items()) for kind in kinds]
+            raise ValueError(f"batch {number} is unlike the first one: it has {texts[1]}; the first has {texts[0]}")
+        yield read
+
+
+def _on(draw: Draw, batch: Inputs) -> Draw:
+    """Return the draw on a batch, without the gradients of inputs."""
+    flat, _ = flatten(dict(batch.arrays))
+    numbers = replace(draw.numbers, inputs=flat, differentiated=())
+    return draw.on(numbers.rounded(draw.dtype))
+
+
+def _forward(draw: Draw) -> Runs:
+    """Run both programs without gradients."""
+    context: AbstractContextManager[Any] = nullcontext()
+    if find_spec("torch") is not None:
+        import torch
+
+        context = torch.no_grad()
+    with context:
+        return draw.against(draw.in_jax(gradients=False))
+
+
+def _rows(batch: Inputs) -> int | None:
+    """Return the number of examples, if all inputs have as many along the first axis."""
+    sizes = {x.shape[:1] for x in flatten(dict(batch.arrays))[0].values() if x is not None}
+    (size,) = sizes if len(sizes) == 1 else ((),)
+    return size[0] if size else None
+
+
+def _find_row(draw: Draw, m: Measurement, number: int, batch: Inputs) -> Worst:
+    """Find the row of an output that is the worst."""
+    runs, worst = _forward(draw), Worst(m.tensor, number, None, m.error, m.bound, m.mismatch, batch)
+    sides = [x for run in runs if (x := run.outputs.get(m.tensor)) is not None and x.ndim > 0]
+    if m.mismatch or len(sides) < len(runs) or len({len(x) for x in sides}) > 1:
+        return worst
+    judge = draw.judge(runs.truth)
+    rows = [judge.measure(m.tensor, *(x[row : row + 1] for x in sides)) for row in range(len(sides[0]))]
+    return replace(worst, row=int(np.argmax([np.nan_to_num(each.share, nan=np.inf) for each in rows])))
+
+
+@dataclass
+class _Met:
+    """The ids and lengths that were met."""
+
+    ids: dict[str, set[int]] = field(default_factory=dict)
+    lengths: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """By the name of an input the shortest and the longest, and the longest that there could be."""
+
+    def note(self, batch: Inputs) -> None:
+        for name, x in flatten(dict(batch.arrays))[0].items():
+            if x is None or is_floating(x) or x.size == 0:
+                continue
+            if x.ndim > 1 and x.max() > 1:
+                self.ids.setdefault(name, set()).update(np.unique(x).tolist())
+            elif x.ndim == 2:  # a mask
+                self._note(name, (x != 0).sum(-1), x.shape[-1])
+            elif x.ndim == 1 and "len" in name:
+                self._note(name, x, 0)
+
+    def _note(self, name: str, lengths: np.ndarray, most: int) -> None:
+        least, longest, whole = self.lengths.get(name, (int(lengths.min()), 0, 0))
+        self.lengths[name] = (min(least, int(lengths.min())), max(longest, int(lengths.max())), max(whole, most))
+
+    def words(self, weights: Sequence[Weight]) -> tuple[list[str], list[str]]:
+        """Say what was met, and what was not."""
+        tables = sorted(w.shape[0] for w in weights if w.role == "straight" and len(w.shape) == 2)
+        seen, unseen = list[str](), list[str]()
+        for name, ids in self.ids.items():
+            rows = next((size for size in tables if size > max(ids)), None)
+            if rows is not None:
+                seen.append(f"{len(ids)} of the {rows} ids of {name}")
+                unseen += [f"{name} never is {each}" for each in sorted({0, rows - 1} - ids)]
+        for name, (least, longest, whole) in self.lengths.items():
+            seen.append(f"lengths of {name} from {least} to {longest}")
+            unseen += [f"{name} never is full"] if longest < whole else []
+            unseen += [f"{name} never has padding"] if least == longest == whole else []
+        return seen, unseen
