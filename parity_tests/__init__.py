@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from parity_tests.your_port.compare import compare
     from parity_tests.your_port.compiled import CompiledReport, compare_compiled
     from parity_tests.your_port.divergence import Divergence, find_divergence
+    from parity_tests.your_port.dumped import DumpReport, compare_dump
     from parity_tests.your_port.generation import Decoder, GenerationReport, compare_generation
     from parity_tests.your_port.golden import GoldenError, load_golden
     from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, Variant
@@ -56,6 +57,7 @@ _PLACES = {
     "measure.judge": ("Measurement",),
     "divergence": ("Divergence", "find_divergence"),
     "training.updates": ("find_update_divergence",),
+    "dumped": ("DumpReport", "compare_dump"),
     "generation": ("Decoder", "GenerationReport", "compare_generation"),
     "golden": ("GoldenError", "load_golden"),
     "measure.jax_side": ("jax_function",),
@@ -89,6 +91,7 @@ __all__ = [
     "CompiledReport",
     "Decoder",
     "Divergence",
+    "DumpReport",
     "GenerationReport",
     "GoldenError",
     "JaxSide",
@@ -103,6 +106,7 @@ __all__ = [
     "compare",
     "compare_case",
     "compare_compiled",
+    "compare_dump",
     "compare_generation",
     "compare_sharded",
     "compare_training",

@@ -6,6 +6,7 @@ corpus     an iterator of batches as inputs: the worst example, and what was nev
 pair       both programs with the weights in place, and the ways to measure them; `trained`: what an optimiser would do
 compiled   a compiled JAX program against its own operations: `compare_compiled`
 sharded    a program on many devices against one device: `compare_sharded`
+dumped     a run of PyTorch that another tool has dumped: `compare_dump`
 generation models that generate: full forward, steps with a cache, free-running: `compare_generation`
 checkpoint two files of weights, bit for bit: `compare_weights`; `stored`: tensors in the files of others
 divergence the first tensor that differs, and what explains it, for any case

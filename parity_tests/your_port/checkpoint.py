@@ -290,13 +290,9 @@ class _Comparison:
             f"{before} in PyTorch is {after} in JAX, in {n} of {len(self.entries)} tensors"
             for (before, after), n in (+casts).items()
         ]
-        said = self.said.items()
-        measured = (
-            Measurement(
-                name, "weights", str(self.in_jax[path].dtype) if path in self.in_jax else "", path, 0, 0, 0, text
-            )
-            for path, text in said
-        )
+        stored = {**self.in_torch, **self.in_jax}
+        dtypes = {path: str(stored[path].dtype) if path in stored else "" for path in self.said}
+        measured = (Measurement(name, "weights", dtypes[path], path, 0, 0, 0, text) for path, text in self.said.items())
         return WeightsReport(name, tuple(measured), self._map(), (*notes, *self.notes))
 
 

@@ -280,6 +280,13 @@ def test_an_nnx_model_is_found_under_its_names(tmp_path: Path) -> None:
     assert len(report.measurements) == 6
 
 
+def test_the_fixture_takes_a_report(parity: Callable[..., None]) -> None:
+    counted = {"ids.weight": np.arange(6, dtype=np.int8).reshape(2, 3), **WEIGHTS}
+    parity(compare_weights(counted, {**ported(WEIGHTS), "ids": {"kernel": counted["ids.weight"].T}}))
+    with pytest.raises(pytest.fail.Exception, match=r"ids.weight: JAX has no counterpart|left|DIFFERS"):
+        parity(compare_weights({"x": np.ones(3), **WEIGHTS}, ported(WEIGHTS)))
+
+
 def run(*arguments: Any) -> int:
     return command.main([str(argument) for argument in arguments], isolated=False)
 

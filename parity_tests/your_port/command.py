@@ -153,7 +153,10 @@ def _compare(options: Options) -> Record:
 
         return compare_compiled(*built).record
     from parity_tests.your_port.compare import compare
+    from parity_tests.your_port.dumped import compare_dump, is_dump
 
+    if isinstance(built, Mapping) and is_dump(built.get("torch_module")):
+        return compare_dump(**built).record
     if isinstance(built, Mapping):
         report = compare(**built)
     elif isinstance(built, tuple) and len(built) in (2, 3):

@@ -234,7 +234,10 @@ def load_golden(path: str | Path) -> Golden:
             golden.check()
     except FileNotFoundError:
         if Path(path).exists():
-            raise GoldenError(f"{path} has no {HEADER}, so it was not written to its end; {REMEDY}") from None
+            raise GoldenError(
+                f"{path} has no {HEADER}, so it was not written to its end; {REMEDY}. "
+                "What another tool has dumped is for compare_dump"
+            ) from None
         raise
     except (OSError, EOFError, AttributeError, LookupError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as e:
         raise GoldenError(f"{path} is damaged, cut short, or no golden file ({e}); {REMEDY}") from e

@@ -18,8 +18,8 @@ import pytest
 
 if TYPE_CHECKING:
     from parity_tests.your_port.measure.case import Case
+    from parity_tests.your_port.measure.judge import Judged
     from parity_tests.your_port.record import Record
-    from parity_tests.your_port.report import Report
     from parity_tests.your_port.training.report import TrainingReport
 
 _PROPERTY = "parity"
@@ -51,21 +51,22 @@ _IS_CALLED = pytest.StashKey[bool]()
 
 @pytest.fixture
 def parity(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Callable[..., None]:
-    """Check a report of `compare` or of `compare_training`, or compare a case in each dtype that it has inputs for.
+    """Check a report of `compare` or of its kin, or compare a case in each dtype that it has inputs for.
 
-    Of a report of `compare`, `dtypes` are those that count. A failure names the first tensor that differs, and why.
+    Of a report, `dtypes` are those that count. A failure names the first tensor that differs, and why.
     """
     from parity_tests.your_port.divergence import find_divergence
     from parity_tests.your_port.measure.case import DTYPES, Case
     from parity_tests.your_port.measure.draw import compare_case
+    from parity_tests.your_port.measure.judge import Judged
     from parity_tests.your_port.measure.tables import summarize
     from parity_tests.your_port.record import Record
-    from parity_tests.your_port.report import Report
     from parity_tests.your_port.training.report import TrainingReport
 
     request.node.stash[_IS_CALLED] = False
 
-    def check(found: "Case | Report | TrainingReport", *dtypes: str) -> None:
+    def check(given: "Case | Judged | TrainingReport", *dtypes: str) -> None:
+        found: Any = given
         request.node.stash[_IS_CALLED] = True
         if unknown := set(dtypes) - set(DTYPES):
             raise ValueError(
@@ -77,12 +78,12 @@ def parity(request: pytest.FixtureRequest, record_property: Callable[[str, objec
             if found.failed:
                 pytest.fail(str(found), pytrace=False)
             return
-        if isinstance(found, Report):
+        if isinstance(found, Judged):
             measured = [m for m in found.measurements if not dtypes or m.run_dtype in dtypes]
         elif isinstance(found, Case):
             measured = [m for dtype in dtypes or ("float64", "float32") for m in compare_case(found, dtype)]
         else:
-            raise TypeError(f"parity takes what compare or compare_training returns, or a Case; got {found!r}")
+            raise TypeError(f"parity takes a report, such as that of compare, or a Case; got {found!r}")
         if missing := [dtype for dtype in dtypes if not any(m.run_dtype == dtype for m in measured)]:
             raise ValueError(f"{found.name} was not run in {', '.join(missing)}")
         assert measured, f"{found.name} has no variant in float64 or float32"
@@ -91,7 +92,7 @@ def parity(request: pytest.FixtureRequest, record_property: Callable[[str, objec
         failed = [m for m in measured if m.failed]
         if not failed:
             return
-        if isinstance(found, Report):
+        if isinstance(found, Judged):
             record = found.record
         else:
             divergence = find_divergence(found, found.find_variant(failed[0].variant), failed[0].dtype)

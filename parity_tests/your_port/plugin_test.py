@@ -132,7 +132,7 @@ def test_a_dtype_that_does_not_exist_or_was_not_run_is_an_error(parity: Callable
     parity(report, "float64")
     with pytest.raises(ValueError, match="square was not run in float32"):
         parity(report, "float32")
-    with pytest.raises(TypeError, match="parity takes what compare or compare_training returns, or a Case; got True"):
+    with pytest.raises(TypeError, match="parity takes a report, such as that of compare, or a Case; got True"):
         parity(report.agrees)
 
 

@@ -25,6 +25,8 @@ import numpy as np
 from parity_tests.your_port.measure.arrays import flatten, is_floating, to_numpy
 
 Shape = tuple[int, ...]
+UNNAMED = ("", "data", "value")
+"""The names of tensors that are alone in their files and have those of the files."""
 BATCH = 2**26
 """Bytes, until which Orbax is asked for several tensors at once: each request reads the description of all of them."""
 
@@ -186,7 +188,7 @@ def _in_folder(path: Path) -> dict[str, Stored]:
         tensors = dict(_in_file(file))
         prefix = ".".join(file.relative_to(path).with_suffix("").parts)
         for name, tensor in tensors.items():
-            own = prefix if name in ("", "data") and len(tensors) == 1 else name
+            own = prefix if name in UNNAMED and len(tensors) == 1 else name
             if own in found:
                 raise ValueError(f"{path} holds {own} twice, once in {file.name}: give one of the files")
             found[own] = tensor

@@ -17,7 +17,7 @@ Shapes and dtypes must be equal, and NaN and the infinities must stand in the sa
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -92,6 +92,11 @@ class Judged:
     def failed(self) -> list[Measurement]:
         """The tensors outside of their bounds."""
         return [m for m in self.measurements if m.failed]
+
+    @property
+    def record(self) -> Any:
+        """Everything that was found, for other programs: a `Record`."""
+        raise NotImplementedError
 
     @property
     def agrees(self) -> bool:

@@ -41,7 +41,7 @@ def summarize(measurements: Sequence[Measurement]) -> Row:
         max((m.error for m in told if not m.is_gradient), default=0.0),
         max((m.error for m in told if m.is_gradient), default=0.0),
         max(m.torch_error for m in told),
-        max(m.error for m in told) / (2 * unit_roundoff(first.dtype)),
+        max(m.error for m in told) / (2 * unit_roundoff(first.dtype) if "float" in first.dtype else 1),
         max(m.share for m in measurements),
         tuple(str(m) for m in measurements if m.failed),
     )

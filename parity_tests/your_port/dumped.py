@@ -1,0 +1,262 @@
+"""A run of PyTorch that another tool has dumped, as PyTorch's side: a folder with a file for each module's output.
+
+| who writes it | a name there | what it is |
+|---|---|---|
+| anyone | `model.layers.0.mlp` | the output of this module |
+| `model_addition_debugger_context` of transformers, with `use_repr=False` | `Llama.model.layers.0_outputs` | the same |
+| the dumper of SGLang | `forward_pass_id=1___rank=0___name=layers.0___dump_index=3` | that of layers.0 |
+| the forward hooks of SGLang | `Pass00000.pt`, a dict by module | their outputs |
+
+Inputs of modules are left out. A dump does not say how much rounding matters in PyTorch. So the port says it: it runs
+in float64, which is the truth, and in the dump's dtype, where its own error is e. The dump is then judged as a run of
+JAX otherwise is (see `measure.judge`).
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from parity_tests.your_port.cause.symptoms import describe
+from parity_tests.your_port.golden import HEADER
+from parity_tests.your_port.measure.arrays import enable_x64, flatten, is_floating, plain, to_numpy
+from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, Variant
+from parity_tests.your_port.measure.errors import relative_error
+from parity_tests.your_port.measure.judge import Judge, Judged, Measurement
+from parity_tests.your_port.measure.numbers import Run
+from parity_tests.your_port.measure.taps import Tensor, recording
+from parity_tests.your_port.place.pairing import align, match_names, parts_of
+from parity_tests.your_port.record import Record, printable
+from parity_tests.your_port.stored import Stored, Tensors, open_tensors
+from parity_tests.your_port.weights.adapters import JaxProgram, make_port
+from parity_tests.your_port.weights.layouts import Layouts, wanted_layout
+from parity_tests.your_port.weights.match import Names, match_weights
+from parity_tests.your_port.weights.original import Inputs, Weight, read_inputs, to_jax_layout, to_torch_layout
+from parity_tests.your_port.weights.weight_map import WeightMap, match_paths
+
+FORMS = (
+    r"(?:.*___)?name=(?P<module>.+?)(?:___.*)?",
+    r"(?P<module>.+?)_(?P<kind>inputs|outputs)(?:_(?P<part>.+))?",
+    r"(?P<module>.+)",
+)
+"""The forms of names; the first that fits the whole name is taken."""
+SHARED = {"rank": r"(?<![a-z])rank=(\d+)", "forward pass": r"forward_pass_id=(\d+)"}
+"""What all tensors of a dump must have in common."""
+RESULT = "result"
+"""What the model as a whole returns."""
+SHOWN = 3
+
+
+@dataclass(frozen=True)
+class DumpReport(Judged):
+    """What was found of a dump."""
+
+    name: str
+    measurements: tuple[Measurement, ...]
+    """Of the dump's tensors, in the order in which the port computes them."""
+    agreed: str = ""
+    """The last tensor that agrees before the first that differs."""
+    symptoms: tuple[str, ...] = ()
+    unpaired: tuple[str, ...] = ()
+    """The dump's tensors that are none of JAX's."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def record(self) -> Record:
+        """Everything that was found, for other programs."""
+        return Record(self.name, str(self).splitlines(), self.measurements)
+
+    def __str__(self) -> str:
+        return "\n".join(map(printable, self._lines()))
+
+    def _lines(self) -> Iterator[str]:
+        failed, count = self.failed, len(self.measurements)
+        verdict = f"DIFFERS in {len(failed)} of {count} tensors" if failed else "agrees"
+        yield f"{self.name} {verdict} ({count} tensors of the dump, {self.measurements[0].dtype})"
+        worst = max(self.measurements, key=lambda m: m.share)
+        yield f"  worst: {worst.tensor}: {worst.difference}"
+        if failed:
+            after = f", after {self.agreed}" if self.agreed else ""
+            yield f"  first difference: {failed[0].tensor}{after}: {failed[0].difference}"
+            yield from (f"  looks like: {symptom}" for symptom in self.symptoms[:1])
+            yield "  cause: not looked for, which needs PyTorch itself"
+        if self.unpaired:
+            more = " …" * (len(self.unpaired) > SHOWN)
+            yield f"  left over in the dump: {', '.join(self.unpaired[:SHOWN])}{more}"
+        yield from (f"  note: {note}" for note in self.notes)
+
+
+def is_dump(source: Any) -> bool:
+    """Whether it is a folder that another tool has written."""
+    return isinstance(source, str | Path) and Path(source).is_dir() and not (Path(source) / HEADER).exists()
+
+
+def compare_dump(
+    torch_module: str | Path,
+    jax_module: Any,
+    inputs: Any,
+    *,
+    weights: Any = None,
+    names: Names | None = None,
+    layout: Layouts | None = None,
+    jax_call: Any = None,
+    variables: Any = None,
+    name: str = "",
+) -> DumpReport:
+    """Compare a dumped run of PyTorch with a port; for the arguments see `compare`.
+
+    Args:
+        torch_module: the folder of the dump.
+        weights: PyTorch's: a file or folder (see `stored`), or a state dict. By default the port's own are right.
+
+    Raises:
+        OSError, ValueError: the dump or the weights cannot be read, are of several ranks, or fit nothing in the port.
+    """
+    outputs = read_dump(Path(torch_module))
+    layouts = dict(layout or {})
+    given = read_inputs(inputs, jax_module)
+    program = _Program(make_port(jax_module, jax_call, variables, given.as_shapes(layouts), {}), given, layouts)
+    dtypes = {str(x.dtype) for x in outputs.values()}
+    dtype = next(d for d in ("float16", "bfloat16", "float32", "float64") if d in dtypes)
+    notes, paths = list[str](), dict[str, str]()
+    if weights is None:
+        placed = program.own_weights(variables)
+        notes.append("the port ran with its own weights: give weights= if the dump's may be others")
+    else:
+        described, found = program.place(open_tensors(weights), names, outputs)
+        placed, paths = found.place({w.name: x for w, x in described.items()}), match_paths(list(described), found)
+    truth, narrow = (program.run(placed, d) for d in ("float64", dtype))
+    pairs = _pair(outputs, truth, narrow, paths, layouts)
+    if not pairs:
+        sides = (", ".join(list(dict.fromkeys(side))[:5]) for side in (outputs, (x.of for x in truth)))
+        raise ValueError(
+            "no tensor of the dump is one of the port's: the dump has {} …; the port has {} …".format(*sides)
+        )
+    called = name or type(jax_module).__name__
+    case = Case(called, (), TorchSide(lambda *_: None), JaxSide(lambda *_: None))
+    judge = Judge(case, Variant("dump", {}), dtype, Run({}))
+    measured = [judge.measure(pair.name, pair.dumped, pair.narrow, pair.truth) for pair in pairs]
+    used = {pair.module for pair in pairs}
+    report = DumpReport(
+        called, tuple(measured), unpaired=tuple(m for m in outputs if m not in used), notes=tuple(notes)
+    )
+    first = next((number for number, m in enumerate(measured) if m.failed), None)
+    if first is None:
+        return report
+    symptoms = describe(pairs[first].truth, pairs[first].dumped) if dtype in ("float32", "float64") else ()
+    return replace(report, agreed=measured[first - 1].tensor if first else "", symptoms=symptoms)
+
+
+def read_dump(folder: Path) -> dict[str, np.ndarray]:
+    """Read the modules' outputs by their paths; of several outputs of one module the first.
+
+    Raises:
+        OSError, ValueError: a file cannot be read, or the dump is of several ranks or passes.
+    """
+    tensors, found = open_tensors(folder), dict[str, Stored]()
+    for what, pattern in SHARED.items():
+        if len(several := {match[1] for name in tensors if (match := re.search(pattern, name))}) > 1:
+            raise ValueError(
+                f"{folder} holds more than one {what} ({', '.join(sorted(several))}): give a folder of one"
+            )
+    for name, tensor in tensors.items():
+        form = next(match for pattern in FORMS if (match := re.fullmatch(pattern, name)))
+        parts = form.groupdict()
+        if parts.get("kind") != "inputs" and tensor.is_floating:
+            module = re.sub(r"^[A-Z]\w*(\.|$)", "", parts["module"])  # the class of the model
+            found.setdefault(module or RESULT, tensor)
+    if not found:
+        raise ValueError(f"{folder} holds no floating outputs of modules")
+    return {module: tensor.read() for module, tensor in found.items()}
+
+
+@dataclass(frozen=True)
+class _Program:
+    """The port with its inputs."""
+
+    port: JaxProgram
+    inputs: Inputs
+    layouts: Layouts
+
+    def own_weights(self, variables: Any) -> dict[str, Any]:
+        """Return the weights that it has."""
+        held = getattr(self.port.model, "params", variables) if self.port.kind == "linen" else self.port.model
+        read = {} if held is None or self.port.kind == "function" else self.port.read(held)
+        missing = [path for path in self.port.leaves if isinstance(read.get(path), jax.ShapeDtypeStruct | None)]
+        if missing:
+            raise ValueError(f"the port has no numbers for {', '.join(missing[:SHOWN])}: give weights=")
+        return {path: read[path] for path in self.port.leaves}
+
+    def place(
+        self, weights: Tensors, names: Names | None, outputs: Mapping[str, np.ndarray]
+    ) -> tuple[dict[Weight, np.ndarray], WeightMap]:
+        """Put PyTorch's weights into place; where shapes leave it open, in the way that is nearest to the dump."""
+        described = {
+            Weight(name, x.shape, name, "unknown", "running_" in name): x.read().astype(np.float64)
+            for name, x in weights.items()
+            if x.is_floating
+        }
+        values = {weight.name: x for weight, x in described.items()}
+        found = match_weights(list(described), self.port.leaves, self.port.role, names, self.layouts)
+
+        def distance(tried: WeightMap) -> float:
+            truth = self.run(tried.place(values), "float64")
+            pairs = _pair(outputs, truth, truth, match_paths(list(described), tried), self.layouts)
+            return float(np.mean([min(1.0, relative_error(pair.dumped, pair.truth)) for pair in pairs] or [1.0]))
+
+        return described, found.choose(distance)
+
+    def run(self, placed: Mapping[str, Any], dtype: str) -> list[Tensor]:
+        """Run it operation by operation; return all its tensors in order, the results last."""
+
+        def cast(x: Any) -> Any:
+            return jnp.asarray(np.asarray(x).astype(jnp.dtype(dtype))) if is_floating(x) else jnp.asarray(x)
+
+        with enable_x64(dtype == "float64"), recording() as trace:
+            arrays = jax.tree.map(cast, to_jax_layout(self.inputs.arrays, self.layouts))
+            weights = {path: cast(x) for path, x in placed.items()}
+            results, _ = self.port.run(weights, self.inputs.as_arguments(arrays), jnp.dtype(dtype), False)
+            leaves = flatten(to_torch_layout(plain(results), self.layouts))[0]
+        outputs = [x for x in leaves.values() if x is not None and is_floating(x)]
+        return [*trace, *(Tensor(RESULT, False, "", (), to_numpy(x)) for x in outputs[:1])]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A tensor of the dump, in the form of the port's own."""
+
+    module: str
+    name: str
+    dumped: np.ndarray
+    narrow: np.ndarray
+    truth: np.ndarray
+
+
+def _pair(
+    outputs: Mapping[str, np.ndarray],
+    truth: Sequence[Tensor],
+    narrow: Sequence[Tensor],
+    paths: Mapping[str, str],
+    layouts: Layouts,
+) -> list[_Pair]:
+    """Find which tensors of the port are those of the dump, in the order in which the port computes them."""
+    in_jax = list(dict.fromkeys(x.of for x in truth if not x.is_input))
+    names = {RESULT: [RESULT]} | match_names([name for name in in_jax if name != RESULT], list(outputs), paths)
+    found = list[tuple[int, _Pair]]()
+    for name in in_jax:
+        others = [other for other in names.get(name, ()) if other in outputs]
+        calls, again = (next(iter(parts_of([x for x in run if not x.is_input], [name])), []) for run in (truth, narrow))
+        if not others or len(calls) != len(again):
+            continue
+        wish = wanted_layout(layouts, name, *others)
+        dumped = align([outputs[other] for other in others], [x.value for x in calls], wish)
+        for number, (x, y, z) in enumerate(zip(dumped, again, calls, strict=False)):
+            label = name if len(dumped) == 1 else f"{name}[{number}]"
+            module = others[number if len(others) > 1 else 0]
+            found.append((truth.index(z), _Pair(module, label, x, y.value, z.value)))
+    return [pair for _, pair in sorted(found, key=lambda item: item[0])]

@@ -1,0 +1,214 @@
+"""Dumps of other tools in PyTorch's place: forms of names, right ports, mistakes that are located, bad folders."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from safetensors.torch import save_file
+
+from parity_tests.your_port import command
+from parity_tests.your_port.compare import compare
+from parity_tests.your_port.dumped import compare_dump
+
+X = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = torch.nn.LayerNorm(6), torch.nn.Linear(6, 9), torch.nn.Linear(9, 6)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.down(torch.tanh(self.up(self.norm(x))))
+
+
+class Model(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = torch.nn.ModuleList(Block() for _ in range(3)), torch.nn.Linear(6, 4)
+
+    def forward(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Port(nnx.Module):
+    """The same, perhaps with a mistake in the second block."""
+
+    def __init__(self, mistake: str = "") -> None:
+        rngs = nnx.Rngs(0)
+        self.blocks = nnx.List([BlockPort(rngs, mistake if i == 1 else "") for i in range(3)])
+        self.head = nnx.Linear(6, 4, rngs=rngs)
+
+    def __call__(self, x: Any) -> Any:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class BlockPort(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs, mistake: str) -> None:
+        self.norm = nnx.LayerNorm(6, epsilon=1e-2 if mistake == "epsilon" else 1e-5, rngs=rngs)
+        self.up, self.down = nnx.Linear(6, 9, rngs=rngs), nnx.Linear(9, 6, rngs=rngs)
+        self.mistake = mistake
+
+    def __call__(self, x: Any) -> Any:
+        hidden = self.up(self.norm(x))
+        hidden = jax.nn.sigmoid(hidden) if self.mistake == "sigmoid" else jax.numpy.tanh(hidden)
+        return self.down(hidden) + (0 if self.mistake == "no residual" else x)
+
+
+torch.manual_seed(0)
+MODEL = Model()
+for parameter in MODEL.parameters():
+    torch.nn.init.normal_(parameter)
+
+
+def outputs(dtype: torch.dtype = torch.float32) -> dict[str, torch.Tensor]:
+    """Run the model, and keep what each submodule returns, the inputs of some, and the result."""
+    found: dict[str, torch.Tensor] = {}
+    hooks = [
+        part.register_forward_hook(lambda _, given, made, name=name: found.update({name: made.clone()}))
+        for name, part in MODEL.named_modules()
+        if name and not isinstance(part, torch.nn.ModuleList)
+    ]
+    with torch.no_grad():
+        found[""] = MODEL.to(dtype)(torch.tensor(X, dtype=dtype))
+    MODEL.float()
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def in_safetensors(folder: Path, found: dict[str, torch.Tensor]) -> None:
+    """Write them as transformers does."""
+    for name, x in found.items():
+        path = f"Model.{name}" if name else "Model"
+        save_file({"data": x.contiguous()}, folder / f"{path}_outputs.safetensors")
+        save_file({"data": x.contiguous() + 1}, folder / f"{path}_inputs_args_0.safetensors")
+
+
+def in_npy(folder: Path, found: dict[str, torch.Tensor]) -> None:
+    for name, x in found.items():
+        np.save(folder / f"{name or 'result'}.npy", x.float().numpy())
+
+
+def by_dumper(folder: Path, found: dict[str, torch.Tensor], rank: int = 0) -> None:
+    """Write them as SGLang's dumper does."""
+    for index, (name, x) in enumerate(found.items()):
+        file = f"forward_pass_id=1___rank={rank}___name={name or 'result'}___dump_index={index}.pt"
+        torch.save({"value": x, "meta": {"rank": rank, "name": name}}, folder / file)
+
+
+def by_hooks(folder: Path, found: dict[str, torch.Tensor]) -> None:
+    """Write them as SGLang's hooks do."""
+    (folder / "TP0_PP0_Rank0_pid7").mkdir()
+    torch.save({name or "result": x for name, x in found.items()}, folder / "TP0_PP0_Rank0_pid7" / "Pass00000.pt")
+
+
+WRITERS: dict[str, Callable[[Path, dict[str, torch.Tensor]], None]] = {
+    "transformers": in_safetensors, "npy": in_npy, "dumper": by_dumper, "hooks": by_hooks,
+}  # fmt: skip
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    (tmp_path / "dump").mkdir()
+    in_safetensors(tmp_path / "dump", outputs())
+    save_file(MODEL.state_dict(), tmp_path / "model.safetensors")
+    return tmp_path / "dump"
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_the_forms_of_names(writer: str, tmp_path: Path) -> None:
+    WRITERS[writer](tmp_path, outputs())
+    report = compare_dump(tmp_path, Port(), X, weights=MODEL.state_dict())
+    assert report.agrees, report
+    assert [m.tensor for m in report.measurements][:5] == [
+        "blocks.0.norm",
+        "blocks.0.up",
+        "blocks.0.down",
+        "blocks.0",
+        "blocks.1.norm",
+    ]
+    assert [m.tensor for m in report.measurements][-2:] == ["head", "result"]
+    assert report.unpaired == ()
+
+
+def test_bfloat16_is_judged_by_the_ports_own_rounding(tmp_path: Path) -> None:
+    in_safetensors(tmp_path, outputs(torch.bfloat16))
+    report = compare_dump(tmp_path, Port(), X, weights=MODEL.state_dict())
+    assert report.agrees, report
+    assert "Port agrees (14 tensors of the dump, bfloat16)" in str(report)
+    assert 1e-3 < max(m.error for m in report.measurements) < 0.1
+    assert not compare_dump(tmp_path, Port("no residual"), X, weights=MODEL.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("mistake", "place"),
+    [
+        ("epsilon", "blocks.1.norm, after blocks.0"),
+        ("sigmoid", "blocks.1.down, after blocks.1.up"),
+        ("no residual", "blocks.1, after blocks.1.down"),
+    ],
+)
+def test_a_mistake_is_located(dump: Path, mistake: str, place: str) -> None:
+    report = compare_dump(dump, Port(mistake), X, weights=dump.parent / "model.safetensors")
+    assert f"  first difference: {place}: error " in str(report)
+    assert report.record.verdict == "differs"
+
+
+def test_the_ports_own_weights_are_said(dump: Path) -> None:
+    report = compare_dump(dump, Port(), X)
+    assert not report
+    assert "note: the port ran with its own weights" in str(report)
+    described = nnx.eval_shape(lambda: Port())
+    with pytest.raises(ValueError, match=r"the port has no numbers for .*: give weights="):
+        compare_dump(dump, described, X)
+
+
+def test_what_cannot_be_read_or_paired_says_why(dump: Path, tmp_path: Path) -> None:
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    for rank in range(2):
+        by_dumper(ranks, outputs(), rank)
+    (tmp_path / "empty").mkdir()
+    other = tmp_path / "other"
+    other.mkdir()
+    in_npy(other, {"encoder.attention": torch.ones(3, 7)})
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    (cut / "head.npy").write_bytes((other / "encoder.attention.npy").read_bytes()[:100])
+    whole = tmp_path / "ids"
+    whole.mkdir()
+    np.save(whole / "head.npy", np.arange(3))
+    for folder, words in {
+        ranks: r"holds more than one rank \(0, 1\): give a folder of one",
+        tmp_path / "empty": "holds no tensors",
+        other: "no tensor of the dump is one of the port's: the dump has encoder.attention …; the port has ",
+        cut: "is damaged, cut short, or not what its name says",
+        whole: "holds no floating outputs of modules",
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            compare_dump(folder, Port(), X, weights=MODEL.state_dict())
+    with pytest.raises(ValueError, match="What another tool has dumped is for compare_dump"):
+        compare(dump, Port())
+
+
+def test_the_command_takes_a_dump(dump: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port = dump.parent / "port.py"
+    given = {"torch_module": str(dump), "weights": str(dump.parent / "model.safetensors")}
+    port.write_text(
+        "from parity_tests.your_port.dumped_test import Port, X\n"
+        f"def build(mistake=''): return dict(jax_module=Port(mistake), inputs=X, **{given})\n"
+        "def wrong(): return build('epsilon')\n"
+    )
+    assert command.main([f"{port}:build"], isolated=False) == 0
+    assert command.main([f"{port}:wrong"], isolated=False) == 1
+    assert "first difference: blocks.1.norm" in capsys.readouterr().out
