@@ -5,16 +5,18 @@ decide. Tensors are read one after the other, so that memory holds the largest o
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from math import prod
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from parity_tests.your_port.measure.arrays import is_floating
 from parity_tests.your_port.measure.bits import are_same, describe_difference, fingerprint
 from parity_tests.your_port.measure.judge import Judged, Measurement
 from parity_tests.your_port.record import Record, printable
@@ -96,7 +98,9 @@ def compare_weights(
     in_torch, left_out = _weights_in(torch_weights, "PyTorch")
     in_jax, also_left_out = _weights_in(jax_weights, "JAX")
     if unknown := [p for p in ignore if not any(fnmatchcase(name, p) for name in in_torch)]:
-        raise ValueError(f"ignore: {', '.join(unknown)} fits none of PyTorch's names: {', '.join(in_torch)}")
+        raise ValueError(
+            f"ignore: {', '.join(unknown)} fits none of PyTorch's names, such as {_listed(list(in_torch))}"
+        )
     if load is not None:
         loaded = load({name: tensor.read() for name, tensor in in_torch.items()})
         in_torch, _ = _weights_in(nnx.state(loaded) if isinstance(loaded, nnx.Module) else loaded, "what load returns")
@@ -183,6 +187,9 @@ class _Comparison:
             return
         ours, fitting = self.in_jax[path].read(), list[Layout]()
         weights = self._read(entry.source)
+        if problem := _lost_by(ours.dtype, weights):
+            self.said[path] = problem
+            return
         for layout in entry.layouts:
             theirs = entry.source.fill(weights, layout).astype(ours.dtype, copy=False)
             fitting += [layout] * are_same(ours, theirs)
@@ -222,7 +229,9 @@ class _Comparison:
         made = [entry.source for entry in self.entries.values() if isinstance(entry.source, Joined)]
         for source in dict.fromkeys([*(Joined(((Piece(name),),)) for name in self.in_torch), *made]):
             for dtype in dtypes[sum(prod(self._shape(first)) for first, *_ in source.parts)]:
-                found[fingerprint(source.fill(self._read(source), Layout()).astype(dtype, copy=False))].append(source)
+                with np.errstate(over="ignore", invalid="ignore"):  # of a dtype that cannot hold them
+                    made_of = source.fill(self._read(source), Layout()).astype(dtype, copy=False)
+                found[fingerprint(made_of)].append(source)
         return found
 
     def _shape(self, piece: Piece) -> Shape:
@@ -294,6 +303,17 @@ class _Comparison:
         dtypes = {path: str(stored[path].dtype) if path in stored else "" for path in self.said}
         measured = (Measurement(name, "weights", dtypes[path], path, 0, 0, 0, text) for path, text in self.said.items())
         return WeightsReport(name, tuple(measured), self._map(), (*notes, *self.notes))
+
+
+def _lost_by(dtype: Any, weights: Mapping[str, np.ndarray]) -> str:
+    """Say why JAX's dtype cannot hold these weights of PyTorch, if it is so."""
+    for name, x in weights.items():
+        if is_floating(x) != bool(jnp.issubdtype(dtype, jnp.floating)):
+            return f"{dtype} in JAX cannot hold {name}, which is {x.dtype} in PyTorch"
+        with np.errstate(over="ignore"):
+            if is_floating(x) and jnp.finfo(dtype).max < np.abs(x[np.isfinite(x)]).max(initial=0.0):
+                return f"{dtype} in JAX cannot hold {name}, whose largest number is {np.abs(x).max():.3g}"
+    return ""
 
 
 def _moves(layout: Layout) -> Any:

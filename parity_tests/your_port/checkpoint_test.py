@@ -233,6 +233,17 @@ def test_what_is_right_is_not_called_wrong() -> None:
     assert "layers.0.fc1.weight … layers.1.fc1.weight, stacked" in str(report.map)
 
 
+def test_a_dtype_that_cannot_hold_the_weights_is_no_conversion() -> None:
+    weights = {"a.weight": np.full((3, 2), 0.5, np.float32)}
+    for x, words in (
+        (np.zeros((3, 2), np.int8), "int8 in JAX cannot hold a.weight, which is float32 in PyTorch"),
+        (np.full((3, 2), np.inf, np.float16), "float16 in JAX cannot hold a.weight, whose largest number is 7e+04"),
+    ):
+        given = weights if x.dtype == np.int8 else {"a.weight": np.full((3, 2), 7e4, np.float32)}
+        report = compare_weights(given, {"a": {"weight": x}, "keys": jax.random.key(0)})
+        assert words in str(report)
+
+
 def right(*arguments: Any, **options: Any) -> Any:
     report = compare_weights(*arguments, **options)
     assert report.agrees, report

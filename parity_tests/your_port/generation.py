@@ -82,6 +82,8 @@ def compare_generation(
         raise ValueError(
             f"tokens must be 1 or more, and dtype one of {', '.join(TORCH_DTYPES)}; got {tokens}, {dtype!r}"
         )
+    if not isinstance(jax_side, Decoder) or not inputs:
+        raise ValueError("jax_side must be a Decoder(prefill, step, full), and inputs a dict that holds the prompts")
     module, decoder = torch_side if isinstance(torch_side, tuple) else (torch_side, hugging_face(torch_side))
     given = {key: np.asarray(x) for key, x in inputs.items()}
     truth = _Side.of_torch(decoder, given, module, "float64")

@@ -280,3 +280,5 @@ def test_what_cannot_be_compared_says_why(options: dict[str, Any], message: str)
         compare(**options)
     with pytest.raises(ValueError, match="torch_side must be a model of transformers, or"):
         compare_generation(MODULE, torch_decoder(), PROMPTS)
+    with pytest.raises(ValueError, match=r"jax_side must be a Decoder\(prefill, step, full\)"):
+        compare_generation(MODULE, MODULE, PROMPTS)  # type: ignore[arg-type]

@@ -72,8 +72,11 @@ def open_tensors(source: Any) -> dict[str, Stored]:
 
 
 def _in_memory(tree: Any) -> dict[str, Stored]:
-    leaves, _ = flatten(tree)
-    return {name: Stored.of(x) for name, x in leaves.items() if hasattr(x, "shape") and hasattr(x, "dtype")}
+    leaves = flatten(tree)[0].items()
+    arrays = {name: x for name, x in leaves if hasattr(x, "shape") and hasattr(x, "dtype")}
+    return {
+        name: Stored.of(x) for name, x in arrays.items() if not str(x.dtype).startswith("key<")
+    }  # of random numbers
 
 
 # Files

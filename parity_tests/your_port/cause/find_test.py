@@ -11,6 +11,7 @@ import torch
 
 import jax_attn
 from parity_tests import Case, JaxSide, Variant, find_divergence, torch_function, torch_module
+from parity_tests.your_port.cause.next_step import same_numbers
 
 RNG = np.random.default_rng(0)
 X, H, C = (RNG.normal(size=(3, 4)) for _ in range(3))
@@ -327,3 +328,10 @@ def test_a_search_that_runs_out_of_time_says_so() -> None:
     assert found.causes == ()
     assert found.found.stopped_after is not None
     assert "none of the known mistakes of 0 tried, when 0 s of computing were over" in str(found)
+
+
+def test_numbers_beside_infinities_are_the_same() -> None:
+    x = np.array([-np.inf, -1.0, 2.0])
+    assert same_numbers(x, [x.copy()], "float64")
+    assert not same_numbers(x, [np.array([-np.inf, -1.0, 3.0])], "float64")
+    assert not same_numbers(x, [np.array([-np.inf, -1.0, np.inf])], "float64")

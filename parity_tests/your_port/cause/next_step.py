@@ -92,7 +92,7 @@ def same_numbers(x: np.ndarray, others: list[np.ndarray], dtype: str) -> bool:
     Each array is sorted, and they go by their smallest numbers.
     """
     close = max(1e-9, 100 * unit_roundoff(dtype))
-    near = close * max(abs(x[0]), abs(x[-1]))
+    near = close * max((abs(end) for end in (x[0], x[-1]) if np.isfinite(end)), default=0.0)
     first = bisect_left(others, x[0] - near, key=itemgetter(0))
     last = bisect_right(others, x[0] + near, key=itemgetter(0))
     return any(relative_error(x, y.astype(x.dtype)) < close for y in others[first:last])
