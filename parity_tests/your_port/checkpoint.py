@@ -18,8 +18,8 @@ from flax import nnx
 
 from parity_tests.your_port.measure.arrays import is_floating
 from parity_tests.your_port.measure.bits import are_same, describe_difference, fingerprint
-from parity_tests.your_port.measure.judge import Judged, Measurement
-from parity_tests.your_port.record import Record, printable
+from parity_tests.your_port.measure.judge import Measurement
+from parity_tests.your_port.record import Findings, Record
 from parity_tests.your_port.stored import Stored, Tensors, open_tensors
 from parity_tests.your_port.weights.layouts import Layout, Layouts, Shape, find_layouts, wanted_layout
 from parity_tests.your_port.weights.load import Load
@@ -37,7 +37,7 @@ Track = Callable[[Sequence[str]], Iterable[str]]
 
 
 @dataclass(frozen=True)
-class WeightsReport(Judged):
+class WeightsReport(Findings):
     """What `compare_weights` found."""
 
     name: str
@@ -50,10 +50,7 @@ class WeightsReport(Judged):
     @property
     def record(self) -> Record:
         """Everything that was found, for other programs."""
-        return Record(self.name, str(self).splitlines(), self.measurements, map=self.map)
-
-    def __str__(self) -> str:
-        return "\n".join(map(printable, self._lines()))
+        return replace(super().record, map=self.map)
 
     def _lines(self) -> Iterator[str]:
         failed, count = self.failed, len(self.measurements)

@@ -33,10 +33,10 @@ from parity_tests.your_port.measure.errors import (
     unit_roundoff,
 )
 from parity_tests.your_port.measure.jax_side import differentiate
-from parity_tests.your_port.measure.judge import Judged, Measurement
+from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.measure.numbers import gradient_of
 from parity_tests.your_port.measure.op_by_op import Operation, Program, ResultChange, trace
-from parity_tests.your_port.record import Record
+from parity_tests.your_port.record import Findings
 
 MOVED_RUNS = 3
 LANES = 32
@@ -112,7 +112,7 @@ def judge_compiled(
 
 
 @dataclass(frozen=True)
-class CompiledReport(Judged):
+class CompiledReport(Findings):
     """How far a compiled program is from its own operations."""
 
     name: str
@@ -122,14 +122,6 @@ class CompiledReport(Judged):
     """The known fault of the compiler that explains the difference: without it, the two agree."""
     first: str = ""
     """Where no known fault explains it: the first line of the program that is computed otherwise."""
-
-    @property
-    def record(self) -> Record:
-        """Everything that was found, for other programs."""
-        return Record(self.name, str(self).splitlines(), self.measurements)
-
-    def __str__(self) -> str:
-        return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
         dtypes = " and ".join(dict.fromkeys(m.dtype for m in self.measurements))

@@ -27,11 +27,11 @@ from parity_tests.your_port.golden import HEADER
 from parity_tests.your_port.measure.arrays import enable_x64, flatten, is_floating, plain, to_numpy
 from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, Variant
 from parity_tests.your_port.measure.errors import relative_error
-from parity_tests.your_port.measure.judge import Judge, Judged, Measurement
+from parity_tests.your_port.measure.judge import Judge, Measurement
 from parity_tests.your_port.measure.numbers import Run
 from parity_tests.your_port.measure.taps import Tensor, recording
 from parity_tests.your_port.place.pairing import align, match_names, parts_of
-from parity_tests.your_port.record import Record, printable
+from parity_tests.your_port.record import Findings
 from parity_tests.your_port.stored import Stored, Tensors, open_tensors
 from parity_tests.your_port.weights.adapters import JaxProgram, make_port
 from parity_tests.your_port.weights.layouts import Layouts, wanted_layout
@@ -53,7 +53,7 @@ SHOWN = 3
 
 
 @dataclass(frozen=True)
-class DumpReport(Judged):
+class DumpReport(Findings):
     """What was found of a dump."""
 
     name: str
@@ -65,14 +65,6 @@ class DumpReport(Judged):
     unpaired: tuple[str, ...] = ()
     """The dump's tensors that are none of JAX's."""
     notes: tuple[str, ...] = ()
-
-    @property
-    def record(self) -> Record:
-        """Everything that was found, for other programs."""
-        return Record(self.name, str(self).splitlines(), self.measurements)
-
-    def __str__(self) -> str:
-        return "\n".join(map(printable, self._lines()))
 
     def _lines(self) -> Iterator[str]:
         failed, count = self.failed, len(self.measurements)

@@ -26,9 +26,9 @@ import torch
 
 from parity_tests.your_port.measure.arrays import enable_x64, is_floating, to_numpy
 from parity_tests.your_port.measure.errors import unit_roundoff
-from parity_tests.your_port.measure.judge import Judged, Measurement
+from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, Observer, default_dtype
-from parity_tests.your_port.record import Record, printable
+from parity_tests.your_port.record import Findings
 
 MOVED_RUNS = 3
 FULL, STEPS, FREE, OWN = "full forward", "prefill and steps", "free-running", "generate"
@@ -113,7 +113,7 @@ def compare_generation(
 
 
 @dataclass(frozen=True)
-class GenerationReport(Judged):
+class GenerationReport(Findings):
     """What `compare_generation` found."""
 
     name: str
@@ -122,14 +122,6 @@ class GenerationReport(Judged):
     difference: tuple[str, ...] = ()
     """Where the two part first, and what that looks like."""
     notes: tuple[str, ...] = ()
-
-    @property
-    def record(self) -> Record:
-        """Everything that was found, for other programs."""
-        return Record(self.name, str(self).splitlines(), self.measurements)
-
-    def __str__(self) -> str:
-        return "\n".join(map(printable, self._lines()))
 
     def _lines(self) -> Iterator[str]:
         failed = dict.fromkeys(m.variant for m in self.failed)

@@ -4,7 +4,7 @@ import json
 import math
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -15,7 +15,7 @@ from typing import Any
 from parity_tests.your_port.cause.cause import Blind
 from parity_tests.your_port.corpus import Corpus
 from parity_tests.your_port.divergence import Divergence
-from parity_tests.your_port.measure.judge import Measurement
+from parity_tests.your_port.measure.judge import Judged, Measurement
 from parity_tests.your_port.measure.precision import Precision
 from parity_tests.your_port.weights.weight_map import WeightMap
 
@@ -105,6 +105,23 @@ class Record:
             json_file.write_text(self.to_json(), encoding="utf-8")
         if markdown_file is not None:
             markdown_file.write_text(self.to_markdown(), encoding="utf-8")
+
+
+class Findings(Judged):
+    """What a comparison found: its verdict is a few lines."""
+
+    name: str
+
+    def _lines(self) -> Iterator[str]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n".join(map(printable, self._lines()))
+
+    @property
+    def record(self) -> Record:
+        """Everything that was found, for other programs."""
+        return Record(self.name, str(self).splitlines(), self.measurements)
 
 
 def _finite(facts: dict[str, Any]) -> dict[str, Any]:

@@ -19,9 +19,9 @@ from parity_tests.your_port.measure.arrays import as_numpy, enable_x64, flatten,
 from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide, TorchSide, Variant, random_for
 from parity_tests.your_port.measure.errors import differing_extremes, relative_error
 from parity_tests.your_port.measure.jax_side import differentiate
-from parity_tests.your_port.measure.judge import Judge, Judged, Measurement
+from parity_tests.your_port.measure.judge import Judge, Measurement
 from parity_tests.your_port.measure.numbers import Run, redrawn
-from parity_tests.your_port.record import Record, printable
+from parity_tests.your_port.record import Findings
 
 Build = Callable[[Mesh], Callable[..., Any]]
 FRESH = 2
@@ -92,7 +92,7 @@ def _shape_of(mesh: Mesh) -> str:
 
 
 @dataclass(frozen=True)
-class ShardedReport(Judged):
+class ShardedReport(Findings):
     """What `compare_sharded` found."""
 
     name: str
@@ -101,14 +101,6 @@ class ShardedReport(Judged):
     measurements: tuple[Measurement, ...]
     causes: tuple[str, ...] = ()
     """What explains the first tensor that differs, in words."""
-
-    @property
-    def record(self) -> Record:
-        """Everything that was found, for other programs."""
-        return Record(self.name, str(self).splitlines(), self.measurements)
-
-    def __str__(self) -> str:
-        return "\n".join(map(printable, self._lines()))
 
     def _lines(self) -> Iterator[str]:
         failed, dtypes = self.failed, " and ".join(dict.fromkeys(m.dtype for m in self.measurements))
