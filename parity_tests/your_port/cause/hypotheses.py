@@ -186,11 +186,13 @@ def _weights(suspect: Suspect) -> Iterator[Hypothesis]:
     """Yield weights that are cleared, transposed, in another order, or taken from another layer."""
     state = _state_of(suspect)
     biases = [name for name in state if "bias" in name.rpartition(".")[2]]
+    others = [name for name in state if name not in biases]
     packed = [name for name in biases if len(state[name]) % 3 == 0]
     ratios = {name: x.shape[0] / x.shape[1] for name, x in state.items() if x.ndim == 2}
     stacked = [name for name, ratio in ratios.items() if ratio in (2, 3, 4)]
     rows: list[tuple[str, list[str], Callable[[Tensor], Tensor]]] = [
-        ("{at}{name} is missing in JAX", biases, lambda x: 0 * x),
+        ("{at}{name} is missing in JAX", biases + others, lambda x: 0 * x),
+        ("{at}{name} is missing in JAX, as if it were 1", [n for n in others if state[n].ndim < 2], torch.ones_like),
         ("{at}{name} is not transposed in JAX, or twice", [n for n in ratios if ratios[n] == 1], lambda x: x.mT),
         *((f"the {third} third of {{at}}{{name}} is missing in JAX", packed, _part(i, 3, lambda x: 0 * x))
           for i, third in enumerate(("first", "second", "last"))),
@@ -289,13 +291,13 @@ PADDING = mistake("the row of the padding gets a gradient", "embedding", lambda 
 def of_gradients(suspect: Suspect) -> Iterator[Iterator[Hypothesis]]:
     """Yield what changes gradients alone: the row of a padding, and functions through which none flows."""
     yield iter([planted(PADDING)])
-    yield _weights(suspect)  # of zeros, such as given biases, the values say nothing
     sites = dict.fromkeys(site[:2] for site in suspect.sites)
     names = dict.fromkeys(name for _, name in sites)
     stopped = {
         name: Mistake(f"no gradient flows through {name} in JAX: stop_gradient", {name: _detached}) for name in names
     }
     yield map(planted, stopped.values())
+    yield _weights(suspect)  # of zeros, such as given biases, the values say nothing
     yield (planted(stopped[name], (kind,)) for kind, name in sites)
 
 

@@ -147,7 +147,8 @@ def fresh(variant: Variant, draw: int) -> Variant:
 def redrawn(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draw an array of the same kind: a mask, whole numbers such as ids and lengths, or real numbers.
 
-    The rows of a mask are shuffled, so that none is hidden as a whole; a square one stays, such as a triangle. Real
+    A mask of padding keeps its form, with other lengths: a program may need it. The rows of another mask are shuffled,
+    so that none is hidden as a whole; a square one stays, such as a triangle. Real
     numbers of one sign stay in their range, others have the same mean and deviation. Zeros, NaN and infinities stay in
     their places, and so do positions and the numbers of ignored labels.
     """
@@ -156,7 +157,10 @@ def redrawn(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     if len(kinds) < 2 or kept.all():
         return x
     if len(kinds) == 2 and kinds[-1] in (0, 1) and (kinds[0] == 0 or kinds[0] < -1000):
-        return x if x.shape[-2:] == x.shape[-1:] * 2 else rng.permuted(x, axis=-1)
+        if x.shape[-2:] == x.shape[-1:] * 2:
+            return x
+        ragged = _ragged(values, kinds, rng)
+        return rng.permuted(x, axis=-1) if ragged is None else ragged.astype(x.dtype)
     least, most = values[~kept].min(), values[~kept].max()
     if np.array_equal(values, np.round(values)):
         drawn = rng.integers(min(1, int(max(0, values.min()))), int(most), x.shape, endpoint=True).astype(np.float64)
@@ -167,3 +171,16 @@ def redrawn(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     else:
         drawn = rng.uniform(least, most, x.shape)
     return np.where(kept, values, drawn).astype(x.dtype)
+
+
+def _ragged(mask: np.ndarray, kinds: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:
+    """Draw other lengths for a mask whose rows have one number first and the other one after it; None for others."""
+    is_high = mask == kinds[-1]
+    steps, counts = np.diff(is_high.astype(int), axis=-1), is_high.sum(-1, keepdims=True)
+    is_left, is_right = (steps <= 0).all(), (steps >= 0).all()
+    if counts.min() == counts.max() or not (is_left or is_right):
+        return None
+    drawn = rng.integers(counts.min(), counts.max(), counts.shape, endpoint=True)
+    drawn.flat[np.argmax(counts)] = counts.max()
+    places = np.arange(mask.shape[-1])
+    return np.where(places < drawn if is_left else places >= mask.shape[-1] - drawn, kinds[-1], kinds[0])

@@ -58,7 +58,7 @@ def test_ids_and_lengths_stay_in_their_range() -> None:
 
 @pytest.mark.parametrize("dtype", [bool, np.int64, np.float32])
 def test_masks_are_shuffled_and_hide_no_whole_row_and_square_ones_stay(dtype: type) -> None:
-    mask = LENGTHS.astype(dtype)
+    mask = LENGTHS[:, [0, 3, 1, 2]].astype(dtype)
     drawn = np.stack([redraw(mask, draw) for draw in range(1, 20)])
     assert (drawn != mask).any()
     assert (drawn.sum(-1) == mask.sum(-1)).all()
@@ -69,3 +69,19 @@ def test_masks_are_shuffled_and_hide_no_whole_row_and_square_ones_stay(dtype: ty
         assert (redraw(constant) == constant).all()
     padding = np.where(LENGTHS == 1, 0.0, -1e9)
     assert set(np.unique(redraw(padding))) == {0.0, -1e9}
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [LENGTHS, LENGTHS[:, ::-1], LENGTHS.astype(bool), *(np.where(LENGTHS == 0, x, 0.0) for x in (-1e9, -np.inf))],
+)
+def test_a_mask_of_padding_keeps_its_form(mask: np.ndarray) -> None:
+    drawn = [redraw(mask, draw) for draw in range(1, 9)]
+    for x in drawn:
+        rising = np.diff((x == mask.max()).astype(int), axis=-1)
+        assert (rising <= 0).all() or (rising >= 0).all()
+        assert np.isin(x, mask).all()
+        counts = (x == mask.max()).sum(-1)
+        assert counts.max() == 3  # a text of full length stays
+        assert counts.min() >= 1  # and none is empty
+    assert any((x != mask).any() for x in drawn)
