@@ -71,10 +71,7 @@ def test_masks_are_shuffled_and_hide_no_whole_row_and_square_ones_stay(dtype: ty
     assert set(np.unique(redraw(padding))) == {0.0, -1e9}
 
 
-@pytest.mark.parametrize(
-    "mask",
-    [LENGTHS, LENGTHS[:, ::-1], LENGTHS.astype(bool), *(np.where(LENGTHS == 0, x, 0.0) for x in (-1e9, -np.inf))],
-)
+@pytest.mark.parametrize("mask", [LENGTHS, LENGTHS[:, ::-1], LENGTHS.astype(bool), np.where(LENGTHS == 0, -1e9, 0.0)])
 def test_a_mask_of_padding_keeps_its_form(mask: np.ndarray) -> None:
     drawn = [redraw(mask, draw) for draw in range(1, 9)]
     for x in drawn:
