@@ -150,6 +150,18 @@ def test_bfloat16_is_judged_by_the_ports_own_rounding(tmp_path: Path) -> None:
     assert not compare_dump(tmp_path, Port("no residual"), X, weights=MODEL.state_dict())
 
 
+def test_another_dtype_of_a_tensor_is_none_of_the_port_and_nan_is(tmp_path: Path) -> None:
+    found = outputs(torch.bfloat16)
+    found["head"] = found["head"].float()
+    in_safetensors(tmp_path, found)
+    assert compare_dump(tmp_path, Port(), X, weights=MODEL.state_dict()).agrees
+    found["blocks.1"][0, 0] = torch.nan
+    (tmp_path / "second").mkdir()
+    in_safetensors(tmp_path / "second", found)
+    report = compare_dump(tmp_path / "second", Port(), X, weights=MODEL.state_dict())
+    assert "first difference: blocks.1, after blocks.1.down: NaN in 1 places in PyTorch, in 0 in JAX" in str(report)
+
+
 @pytest.mark.parametrize(
     ("mistake", "place"),
     [
