@@ -204,7 +204,8 @@ class _Comparison:
         wrong = [path for path, text in self.said.items() if text]
         standing = self._by_fingerprint({path: self.in_jax[path] for path in wrong})
         for path in wrong:
-            held, own = standing.get(fingerprint(self.in_jax[path].read()), []), self.entries.get(path)
+            ours, own = self.in_jax[path].read(), self.entries.get(path)
+            held = [] if own is None and _is_constant(ours) else standing.get(fingerprint(ours), [])
             if own is not None and own.source in held:
                 self.said[path] += "; they are the same numbers in another order"
                 continue
@@ -275,8 +276,10 @@ class _Comparison:
             tensor = self.in_torch[uses.name]
             if any(fnmatchcase(uses.name, pattern) for pattern in ignore):
                 continue
+            ours, beside = tensor.read(), used - {uses.name}
             alike = [n for n, x in self.in_torch.items() if (x.shape, x.dtype) == (tensor.shape, tensor.dtype)]
-            same = [n for n in alike if n in used - {uses.name} and are_same(tensor.read(), self.in_torch[n].read())]
+            same = [n for n in alike if n in beside and are_same(ours, self.in_torch[n].read())]
+            same = [] if _is_constant(ours) else same
             if same:
                 self.notes.append(f"{text} is {same[0]} once more in PyTorch")
             else:
@@ -307,10 +310,21 @@ def _lost_by(dtype: Any, weights: Mapping[str, np.ndarray]) -> str:
     for name, x in weights.items():
         if is_floating(x) != bool(jnp.issubdtype(dtype, jnp.floating)):
             return f"{dtype} in JAX cannot hold {name}, which is {x.dtype} in PyTorch"
-        with np.errstate(over="ignore"):
-            if is_floating(x) and jnp.finfo(dtype).max < np.abs(x[np.isfinite(x)]).max(initial=0.0):
-                return f"{dtype} in JAX cannot hold {name}, whose largest number is {np.abs(x).max():.3g}"
+        if x.dtype == dtype or "b" in (x.dtype.kind, np.dtype(dtype).kind) or not x.size:
+            continue
+        limits = jnp.finfo if is_floating(x) else jnp.iinfo
+        if limits(dtype).min <= limits(x.dtype).min and limits(x.dtype).max <= limits(dtype).max:
+            continue
+        finite = x[np.isfinite(x)] if is_floating(x) else x
+        for end in (finite.min(initial=0), finite.max(initial=0)):
+            if not limits(dtype).min <= end <= limits(dtype).max:
+                return f"{dtype} in JAX cannot hold {name}, in which there is {end:.3g}"
     return ""
+
+
+def _is_constant(x: np.ndarray) -> bool:
+    """Whether all numbers are the same one, as in a bias before training: they do not say where they belong."""
+    return are_same(x, np.broadcast_to(x.flat[0], x.shape)) if x.size else True
 
 
 def _moves(layout: Layout) -> Any:

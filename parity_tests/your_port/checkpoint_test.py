@@ -237,11 +237,29 @@ def test_a_dtype_that_cannot_hold_the_weights_is_no_conversion() -> None:
     weights = {"a.weight": np.full((3, 2), 0.5, np.float32)}
     for x, words in (
         (np.zeros((3, 2), np.int8), "int8 in JAX cannot hold a.weight, which is float32 in PyTorch"),
-        (np.full((3, 2), np.inf, np.float16), "float16 in JAX cannot hold a.weight, whose largest number is 7e+04"),
+        (np.full((3, 2), np.inf, np.float16), "float16 in JAX cannot hold a.weight, in which there is 7e+04"),
     ):
         given = weights if x.dtype == np.int8 else {"a.weight": np.full((3, 2), 7e4, np.float32)}
         report = compare_weights(given, {"a": {"weight": x}, "keys": jax.random.key(0)})
         assert words in str(report)
+
+
+def test_whole_numbers_that_wrap_are_no_conversion() -> None:
+    ids = np.array([[300, 2], [3, 4]])
+    report = compare_weights({"a.codes": ids, **WEIGHTS}, {"a": {"codes": ids.astype(np.int8)}, **ported(WEIGHTS)})
+    assert "a.codes: int8 in JAX cannot hold a.codes, in which there is 300" in str(report)
+
+
+def test_numbers_that_are_all_the_same_do_not_stand_for_others() -> None:
+    """A bias of zeros that one side lacks is not another one of zeros."""
+    zero = {f"layers.{i}.norm.bias": np.zeros(6, np.float32) for i in range(2)}
+    tree = ported(WEIGHTS)
+    tree["layers_0"]["norm"]["bias"] = np.zeros(6, np.float32)
+    assert "layers.1.norm.bias: JAX has no counterpart" in str(compare_weights({**WEIGHTS, **zero}, tree))
+    tree["layers_1"]["norm"]["bias"] = np.zeros(6, np.float32)
+    right({**WEIGHTS, **zero}, tree)
+    del zero["layers.1.norm.bias"]
+    assert "layers_1.norm.bias: PyTorch has no counterpart" in str(compare_weights({**WEIGHTS, **zero}, tree))
 
 
 def right(*arguments: Any, **options: Any) -> Any:

@@ -155,7 +155,7 @@ def _compare(options: Options) -> Record:
     from parity_tests.your_port.compare import compare
     from parity_tests.your_port.dumped import compare_dump, is_dump
 
-    if isinstance(built, Mapping) and is_dump(built.get("torch_module")):
+    if isinstance(built, Mapping) and "inputs" in built and is_dump(built.get("torch_module")):
         return compare_dump(**built).record
     if isinstance(built, Mapping):
         report = compare(**built)

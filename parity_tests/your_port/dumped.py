@@ -104,7 +104,7 @@ def compare_dump(
 
     Args:
         torch_module: the folder of the dump.
-        weights: PyTorch's: a file or folder (see `stored`), or a state dict. By default the port's own are right.
+        weights: PyTorch's: a file or folder (see `stored`), or a state dict. By default the port keeps its own.
 
     Raises:
         OSError, ValueError: the dump or the weights cannot be read, are of several ranks, or fit nothing in the port.

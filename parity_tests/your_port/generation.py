@@ -127,7 +127,7 @@ class GenerationReport(Findings):
         failed = dict.fromkeys(m.variant for m in self.failed)
         verdict = f"DIFFERS in {' and '.join(failed)}" if failed else "agrees"
         prompts = sum(m.variant.endswith(FREE) for m in self.measurements)
-        tokens = sum(m.variant.endswith(FULL) for m in self.measurements)
+        tokens = sum(m.variant.endswith(FULL) for m in self.measurements) - 1  # logits go one further
         dtype = self.measurements[0].dtype
         yield f"{self.name}, generating, {verdict} ({prompts} prompts, {tokens} new tokens; {dtype})"
         worst = max(self.measurements, key=lambda m: m.share)

@@ -8,6 +8,7 @@ mesh computes, also on fresh numbers.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -137,7 +138,7 @@ class _Programs:
         """The inputs' arrays by name."""
         return {name: x for name, x in flatten(self.inputs)[0].items() if hasattr(x, "dtype")}
 
-    @property
+    @cached_property
     def places(self) -> dict[str, PartitionSpec]:
         """How each array lies on the mesh."""
 
