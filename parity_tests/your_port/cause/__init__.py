@@ -2,8 +2,10 @@
 
 symptoms         what a wrong tensor looks like
 cause            the records: a cause and what it explains, mistakes that would not be seen
-find             known mistakes tried as explanations, and confirmed on fresh draws of weights and inputs
-next_step        where no mistake fits, the step of PyTorch that JAX does not make
+find             the search for the known mistakes that explain a difference
+trial            a mistake tried as an explanation, and confirmed on fresh draws of weights and inputs
+several          several mistakes at once, one after the other
+steps            which steps of PyTorch JAX makes, too, and the first that it does not make
 suspects         what a mistake is tried on
 hypotheses       which mistakes may have been made: those of inputs, results, activations, weights and gradients
 mistakes         those of functions, as a table: to add a mistake, add a row

@@ -17,6 +17,7 @@ class Explains(Enum):
     NOT_ALL_CASES = "explains outputs and gradients on fresh draws, but not all that a step of training changes"
     OUTPUTS = "explains the outputs on fresh draws, not the gradients"
     SUBMODULE = "explains this submodule's outputs on fresh draws; something else differs, too"
+    PART = "lets more values agree on fresh draws; something else differs, too"
     RANDOMNESS = "JAX's results depend on its random numbers"
     GIVEN_NUMBERS = "explains the outputs on these numbers alone: not confirmed on others"
 
@@ -56,20 +57,25 @@ class Found(NamedTuple):
     stopped_after: float | None = None
     """The seconds of computing after which the time ran out."""
     next_step: str = ""
-    """The line of PyTorch's code whose result JAX does not compute."""
+    """The line of PyTorch's code whose result JAX does not compute; beside causes, not even when they are mended."""
 
 
 def in_words(found: Found) -> str:
     """Say what the causes are: the one, or that it is one of several."""
+    text = f"print what goes into {found.next_step} and what comes out, in both: the first agrees, the second does not"
     if not found.causes:
         stopped = found.stopped_after
         ended = "" if stopped is None else f" of {found.tried} tried, when {stopped:.0f} s of computing were over"
-        text = "; print what goes into {} and what comes out, in both: the first agrees, the second does not"
-        return f"none of the known mistakes{ended}{text.format(found.next_step) if found.next_step else ''}"
-    texts = [str(cause) for cause in found.causes]
+        return f"none of the known mistakes{ended}{f'; {text}' if found.next_step else ''}"
+    then = f"; once it is mended, {text}" if found.next_step else ""
+    return f"{either(found.causes)} ({weakest([cause.explains for cause in found.causes]).value}){then}"
+
+
+def either(causes: Sequence[Cause]) -> str:
+    """Name one cause, or several of which each explains the same."""
+    texts = [str(cause) for cause in causes]
     more = f"; or {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-    together = f"one of: {'; '.join(texts[:SHOWN])}{more}" if len(texts) > 1 else texts[0]
-    return f"{together} ({weakest([cause.explains for cause in found.causes]).value})"
+    return f"one of: {'; '.join(texts[:SHOWN])}{more}" if len(texts) > 1 else texts[0]
 
 
 def weakest(explained: Sequence[Explains]) -> Explains:

@@ -11,7 +11,7 @@ import torch
 
 import jax_attn
 from parity_tests import Case, JaxSide, Variant, find_divergence, torch_function, torch_module
-from parity_tests.your_port.cause.next_step import same_numbers
+from parity_tests.your_port.cause.steps import Values, entries_of
 
 RNG = np.random.default_rng(0)
 X, H, C = (RNG.normal(size=(3, 4)) for _ in range(3))
@@ -331,7 +331,8 @@ def test_a_search_that_runs_out_of_time_says_so() -> None:
 
 
 def test_numbers_beside_infinities_are_the_same() -> None:
-    x = np.array([-np.inf, -1.0, 2.0])
-    assert same_numbers(x, [x.copy()], "float64")
-    assert not same_numbers(x, [np.array([-np.inf, -1.0, 3.0])], "float64")
-    assert not same_numbers(x, [np.array([-np.inf, -1.0, np.inf])], "float64")
+    values = Values([entries_of(np.array([-np.inf, -1.0, 2.0]))], "float64")
+    assert values.places(entries_of(np.array([2.0, -np.inf, -1.0])))
+    assert not values.places(entries_of(np.array([-np.inf, -1.0, 3.0])))
+    assert not values.places(entries_of(np.array([-np.inf, -1.0, np.inf])))
+    assert not values.places(entries_of(np.array([np.nan, -1.0, 2.0])))

@@ -3,7 +3,7 @@
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +17,8 @@ from parity_tests.your_port.measure.arrays import flatten, is_mixed, plain, to_n
 from parity_tests.your_port.measure.taps import torch_leaves
 from parity_tests.your_port.place.bisect import Search
 from parity_tests.your_port.place.pairing import align
+
+NO_STEPS = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,15 @@ class Suspect:
         with torch.no_grad(), _restoring(self.root):
             return program(self.root, _copied(self.given))
 
-    def fits(self, hypothesis: Hypothesis | None = None) -> bool:
-        """Whether the results are JAX's; a mistake with which PyTorch cannot run explains nothing."""
+    def fits(self, hypothesis: Hypothesis | None = None, steps: AbstractContextManager[Any] = NO_STEPS) -> bool:
+        """Whether the results are JAX's; a mistake with which PyTorch cannot run explains nothing.
+
+        What is computed may be noted as `steps`.
+        """
         try:
-            return self.agrees(self.run(hypothesis.wrong(self.program, self.places) if hypothesis else self.program))
+            with steps:
+                results = self.run(hypothesis.wrong(self.program, self.places) if hypothesis else self.program)
+            return self.agrees(results)
         except Exception:  # whatever PyTorch raises for a wrong shape, a wrong option, an index out of range
             return False
 

@@ -21,7 +21,7 @@ X, TOKENS = RNG.normal(size=(4, 6)), RNG.normal(size=(3, 5, 6))
 BOTH = "(explains outputs and gradients on fresh draws)"
 
 
-LINE = re.compile(r", at verdicts_test\.py:\d+: .*?(?=; or |; the |; no | \(explains)")
+LINE = re.compile(r", at verdicts_test\.py:\d+: .*?(?=; or |; and |; the |; no | \((?:explains|lets))")
 """Where a cause says which line of PyTorch's code it is about."""
 
 
@@ -181,7 +181,17 @@ class Two(nnx.Module):
 
 def test_a_port_that_is_wrong_in_two_places() -> None:
     module = Module(lambda m, x: m.b(F.gelu(m.a(x))), a=linear(6, 5), b=linear(5, 3))
-    assert cause(module, Two(), X) == (
+    assert cause(module, Two(), X) == f"a.bias is missing in JAX; and gelu is SiLU in JAX {BOTH}"
+
+
+class TwoAndAnUnknownOne(Two):
+    def __call__(self, x: Any) -> Any:
+        return self.b(jnp.sin(self.a(x)) ** 3)
+
+
+def test_beside_an_unknown_mistake_the_one_of_a_submodule_is_named() -> None:
+    module = Module(lambda m, x: m.b(F.gelu(m.a(x))), a=linear(6, 5), b=linear(5, 3))
+    assert cause(module, TwoAndAnUnknownOne(), X) == (
         "a.bias is missing in JAX (explains this submodule's outputs on fresh draws; something else differs, too)"
     )
 
@@ -190,6 +200,54 @@ def test_a_cause_that_explains_the_outputs_alone() -> None:
     assert cause(linear(6, 5), lambda w, x: x @ jax.lax.stop_gradient(w["weight"]).T, X) == (
         "bias is missing in JAX (explains the outputs on fresh draws, not the gradients)"
     )
+
+
+def of_three(m: Any, x: Any) -> Any:
+    y = m.norm(x)
+    y = y + m.b(F.gelu(m.a(y)))
+    scores = (m.c(y) @ y.mT / 6**0.5).masked_fill(torch.ones(5, 5).triu(1).bool(), float("-inf"))
+    return scores.softmax(-1) @ y
+
+
+def in_jax(w: Any, x: Any, *wrong: str) -> Any:
+    """Compute the same with some mistakes; the mask is added, and so is computed otherwise, but is right."""
+    centred = x - x.mean(-1, keepdims=True)
+    scale = jnp.sqrt((x**2 if "rms" in wrong else centred**2).mean(-1, keepdims=True) + 1e-5)
+    y = (x if "rms" in wrong else centred) / scale * w["norm.weight"] + w["norm.bias"]
+    activated = jax.nn.relu(dense(w, "a", y)) if "relu" in wrong else jax.nn.gelu(dense(w, "a", y), approximate=False)
+    y = 0.0 * y + dense(w, "b", activated) if "residual" in wrong else y + dense(w, "b", activated)
+    y = jnp.arctan(y) if "unknown" in wrong else y
+    y = jax.lax.stop_gradient(y) if "stopped" in wrong else y
+    scores = dense(w, "c", y) @ jnp.swapaxes(y, 1, 2) / (7**0.5 if "scale" in wrong else 6**0.5)
+    later = jnp.triu(jnp.ones((5, 5)), 1)
+    return jax.nn.softmax(scores - 1e9 * later, -1) @ y
+
+
+RMS = "the norm does not subtract the mean, as an RMS norm, in JAX"
+RELU, RESIDUAL = "gelu is ReLU in JAX", "the first term of a sum is missing: a residual, a position or a bias, in JAX"
+DIVISOR = "the factor is 2.64575, by √7, and not 2.44949 in JAX"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "causes", "explains"),
+    [
+        ((), None, ""),
+        (("relu", "scale"), [RELU, DIVISOR], BOTH),
+        pytest.param(("rms", "relu", "residual"), [RMS, RELU, RESIDUAL], BOTH, marks=SLOW),
+        (("rms", "unknown"), [RMS], "(lets more values agree on fresh draws; something else differs, too)"),
+        (("unknown",), ["none of the known mistakes"], ""),
+        pytest.param(("relu", "stopped"), [RELU, "no gradient flows through __add__ in JAX: stop_gradient"], BOTH,
+                     marks=SLOW),
+    ],
+)  # fmt: skip
+def test_mistakes_at_once_are_named_and_what_is_done_otherwise_is_not(wrong: Any, causes: Any, explains: str) -> None:
+    module = Module(of_three, norm=torch.nn.LayerNorm(6), a=linear(6, 7), b=linear(7, 6), c=linear(6, 6))
+    port = lambda w, x: in_jax(w, x, *wrong)  # noqa: E731
+    if causes is None:
+        assert compare(module, port, TOKENS)
+        return
+    found = cause(module, port, TOKENS)
+    assert found == f"{'; and '.join(causes)} {explains}".strip()
 
 
 def test_gradients_that_are_not_compared() -> None:

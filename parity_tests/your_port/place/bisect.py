@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.jax_side import run_jax
 from parity_tests.your_port.measure.judge import Judge, Measurement, Runs
@@ -160,7 +162,9 @@ class Search:
             return fault.partner.inside[-1]
         if any(x.inside for x in self.trace):
             return ""
-        return find_missing(self.runs.torch.trace, self.runs.truth.trace, compute_values(self.draw)[1], self.judge)
+        return find_missing(
+            self.runs.torch.trace, self.runs.truth.trace, compute_values(self.draw, np.asarray)[1], self.judge
+        )
 
 
 def _as_it_is(program: Any) -> Any:

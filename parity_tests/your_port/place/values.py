@@ -4,9 +4,9 @@ JAX's program is run operation by operation, and all its intermediate values are
 result is none of them is where the two part.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -17,6 +17,8 @@ from parity_tests.your_port.measure.jax_side import as_function
 from parity_tests.your_port.measure.judge import Judge
 from parity_tests.your_port.measure.taps import Tensor
 from parity_tests.your_port.place.pairing import bring
+
+T = TypeVar("T")
 
 
 def find_missing(
@@ -43,20 +45,20 @@ def find_missing(
     return next((y.of for _, y in results if all(map(is_missing, y.inside))), "")
 
 
-def compute_values(draw: Draw) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Run JAX's side operation by operation; return what it is given, and all floating values that it computes.
+def compute_values(draw: Draw, note: Callable[[np.ndarray], T]) -> tuple[list[T], list[T]]:
+    """Run JAX's side operation by operation; note what it is given, and all floating values that it computes.
 
     Those in loops are among them.
     """
-    values: list[np.ndarray] = []
+    values: list[T] = []
 
     def keep(_: Any, x: Any) -> Any:
         if is_floating(x):
-            values.append(np.asarray(x))
+            values.append(note(np.asarray(x)))
         return x
 
     with enable_x64(draw.dtype == "float64"):
         _, *given = as_function(draw.case, draw.variant, draw.numbers, draw.dtype)
         arrays = jax.tree.leaves(given)
         draw.traced()[0].run(arrays, keep)
-        return [*map(np.asarray, arrays)], values
+        return [note(np.asarray(x)) for x in arrays], values

@@ -1,0 +1,133 @@
+"""Find several mistakes that a port has at once, one after the other.
+
+With each of them made, PyTorch computes more of the values that JAX computes, though its results are not JAX's yet. So
+the one with which it computes most of them is made for good, if it does so on fresh draws too, and the others are
+tried beside it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from parity_tests.your_port.cause.cause import Cause, Explains, Found, either
+from parity_tests.your_port.cause.hypotheses import hypotheses, of_gradients
+from parity_tests.your_port.cause.planting import Hypothesis, Places
+from parity_tests.your_port.cause.steps import InJax, Progress, Steps
+from parity_tests.your_port.cause.suspects import Suspect
+from parity_tests.your_port.cause.trial import DRAWS, Trial
+from parity_tests.your_port.place.bisect import Search
+
+UNFINISHED = (Explains.SUBMODULE, Explains.OUTPUTS)
+"""What a cause explains beside which there is another."""
+
+MANY_ENTRIES = 10_000_000
+"""Of all steps of PyTorch together: to look at all of them takes a second for each mistake that is tried."""
+
+
+class Made(NamedTuple):
+    """A mistake that is made for good."""
+
+    words: str
+    hypothesis: Hypothesis
+    places: Places
+    explains: Explains
+
+
+@dataclass
+class Several:
+    """A search for several mistakes in the whole program."""
+
+    trial: Trial
+    program: Suspect
+    made: list[Made] = field(default_factory=list)
+    better: list[tuple[Progress, Hypothesis]] = field(default_factory=list)
+    """The mistakes with one of which the programs are more alike."""
+
+    def __post_init__(self) -> None:
+        self.in_jax = InJax(self.trial.search)
+        steps = self.trial.steps(self.trial.search)
+        self.progress = self.in_jax.progress(steps)
+        self.is_small = sum(x.size for x in steps.values) < MANY_ENTRIES
+
+    def _progress(self, in_jax: InJax, drawn: Search, hypothesis: Hypothesis | None = None) -> Progress:
+        """Say how far the programs are alike on a draw, with the mistakes made and one more."""
+        return in_jax.progress(self.trial.steps(drawn, hypothesis))
+
+    @cached_property
+    def _on_fresh_draws(self) -> list[tuple[InJax, Search]]:
+        return [(InJax(drawn), drawn) for drawn in self.trial.draws]
+
+    def note(self, hypothesis: Hypothesis, steps: Steps) -> None:
+        """Keep a mistake with which PyTorch computes more of what JAX computes."""
+        progress = self.in_jax.progress(steps)
+        if progress.is_beyond(self.progress):
+            self.better.append((progress, hypothesis))
+
+    def find(self, found: Found) -> Found:
+        """Go on from what was found by trying single mistakes."""
+        single = found
+        while (made := self._next(found)) is not None:
+            self.made.append(made)
+            self.trial.made.append((made.hypothesis, made.places))
+            wrong = made.hypothesis.wrong(self.program.program, made.places)
+            self.program = replace(self.program, program=wrong)
+            if made.explains is Explains.OUTPUTS:
+                found = self.trial.of(replace(self.program, agrees=lambda _: True), of_gradients(self.program))
+                break
+            self.better, self.progress = [], self._progress(self.in_jax, self.trial.search)
+            found = self.trial.of(self.program, hypotheses(self.program), self.note)
+        last = [cause for cause in found.causes if cause.explains.everything]
+        if not self.made or (len(self.made) == 1 and single.causes and not last):
+            return single._replace(tried=self.trial.tried, next_step="" if single.causes else self._next_step())
+        words = "; and ".join([*(made.words for made in self.made), *([either(last)] if last else [])])
+        explains = last[0].explains if last else self.made[-1].explains
+        explains = Explains.PART if explains is Explains.SUBMODULE else explains
+        left = self._next_step() if explains is Explains.PART else ""
+        return Found((Cause(words, explains),), self.trial.tried, next_step=left)
+
+    def _next(self, found: Found) -> Made | None:
+        """Return the mistake that is made for good: one that explains something, or the best of those noted."""
+        if found.causes:
+            words, explains = either(found.causes), found.causes[0].explains
+            hypothesis, places = self.trial.hypotheses[str(found.causes[0])]
+            return Made(words, hypothesis, places, explains) if explains in UNFINISHED else None
+        return next(self._better_on_fresh_draws(), None)
+
+    def _better_on_fresh_draws(self) -> Iterator[Made]:
+        """Yield those with which PyTorch computes more on fresh draws, too, the best first."""
+        groups = dict[frozenset[Any], list[Hypothesis]]()
+        for progress, hypothesis in self.better:
+            groups.setdefault(progress.covered, []).append(hypothesis)
+        before = [self._progress(*given) for given in self._on_fresh_draws]
+        for covered in sorted(groups, key=len, reverse=True):
+            confirmed = dict[str, tuple[Cause, Hypothesis]]()
+            for hypothesis in groups[covered]:
+                if self._is_better(hypothesis, before):
+                    cause = Cause(hypothesis.said(""), Explains.PART, hypothesis.line)
+                    confirmed.setdefault(str(cause), (cause, hypothesis))
+            if confirmed:
+                causes, (first, *_) = zip(*confirmed.values(), strict=True)
+                yield Made(either(causes), first, ("",), Explains.PART)
+
+    def _is_better(self, hypothesis: Hypothesis, before: list[Progress]) -> bool:
+        """Whether PyTorch computes more with it on both fresh draws."""
+        try:
+            runs = [self._progress(*given, hypothesis) for given in self._on_fresh_draws]
+        except Exception:  # whatever PyTorch raises for a mistake that it does not take
+            return False
+        return len(runs) == len(DRAWS) and all(run.is_beyond(n) for run, n in zip(runs, before, strict=True))
+
+    def _next_step(self) -> str:
+        """Return the first step of PyTorch that JAX does not make, once these mistakes are made."""
+        return self.in_jax.first_missing(self.trial.steps(self.trial.search))
+
+
+def prepare(trial: Trial, program: Suspect) -> Several | None:
+    """Prepare a search in the whole program; None where it cannot be made."""
+    if trial.search.draw.dtype != "float64":
+        return None
+    try:
+        return Several(trial, program)
+    except Exception:  # whatever JAX raises for a program that cannot be run operation by operation
+        return None

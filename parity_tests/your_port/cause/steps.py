@@ -1,0 +1,157 @@
+"""Follow two programs step by step: which results of PyTorch's functions JAX computes, too, and which it does not.
+
+All values of both programs are noted, as numbers that do not depend on the order of their axes. The more of JAX's
+values PyTorch computes, the more alike the two are: so of several mistakes each is known by itself. And a step whose
+result JAX does not compute, though it computes all that goes into it, is where the port does something else; unless
+JAX comes to a later result of it in another way.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+from parity_tests.your_port.cause.planting import lines_of_call
+from parity_tests.your_port.measure.arrays import is_mixed, to_numpy
+from parity_tests.your_port.measure.errors import unit_roundoff
+from parity_tests.your_port.place.bisect import Search
+from parity_tests.your_port.place.values import compute_values
+
+
+@dataclass(frozen=True)
+class Entries:
+    """What tells the entries of an array from other ones, in whatever order they stand."""
+
+    size: int
+    counts: tuple[int, ...]
+    """How many are NaN, infinite, and minus infinite."""
+    numbers: tuple[float, ...]
+    """Of y = x / (1 + |x|), by which −1e9 of a mask hides no score beside it: the least, the largest, Σ y, Σ y²."""
+    scales: tuple[float, ...]
+    """The sizes of what is added up for each of these numbers."""
+
+    @property
+    def says_something(self) -> bool:
+        """Whether its numbers differ: any two programs may compute the same zeros."""
+        return self.size > 1 and (self.numbers[0] != self.numbers[1] or 0 < sum(self.counts) < self.size)
+
+
+def entries_of(x: np.ndarray) -> Entries:
+    """Take down what does not depend on the order of the entries."""
+    wide = x.astype(np.float64, copy=False)
+    counts = tuple(int(test(wide).sum()) for test in (np.isnan, np.isposinf, np.isneginf))
+    x = wide[np.isfinite(wide)] if any(counts) else wide.ravel()
+    if x.size == 0:
+        return Entries(wide.size, counts, (0.0,) * 4, (0.0,) * 4)
+    magnitudes = np.abs(x)
+    y = x / (1 + magnitudes)
+    least, largest, squares, most = float(y.min()), float(y.max()), float(y @ y), float(magnitudes.max())
+    numbers, most = (least, largest, float(y.sum()), squares), most / (1 + most)
+    return Entries(wide.size, counts, numbers, (most, most, float(np.abs(y).sum()), squares))
+
+
+class Values:
+    """The values that a program computes: whether some entries are among them, up to the rounding of a dtype."""
+
+    def __init__(self, found: list[Entries], dtype: str) -> None:
+        self._close = max(1e-9, 100 * unit_roundoff(dtype))
+        groups = defaultdict[Any, list[tuple[float, ...]]](list)
+        for entries in dict.fromkeys(found):
+            groups[entries.size, entries.counts].append(entries.numbers)
+        self._groups = {key: np.array(numbers) for key, numbers in groups.items()}
+
+    def places(self, entries: Entries) -> list[tuple[Any, ...]]:
+        """Return where the same entries are; [] if nowhere."""
+        key = entries.size, entries.counts
+        group = self._groups.get(key, np.zeros((0, len(entries.numbers))))
+        near = np.abs(group - entries.numbers) <= self._close * np.array(entries.scales)
+        return [(key, int(i)) for i in np.flatnonzero(near.all(1))]
+
+
+@dataclass
+class Steps(TorchFunctionMode):
+    """Notes what PyTorch computes, step by step, while entered."""
+
+    with_lines: bool = False
+    """Whether to find the user's line that makes each step."""
+    tensors: list[torch.Tensor] = field(default_factory=list)
+    """The floating results; they are kept, so that each has its own id."""
+    places: dict[int, int] = field(default_factory=dict)
+    """The id of a result -> its step, the last of those that wrote it."""
+    values: list[Entries] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    sources: list[set[int]] = field(default_factory=list)
+    """The steps whose results a step gets."""
+    is_made_of_data: list[bool] = field(default_factory=list)
+    """Whether an input or a weight goes into it, directly or by other steps."""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        leaves = jax.tree.leaves((args, kwargs), is_leaf=is_mixed)
+        given = [x for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        sources = {self.places[id(x)] for x in given if id(x) in self.places}
+        made_of_data = len(sources) < len(given) or any(self.is_made_of_data[place] for place in sources)
+        for x in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(x, torch.Tensor) and x.is_floating_point():
+                self.places[id(x)] = len(self.tensors)
+                self.tensors.append(x)
+                self.values.append(entries_of(to_numpy(x)))
+                self.lines.append(next(iter(lines_of_call()), "") if self.with_lines else "")
+                self.sources.append(sources)
+                self.is_made_of_data.append(made_of_data)
+        return result
+
+
+class Progress(NamedTuple):
+    """How much of two programs is alike."""
+
+    covered: frozenset[Any]
+    """The values of JAX that PyTorch computes; what JAX is given, in whatever order, is none of them."""
+    missing: int
+    """The steps of PyTorch whose results JAX does not compute, and that lead to none that it computes."""
+
+    def is_beyond(self, other: "Progress") -> bool:
+        """Whether more is alike on both sides: to do harmless things in JAX's way covers more, and misses no less."""
+        return len(self.covered) > len(other.covered) and self.missing < other.missing
+
+
+class InJax:
+    """What JAX computes on a draw."""
+
+    def __init__(self, search: Search) -> None:
+        given, values = compute_values(search.draw, entries_of)
+        self._given = Values(given, search.judge.rule)
+        self._values = Values([x for x in values if x.says_something], search.judge.rule)
+
+    def progress(self, steps: Steps) -> Progress:
+        """Say how much of both programs is alike."""
+        told = (x for x in dict.fromkeys(steps.values) if x.says_something)
+        covered = (place for x in told if not self._given.places(x) for place in self._values.places(x))
+        known = self._known(steps)
+        missing = sum(of_data and not is_known for of_data, is_known in zip(steps.is_made_of_data, known, strict=True))
+        return Progress(frozenset(covered), missing)
+
+    def first_missing(self, steps: Steps) -> str:
+        """Return the first line of PyTorch's code whose result JAX does not compute; "" if there is none to name."""
+        is_known = self._known(steps)
+        for place, line in enumerate(steps.lines):
+            differs = not is_known[place] and all(is_known[source] for source in steps.sources[place])
+            if differs and line and steps.is_made_of_data[place]:
+                return line
+        return ""
+
+    def _known(self, steps: Steps) -> list[bool]:
+        """Say of each step of PyTorch whether JAX computes its result, or a later one that it leads to."""
+        known = [not x.says_something or bool(self._values.places(x) or self._given.places(x)) for x in steps.values]
+        for place in reversed(range(len(known))):
+            if known[place]:
+                for source in steps.sources[place]:
+                    known[source] = True
+        return known
