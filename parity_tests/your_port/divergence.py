@@ -100,7 +100,6 @@ def explain_difference(draw: Draw, seconds: float = 60.0, beside: Sequence[Case]
 
 def _find_in_runs(search: Search, seconds: float, beside: Sequence[Case]) -> Divergence | None:
     """Find the first tensor that differs, and the mistake that makes it; None if all agree."""
-    deadline = time.process_time() + seconds
     seen = search.compare_all()
     faults = [x for x in seen if x.measured.failed]
     if not faults:
@@ -112,7 +111,7 @@ def _find_in_runs(search: Search, seconds: float, beside: Sequence[Case]) -> Div
         **vars(first.measured),
         agreed=tuple(x.measured.tensor for x in seen[: seen.index(first)] if not x.tensor.is_input),
         symptoms=describe(first.tensor.value, first.partner.truth),
-        found=_explain(search, first, module, deadline, beside),
+        found=_explain(search, first, module, time.process_time() + seconds, beside),
         module=module,
         in_jax=place[-1] if place else "",
         alike=tuple(other for other in others if other != module and kind_of(other) == kind_of(module)),

@@ -13,7 +13,7 @@ import jax
 
 from parity_tests.your_port.cause.cause import Cause, Explains, Found
 from parity_tests.your_port.cause.hypotheses import hypotheses, of_gradients
-from parity_tests.your_port.cause.several import prepare
+from parity_tests.your_port.cause.several import find_several
 from parity_tests.your_port.cause.suspects import suspects
 from parity_tests.your_port.cause.trial import Trial
 from parity_tests.your_port.measure.case import Case
@@ -47,19 +47,19 @@ def find_causes(
     if _is_random(wide):
         return Found((Cause(RANDOM, Explains.RANDOMNESS),))
     trial, found = Trial(wide, place[-1] if place else "", first, deadline, beside), Found()
-    several = None
+    stopped = None
     for suspect in suspects(wide, place, within):
-        note = None
         if suspect.places == ("",):
-            several = prepare(trial, suspect)
-            note = several.note if several is not None and several.is_small else None
-        found = trial.of(suspect, hypotheses(suspect), note)
+            found = find_several(trial, suspect, Found())
+            if found.causes:
+                return found
+        found = trial.of(suspect, hypotheses(suspect))
+        stopped = found.stopped_after or stopped
         if found.causes:
             break
     if any(cause.explains.everything for cause in found.causes):
         return found
-    several = several or prepare(trial, next(suspects(wide)))
-    return found if several is None else several.find(found)
+    return find_several(trial, next(suspects(wide)), found._replace(stopped_after=stopped))
 
 
 def find_gradient_causes(search: Search, deadline: float) -> Found:

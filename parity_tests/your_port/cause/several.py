@@ -10,9 +10,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import torch
+
 from parity_tests.your_port.cause.cause import Cause, Explains, Found, either
 from parity_tests.your_port.cause.hypotheses import hypotheses, of_gradients
-from parity_tests.your_port.cause.planting import Hypothesis, Places
+from parity_tests.your_port.cause.planting import Hypothesis, NotHereError, Places
 from parity_tests.your_port.cause.steps import InJax, Progress, Steps
 from parity_tests.your_port.cause.suspects import Suspect
 from parity_tests.your_port.cause.trial import DRAWS, Trial
@@ -23,6 +25,9 @@ UNFINISHED = (Explains.SUBMODULE, Explains.OUTPUTS)
 
 MANY_ENTRIES = 10_000_000
 """Of all steps of PyTorch together: to look at all of them takes a second for each mistake that is tried."""
+
+PAST = 20
+"""How many steps PyTorch runs past the place where the two part: a mistake may take more steps than what is right."""
 
 
 class Made(NamedTuple):
@@ -46,19 +51,46 @@ class Several:
 
     def __post_init__(self) -> None:
         self.in_jax = InJax(self.trial.search)
-        steps = self.trial.steps(self.trial.search)
-        self.progress = self.in_jax.progress(steps)
-        self.is_small = sum(x.size for x in steps.values) < MANY_ENTRIES
+        self._start()
+
+    def _start(self) -> None:
+        """See how far the programs are alike with the mistakes made, and where they part."""
+        self.steps, self.better = self.trial.steps(self.trial.search), []
+        self.progress = self.in_jax.progress(self.steps)
+        self.parted = self.in_jax.first_missing(self.steps)
+
+    @property
+    def next_step(self) -> str:
+        """The first line of PyTorch's code whose result JAX does not compute; "" if there is none to name."""
+        return "" if self.parted is None else self.steps.lines[self.parted]
 
     def _progress(self, in_jax: InJax, drawn: Search, hypothesis: Hypothesis | None = None) -> Progress:
         """Say how far the programs are alike on a draw, with the mistakes made and one more."""
         return in_jax.progress(self.trial.steps(drawn, hypothesis))
 
+    def try_all(self) -> Found:
+        """Try each mistake until it is clear that the programs are no more alike with it, and note those that help."""
+        if sum(x.size for x in self.steps.values) > MANY_ENTRIES:
+            return Found()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # what is small takes more time on several, and all of them count
+        try:
+            return self.trial.of(self.program, hypotheses(self.program), self._note, self._watch)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _watch(self, steps: Steps) -> None:
+        """Stop PyTorch some steps after the place where the two part, if nothing more is alike until there."""
+        if self.parted is not None and len(steps.values) == self.parted + PAST:
+            before = self.in_jax.covered(self.steps.values[: len(steps.values)])
+            if len(self.in_jax.covered(steps.values)) <= len(before):
+                raise NotHereError
+
     @cached_property
     def _on_fresh_draws(self) -> list[tuple[InJax, Search]]:
         return [(InJax(drawn), drawn) for drawn in self.trial.draws]
 
-    def note(self, hypothesis: Hypothesis, steps: Steps) -> None:
+    def _note(self, hypothesis: Hypothesis, steps: Steps) -> None:
         """Keep a mistake with which PyTorch computes more of what JAX computes."""
         progress = self.in_jax.progress(steps)
         if progress.is_beyond(self.progress):
@@ -75,15 +107,15 @@ class Several:
             if made.explains is Explains.OUTPUTS:
                 found = self.trial.of(replace(self.program, agrees=lambda _: True), of_gradients(self.program))
                 break
-            self.better, self.progress = [], self._progress(self.in_jax, self.trial.search)
-            found = self.trial.of(self.program, hypotheses(self.program), self.note)
+            self._start()
+            found = self.try_all()
         last = [cause for cause in found.causes if cause.explains.everything]
         if not self.made or (len(self.made) == 1 and single.causes and not last):
-            return single._replace(tried=self.trial.tried, next_step="" if single.causes else self._next_step())
+            return single._replace(tried=self.trial.tried, next_step="" if single.causes else self.next_step)
         words = "; and ".join([*(made.words for made in self.made), *([either(last)] if last else [])])
         explains = last[0].explains if last else self.made[-1].explains
         explains = Explains.PART if explains is Explains.SUBMODULE else explains
-        left = self._next_step() if explains is Explains.PART else ""
+        left = self.next_step if explains is Explains.PART else ""
         return Found((Cause(words, explains),), self.trial.tried, next_step=left)
 
     def _next(self, found: Found) -> Made | None:
@@ -118,16 +150,15 @@ class Several:
             return False
         return len(runs) == len(DRAWS) and all(run.is_beyond(n) for run, n in zip(runs, before, strict=True))
 
-    def _next_step(self) -> str:
-        """Return the first step of PyTorch that JAX does not make, once these mistakes are made."""
-        return self.in_jax.first_missing(self.trial.steps(self.trial.search))
 
-
-def prepare(trial: Trial, program: Suspect) -> Several | None:
-    """Prepare a search in the whole program; None where it cannot be made."""
+def find_several(trial: Trial, program: Suspect, found: Found) -> Found:
+    """Go on from what was found by trying single mistakes, if it is not everything."""
     if trial.search.draw.dtype != "float64":
-        return None
+        return found
     try:
-        return Several(trial, program)
+        several = Several(trial, program)
     except Exception:  # whatever JAX raises for a program that cannot be run operation by operation
-        return None
+        return found
+    if not found.causes and not found.tried:
+        found = several.try_all()
+    return several.find(found)

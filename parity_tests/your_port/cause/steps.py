@@ -7,7 +7,9 @@ JAX comes to a later result of it in another way.
 """
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -17,9 +19,13 @@ from torch.overrides import TorchFunctionMode
 
 from parity_tests.your_port.cause.planting import lines_of_call
 from parity_tests.your_port.measure.arrays import is_mixed, to_numpy
+from parity_tests.your_port.measure.attention_steps import IN_STEPS
 from parity_tests.your_port.measure.errors import unit_roundoff
 from parity_tests.your_port.place.bisect import Search
 from parity_tests.your_port.place.values import compute_values
+
+REMEMBERED = 10_000
+"""How many values of PyTorch are not looked up again: most runs compute the same ones."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,8 @@ class Steps(TorchFunctionMode):
 
     with_lines: bool = False
     """Whether to find the user's line that makes each step."""
+    watch: Callable[["Steps"], None] | None = None
+    """Called after each step; what it raises stops the program."""
     tensors: list[torch.Tensor] = field(default_factory=list)
     """The floating results; they are kept, so that each has its own id."""
     places: dict[int, int] = field(default_factory=dict)
@@ -88,24 +96,34 @@ class Steps(TorchFunctionMode):
     """The steps whose results a step gets."""
     is_made_of_data: list[bool] = field(default_factory=list)
     """Whether an input or a weight goes into it, directly or by other steps."""
+    is_part: list[bool] = field(default_factory=list)
+    """Whether it is one of several results of a function, of which some may be of no use."""
 
     def __post_init__(self) -> None:
         super().__init__()
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
+        name, options = getattr(function, "__name__", ""), kwargs or {}
+        if name in IN_STEPS and args and args[0].ndim > 2:  # as where a mistake is planted
+            with self:
+                return IN_STEPS[name](*args, **options)
+        result = function(*args, **options)
         leaves = jax.tree.leaves((args, kwargs), is_leaf=is_mixed)
         given = [x for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point()]
         sources = {self.places[id(x)] for x in given if id(x) in self.places}
         made_of_data = len(sources) < len(given) or any(self.is_made_of_data[place] for place in sources)
-        for x in result if isinstance(result, tuple | list) else (result,):
+        results = result if isinstance(result, tuple | list) else (result,)
+        for x in results:
             if isinstance(x, torch.Tensor) and x.is_floating_point():
                 self.places[id(x)] = len(self.tensors)
                 self.tensors.append(x)
                 self.values.append(entries_of(to_numpy(x)))
-                self.lines.append(next(iter(lines_of_call()), "") if self.with_lines else "")
+                self.lines.append(next(filter(None, lines_of_call()), "") if self.with_lines else "")
                 self.sources.append(sources)
                 self.is_made_of_data.append(made_of_data)
+                self.is_part.append(len(results) > 1)
+                if self.watch is not None:
+                    self.watch(self)
         return result
 
 
@@ -129,29 +147,39 @@ class InJax:
         given, values = compute_values(search.draw, entries_of)
         self._given = Values(given, search.judge.rule)
         self._values = Values([x for x in values if x.says_something], search.judge.rule)
+        self._places = lru_cache(REMEMBERED)(self._find)
+
+    def _find(self, x: Entries) -> tuple[bool, frozenset[Any]]:
+        """Return whether JAX has these entries, and where it computes them."""
+        if not x.says_something or self._given.places(x):
+            return True, frozenset()
+        found = frozenset(self._values.places(x))
+        return bool(found), found
+
+    def covered(self, values: Iterable[Entries]) -> frozenset[Any]:
+        """Return where JAX computes these values of PyTorch, so far as it does."""
+        return frozenset[Any]().union(*(self._places(x)[1] for x in values))
 
     def progress(self, steps: Steps) -> Progress:
         """Say how much of both programs is alike."""
-        told = (x for x in dict.fromkeys(steps.values) if x.says_something)
-        covered = (place for x in told if not self._given.places(x) for place in self._values.places(x))
         known = self._known(steps)
         missing = sum(of_data and not is_known for of_data, is_known in zip(steps.is_made_of_data, known, strict=True))
-        return Progress(frozenset(covered), missing)
+        return Progress(self.covered(steps.values), missing)
 
-    def first_missing(self, steps: Steps) -> str:
-        """Return the first line of PyTorch's code whose result JAX does not compute; "" if there is none to name."""
-        is_known = self._known(steps)
-        for place, line in enumerate(steps.lines):
-            differs = not is_known[place] and all(is_known[source] for source in steps.sources[place])
-            if differs and line and steps.is_made_of_data[place]:
-                return line
-        return ""
+    def first_missing(self, steps: Steps) -> int | None:
+        """Return the first step of PyTorch that JAX does not make, though it makes all that lead to it."""
+        known = self._known(steps)
+        for place, of_data in enumerate(steps.is_made_of_data):
+            if of_data and not known[place] and all(known[source] for source in steps.sources[place]):
+                return place
+        return None
 
     def _known(self, steps: Steps) -> list[bool]:
-        """Say of each step of PyTorch whether JAX computes its result, or a later one that it leads to."""
-        known = [not x.says_something or bool(self._values.places(x) or self._given.places(x)) for x in steps.values]
+        """Say of each step of PyTorch whether JAX makes it, or a later one that it leads to, or nothing reads it."""
+        known = [self._places(x)[0] for x in steps.values]
         for place in reversed(range(len(known))):
-            if known[place]:
+            if known[place] and steps.values[place].size > 1:  # any two programs may come to the same single number
                 for source in steps.sources[place]:
                     known[source] = True
-        return known
+        used = set[int]().union(*steps.sources)
+        return [is_known or (steps.is_part[place] and place not in used) for place, is_known in enumerate(known)]

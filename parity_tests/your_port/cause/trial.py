@@ -52,10 +52,11 @@ class Trial:
         suspect: Suspect,
         groups: Iterable[Iterable[Hypothesis]],
         note: Callable[[Hypothesis, Steps], None] | None = None,
+        watch: Callable[[Steps], None] | None = None,
     ) -> Found:
         """Return the causes of the first group that explain everything, or else those that explain most.
 
-        Each that does not fit is given to `note`, with the steps of PyTorch's run.
+        Each that does not fit is given to `note`, with the steps of PyTorch's run, which `watch` may stop.
         """
         causes: dict[str, Cause] = {}
         now = time.process_time()
@@ -65,7 +66,7 @@ class Trial:
                 if time.process_time() > deadline:
                     return Found(most_explaining(causes.values()), self.tried, time.process_time() - self.start)
                 self.tried += 1
-                steps, cause = Steps(), None
+                steps, cause = Steps(watch=watch), None
                 if suspect.fits(hypothesis, NO_STEPS if note is None else steps):
                     cause = self._confirmed(suspect, hypothesis)
                 elif note is not None:
