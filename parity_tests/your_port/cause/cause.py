@@ -68,12 +68,12 @@ def in_words(found: Found) -> str:
         ended = "" if stopped is None else f" of {found.tried} tried, when {stopped:.0f} s of computing were over"
         return f"none of the known mistakes{ended}{f'; {text}' if found.next_step else ''}"
     then = f"; once it is mended, {text}" if found.next_step else ""
-    return f"{either(found.causes)} ({weakest([cause.explains for cause in found.causes]).value}){then}"
+    explains = weakest([cause.explains for cause in found.causes])
+    return f"{either([str(cause) for cause in found.causes])} ({explains.value}){then}"
 
 
-def either(causes: Sequence[Cause]) -> str:
+def either(texts: Sequence[str]) -> str:
     """Name one cause, or several of which each explains the same."""
-    texts = [str(cause) for cause in causes]
     more = f"; or {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
     return f"one of: {'; '.join(texts[:SHOWN])}{more}" if len(texts) > 1 else texts[0]
 

@@ -151,7 +151,7 @@ class Planted(TorchFunctionMode):
         if inside and (wrong or not self.wrong):
             site = (kind_of(inside[0]), name, tuple(getattr(call.x, "shape", ())), self._counts[path, name])
             self.sites[site] = lines = lines_of_call(self._caller)
-            here = self.site in lines or site[: len(self.site)] == self.site
+            here = wrong is Call.right or self.site in lines or site[: len(self.site)] == self.site
         self._counts[path, name] += 1
         result = self._result(call, wrong if here else None, lines)
         return args[0].copy_(result) if in_place else result
@@ -227,7 +227,9 @@ class Hypothesis:
     """(program, places, module, inputs) -> the results with the mistake."""
     facts: dict[str, str] = field(default_factory=dict)
     lines: dict[str, None] = field(default_factory=dict)
-    """The lines of PyTorch's code that the last run changed."""
+    """The lines of PyTorch's code that the last run changed, or the one that calls all of them."""
+    innermost: dict[str, None] = field(default_factory=dict)
+    """Those lines alone."""
 
     def wrong(self, program: Program, places: Places) -> Program:
         """Make a wrong program of the right one."""
@@ -260,6 +262,7 @@ def planted(mistake: Mistake, site: Site | str = ()) -> Hypothesis:
     """Make a mistake of functions in all calls, at a site, or in those that a line of the user's code makes."""
     facts: dict[str, str] = {}
     lines: dict[str, None] = {}
+    innermost: dict[str, None] = {}
 
     def run(program: Program, places: Places, module: Any, inputs: Any) -> Any:
         mode = Planted(places, mistake, site, facts)
@@ -268,10 +271,12 @@ def planted(mistake: Mistake, site: Site | str = ()) -> Hypothesis:
         only_if(mode.changed)
         lines.clear()
         lines.update({site: None} if isinstance(site, str) else mode.changed)
+        innermost.clear()
+        innermost.update(mode.changed)
         return results
 
     where = f", in {site[0]}" if isinstance(site, tuple) and site and site[0] else ""
-    return Hypothesis(mistake.words + where, run, facts, lines)
+    return Hypothesis(mistake.words + where, run, facts, lines, innermost)
 
 
 def around(words: str, wrong: Callable[..., Any], parts: Sequence[str] = ("",)) -> Hypothesis:

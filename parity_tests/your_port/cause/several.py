@@ -5,7 +5,7 @@ the one with which it computes most of them is made for good, if it does so on f
 tried beside it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -31,12 +31,14 @@ PAST = 20
 
 
 class Made(NamedTuple):
-    """A mistake that is made for good."""
+    """A mistake that is made for good, and others that are the same so far."""
 
-    words: str
-    hypothesis: Hypothesis
-    places: Places
+    alternatives: tuple[tuple[str, Hypothesis, Places], ...]
+    """Each in words, and where it is made; it is the first that is made."""
     explains: Explains
+
+    def __str__(self) -> str:
+        return either([words for words, *_ in self.alternatives])
 
 
 @dataclass
@@ -44,7 +46,7 @@ class Several:
     """A search for several mistakes in the whole program."""
 
     trial: Trial
-    program: Suspect
+    right: Suspect
     made: list[Made] = field(default_factory=list)
     better: list[tuple[Progress, Hypothesis]] = field(default_factory=list)
     """The mistakes with one of which the programs are more alike."""
@@ -58,6 +60,14 @@ class Several:
         self.steps, self.better = self.trial.steps(self.trial.search), []
         self.progress = self.in_jax.progress(self.steps)
         self.parted = self.in_jax.first_missing(self.steps)
+
+    @property
+    def program(self) -> Suspect:
+        """The program with the mistakes made."""
+        program = self.right.program
+        for hypothesis, places in self.trial.made:
+            program = hypothesis.wrong(program, places)
+        return replace(self.right, program=program)
 
     @property
     def next_step(self) -> str:
@@ -100,31 +110,51 @@ class Several:
         """Go on from what was found by trying single mistakes."""
         single = found
         while (made := self._next(found)) is not None:
-            self.made.append(made)
-            self.trial.made.append((made.hypothesis, made.places))
-            wrong = made.hypothesis.wrong(self.program.program, made.places)
-            self.program = replace(self.program, program=wrong)
+            self._make(made)
             if made.explains is Explains.OUTPUTS:
-                found = self.trial.of(replace(self.program, agrees=lambda _: True), of_gradients(self.program))
+                program = self.program
+                found = self.trial.of(replace(program, agrees=lambda _: True), of_gradients(program))
                 break
             self._start()
             found = self.try_all()
         last = [cause for cause in found.causes if cause.explains.everything]
         if not self.made or (len(self.made) == 1 and single.causes and not last):
             return single._replace(tried=self.trial.tried, next_step="" if single.causes else self.next_step)
-        words = "; and ".join([*(made.words for made in self.made), *([either(last)] if last else [])])
-        explains = last[0].explains if last else self.made[-1].explains
-        explains = Explains.PART if explains is Explains.SUBMODULE else explains
+        if last:
+            self._make(self._all_of(last))
+        explains = Explains.PART if self.made[-1].explains is Explains.SUBMODULE else self.made[-1].explains
         left = self.next_step if explains is Explains.PART else ""
-        return Found((Cause(words, explains),), self.trial.tried, next_step=left)
+        return Found((Cause("; and ".join(map(str, self.made)), explains),), self.trial.tried, next_step=left)
+
+    def _make(self, made: Made) -> None:
+        """Make a mistake for good; of others that were the same, keep those that are the same with this one, too."""
+        self.made.append(made)
+        self.trial.made.append(made.alternatives[0][1:])
+        for place, earlier in enumerate(self.made[:-1]):
+            if len(earlier.alternatives) > 1:
+                counts = [self._count_with(place, hypothesis, places) for _, hypothesis, places in earlier.alternatives]
+                same = (each for each, n in zip(earlier.alternatives, counts, strict=True) if n == max(counts))
+                self.made[place] = earlier._replace(alternatives=tuple(same))
+                self.trial.made[place] = self.made[place].alternatives[0][1:]
+
+    def _count_with(self, place: int, hypothesis: Hypothesis, places: Places) -> int:
+        """Count what is alike with another mistake in the place of one that is made."""
+        self.trial.made[place] = hypothesis, places
+        try:
+            return len(self._progress(self.in_jax, self.trial.search).covered)
+        except Exception:  # whatever PyTorch raises for mistakes that it does not take together
+            return -1
 
     def _next(self, found: Found) -> Made | None:
         """Return the mistake that is made for good: one that explains something, or the best of those noted."""
         if found.causes:
-            words, explains = either(found.causes), found.causes[0].explains
-            hypothesis, places = self.trial.hypotheses[str(found.causes[0])]
-            return Made(words, hypothesis, places, explains) if explains in UNFINISHED else None
+            made = self._all_of(found.causes)
+            return made if made.explains in UNFINISHED else None
         return next(self._better_on_fresh_draws(), None)
+
+    def _all_of(self, causes: Sequence[Cause]) -> Made:
+        alternatives = ((str(cause), *self.trial.hypotheses[str(cause)]) for cause in causes)
+        return Made(tuple(alternatives), causes[0].explains)
 
     def _better_on_fresh_draws(self) -> Iterator[Made]:
         """Yield those with which PyTorch computes more on fresh draws, too, the best first."""
@@ -133,14 +163,13 @@ class Several:
             groups.setdefault(progress.covered, []).append(hypothesis)
         before = [self._progress(*given) for given in self._on_fresh_draws]
         for covered in sorted(groups, key=len, reverse=True):
-            confirmed = dict[str, tuple[Cause, Hypothesis]]()
-            for hypothesis in groups[covered]:
-                if self._is_better(hypothesis, before):
-                    cause = Cause(hypothesis.said(""), Explains.PART, hypothesis.line)
-                    confirmed.setdefault(str(cause), (cause, hypothesis))
+            better = [hypothesis for hypothesis in groups[covered] if self._is_better(hypothesis, before)]
+            least = min((len(x.innermost) for x in better), default=0)  # more may be wrong where nothing is alike yet
+            narrow = (x for x in better if len(x.innermost) == least)
+            confirmed = {str(Cause(x.said(""), Explains.PART, x.line)): x for x in narrow}
             if confirmed:
-                causes, (first, *_) = zip(*confirmed.values(), strict=True)
-                yield Made(either(causes), first, ("",), Explains.PART)
+                alternatives = ((words, hypothesis, ("",)) for words, hypothesis in confirmed.items())
+                yield Made(tuple(alternatives), Explains.PART)
 
     def _is_better(self, hypothesis: Hypothesis, before: list[Progress]) -> bool:
         """Whether PyTorch computes more with it on both fresh draws."""

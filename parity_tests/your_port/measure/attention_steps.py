@@ -42,8 +42,9 @@ def multi_head_attention_forward(*args: Any, **options: Any) -> Any:
         masks.append(mask if mask.ndim == 2 else mask.unflatten(0, (-1, given["num_heads"])))
     result, weights = _attend(q, k, v, masks)
     result = F.linear(result.permute(2, 0, 1, 3).flatten(-2), given["out_proj_weight"], given["out_proj_bias"])
-    weights = weights.mean(1) if given["average_attn_weights"] else weights
-    return result, weights if given["need_weights"] else None
+    if not given["need_weights"]:
+        return result, None
+    return result, weights.mean(1) if given["average_attn_weights"] else weights
 
 
 def _named(args: Any, options: Any) -> dict[str, Any]:
