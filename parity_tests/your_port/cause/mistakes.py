@@ -59,6 +59,7 @@ LOWEST = torch.finfo(torch.float64).min
 SHAPING = "view reshape flatten unflatten"
 AXES = "axes of {sizes} (heads and features, or height and width)"
 POOLS = " ".join(f"{{0}}_pool{n}d adaptive_{{0}}_pool{n}d" for n in (1, 2, 3))
+AVERAGES = " ".join(f"adaptive_avg_pool{n}d" for n in (1, 2, 3))
 RESIZED: dict[str, dict[str, Any]] = {
     "nearest": {"mode": "nearest"},
     "nearest, from the middles of pixels,": {"mode": "nearest-exact"},
@@ -139,7 +140,11 @@ def _replaced() -> Iterator[Row]:
         ("features are not rotated by their positions", "mul", wrong.not_rotated),
         ("positions begin at 1", "arange", lambda call: call.right() + 1),
         ("the rotation goes the other way round", "sin", lambda call: -call.right()),
-        ("a sum is taken for a mean", "mean", lambda call: call.right() * call.x.numel() / call.right().numel()),
+        (
+            "a sum is taken for a mean",
+            f"mean {AVERAGES}",
+            lambda call: call.right() * call.x.numel() / call.right().numel(),
+        ),
         ("a mean is taken for a sum", "sum", lambda call: call.right() / call.x.numel() * call.right().numel()),
         ("an embedding is multiplied by √d", "embedding", lambda call: call.right() * call.args[1].shape[-1] ** 0.5),
     )
@@ -147,7 +152,8 @@ def _replaced() -> Iterator[Row]:
         words = f"the base of the frequencies is {base:g}"
         yield words, "__rpow__", partial(lambda base, call: call.on(call.x, base), base)
     for axis in (2, 0, 1, 3):
-        yield f"the softmax goes over axis {axis}", SOFTMAX, partial(wrong.other_axis, axis)
+        for without in (-1e30, -math.inf):  # numbers that count as hidden, or none
+            yield f"the softmax goes over axis {axis}", SOFTMAX, partial(wrong.other_axis, axis, without)
     for momentum in (None, *MOMENTA):
         also = f" and the momentum is {momentum} in PyTorch's sense," if momentum else ""
         words = f"the running variance is that of n, not of n − 1,{also}"

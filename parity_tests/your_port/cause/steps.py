@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
-from parity_tests.your_port.cause.planting import lines_of_call
+from parity_tests.your_port.cause.planting import Lines, lines_of_call
 from parity_tests.your_port.measure.arrays import is_mixed, to_numpy
 from parity_tests.your_port.measure.attention_steps import IN_STEPS
 from parity_tests.your_port.measure.errors import unit_roundoff
@@ -118,13 +118,19 @@ class Steps(TorchFunctionMode):
                 self.places[id(x)] = len(self.tensors)
                 self.tensors.append(x)
                 self.values.append(entries_of(to_numpy(x)))
-                self.lines.append(next(filter(None, lines_of_call()), "") if self.with_lines else "")
+                self.lines.append(_line_and_caller(lines_of_call()) if self.with_lines else "")
                 self.sources.append(sources)
                 self.is_made_of_data.append(made_of_data)
                 self.is_part.append(len(results) > 1)
                 if self.watch is not None:
                     self.watch(self)
         return result
+
+
+def _line_and_caller(lines: Lines) -> str:
+    """Name the line of a step, and the one that calls the function in which it stands."""
+    expressions = [*filter(None, lines)][::2]  # beside each stands its whole line
+    return ", called at ".join(expressions[:2])
 
 
 class Progress(NamedTuple):

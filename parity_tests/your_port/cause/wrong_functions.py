@@ -123,9 +123,11 @@ def epsilon_inside(call: Call) -> Any:
     return (call.x**2 + call.args[1]).sqrt()
 
 
-def other_axis(axis: int, call: Call) -> Any:
+def other_axis(axis: int, lowest: float, call: Call) -> Any:
     only_if(axis < call.x.ndim and call.option("dim", 1, -1) % call.x.ndim != axis)
-    return getattr(torch, call.name)(call.x.masked_fill(call.x < -1e30, -math.inf), axis)  # the lowest number is a mask
+    return getattr(torch, call.name)(
+        call.x.masked_fill(call.x < lowest, -math.inf), axis
+    )  # the lowest number is a mask
 
 
 # Masks and losses
