@@ -183,6 +183,7 @@ def _masked() -> Iterator[Row]:
         added = lambda scores, hidden, _, weak=weak: scores + weak * hidden  # noqa: E731
         rows.append((f"the mask is too weak: hidden scores are {weak:g}", filled))
         rows.append((f"the mask is too weak: {weak:g} is added to hidden scores", added))
+    rows.append(("hidden scores are 0", lambda scores, hidden, _: scores.masked_fill(hidden, 0.0)))
     for words, change in rows:
         yield words, "masked_fill where add", partial(wrong.other_mask, change)
     for by in (1, -1):
