@@ -60,6 +60,8 @@ class Several:
         self.steps, self.better = self.trial.steps(self.trial.search), []
         self.progress = self.in_jax.progress(self.steps)
         self.parted = self.in_jax.first_missing(self.steps)
+        self.end = len(self.steps.values) if self.parted is None else self.parted + PAST
+        self.alike_until_end = len(self.in_jax.covered(self.steps.values[: self.end]))
 
     @property
     def program(self) -> Suspect:
@@ -91,10 +93,9 @@ class Several:
 
     def _watch(self, steps: Steps) -> None:
         """Stop PyTorch some steps after the place where the two part, if nothing more is alike until there."""
-        if self.parted is not None and len(steps.values) == self.parted + PAST:
-            before = self.in_jax.covered(self.steps.values[: len(steps.values)])
-            if len(self.in_jax.covered(steps.values)) <= len(before):
-                raise NotHereError
+        is_there = self.parted is not None and len(steps.values) == self.end
+        if is_there and len(self.in_jax.covered(steps.values)) <= self.alike_until_end:
+            raise NotHereError
 
     @cached_property
     def _on_fresh_draws(self) -> list[tuple[InJax, Search]]:
