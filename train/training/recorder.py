@@ -1,5 +1,6 @@
 """Write down what a training does: metrics, TensorBoard's scalars, the best parameters, checkpoints."""
 
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -81,8 +82,6 @@ class RunRecorder:
             self.checkpoints.save(step, state, position | {"metrics_sha256": digest})
 
     def restore(self, like: Any) -> tuple[Any, dict[str, Any]] | None:
-        from tensorboardX import SummaryWriter
-
         found = self.checkpoints.restore(like) if self.resume else None
         if self.resume and found is None:
             raise ConfigError(f"{self.folder.path} holds no checkpoint that can be used; start a new run")
@@ -93,7 +92,7 @@ class RunRecorder:
         self._step = last if found is None else found[1]["step"]
         if self.folder.writes:
             # It is flushed with each checkpoint. Its own thread would print a traceback where the disk is full.
-            self._scalars = SummaryWriter(
+            self._scalars = import_summary_writer()(
                 str(self.folder.path / "tensorboard"), purge_step=last + 1, flush_secs=1_000_000
             )
         return found
@@ -128,3 +127,15 @@ class RunRecorder:
         if self._scalars is not None:
             with suppress(OSError):
                 getattr(self._scalars, method)()
+
+
+def import_summary_writer() -> Any:
+    """Import TensorBoard's writer without PyTorch, which it would import if that is installed: 1.5 s for nothing."""
+    modules: dict[str, Any] = sys.modules
+    is_absent = modules.setdefault("torch", None) is None  # with None there, importing it fails
+    try:
+        from tensorboardX import SummaryWriter
+    finally:
+        if is_absent:
+            del modules["torch"]
+    return SummaryWriter
