@@ -135,8 +135,9 @@ def projected_cross_entropy(
     features = jnp.where(weights[..., None] != 0, features, 0)
 
     batch, time = math.prod(labels.shape[:-1]), labels.shape[-1]
-    steps = max(1, min(time, BLOCK // max(1, batch * bias.size)))  # time steps of a block
-    num_blocks = max(1, -(-time // steps))
+    most = max(1, BLOCK // max(1, batch * bias.size))  # time steps of a block
+    num_blocks = max(1, -(-time // most))
+    steps = -(-time // num_blocks)  # as few as that number of blocks allows: what is left over is computed, too
 
     def in_blocks(x: Array) -> Array:
         """`[*batch, T, …]` as `[blocks, rows, …]`: a block holds a few time steps of the whole batch."""

@@ -175,3 +175,12 @@ def test_the_logits_of_all_tokens_are_never_held(monkeypatch):
     assert f"f32[{B * 2},{N}]" in text  # two time steps of the batch
     assert f"f32[{B * T},{N}]" not in text
     assert f"[3,{B * 2},{N}]" not in text
+
+
+def test_four_steps_in_blocks_of_at_most_three_are_two_and_two(monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 3 * N)
+    kernel, bias = jnp.ones((7, N)), jnp.ones(N)
+    arguments = jnp.ones((1, 4, 7)), kernel, bias, jnp.zeros((1, 4), int), jnp.ones((1, 4))
+    text = str(jax.make_jaxpr(projected_cross_entropy)(*arguments))
+    assert f"f32[2,{N}]" in text
+    assert f"f32[3,{N}]" not in text
