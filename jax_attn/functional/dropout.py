@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
@@ -11,9 +12,19 @@ from jax_attn.functional.checks import require_bool, require_float, require_rate
 
 
 def keep_mask(key: PRNGKeyArray, rate: float, shape: tuple[int, ...]) -> Bool[Array, "..."]:
-    """Draw a mask that keeps each entry with probability 1 − rate."""
+    """Draw a mask that keeps each entry with probability 1 − rate, to a multiple of 2⁻³².
+
+    XLA's Threefry makes the bits, from a key of any implementation. On a CPU it takes a third of the time of JAX's own
+    Threefry, and a fifth of that of `rbg`.
+    """
     require_rate(rate=rate)
-    return jax.random.bernoulli(key, 1 - rate, shape)
+
+    @jax.custom_batching.sequential_vmap  # else every key but the first would be ignored
+    def draw(start: Array) -> Array:
+        threefry = jax.lax.RandomAlgorithm.RNG_THREE_FRY
+        return jax.lax.rng_bit_generator(start, shape, jnp.uint32, algorithm=threefry)[1]
+
+    return draw(jax.random.bits(key, 4, jnp.uint32)) >= np.uint32(min(rate * 2**32, 2**32 - 1))
 
 
 def draw_keep_masks(

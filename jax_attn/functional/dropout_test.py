@@ -20,6 +20,14 @@ def test_the_mask_keeps_one_minus_rate(rate):
     assert abs((mask[:, ::2][:, :-1] & mask[:, 1::2]).mean() - (1 - rate) ** 2) < 0.01  # neighbours are independent
 
 
+def test_each_of_several_keys_gives_the_mask_that_it_gives_alone():
+    keys = jax.random.split(jax.random.key(0), (2, 3))
+    masks = jax.vmap(jax.vmap(lambda key: keep_mask(key, 0.3, (5, 7))))(keys)
+    for index in np.ndindex(2, 3):
+        np.testing.assert_array_equal(masks[index], keep_mask(keys[index], 0.3, (5, 7)))
+    assert len({mask.tobytes() for mask in np.asarray(masks).reshape(6, 35)}) == 6
+
+
 def test_an_axis_of_one_drops_the_same_entries_along_it():
     x, keep = jnp.arange(1.0, 7).reshape(2, 3), jnp.array([[True, False, True]])
     np.testing.assert_array_equal(dropout(x, 0.5, keep), [[2, 0, 6], [8, 0, 12]])

@@ -183,8 +183,7 @@ def make_train_steps(
     gradients_of_all = _over_data(gradients, mesh, num_whole=2)
 
     def train_step(state: TrainState, batch: Examples) -> tuple[TrainState, Losses]:
-        # On a CPU a large Transformer's step is faster with masks by "rbg" than with JAX's default; see docs/speed.md.
-        dropout_key = jax.random.fold_in(jax.random.key(seed, impl="rbg"), state.step)
+        dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
         # Drawn for the whole batch, so that they do not depend on the number of devices.
         keep_masks = model.draw_keep_masks(dropout_key, batch.sources.shape, batch.targets[:, 1:].shape)
         if loss == "sentences":  # each one's mean over all label positions
