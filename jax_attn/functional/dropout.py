@@ -24,7 +24,7 @@ def keep_mask(key: PRNGKeyArray, rate: float, shape: tuple[int, ...]) -> Bool[Ar
         threefry = jax.lax.RandomAlgorithm.RNG_THREE_FRY
         return jax.lax.rng_bit_generator(start, shape, jnp.uint32, algorithm=threefry)[1]
 
-    return draw(jax.random.bits(key, 4, jnp.uint32)) >= np.uint32(min(rate * 2**32, 2**32 - 1))
+    return draw(jax.random.bits(key, (4,), jnp.uint32)) >= np.uint32(min(rate * 2**32, 2**32 - 1))
 
 
 def draw_keep_masks(
