@@ -248,12 +248,13 @@ OF_SIZES = (
 @pytest.mark.parametrize("form", ["0.17", "2020 with biases"])
 def test_every_shape_that_does_not_fit_is_an_error_that_names_key_and_shapes(form):
     state_dict = arrays_of(form, dtype=torch.float32)
-    for i, (name, array) in enumerate(state_dict.items()):
-        # One of four for each key. A larger vocabulary of the source, the first key, is contradicted by no other.
-        wrong = (array[..., None], np.concatenate([array, array[-1:]]), array[:0], np.zeros((), np.float32))[i % 4]
-        with pytest.raises(ValueError, match="must be") as error:
-            load(state_dict | {name: wrong})
-        assert our_name(name) in str(error.value) or name in OF_SIZES
+    for name, array in state_dict.items():
+        for wrong in (array[..., None], np.concatenate([array, array[-1:]]), array[:0], np.zeros((), np.float32)):
+            if name == "encoder.embedding.weight" and len(wrong.shape) == 2 and len(wrong) == 12:
+                continue  # a larger vocabulary, which no other key contradicts
+            with pytest.raises(ValueError, match="must be") as error:
+                load(state_dict | {name: wrong})
+            assert our_name(name) in str(error.value) or name in OF_SIZES
         if array.ndim == 2 and len(set(array.shape)) == 2:
             with pytest.raises(ValueError, match="must be") as error:
                 load(state_dict | {name: array.T})
