@@ -1,4 +1,4 @@
-"""The versions of jaxlib that compute some compiled programs wrongly, and the flags of XLA that avoid it.
+"""The versions of jaxlib that compute some compiled programs wrongly or slowly, and the flags of XLA that avoid it.
 
     import jax_attn.compiler
 
@@ -24,21 +24,21 @@ class DeviceError(ValueError):
 
 @dataclass(frozen=True)
 class Fault:
-    """A public report of programs that XLA compiles wrongly for a CPU."""
+    """Programs that XLA compiles wrongly, or slowly, for a CPU."""
 
     versions: tuple[str, ...]
     """The versions of jaxlib with this fault. Only they get the flag: a version without it would end the process."""
     about: str
     flag: str
-    value: str
-    options: Mapping[str, str]
-    """What avoids it in one program: `jax.jit(f, compiler_options=options)`."""
+    """What avoids it, as it stands in `XLA_FLAGS`."""
     report: str
+    options: Mapping[str, str] | None = None
+    """What avoids it in one program, `jax.jit(f, compiler_options=options)`; None of a program that is only slow."""
 
     @property
     def remedy(self) -> str:
         """What a user can do."""
-        return f"set XLA_FLAGS={self.flag}={self.value} before JAX starts, or take another version of jaxlib"
+        return f"set XLA_FLAGS={self.flag} before JAX starts, or take another version of jaxlib"
 
     def __str__(self) -> str:
         return f"jaxlib {version('jaxlib')} {self.about} ({self.report})"
@@ -48,40 +48,61 @@ FAULTS = (
     Fault(
         ("0.9.1", "0.9.2", "0.10.0", "0.10.1", "0.10.2"),
         "computes some sums over small axes wrongly on a CPU",
-        "--xla_cpu_experimental_ynn_fusion_type",
-        "-reduce",
-        {"xla_cpu_experimental_ynn_fusion_type": ""},
+        "--xla_cpu_experimental_ynn_fusion_type=-reduce",
         "https://github.com/jax-ml/jax/issues/39103",
+        {"xla_cpu_experimental_ynn_fusion_type": ""},
+    ),
+    Fault(
+        ("0.12.0", "0.12.0.1"),
+        "computes a loop without products on one core of a CPU",
+        "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=1024",
+        "https://github.com/openxla/xla/blob/main/xla/service/cpu/small_while_loop_hoisting_pass.cc",
     ),
 )
 
 
 def faults_of(jaxlib: str) -> list[Fault]:
-    """Return the known faults of a version."""
-    return [fault for fault in FAULTS if jaxlib in fault.versions]
+    """Return the known faults of a version that make results wrong."""
+    return [fault for fault in FAULTS if jaxlib in fault.versions and fault.options is not None]
 
 
 def faults_left() -> list[Fault]:
-    """Return the known faults of this version whose flag stands nowhere in `XLA_FLAGS`."""
-    return [fault for fault in faults_of(version("jaxlib")) if fault.flag not in os.environ.get("XLA_FLAGS", "")]
+    """Return the faults that make this version's results wrong and whose option stands nowhere in `XLA_FLAGS`."""
+    given = os.environ.get("XLA_FLAGS", "")
+    return [fault for fault in faults_of(version("jaxlib")) if _option(fault.flag) not in given]
 
 
 def avoid_faults() -> None:
     """Add the flags that this version of jaxlib needs to `XLA_FLAGS`. Call it before the first computation."""
-    add_flags(*(f"{fault.flag}={fault.value}" for fault in faults_of(version("jaxlib"))))
+    add_flags(*(fault.flag for fault in FAULTS if version("jaxlib") in fault.versions))
 
 
 def avoided_faults() -> list[Fault]:
-    """Return the known faults of this version that `XLA_FLAGS` avoids."""
+    """Return the faults that would make this version's results wrong, and that `XLA_FLAGS` avoids."""
     given = os.environ.get("XLA_FLAGS", "")
-    return [fault for fault in faults_of(version("jaxlib")) if f"{fault.flag}={fault.value}" in given]
+    return [fault for fault in faults_of(version("jaxlib")) if fault.flag in given]
+
+
+@cache
+def reduces_singly() -> bool:
+    """Say whether the flag that avoids a fault makes XLA take the maximum of a row number by number, on a CPU."""
+    if not avoided_faults():
+        return False
+    import jax
+
+    return jax.default_backend() == "cpu"
 
 
 def add_flags(*flags: str) -> None:
-    """Add flags to `XLA_FLAGS`. One that the user has set, to whatever value, stays as it is."""
+    """Add flags to `XLA_FLAGS`. An option that the user has set, to whatever value, stays as it is."""
     given = os.environ.get("XLA_FLAGS", "")
-    if new := [flag for flag in flags if flag.partition("=")[0] not in given]:
+    if new := [flag for flag in flags if _option(flag) not in given]:
         os.environ["XLA_FLAGS"] = " ".join([*new, given]).strip()
+
+
+def _option(flag: str) -> str:
+    """Return the name of the option that a flag sets: "b" of "--b=1", and of "--xla_backend_extra_options=b=1"."""
+    return flag.rpartition("=")[0].rpartition("=")[2].lstrip("-")
 
 
 @cache

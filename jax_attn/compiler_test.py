@@ -6,7 +6,8 @@ import pytest
 
 from jax_attn import compiler
 
-FAULT = compiler.FAULTS[0]
+FAULT, SLOW = compiler.FAULTS
+NAME = "--xla_cpu_experimental_ynn_fusion_type"
 WRONG = """
 import jax, jax.numpy as jnp
 f = lambda x: jax.vmap(lambda row: jnp.sum(jnp.eye(3) @ row))(x)
@@ -25,25 +26,58 @@ def affected(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def test_the_flag_is_added_once_and_the_users_flags_stay(affected: pytest.MonkeyPatch) -> None:
     compiler.avoid_faults()
     assert compiler.avoided_faults() == [FAULT]
-    assert os.environ["XLA_FLAGS"] == f"{FAULT.flag}=-reduce --xla_dump_to=hlo"
+    assert os.environ["XLA_FLAGS"] == f"{FAULT.flag} --xla_dump_to=hlo"
     compiler.avoid_faults()
     assert compiler.avoided_faults() == [FAULT]
-    assert os.environ["XLA_FLAGS"] == f"{FAULT.flag}=-reduce --xla_dump_to=hlo"
+    assert os.environ["XLA_FLAGS"] == f"{FAULT.flag} --xla_dump_to=hlo"
 
 
 def test_a_users_own_value_of_the_flag_stays(affected: pytest.MonkeyPatch) -> None:
-    affected.setenv("XLA_FLAGS", f"{FAULT.flag}=+dot")
+    affected.setenv("XLA_FLAGS", f"{NAME}=+dot")
     compiler.avoid_faults()
     assert compiler.avoided_faults() == []
-    assert os.environ["XLA_FLAGS"] == f"{FAULT.flag}=+dot"
+    assert os.environ["XLA_FLAGS"] == f"{NAME}=+dot"
 
 
 def test_a_version_without_the_fault_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "version", lambda _: "0.12.0.1")
+    monkeypatch.setattr(compiler, "version", lambda _: "0.11.2")
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     compiler.avoid_faults()
     assert compiler.avoided_faults() == []
     assert "XLA_FLAGS" not in os.environ
+
+
+def test_rows_are_reduced_singly_where_the_fault_is_avoided_on_a_cpu(affected: pytest.MonkeyPatch) -> None:
+    compiler.reduces_singly.cache_clear()
+    assert not compiler.reduces_singly()
+    compiler.avoid_faults()
+    for backend in ("cpu", "gpu"):
+        compiler.reduces_singly.cache_clear()
+        affected.setattr("jax.default_backend", lambda backend=backend: backend)
+        assert compiler.reduces_singly() == (backend == "cpu")
+    compiler.reduces_singly.cache_clear()
+
+
+def test_a_slow_version_gets_its_flag_without_a_word_and_other_extra_options_stay(affected: pytest.MonkeyPatch) -> None:
+    affected.setattr(compiler, "version", lambda _: SLOW.versions[0])
+    affected.setenv("XLA_FLAGS", "--xla_backend_extra_options=xla_cpu_disable_loop_unrolling=true")
+    compiler.avoid_faults()
+    compiler.avoid_faults()
+    given = "--xla_backend_extra_options=xla_cpu_disable_loop_unrolling=true"
+    assert os.environ["XLA_FLAGS"] == f"{SLOW.flag} {given}"
+    assert compiler.faults_left() == compiler.avoided_faults() == []
+    affected.setenv("XLA_FLAGS", given + ",xla_cpu_small_while_loop_byte_threshold=9")
+    compiler.avoid_faults()
+    assert SLOW.flag not in os.environ["XLA_FLAGS"]
+
+
+@pytest.mark.skipif(compiler.version("jaxlib") not in SLOW.versions, reason="this version of jaxlib is not slow")
+def test_the_flag_keeps_a_large_loop_out_of_one_kernel() -> None:
+    code = "import jax, jax.numpy as jnp; x = jnp.ones((1024, 1024))\n"
+    code += "f = jax.jit(lambda x: jax.lax.fori_loop(0, 9, lambda i, x: jnp.sin(x) + i, x))\n"
+    code += "print('xla_cpu_small_call' in f.lower(x).compile().as_text())"
+    assert _run(code).stdout == "True\n"
+    assert _run("import jax_attn.compiler; jax_attn.compiler.avoid_faults()\n" + code).stdout == "False\n"
 
 
 def test_the_first_call_of_a_public_function_warns_once(affected: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from jax_attn.functional import checks
 from jax_attn.functional.dropout import drop
 from jax_attn.functional.masks import checked_lens, checked_mask, zero_unattended
 from jax_attn.functional.scores import dot_score, scaled_dot_score
-from jax_attn.functional.softmax import EmptyRow, require_empty_row
+from jax_attn.functional.softmax import EmptyRow, require_empty_row, row_maximum
 
 BLOCK_SIZE = 1024
 """Queries, and keys, of one block: 4 MB of scores in float32. Smaller products are slower on a CPU."""
@@ -183,7 +183,7 @@ def _forward(
             j, key, value = block
             masked, keep = _block(score, pairs, i, j)
             scores = masked(query, key, *parameters)
-            higher = jnp.maximum(highest, scores.max(axis=-1, keepdims=True, initial=-jnp.inf))
+            higher = jnp.maximum(highest, row_maximum(scores))
             exponents, rescale = jnp.exp(scores - higher), jnp.exp(highest - higher)
             total = total * rescale + exponents.sum(axis=-1, keepdims=True)
             return (higher, total, context * rescale + drop(exponents, rate, keep) @ value), None

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int, Num
 
 from jax_attn.functional.checks import as_array, require_float, require_integer, require_rank, require_shape, wide_dtype
 from jax_attn.functional.masks import checked_mask, length_mask
+from jax_attn.functional.softmax import row_maximum
 
 Reduction = Literal["tokens", "sentences", "none"]
 
@@ -69,8 +70,7 @@ def masked_cross_entropy(
     in_range = (labels >= 0) & (labels < logits.shape[-1])
     # A comparison instead of a gather: XLA fuses it with the sums around it, and its gradient is no scatter.
     is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
-    highest = jax.lax.stop_gradient(logits.max(axis=-1, keepdims=True))
-    shifted = logits - highest
+    shifted = logits - row_maximum(jax.lax.stop_gradient(logits))
     log_total = jnp.log(jnp.exp(shifted).sum(axis=-1))
     losses = log_total - (1 - label_smoothing) * jnp.where(is_label, shifted, 0).sum(axis=-1)
     if label_smoothing:
@@ -206,7 +206,7 @@ def _losses_and_gradient(label_smoothing: float, kernel: Array, bias: Array, row
     """
     logits = rows.features @ kernel + bias
     wide = logits.astype(wide_dtype(logits))
-    shifted = wide - wide.max(axis=-1, keepdims=True)
+    shifted = wide - row_maximum(wide)
     exponents = jnp.exp(shifted)
     total = exponents.sum(axis=-1, keepdims=True)
     vocab_size = logits.shape[-1]

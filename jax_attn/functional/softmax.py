@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Num
 
+from jax_attn.compiler import reduces_singly
 from jax_attn.functional.checks import as_array, require_float, require_rank, wide_dtype
 from jax_attn.functional.masks import allow_all_where_empty, attention_mask
 
@@ -75,6 +76,18 @@ def masked_log_softmax(
     return jnp.where(allowed, shifted - jnp.log(total), -jnp.inf).astype(scores.dtype)
 
 
+def row_maximum(x: Float[Array, "*batch key"]) -> Float[Array, "*batch 1"]:
+    """Return the maximum of each row; −inf if it is empty, NaN if it has one.
+
+    Where XLA would compare the numbers of a row one by one, the halves of the rows are compared until one number is
+    left. Halves may share a number, so rows have any length.
+    """
+    while (size := x.shape[-1]) > 1 and reduces_singly():
+        half = -(-size // 2)
+        x = jnp.maximum(x[..., :half], x[..., size - half :])
+    return x.max(axis=-1, keepdims=True, initial=-jnp.inf)
+
+
 def _exponentials(scores: Any, valid_lens: Any, mask: Any, empty_row: EmptyRow) -> tuple[Array, Array, Array, Array]:
     """Return exp(shifted), its row sums, shifted = scores − row maximum (−inf where masked), and the mask.
 
@@ -93,7 +106,7 @@ def _exponentials(scores: Any, valid_lens: Any, mask: Any, empty_row: EmptyRow) 
         scores = jnp.where(allowed.any(axis=-1, keepdims=True), scores, 0)
         allowed = allow_all_where_empty(allowed)
     scores = jnp.where(allowed, scores, -jnp.inf)
-    highest = jnp.maximum(scores.max(axis=-1, keepdims=True, initial=-jnp.inf), jnp.finfo(scores.dtype).min)
-    shifted = scores - jax.lax.stop_gradient(highest)
+    highest = jnp.maximum(row_maximum(jax.lax.stop_gradient(scores)), jnp.finfo(scores.dtype).min)
+    shifted = scores - highest
     exponents = jnp.exp(shifted)
     return exponents, jnp.maximum(exponents.sum(axis=-1, keepdims=True), 0.5), shifted, allowed

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import strategies as st
 
 from jax_attn import masked_log_softmax, masked_softmax
+from jax_attn.functional.softmax import row_maximum
 
 softmax = jax.jit(masked_softmax, static_argnames="empty_row")
 log_softmax = jax.jit(masked_log_softmax, static_argnames="empty_row")
@@ -93,6 +94,18 @@ def test_half_precision_is_computed_in_float32():
     scores = jax.random.normal(jax.random.key(3), (4, 300)).astype(jnp.bfloat16)
     expected = jax.nn.softmax(scores.astype(jnp.float32)).astype(jnp.bfloat16)
     np.testing.assert_array_equal(softmax(scores), expected)
+
+
+@pytest.mark.parametrize("singly", [True, False])
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 6, 7, 30, 511, 512])
+def test_the_maximum_of_a_row_is_exact_in_either_form(monkeypatch, size, singly):
+    monkeypatch.setattr("jax_attn.functional.softmax.reduces_singly", lambda: singly)
+    x = np.random.default_rng(size).normal(size=(4, max(size, 1), size)).astype(np.float32)
+    for place in range(size):  # the largest number stands at each place once, NaN and infinities with it
+        x[:, place, place] = [9, np.nan, np.inf, 9]
+    x[3] = -np.inf
+    highest = jax.jit(lambda x: row_maximum(x))(x)  # a function of its own, since jit keeps what it traced
+    np.testing.assert_array_equal(highest, x.max(axis=-1, keepdims=True, initial=-np.inf))
 
 
 def test_lengths_of_examples_are_repeated_for_each_query_not_for_each_example():
