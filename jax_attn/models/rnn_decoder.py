@@ -21,6 +21,7 @@ from jax_attn.functional.checks import (
 )
 from jax_attn.functional.dropout import draw_keep_masks, drop
 from jax_attn.functional.recurrence import scan
+from jax_attn.functional.softmax import masked_log_softmax
 from jax_attn.models.base_decoder import BaseDecoder
 from jax_attn.models.interface import AttentionMaps
 from jax_attn.models.rnn_encoder import EncoderOutput
@@ -331,7 +332,7 @@ class Seq2SeqAttentionDecoder(BaseDecoder):
         projected = embedding_weights.project(self.embedding(tokens))
         state, output, weights = self._advance(cells, projected, state, memory, DecoderKeepMasks())
         logits = self._logits(output)
-        return jax.nn.log_softmax(logits.astype(wide_dtype(logits)), axis=-1), state, weights
+        return masked_log_softmax(logits.astype(wide_dtype(logits))), state, weights
 
     def features(
         self,

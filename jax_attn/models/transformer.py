@@ -30,6 +30,7 @@ from jax_attn.functional.checks import (
 from jax_attn.functional.dropout import draw_keep_masks, drop
 from jax_attn.functional.masks import causal_mask, length_mask
 from jax_attn.functional.positions import sinusoidal_positions
+from jax_attn.functional.softmax import masked_log_softmax
 from jax_attn.models.base_decoder import BaseDecoder
 from jax_attn.models.interface import AttentionMaps
 from jax_attn.modules.attention import Memory, MultiHeadAttention
@@ -468,7 +469,7 @@ class TransformerDecoder(TransformerStack, BaseDecoder):
         is_never = np.isin(np.arange(self.vocab_size), self.never)
         if self.never and self.renormalize:
             logits = jnp.where(is_never, -jnp.inf, logits)
-        log_probs = jax.nn.log_softmax(logits.astype(wide_dtype(logits)), axis=-1)
+        log_probs = masked_log_softmax(logits.astype(wide_dtype(logits)))
         if self.never:
             log_probs = jnp.where(is_never, -jnp.inf, log_probs)  # with gradient 0
         log_probs = jnp.where(time < length, log_probs, jnp.nan)  # the cache is full
