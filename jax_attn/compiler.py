@@ -85,12 +85,15 @@ def avoided_faults() -> list[Fault]:
 
 @cache
 def reduces_singly() -> bool:
-    """Say whether the flag that avoids a fault makes XLA take the maximum of a row number by number, on a CPU."""
+    """Say whether XLA takes the maximum of a row number by number, since it has the flag that avoids a fault on a CPU.
+
+    False where there are more devices than one: a row may be divided among them, and parts of it must not be cut.
+    """
     if not avoided_faults():
         return False
     import jax
 
-    return jax.default_backend() == "cpu"
+    return jax.default_backend() == "cpu" and jax.device_count() == 1
 
 
 def add_flags(*flags: str) -> None:
