@@ -79,8 +79,8 @@ def masked_log_softmax(
 def row_maximum(x: Float[Array, "*batch key"]) -> Float[Array, "*batch 1"]:
     """Return the maximum of each row; −inf if it is empty, NaN if it has one.
 
-    Where XLA would compare the numbers of a row one by one, the halves of the rows are compared until one number is
-    left. Halves may share a number, so rows have any length.
+    Where XLA would compare the numbers of a row one by one (`reduces_singly`), the halves of the rows are compared
+    until one number is left. The halves of a row of odd length share a number.
     """
     while (size := x.shape[-1]) > 1 and reduces_singly():
         half = -(-size // 2)

@@ -188,8 +188,8 @@ def test_xla_compiles_with_our_options_unless_the_user_has_others(tmp_path, flag
     cache_folder({"XDG_CACHE_HOME": str(tmp_path / "cache"), "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"})
     written = next(tmp_path.glob("*debug_options")).read_text()
     options = dict(re.findall(r'key: "(.*)"\s+value: "(.*)"', written))
-    ours = {"xla_cpu_use_multi_output_fusion": "true", "xla_cpu_disable_loop_unrolling": unrolling}
-    assert {name: options[name] for name in ours} == ours
+    options.pop("xla_cpu_small_while_loop_byte_threshold", None)  # of `avoid_faults`, in some versions of jaxlib
+    assert options == {"xla_cpu_use_multi_output_fusion": "true", "xla_cpu_disable_loop_unrolling": unrolling}
 
 
 @pytest.fixture
