@@ -77,7 +77,10 @@ def masked_log_softmax(
 
 
 def row_maximum(x: Float[Array, "*batch key"]) -> Float[Array, "*batch 1"]:
-    """Return the maximum of each row; −inf if it is empty, NaN if it has one.
+    """Return the maximum of each row, −inf if it is empty. Of a row with NaN it is NaN or any number of the row.
+
+    On a CPU XLA loses NaN in the maximum of a large array (jaxlib 0.12.0.1, and 0.10.2 without its flag). What is
+    computed from a row minus its maximum has NaN all the same, since the row has it.
 
     Where XLA would compare the numbers of a row one by one (`reduces_singly`), the halves of the rows are compared
     until one number is left. The halves of a row of odd length share a number.

@@ -100,12 +100,23 @@ def test_half_precision_is_computed_in_float32():
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 6, 7, 30, 511, 512])
 def test_the_maximum_of_a_row_is_exact_in_either_form(monkeypatch, size, singly):
     monkeypatch.setattr("jax_attn.functional.softmax.reduces_singly", lambda: singly)
-    x = np.random.default_rng(size).normal(size=(4, max(size, 1), size)).astype(np.float32)
-    for place in range(size):  # the largest number stands at each place once, NaN and infinities with it
-        x[:, place, place] = [9, np.nan, np.inf, 9]
-    x[3] = -np.inf
+    x = np.random.default_rng(size).normal(size=(3, max(size, 1), size)).astype(np.float32)
+    for place in range(size):  # the largest number stands at each place once, and infinity with it
+        x[:2, place, place] = [9, np.inf]
+    x[2] = -np.inf
     highest = jax.jit(lambda x: row_maximum(x))(x)  # a function of its own, since jit keeps what it traced
     np.testing.assert_array_equal(highest, x.max(axis=-1, keepdims=True, initial=-np.inf))
+
+
+@pytest.mark.parametrize("singly", [True, False])
+@pytest.mark.parametrize("size", [1, 7, 512])
+def test_nan_in_a_row_is_never_lost(monkeypatch, size, singly):
+    monkeypatch.setattr("jax_attn.functional.softmax.reduces_singly", lambda: singly)
+    scores = np.random.default_rng(size).normal(size=(size + 1, size)).astype(np.float32)
+    np.fill_diagonal(scores, np.nan)  # at each place once, and in all rows but the last
+    scores[0] = np.nan
+    weights = jax.jit(lambda scores: masked_softmax(scores))(scores)
+    np.testing.assert_array_equal(np.isnan(weights), (np.arange(size + 1) < size)[:, None].repeat(size, axis=1))
 
 
 def test_lengths_of_examples_are_repeated_for_each_query_not_for_each_example():
