@@ -5,7 +5,7 @@
     modules      Flax Linen modules: parameters around those functions
     models       encoders and decoders with attention: recurrent, and the Transformer
     weights      parameters between PyTorch's names and layouts and Flax's
-    checkpoints  translators of the d2l.ai book, of Marian and of CTranslate2
+    checkpoints  translators of the d2l.ai book, of Marian, M2M100 and NLLB, and of CTranslate2
     plots        heatmaps of attention
 
 The axes of every shape in this library:

@@ -71,10 +71,9 @@ class Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Report an error on one line, and return the exit status."""
-    args = sys.argv[1:] if arguments is None else list(arguments)
     program = "python -m train.evaluate"
     options = OmitArgPrefixes[Options]
-    return answer(lambda: run(tyro.cli(options, prog=program, description=__doc__, args=args, registry=NUMBERS)))
+    return answer(lambda: run(tyro.cli(options, prog=program, description=__doc__, args=arguments, registry=NUMBERS)))
 
 
 def run(options: Options) -> None:

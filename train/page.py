@@ -45,9 +45,8 @@ class Options:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line. Report an error on one line, and return the exit status."""
-    args = sys.argv[1:] if arguments is None else list(arguments)
     program = "python -m train.page"
-    return answer(lambda: run(tyro.cli(Options, prog=program, description=__doc__, args=args)))
+    return answer(lambda: run(tyro.cli(Options, prog=program, description=__doc__, args=arguments)))
 
 
 def run(options: Options) -> None:

@@ -364,14 +364,13 @@ class Seq2SeqAttentionDecoder(BaseDecoder):
         memory: DecoderMemory,
         *,
         deterministic: bool = True,
-        return_weights: bool = True,
     ) -> tuple[Float[Array, "batch time vocab"], DecoderState, Float[Array, "batch time key"] | None]:
         """Read the given tokens from a state on, as the call does from the initial state.
 
         Returns:
             Logits `[B, T, N]`, the state after the last token, and attention weights `[B, T, K]`.
         """
-        features, state, weights = self._unroll(tokens, state, memory, deterministic, None, return_weights)
+        features, state, weights = self._unroll(tokens, state, memory, deterministic, None, return_weights=True)
         return self._logits(features), state, weights
 
     def _unroll(

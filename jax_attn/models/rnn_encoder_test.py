@@ -4,15 +4,9 @@ import numpy as np
 import pytest
 
 from jax_attn import GRU, LSTM, EncoderKeepMasks, Seq2SeqEncoder
+from jax_attn.conftest import random_params
 
 TOKENS, LENS = jnp.array([[3, 1, 4, 1], [5, 9, 2, 6], [5, 3, 5, 8]]), jnp.array([4, 2, 0])
-
-
-def random_params(module, *inputs):
-    """Parameters of the right shapes, none of them zero; drawn by NumPy, which needs no compiling."""
-    random = np.random.default_rng(1)
-    shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)
-    return jax.tree.map(lambda leaf: jax.device_put((random.normal(size=leaf.shape) / 2).astype(leaf.dtype)), shapes)
 
 
 encoder = Seq2SeqEncoder(10, 8, 4)

@@ -15,6 +15,7 @@ from jax_attn import (
     greedy_search,
     masked_cross_entropy,
 )
+from jax_attn.conftest import random_params
 
 random = np.random.default_rng(0)
 SOURCES, TARGETS = jnp.asarray(random.integers(0, 9, (3, 5))), jnp.asarray(random.integers(0, 7, (3, 4)))
@@ -24,13 +25,6 @@ LENS = jnp.array([5, 2, 0])
 def build(dtype=None, **settings):
     encoder = Seq2SeqEncoder(9, 6, 4, dtype=dtype, **settings)
     return EncoderDecoder(encoder, Seq2SeqAttentionDecoder(7, 6, 4, dtype=dtype, **settings))
-
-
-def random_params(module, *inputs):
-    """Parameters of the right shapes, none of them zero; drawn by NumPy, which needs no compiling."""
-    random = np.random.default_rng(1)
-    shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)
-    return jax.tree.map(lambda leaf: jnp.asarray(random.normal(size=leaf.shape) / 2, leaf.dtype), shapes)
 
 
 model = build()

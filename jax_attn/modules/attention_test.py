@@ -23,6 +23,7 @@ from jax_attn import (
     gaussian_score,
     scaled_dot_score,
 )
+from jax_attn.conftest import random_params
 from jax_attn.modules.attention import ATTENTIONS, make_attention
 
 random = np.random.default_rng(0)
@@ -35,13 +36,6 @@ FIELDS = {"gaussian": {"sigma": 2.0}, "multi_head": {"use_bias": True}}
 MODULES = {name: partial(make_attention, name, 8, num_heads=2, **FIELDS.get(name, {})) for name in ATTENTIONS}
 each_module = pytest.mark.parametrize("name", MODULES)
 one_head_and_several = pytest.mark.parametrize("name", ["additive", "multi_head"])
-
-
-def random_params(module, *inputs):
-    """Parameters of the right shapes, none of them zero; drawn by NumPy, which needs no compiling."""
-    random = np.random.default_rng(1)
-    shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)
-    return jax.tree.map(lambda leaf: jax.device_put((random.normal(size=leaf.shape) / 2).astype(leaf.dtype)), shapes)
 
 
 @cache

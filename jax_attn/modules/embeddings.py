@@ -9,7 +9,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int
 
 from jax_attn.functional.checks import as_array, require_float, require_ids, require_rank, require_rate
-from jax_attn.functional.dropout import dropout as drop
+from jax_attn.functional.dropout import drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.positions import sinusoidal_positions
 
@@ -91,4 +91,4 @@ class PositionalEncoding(nn.Module):
         x = x + sinusoidal_positions(length, num_features, x.dtype)
         if keep_mask is None and self.dropout > 0 and not deterministic:
             keep_mask = draw_keep_mask(self.make_rng("dropout"), self.dropout, x.shape)
-        return x if keep_mask is None else drop(x, self.dropout, keep_mask)
+        return drop(x, self.dropout, keep_mask)

@@ -7,6 +7,7 @@ import pytest
 from flax.errors import InvalidRngError
 
 from jax_attn import GRU, LSTM, gru_step, lstm_step
+from jax_attn.conftest import random_params
 from jax_attn.modules.recurrent import make_recurrent
 
 B, T, D, H = 3, 5, 2, 4
@@ -14,13 +15,6 @@ INPUTS = jnp.asarray(np.random.default_rng(0).normal(size=(B, T, D)), jnp.float3
 LENS = jnp.array([5, 0, 3])
 CELLS = {"lstm": LSTM, "gru": GRU}
 both_cells = pytest.mark.parametrize("cell", CELLS)
-
-
-def random_params(module, *inputs):
-    """Parameters of the right shapes, none of them zero; drawn by NumPy, which needs no compiling."""
-    random = np.random.default_rng(1)
-    shapes = jax.eval_shape(module.init, jax.random.key(0), *inputs)
-    return jax.tree.map(lambda leaf: jax.device_put((random.normal(size=leaf.shape) / 2).astype(leaf.dtype)), shapes)
 
 
 @cache

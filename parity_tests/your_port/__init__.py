@@ -1,5 +1,7 @@
 """The harness: it holds any PyTorch program against its JAX port, and knows neither library of this project.
 
+Only the faults of the compiler, `jax_attn.compiler`, are known to both.
+
 compare    the call: it reads the two, maps the weights, measures and explains; `report` is what it returns
 mapping    the weights put into place, by trying where names and shapes leave it open
 corpus     an iterator of batches as inputs: the worst example, and what was never met

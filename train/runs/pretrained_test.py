@@ -246,7 +246,6 @@ def test_generating_step_by_step_is_that_of_transformers(tmp_path, pieces):
 PAD = "the id of <pad>"
 SEARCHES = {
     "greedy": {"num_beams": 1},
-    "likely": {},
     "first": {"early_stopping": True},
     "never": {"early_stopping": "never"},
     "sums": {"length_penalty": 0.0},

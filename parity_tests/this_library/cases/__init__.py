@@ -5,7 +5,6 @@ every weight is 1, whatever the score), a single key, an empty row in both meani
 attends, more leading axes and none.
 """
 
-import jax_attn
 from parity_tests.this_library.cases.functional import FUNCTIONAL_CASES
 from parity_tests.this_library.cases.models import MODEL_CASES
 from parity_tests.this_library.cases.modules import MODULE_CASES
@@ -47,8 +46,3 @@ WITHOUT_CASE: dict[str, str] = {
 def find_case(name: str) -> Case:
     """Return the case with this name."""
     return next(case for case in CASES if case.name == name)
-
-
-def public_names() -> set[str]:
-    """Return the names that need a case or a reason."""
-    return set(jax_attn.__all__)

@@ -37,11 +37,6 @@ GRU_CELL = torch_module(lambda options, inputs: torch.nn.GRUCell(4, 4))
 GRU_INPUTS = {"input": X, "hx": H}
 
 
-def test_a_missing_bias() -> None:
-    found = explanations(linear(4, 3), lambda weights, inputs, _: inputs["input"] @ weights["weight"].T, {"input": X})
-    assert found == ("bias is missing in JAX",)
-
-
 def test_two_biases_merged() -> None:
     def merged(weights: Any, inputs: Any, options: Any) -> Any:
         both = weights["bias_ih"] + weights["bias_hh"]
@@ -50,19 +45,6 @@ def test_two_biases_merged() -> None:
     assert explanations(GRU_CELL, merged, GRU_INPUTS) == (
         "b_hn stands outside of the reset gate in JAX: bias_hh is merged into bias_ih",
     )
-
-
-@pytest.mark.slow  # the gates of an LSTM follow
-def test_gates_in_keras_order() -> None:
-    def z_first(weights: Any, inputs: Any, options: Any) -> Any:
-        def reorder(x: Any) -> Any:
-            r, z, n = jnp.split(x, 3)
-            return jnp.concatenate([z, r, n])
-
-        return gru({name: reorder(weight) for name, weight in weights.items()}, inputs, options)
-
-    found = explanations(GRU_CELL, z_first, GRU_INPUTS)
-    assert found == ("gates in another order: for r, z, n JAX takes PyTorch's z, r, n",)
 
 
 def test_the_gates_of_an_lstm() -> None:
@@ -82,13 +64,6 @@ def test_the_gates_of_an_lstm() -> None:
     )
     found = explanations(cell, port, {"input": X, "h": H, "c": C})
     assert found == ("gates in another order: for i, f, g, o JAX takes PyTorch's f, o, i, g",)
-
-
-def test_a_square_matrix_not_transposed() -> None:
-    def port(weights: Any, inputs: Any, options: Any) -> Any:
-        return inputs["input"] @ weights["weight"] + weights["bias"]
-
-    assert explanations(linear(4, 4), port, {"input": X}) == ("weight is not transposed in JAX, or twice",)
 
 
 def test_two_weights_exchanged() -> None:
@@ -136,36 +111,6 @@ def test_labels_shifted() -> None:
         {"scores": scores, "labels": labels},
     )
     assert found == ("labels is shifted by +1 along its last axis in JAX",)
-
-
-def test_a_scale_forgotten() -> None:
-    queries, keys = RNG.normal(size=(2, 6)), RNG.normal(size=(5, 6))
-    found = explanations(
-        torch_function(lambda inputs, _: (inputs["q"] @ inputs["k"].T / 6**0.5).softmax(-1)),
-        lambda weights, inputs, _: jax.nn.softmax(inputs["q"] @ inputs["k"].T),
-        {"q": queries, "k": keys},
-    )
-    assert found == ("the factor 2.44949 is missing in JAX",)
-
-
-def test_another_epsilon() -> None:
-    def port(weights: Any, inputs: Any, options: Any) -> Any:
-        x = inputs["input"]
-        normal = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-6)
-        return normal * weights["weight"] + weights["bias"]
-
-    side = torch_module(lambda options, inputs: torch.nn.LayerNorm(4))
-    assert explanations(side, port, {"input": X}) == ("epsilon is 1e-06 in JAX",)
-
-
-@pytest.mark.slow  # the same as a module is among the verdicts
-def test_the_other_gelu() -> None:
-    found = explanations(
-        torch_module(lambda options, inputs: torch.nn.GELU()),
-        lambda weights, inputs, _: jax.nn.gelu(inputs["input"]),
-        {"input": X},
-    )
-    assert found == ("gelu is GELU approximated by tanh in JAX",)
 
 
 def test_what_no_mistake_explains_is_not_explained() -> None:

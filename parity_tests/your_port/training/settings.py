@@ -71,7 +71,7 @@ def _step_with(side: TorchTraining, groups: list[dict[str, Any]]) -> Iterator[No
 
 
 def _set(side: TorchTraining, name: str, value: Any) -> Iterator[None]:
-    """AroundStep a setting; the decay only where there is one, unless there is none at all."""
+    """Change a setting; the decay only where there is one, unless there is none at all."""
     groups = side.optimizer.param_groups
     everywhere = name != "weight_decay" or not any(group[name] for group in groups)
     return _step_with(side, [{**group, name: value} if everywhere or group[name] else group for group in groups])
