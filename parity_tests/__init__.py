@@ -4,7 +4,7 @@ your_port      the harness: `compare`, `compare_compiled`, `compare_training`, `
 this_library   the proof of jax_attn: cases, planted faults, properties, trainings; `python -m parity_tests`
 zoo            the harness's own examination: ports of small models, right and with mistakes
 
-your_port imports neither jax_attn, but for the faults of the compiler, nor torch_ref.
+your_port imports nothing of jax_attn but the faults of the compiler, and nothing of torch_ref.
 """
 
 import sys
