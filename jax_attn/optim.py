@@ -36,6 +36,8 @@ import jax.numpy as jnp
 import optax
 from optax import GradientTransformation, Params, ScalarOrSchedule, Updates
 
+from jax_attn.functional.checks import wide_dtype
+
 
 @dataclass(frozen=True)
 class Optimizer:
@@ -182,7 +184,9 @@ def clip_by_global_norm(max_norm: float, eps: float = 0.0) -> GradientTransforma
         return optax.clip_by_global_norm(max_norm)
 
     def clip(updates: Updates, params: Params | None) -> Updates:
-        factor = jnp.minimum(1, max_norm / (optax.tree.norm(updates) + eps))
+        wide = jax.tree.map(lambda g: g.astype(wide_dtype(g)), updates)  # float16 holds no large square
+        norm = optax.tree.norm(wide)
+        factor = jnp.minimum(1, max_norm / (norm + eps))
         return jax.tree.map(lambda g: g * factor.astype(g.dtype), updates)
 
     return optax.stateless(clip)

@@ -166,6 +166,12 @@ def test_the_norm_that_clipping_leaves(x64, eps, norm):
         assert float(jnp.linalg.norm(clipped)) == pytest.approx(expected, abs=1e-15)
 
 
+def test_large_gradients_of_float16_are_clipped_and_not_zero():
+    clip = clip_by_global_norm(1.0, 1e-6)
+    clipped, _ = clip.update(jnp.full(4, 300, jnp.float16), clip.init(jnp.zeros(4)))
+    np.testing.assert_array_equal(clipped, np.full(4, 0.5, np.float16))
+
+
 @pytest.mark.parametrize("max_norm", [-1.0, math.nan])
 def test_a_norm_that_would_turn_the_gradients_round_is_refused(max_norm):
     for eps in (0.0, 1e-6):

@@ -190,7 +190,8 @@ def read_file(path: Path) -> tuple[str, dict[str, np.ndarray]]:
         if name not in tensors:
             raise ValueError(f"{path} is damaged: {alias} is another name of {name}, which is missing")
         tensors[alias] = tensors[name]
-    return spec, {name: array for name, array in tensors.items() if not name.endswith("_scale")}
+    scales = {f"{name}_scale" for name in tensors}
+    return spec, {name: array for name, array in tensors.items() if name not in scales}
 
 
 def take_apart(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

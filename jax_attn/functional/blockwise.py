@@ -92,7 +92,7 @@ def blockwise_attention(
     attended = _attended(lens, mask, num_keys)
     inputs = queries, zero_unattended(keys, attended), zero_unattended(values, attended)
     blocks = [_cut(x, block_size, -2) for x in inputs]
-    if lens is None and num_keys % blocks[1].shape[-2]:  # the last block of keys is filled up
+    if lens is None and num_keys % max(1, blocks[1].shape[-2]):  # the last block of keys is filled up
         lens = jnp.full((1,) * len(shape), num_keys)
     pairs = jax.tree.map(lambda x: _cut(_cut(x, block_size, -1), block_size, -3), Pairs(lens, mask, keep_mask))
 
@@ -112,7 +112,7 @@ def blockwise_attention(
     context, total = context[..., :num_queries, :], total[..., :num_queries, :]
     if empty_row == "uniform" and attended is not None:
         equal = jnp.full((1, num_keys) if keep_mask is None else shape, 1 / max(num_keys, 1), wide)
-        context = jnp.where(total > 0, context, drop(equal, dropout_rate, keep_mask) @ values)
+        context = jnp.where(total == 0, drop(equal, dropout_rate, keep_mask) @ values, context)
     return context.astype(jnp.result_type(*named.values()))
 
 
@@ -192,7 +192,7 @@ def _forward(
         least = jnp.finfo(query.dtype).min  # not −inf: −inf − (−inf) would be NaN while nothing is allowed
         start = row + least, row, row * jnp.zeros(values.shape[-1], query.dtype)
         (highest, total, context), _ = jax.lax.scan(add_keys, start, (jnp.arange(len(keys)), keys, values))
-        return context / jnp.where(total > 0, total, 1), highest, total
+        return context / (total + (total == 0)), highest, total
 
     context, highest, total = jax.lax.map(attend_queries, (jnp.arange(len(queries)), queries))
     return (context, total), (parameters, queries, keys, values, pairs, context, highest, total)
@@ -210,7 +210,7 @@ def _backward(
     With dropout, e in dv and d · v are those of the kept pairs, over 1 − rate; d · o is then Σ_k p (d · v) as before.
     """
     parameters, queries, keys, values, pairs, context, highest, total = residuals
-    total, highest = jnp.where(total > 0, total, 1), jnp.where(total > 0, highest, jnp.inf)  # an empty row has weight 0
+    total, highest = total + (total == 0), jnp.where(total == 0, jnp.inf, highest)  # an empty row has weight 0
     d_contexts = d_results[0] / total  # d/l from here on
     d_dot_o = (d_contexts * context).sum(axis=-1, keepdims=True)
 

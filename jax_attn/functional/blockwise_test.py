@@ -243,3 +243,13 @@ def test_forward_mode_is_refused():
     inputs = tuple(map(jnp.asarray, (QUERIES, KEYS, VALUES)))
     with pytest.raises(TypeError, match="forward-mode"):
         jax.jvp(partial(blockwise_attention, dot_score), inputs, inputs)
+
+
+@pytest.mark.parametrize("empty_row", ["zero", "uniform"])
+def test_no_keys_and_nan_are_what_attend_makes_of_them(empty_row):
+    queries, values = jnp.ones((1, 2, 4)), jnp.arange(6.0).reshape(1, 3, 2)
+    keys = jnp.ones((1, 3, 4)).at[0, 0, 0].set(jnp.nan)
+    for keys_, values_, lens in ((keys, values, jnp.array([2])), (keys[:, :0], values[:, :0], jnp.array([0]))):
+        context = blockwise_attention(scaled_dot_score, queries, keys_, values_, lens, empty_row=empty_row)
+        expected, _ = attend(scaled_dot_score(queries, keys_), values_, lens, empty_row=empty_row)
+        np.testing.assert_array_equal(context, expected)

@@ -67,6 +67,7 @@ def masked_cross_entropy(
         is_counted &= checked_mask(mask, labels.shape)
 
     logits = jnp.where(is_counted[..., None], logits, 0).astype(wide_dtype(logits))
+    labels = _wide(labels)
     in_range = (labels >= 0) & (labels < logits.shape[-1])
     # A comparison instead of a gather: XLA fuses it with the sums around it, and its gradient is no scatter.
     is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
@@ -132,7 +133,7 @@ def projected_cross_entropy(
     require_integer(labels=labels)
     require_shape((features.shape[-1], bias.shape[0]), kernel=kernel)
     require_shape(features.shape[:-1], labels=labels, weights=weights)
-    features = jnp.where(weights[..., None] != 0, features, 0)
+    features, labels = jnp.where(weights[..., None] != 0, features, 0), _wide(labels)
 
     batch, time = math.prod(labels.shape[:-1]), labels.shape[-1]
     most = max(1, BLOCK // max(1, batch * bias.size))  # time steps of a block
@@ -178,7 +179,8 @@ def _forward(label_smoothing: float, kernel: Array, bias: Array, blocks: Rows) -
         d_bias = jnp.matmul(ones, d_logits, preferred_element_type=so_far[1].dtype)
         return (so_far[0] + d_kernel, so_far[1] + d_bias), (losses, nats, d_features.astype(block.features.dtype))
 
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide_dtype(x)), (kernel, bias))
+    wide = wide_dtype(blocks.features, kernel, bias)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide), (kernel, bias))
     (d_kernel, d_bias), (losses, nats, d_features) = jax.lax.scan(add_block, zeros, blocks)
     gradients = (
         d_kernel.astype(kernel.dtype),
@@ -220,6 +222,11 @@ def _losses_and_gradient(label_smoothing: float, kernel: Array, bias: Array, row
     target = (1 - label_smoothing) * is_label + label_smoothing / vocab_size
     d_logits = rows.weights[:, None] * (exponents / total - target)
     return losses, nats, d_logits.astype(logits.dtype)
+
+
+def _wide(labels: Int[Array, "*shape"]) -> Int[Array, "*shape"]:
+    """Return the labels in 32 bits or more: the number of classes may not fit into their own dtype."""
+    return labels if labels.dtype.itemsize >= 4 else labels.astype(jnp.int32)
 
 
 def _require_smoothing(label_smoothing: float) -> None:

@@ -184,3 +184,22 @@ def test_four_steps_in_blocks_of_at_most_three_are_two_and_two(monkeypatch):
     text = str(jax.make_jaxpr(projected_cross_entropy)(*arguments))
     assert f"f32[2,{N}]" in text
     assert f"f32[3,{N}]" not in text
+
+
+@pytest.mark.parametrize(("dtype", "num_classes"), [(jnp.int8, 300), (jnp.int16, 40_000)])
+def test_a_vocabulary_may_have_more_words_than_the_labels_dtype_holds(dtype, num_classes):
+    labels = jnp.array([[3, 50]], dtype)
+    losses = masked_cross_entropy(jnp.zeros((1, 2, num_classes)), labels, reduction="none")
+    np.testing.assert_allclose(losses, np.log(num_classes), rtol=1e-6)
+    features, kernel, bias = jnp.zeros((1, 2, 1)), jnp.zeros((1, num_classes)), jnp.zeros(num_classes)
+    _, nats = projected_cross_entropy(features, kernel, bias, labels, jnp.ones((1, 2)))
+    np.testing.assert_allclose(nats, np.log(num_classes), rtol=1e-6)
+
+
+@pytest.mark.parametrize("wide", ["features", "bias"])
+def test_the_gradient_of_mixed_dtypes_has_the_dtype_of_each(x64, wide):
+    arrays = {"features": jnp.ones((1, 2, 3)), "kernel": jnp.ones((3, 5)), "bias": jnp.ones(5)}
+    arrays = {name: x.astype(jnp.float64 if name == wide else jnp.float32) for name, x in arrays.items()}
+    labels, weights = jnp.array([[1, 2]]), jnp.ones((1, 2), jnp.float32)
+    gradients = jax.grad(lambda arrays: projected_cross_entropy(**arrays, labels=labels, weights=weights)[0])(arrays)
+    assert {name: x.dtype for name, x in gradients.items()} == {name: x.dtype for name, x in arrays.items()}

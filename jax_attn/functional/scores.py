@@ -167,7 +167,7 @@ def cosine_score(
     Args:
         temperature: τ > 0, a number or an array without axes. The scores lie in [−1/τ, 1/τ].
     """
-    require_float(queries=queries, keys=keys, temperature=jnp.asarray(temperature))
+    require_float(queries=queries, keys=keys)
     require_shape((), temperature=jnp.asarray(temperature))
     require_above_zero(temperature=temperature)
     wide = wide_dtype(queries, keys)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_attn import additive_score, bilinear_score, dot_score, gaussian_score, scaled_dot_score
+from jax_attn import additive_score, bilinear_score, cosine_score, dot_score, gaussian_score, scaled_dot_score
 
 random = np.random.default_rng(0)
 QUERIES, KEYS = random.normal(size=(2, 3, 4)), random.normal(size=(2, 5, 4))
@@ -68,3 +68,8 @@ def test_only_the_tanh_lets_the_query_change_the_weights():
 def test_the_gaussian_keeps_the_digits_of_close_pairs():
     close = gaussian_score(jnp.array([[1e4]]), jnp.array([[1e4 + 1]]))
     assert close.item() == -0.5
+
+
+def test_the_temperature_may_be_a_whole_number():
+    x = jnp.array([[600.0]])
+    assert cosine_score(x, x, 2)[0, 0] == 0.5

@@ -95,8 +95,8 @@ def _exponentials(scores: Any, valid_lens: Any, mask: Any, empty_row: EmptyRow) 
     """Return exp(shifted), its row sums, shifted = scores − row maximum (−inf where masked), and the mask.
 
     In a row without a finite score the maximum is the least finite number, since −inf − (−inf) would be NaN, and the
-    sum is 0.5 and not 0; every other row has at least 1. `maximum` sets both bounds: with `where` in its place a CPU
-    takes half as long again.
+    sum is 1 and not 0; every other row has at least 1. With `where` instead of `maximum` a CPU takes half as long
+    again. The sum has no `maximum`: compiled together with it, XLA for JAX 0.12 would lose a NaN.
     """
     require_empty_row(empty_row)
     require_float(scores=scores)
@@ -112,4 +112,5 @@ def _exponentials(scores: Any, valid_lens: Any, mask: Any, empty_row: EmptyRow) 
     highest = jnp.maximum(row_maximum(jax.lax.stop_gradient(scores)), jnp.finfo(scores.dtype).min)
     shifted = scores - highest
     exponents = jnp.exp(shifted)
-    return exponents, jnp.maximum(exponents.sum(axis=-1, keepdims=True), 0.5), shifted, allowed
+    total = exponents.sum(axis=-1, keepdims=True)
+    return exponents, total + (total == 0), shifted, allowed

@@ -131,11 +131,14 @@ class Checkpoints:
         if is_lead():
             write_json(folder / "position.json", position)
             write_json(folder.with_suffix(".json"), sha256_of_tree(folder))
-            self._remove_old()
+            self._remove_old(_step(folder.with_suffix(".json")))
 
-    def _remove_old(self) -> None:
-        """Remove all but the newest checkpoints, and what an interrupted run left behind."""
-        kept = sorted(self.folder.glob("step-*.json"), key=_step)[-KEPT:]
+    def _remove_old(self, newest: int) -> None:
+        """Remove all but the newest checkpoints, and what an interrupted run left behind.
+
+        What stands past the step just written is damaged: otherwise the run would have gone on from there.
+        """
+        kept = sorted((file for file in self.folder.glob("step-*.json") if _step(file) <= newest), key=_step)[-KEPT:]
         for path in self.folder.iterdir():
             if path not in kept and path.with_suffix(".json") not in kept:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()

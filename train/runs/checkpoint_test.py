@@ -85,3 +85,14 @@ def test_without_a_checkpoint_that_is_whole_there_is_none(tmp_path):
     write_json(tmp_path / "step-1.json", {"gone": "0"})
     with pytest.warns(UserWarning, match="gone is missing"):
         assert Checkpoints(tmp_path).restore(LIKE) is None
+
+
+def test_a_run_that_goes_on_from_before_a_damaged_checkpoint_leaves_it_behind(checkpoints):
+    (checkpoints.folder / "step-128" / "position.json").write_text("{")
+    with pytest.warns(UserWarning, match="checkpoint step-128 cannot be used"):
+        assert checkpoints.restore(LIKE)[1] == {"step": 16}
+    for step in (24, 32):
+        checkpoints.save(step, STATE, {"step": step})
+        checkpoints.wait()
+        assert checkpoints.last() == step
+    assert sorted(path.name for path in checkpoints.folder.glob("*.json")) == ["step-24.json", "step-32.json"]
