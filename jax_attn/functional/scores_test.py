@@ -70,6 +70,6 @@ def test_the_gaussian_keeps_the_digits_of_close_pairs():
     assert close.item() == -0.5
 
 
-def test_the_temperature_may_be_a_whole_number():
+def test_the_temperature_may_be_a_whole_number(own_checks):
     x = jnp.array([[600.0]])
     assert cosine_score(x, x, 2)[0, 0] == 0.5
