@@ -131,7 +131,7 @@ class Checkpoints:
         if is_lead():
             write_json(folder / "position.json", position)
             write_json(folder.with_suffix(".json"), sha256_of_tree(folder))
-            self._remove_old(_step(folder.with_suffix(".json")))
+            self._remove_old(_step(folder))
 
     def _remove_old(self, newest: int) -> None:
         """Remove all but the newest checkpoints, and what an interrupted run left behind.
