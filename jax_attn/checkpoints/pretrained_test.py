@@ -1,7 +1,9 @@
 """What a folder's files say is read, neutral, or refused by name."""
 
 import math
+import struct
 
+import numpy as np
 import pytest
 
 from jax_attn.checkpoints import ctranslate2, hugging_face, m2m100, marian
@@ -123,3 +125,20 @@ def test_a_side_has_three_special_tokens_and_pieces_that_are_some(tmp_path):
     (tmp_path / "source.spm").write_bytes(b"")
     with pytest.raises(ValueError, match=r"source\.spm is empty"):
         read_language(tmp_path, "source", tokens, ("a", "</s>", "<unk>"), 3, None)
+
+
+@pytest.mark.parametrize("name", ctranslate2.REFUSED)
+def test_an_attribute_of_another_kind_of_transformer_is_refused(name, tmp_path):
+    tensors = {"decoder/layer_0/attention/linear_0/weight": np.ones((2, 2), np.float32)}
+    tensors[f"decoder/layer_0/self_attention/{name}"] = np.array(0.5, np.float32)
+
+    def text(string):
+        return struct.pack("<H", len(string) + 1) + string.encode() + b"\0"
+
+    content = struct.pack("<I", 6) + text("TransformerSpec") + struct.pack("<II", 1, len(tensors))
+    for key, array in tensors.items():
+        shape = struct.pack(f"<B{array.ndim}I", array.ndim, *array.shape)
+        content += text(key) + shape + struct.pack("<BI", 0, array.nbytes) + array.tobytes()
+    (tmp_path / "model.bin").write_bytes(content + struct.pack("<I", 0))
+    with pytest.raises(ValueError, match=f"{name}, which is not supported"):
+        ctranslate2.read(tmp_path)

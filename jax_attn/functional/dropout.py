@@ -54,7 +54,7 @@ def dropout(x: Float[Array, "*shape"], rate: float, keep_mask: Bool[Array, "*#sh
     if keep_mask.ndim != x.ndim or any(of not in (1, size) for of, size in zip(keep_mask.shape, x.shape, strict=True)):
         expected, found = shape_text(x.shape), shape_text(keep_mask.shape)
         raise ValueError(f"keep_mask must be {expected}, or 1 instead of a size; got {found}")
-    return jnp.where(keep_mask, x / (1 - rate), 0)
+    return jnp.where(keep_mask, x / (1 - float(rate)), 0)
 
 
 def drop(x: Float[Array, "*shape"], rate: float, keep_mask: Bool[Array, "*#shape"] | None) -> Float[Array, "*shape"]:

@@ -35,5 +35,6 @@ def test_an_axis_of_one_drops_the_same_entries_along_it():
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_the_dtype_is_kept(dtype):
-    assert dropout(jnp.ones(3, dtype), 0.5, jnp.ones(3, bool)).dtype == dtype
+@pytest.mark.parametrize("rate", [0.5, np.float64(0.5)])
+def test_the_dtype_is_kept(dtype, rate):
+    assert dropout(jnp.ones(3, dtype), rate, jnp.ones(3, bool)).dtype == dtype

@@ -173,26 +173,30 @@ def _forward(label_smoothing: float, kernel: Array, bias: Array, blocks: Rows) -
 
     def add_block(so_far: tuple[Array, Array], block: Rows) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
         losses, nats, d_logits = _losses_and_gradient(label_smoothing, kernel, bias, block)
-        d_features = jax.lax.dot_general(d_logits, kernel, (((1,), (1,)), ((), ())))
-        d_kernel = jax.lax.dot_general(block.features, d_logits, (((0,), (0,)), ((), ())))
-        ones = jnp.ones(len(d_logits), d_logits.dtype)  # see `modules.dense.add_bias`
-        d_bias = jnp.matmul(ones, d_logits, preferred_element_type=so_far[1].dtype)
-        return (so_far[0] + d_kernel, so_far[1] + d_bias), (losses, nats, d_features.astype(block.features.dtype))
+        # The weights come in here, and not in the logits' gradient: they are small, and so are most of p - y. In
+        # float16 their product would be 0.
+        weights = block.weights.astype(d_logits.dtype)
+        d_features = jax.lax.dot_general(
+            d_logits, kernel, (((1,), (1,)), ((), ())), preferred_element_type=wide_dtype(d_logits, kernel)
+        )
+        d_features *= weights[:, None]
+        weighted = block.features * weights[:, None]
+        d_kernel = jax.lax.dot_general(weighted, d_logits, (((0,), (0,)), ((), ())))
+        d_bias = jnp.matmul(weights, d_logits, preferred_element_type=so_far[1].dtype)  # see `modules.dense.add_bias`
+        return (so_far[0] + d_kernel, so_far[1] + d_bias), (losses, nats, d_features)
 
     wide = wide_dtype(blocks.features, kernel, bias)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide), (kernel, bias))
     (d_kernel, d_bias), (losses, nats, d_features) = jax.lax.scan(add_block, zeros, blocks)
-    gradients = (
-        d_kernel.astype(kernel.dtype),
-        d_bias.astype(bias.dtype),
-        d_features,
-        losses.astype(blocks.weights.dtype),
+    dtypes = [jnp.zeros((), x.dtype) for x in (kernel, bias, blocks.features, blocks.weights)]
+    return ((blocks.weights * losses).sum(), nats), ((d_kernel, d_bias, d_features, losses), dtypes)
+
+
+def _backward(label_smoothing: float, residuals: Any, d_outputs: tuple[Array, Array]) -> tuple[Array, Array, Rows]:
+    """Multiply by the gradient of the total before the cast to the arguments' dtypes: it may be a large factor."""
+    d_kernel, d_bias, d_features, d_weights = (
+        (d_outputs[0] * gradient).astype(like.dtype) for gradient, like in zip(*residuals, strict=True)
     )
-    return ((blocks.weights * losses).sum(), nats), gradients
-
-
-def _backward(label_smoothing: float, gradients: Any, d_outputs: tuple[Array, Array]) -> tuple[Array, Array, Rows]:
-    d_kernel, d_bias, d_features, d_weights = (d_outputs[0].astype(x.dtype) * x for x in gradients)
     return d_kernel, d_bias, Rows(d_features, None, d_weights)  # type: ignore[arg-type]  # labels are integers
 
 
@@ -203,8 +207,8 @@ def _losses_and_gradient(label_smoothing: float, kernel: Array, bias: Array, row
     """Compute one block.
 
     Returns:
-        The losses `[R]`; the nats `[R]`, which are the losses without smoothing; and the gradient of the weighted sum
-        of the losses with respect to the logits `[R, N]`.
+        The losses `[R]`; the nats `[R]`, which are the losses without smoothing; and the gradient of each loss with
+        respect to its logits `[R, N]`.
     """
     logits = rows.features @ kernel + bias
     wide = logits.astype(wide_dtype(logits))
@@ -214,14 +218,13 @@ def _losses_and_gradient(label_smoothing: float, kernel: Array, bias: Array, row
     vocab_size = logits.shape[-1]
     is_label = jnp.arange(vocab_size) == rows.labels[:, None]
     surprise = jnp.log(total) - shifted  # −log p
-    losses = nats = (is_label * surprise).sum(axis=-1)
+    losses = nats = jnp.where(is_label, surprise, 0).sum(axis=-1)
     if label_smoothing:
         losses = (1 - label_smoothing) * nats + label_smoothing * surprise.mean(axis=-1)
     in_range = (rows.labels >= 0) & (rows.labels < vocab_size)
     losses, nats = (jnp.where(rows.weights != 0, jnp.where(in_range, x, jnp.nan), 0) for x in (losses, nats))
     target = (1 - label_smoothing) * is_label + label_smoothing / vocab_size
-    d_logits = rows.weights[:, None] * (exponents / total - target)
-    return losses, nats, d_logits.astype(logits.dtype)
+    return losses, nats, (exponents / total - target).astype(logits.dtype)
 
 
 def _wide(labels: Int[Array, "*shape"]) -> Int[Array, "*shape"]:

@@ -164,6 +164,22 @@ def test_half_precision_adds_its_blocks_up_in_float32(monkeypatch):
     np.testing.assert_allclose(*(np.asarray(x, np.float32) for x in (in_blocks, whole)), rtol=2**-7, atol=2**-6)
 
 
+def test_in_float16_small_weights_and_a_large_factor_of_the_loss_lose_nothing():
+    (features, kernel, bias), labels = inputs(jnp.float32)
+    weights = jnp.asarray(WEIGHTS) / 5000
+
+    def slopes(dtype):
+        def scaled(*arguments):
+            return projected_cross_entropy(*arguments, labels, weights.astype(dtype))[0] * 2**16
+
+        return jax.jit(jax.grad(scaled, (0, 1, 2)))(*(x.astype(dtype) for x in (features, kernel, bias)))
+
+    for half, single in zip(slopes(jnp.float16), slopes(jnp.float32), strict=True):
+        assert half.dtype == jnp.float16
+        error = np.linalg.norm(np.asarray(half, np.float32) - single) / np.linalg.norm(single)
+        assert error < 2**-8
+
+
 def test_the_logits_of_all_tokens_are_never_held(monkeypatch):
     monkeypatch.setattr(module, "BLOCK", 6 * N)
     (features, kernel, bias), labels = inputs(jnp.float32)

@@ -108,6 +108,7 @@ def draw_tokens(
 
     The log probability is NaN if the row contains a NaN, and −inf if the row has no possible token.
     """
+    p = None if p == 1 else p  # 1 keeps every token: none may be lost to the rounding of sums
     logits, tokens = log_probs / temperature, None
     if k is not None or p is not None:
         vocab_size = log_probs.shape[-1]
