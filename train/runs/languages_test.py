@@ -1,23 +1,15 @@
 """M2M100's and NLLB's models give what transformers and CTranslate2 give: logits, gradients, ids, tokens and scores."""
 
 import io
-import itertools
 import json
-from functools import partial
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import sentencepiece
 
-from jax_attn import beam_search, greedy_search
 from jax_attn.checkpoints import read_folder
-from jax_attn.checkpoints.hugging_face import LAYER, OUTPUT, SHARED, SOURCE, TARGET
-from jax_attn.checkpoints.pretrained import name_layers, name_rows
-from jax_attn.weights import to_torch
 from train import export_model
-from train.data.embedded.grammar import sentences
+from train.runs.conftest import Special, count_early, draw_batch, require_same_gradients
 from train.runs.importing import import_pretrained
 from train.translating.translator import Translator
 
@@ -52,6 +44,7 @@ LANGUAGES = {
     "M2M100": [f"__{code}__" for code in OF_M2M100.split()],
 }
 """The tokens by which each kind of model names its languages; those of M2M100 stand in its tokenizer."""
+SPECIAL = Special(start=2, end=2, pad=1)
 SEARCHES = {
     "greedy": {"num_beams": 1},
     "likely": {},
@@ -62,12 +55,6 @@ SEARCHES = {
     "constrained, renormalised": {"no_repeat_ngram_size": 3, "min_length": 6, "renormalize_logits": True},
     "the end is forced": {"forced_eos_token_id": 2},
 }
-
-
-@pytest.fixture(scope="session")
-def texts():
-    pairs = list(itertools.islice(sentences(0), 400))
-    return [" ".join(pair.source) for pair in pairs], [" ".join(pair.target) for pair in pairs]
 
 
 @pytest.fixture(scope="session")
@@ -124,126 +111,31 @@ def make_folder(folder, pieces, kind="NLLB", dtype="float32", generation=None, e
     return model
 
 
-def draw_batch(size):
-    rng = np.random.default_rng(0)
-    lens = np.array([7, 5, 2])
-    sources, targets = rng.integers(4, size, (3, 7)), rng.integers(4, size, (3, 6))
-    targets[:, 0] = 2
-    sources[np.arange(3), lens - 1] = 2
-    sources[np.arange(7) >= lens[:, None]] = 1
-    return sources, lens, targets
-
-
-def torch_inputs(sources, lens):
-    import torch
-
-    mask = np.arange(sources.shape[1]) < lens[:, None]
-    return {"input_ids": torch.from_numpy(sources), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
-
-
-def require_equal(name, ours, theirs, scale=None):
-    error = np.abs(np.asarray(ours) - theirs).max() / (scale or np.abs(theirs).max())
-    assert error <= 1e-12, (name, error)
+def batch_for(found):
+    size = len(found.source.tokens)
+    return draw_batch(SPECIAL, (7, 5, 2), 4, size, size)
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("changes", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
 def test_logits_and_gradients_are_those_of_transformers(tmp_path, pieces, changes):
     model = make_folder(tmp_path / "folder", pieces, **changes)
-    import torch
-
     found = read_folder(tmp_path / "folder")
-    module, params = found.load(jnp.float64)
-    sources, lens, targets = draw_batch(len(found.source.tokens))
-    logits = model(**torch_inputs(sources, lens), decoder_input_ids=torch.from_numpy(targets)).logits
-    weights = np.random.default_rng(1).normal(size=logits.shape)
-    (logits * torch.from_numpy(weights)).sum().backward()
-    targets[:, 0] = 0  # what stands there is not read
-
-    def loss(params):
-        found, _ = module.apply(params, *map(jnp.asarray, (sources, targets, lens)))
-        return (found * weights).sum(), found
-
-    (_, ours), gradients = jax.value_and_grad(loss, has_aux=True)(params)
-    require_equal("logits", ours, logits.detach().numpy())
-    gradients = to_torch(gradients)
-    theirs = {name.removeprefix("model."): each.grad for name, each in model.named_parameters()}
-    names = {ours: {name} for ours, name in name_layers(found.settings, LAYER).items()}
-    rows = name_rows(found.settings.tie_embeddings)
-    for role, named in (("source", {SHARED, SOURCE}), ("target", {SHARED, TARGET}), ("output", {OUTPUT})):
-        names[rows[role]] = names.get(rows[role], set()) | named
-    assert set(names) == set(gradients)
-    for ours, named in names.items():
-        (name,) = [name for name in named if theirs.get(name) is not None]
-        scale = theirs[name.replace("k_proj.bias", "k_proj.weight")].abs().max().item()  # that of a bias of keys is 0
-        is_table = name in (SHARED, SOURCE, TARGET)  # theirs has no gradient for reading <pad>
-        compared = [i for i in range(len(theirs[name])) if i != 1 or not is_table]
-        require_equal(ours, np.asarray(gradients[ours])[compared], theirs[name].numpy()[compared], scale)
+    # What stands at the start is not read.
+    require_same_gradients(model, found, batch_for(found), start=0, not_learned=SPECIAL.pad)
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("generation", SEARCHES.values(), ids=SEARCHES)
 @pytest.mark.parametrize("kind", LANGUAGES)
 def test_searches_find_the_tokens_of_transformers(tmp_path, pieces, generation, kind):
-    ends = {"NLLB": (2.0, 4.0), "M2M100": (-4.0, -8.0)}[kind]
-    early = sum(count_same(tmp_path / str(end), pieces, kind, generation, end) for end in ends)
+    early = 0
+    for end in {"NLLB": (2.0, 4.0), "M2M100": (-4.0, -8.0)}[kind]:
+        model = make_folder(tmp_path / str(end), pieces, kind, generation=generation, end=end, encoder_layers=2)
+        found = read_folder(tmp_path / str(end))
+        language = found.target.tokens.index(TOKENS[kind][1])
+        early += count_early(model, found, batch_for(found), SPECIAL, bos=0, language=language)
     assert early, "a test of sentences that all have the same length shows little"
-
-
-def count_same(folder, pieces, kind, generation, end):
-    """Compare the hypotheses of one model; return how many end before they have to."""
-    model = make_folder(folder, pieces, kind, generation=generation, end=end, encoder_layers=2)
-    import torch
-
-    found = read_folder(folder)
-    module, params = found.load(jnp.float64)
-    sources, lens, _ = draw_batch(len(found.source.tokens))
-    language, options = found.target.tokens.index(TOKENS[kind][1]), dict(found.search)
-    beams = options["beam_size"]
-    settings = {"num_return_sequences": beams, "return_dict_in_generate": True, "output_scores": True}
-    with torch.no_grad():
-        expected = model.generate(**torch_inputs(sources, lens), forced_bos_token_id=language, **settings)
-    memory = module.apply(params, jnp.asarray(sources), jnp.asarray(lens), method="encode")
-    state = module.apply(params, memory, options["max_len"], method="initial_state")
-    step = partial(module.apply, params, method="step")
-    if beams == 1:
-        constraints = ("max_len", "force_end", "min_len", "no_repeat_ngram", "renormalize")
-        options = {name: options[name] for name in constraints}
-    search = greedy_search if beams == 1 else beam_search
-    prefix = {"prefix": jnp.full((3, 1), language), "free_prefix": True}
-    result = search(step, state, memory, bos=0, eos=2, batch_size=3, **options, **prefix)
-    ended_early = 0
-    for row, ids in enumerate(expected.sequences[:, 1:].numpy()):
-        length = int(result.lengths.reshape(-1)[row])
-        assert result.ids.reshape(3 * beams, -1)[row, :length].tolist() == ids[:length].tolist()
-        assert all(i == 1 for i in ids[length:])
-        ended_early += length < options["max_len"]
-        score = score_in_float64(model, found, sources, lens, row // beams, ids[:length])
-        np.testing.assert_allclose(float(result.scores.reshape(-1)[row]), score, rtol=1e-9)
-    return ended_early
-
-
-def score_in_float64(model, found, sources, lens, sentence, ids):
-    """Compute a hypothesis's score by the model's logits; `generate` rounds them to float32."""
-    import torch
-
-    one = torch_inputs(sources[sentence : sentence + 1], lens[sentence : sentence + 1])
-    with torch.no_grad():
-        logits = model(**one, decoder_input_ids=torch.tensor([[2, *ids[:-1]]])).logits[0]
-    search, renormalizes = found.search, found.search["renormalize"]
-    log_probs = logits if renormalizes else logits.log_softmax(-1)
-    log_probs[:, list(found.settings.never)] = -torch.inf
-    n = search["no_repeat_ngram"] or len(ids) + 1
-    for time in range(len(ids)):
-        past = ids[:time].tolist()
-        repeated = [past[i + n - 1] for i in range(time - n + 1) if past[i : i + n - 1] == past[time - n + 1 :]]
-        log_probs[time, repeated + [2] * (time + 1 < search["min_len"])] = -torch.inf
-    log_probs = log_probs.log_softmax(-1) if renormalizes else log_probs
-    steps = log_probs[torch.arange(len(ids)), torch.tensor(ids)]
-    steps[0] = 0.0  # the language is forced
-    if len(ids) == search["max_len"] and search["force_end"]:
-        steps[-1] = 0.0
-    return float(steps.sum()) / len(ids) ** (search["length_penalty"] if search["beam_size"] > 1 else 0.0)
 
 
 CODES = {"NLLB": ("eng_Latn", "fra_Latn", "deu_Latn"), "M2M100": ("en", "fr", "de")}

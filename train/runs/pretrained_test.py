@@ -1,12 +1,10 @@
 """Imported models give what transformers and CTranslate2 give: logits, gradients, tokens and scores."""
 
 import io
-import itertools
 import json
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -15,13 +13,9 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from jax_attn import beam_search, greedy_search
 from jax_attn.checkpoints import read_folder
-from jax_attn.checkpoints.hugging_face import LAYER, OUTPUT, SHARED, SOURCE, TARGET
-from jax_attn.checkpoints.pretrained import name_layers, name_rows
-from jax_attn.weights import to_torch
 from train import export_model, import_model
-from train.data.embedded.grammar import sentences
+from train.runs.conftest import Special, count_early, draw_batch, require_same_gradients
 from train.runs.importing import import_pretrained
 from train.translating.translator import Translator
 
@@ -70,12 +64,6 @@ def make_vocabulary(*models):
         pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
         found |= dict.fromkeys(pieces.id_to_piece(i) for i in range(3, len(pieces)))
     return {token: i for i, token in enumerate([*found, ">>fra<<", ">>nld<<", "<pad>"])}
-
-
-@pytest.fixture(scope="session")
-def texts():
-    pairs = list(itertools.islice(sentences(0), 400))
-    return [" ".join(pair.source) for pair in pairs], [" ".join(pair.target) for pair in pairs]
 
 
 @pytest.fixture(scope="session")
@@ -143,59 +131,18 @@ def in_float64(model):
     return model
 
 
-def batch(source_size, target_size):
-    rng = np.random.default_rng(0)
-    lens = np.array([7, 5, 1])
-    sources, targets = rng.integers(2, source_size - 1, (3, 7)), rng.integers(2, target_size - 1, (3, 6))
-    targets[:, 0] = target_size - 1
-    sources[np.arange(3), lens - 1] = 0
-    sources[np.arange(7) >= lens[:, None]] = source_size - 1
-    return sources, lens, targets
-
-
-def torch_inputs(sources, lens):
-    import torch
-
-    mask = np.arange(sources.shape[1]) < lens[:, None]
-    return {"input_ids": torch.from_numpy(sources), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
+def batch_for(found):
+    sizes = [len(side.tokens) for side in (found.source, found.target)]
+    special = Special(sizes[1] - 1, 0, sizes[0] - 1)
+    return special, draw_batch(special, (7, 5, 1), 2, sizes[0] - 1, sizes[1] - 1)
 
 
 @pytest.mark.usefixtures("x64")
 @pytest.mark.parametrize("changes", CONFIGURATIONS.values(), ids=CONFIGURATIONS)
 def test_logits_and_gradients_are_those_of_transformers(tmp_path, pieces, changes):
     model = marian_folder(tmp_path / "marian", pieces, **dict(changes))
-    import torch
-
     found = read_folder(tmp_path / "marian")
-    module, params = found.load(jnp.float64)
-    sources, lens, targets = batch(len(found.source.tokens), len(found.target.tokens))
-    logits = model(**torch_inputs(sources, lens), decoder_input_ids=torch.from_numpy(targets)).logits
-    weights = np.random.default_rng(1).normal(size=logits.shape)
-    (logits * torch.from_numpy(weights)).sum().backward()
-
-    def loss(params):
-        found, _ = module.apply(params, *map(jnp.asarray, (sources, targets, lens)))
-        return (found * weights).sum(), found
-
-    (_, ours), gradients = jax.value_and_grad(loss, has_aux=True)(params)
-    require_equal("logits", ours, logits.detach().numpy())
-    gradients = to_torch(gradients)
-    theirs = {name.removeprefix("model."): each.grad for name, each in model.named_parameters()}
-    names = {ours: {name} for ours, name in name_layers(found.settings, LAYER).items()}
-    rows = name_rows(found.settings.tie_embeddings)  # the bias is a buffer there
-    for role, named in (("source", {SHARED, SOURCE}), ("target", {SHARED, TARGET}), ("output", {OUTPUT})):
-        names[rows[role]] = names.get(rows[role], set()) | named
-    assert set(names) == set(gradients) - {rows["bias"]}
-    for ours, named in names.items():
-        (name,) = [name for name in named if theirs.get(name) is not None]
-        # The gradient of the keys' bias is 0 but for rounding: it is measured against that of their kernel.
-        scale = theirs[name.replace("k_proj.bias", "k_proj.weight")].abs().max().item()
-        require_equal(ours, gradients[ours], theirs[name].numpy(), scale)
-
-
-def require_equal(name, ours, theirs, scale=None):
-    error = np.abs(np.asarray(ours) - theirs).max() / (scale or np.abs(theirs).max())
-    assert error <= 1e-12, (name, error)
+    require_same_gradients(model, found, batch_for(found)[1])
 
 
 @pytest.mark.usefixtures("x64")
@@ -208,7 +155,7 @@ def test_generating_step_by_step_is_that_of_transformers(tmp_path, pieces):
     twin = marian_folder(tmp_path / "marian", pieces)
     found = read_folder(tmp_path / "marian")
     module, params = found.load(jnp.float64)
-    ours, (sources, lens, _) = Applied(module, params), batch(len(found.source.tokens), len(found.target.tokens))
+    ours, (sources, lens, _) = Applied(module, params), batch_for(found)[1]
     mask, pad, count = np.arange(sources.shape[1]) < lens[:, None], twin.config.pad_token_id, 12
 
     def in_torch(function):
@@ -273,72 +220,13 @@ def test_a_beam_of_4_finds_the_tokens_of_transformers(tmp_path, pieces, changes)
 
 def require_same_search(folder, pieces, **changes):
     """Compare the searches of two models, one of which ends its sentences sooner."""
-    ends = (4.0, 8.0)
-    early = sum(count_same(Path(f"{folder}-{end}"), pieces, **{**changes, "end": end}) for end in ends)
+    early = 0
+    for end in (4.0, 8.0):
+        path = Path(f"{folder}-{end}")
+        model = marian_folder(path, pieces, **changes, end=end)
+        special, batch = batch_for(found := read_folder(path))
+        early += count_early(model, found, batch, special, bos=special.start)
     assert early, "a test of sentences that all have the same length shows little"
-
-
-def count_same(folder, pieces, **changes):
-    """Compare the hypotheses of one model; return how many end before they have to."""
-    model = marian_folder(folder, pieces, **changes)
-    import torch
-
-    found = read_folder(folder)
-    module, params = found.load(jnp.float64)
-    sources, lens, _ = batch(len(found.source.tokens), len(found.target.tokens))
-    options = dict(found.search)
-    beams = options["beam_size"]
-    settings = {"num_return_sequences": beams, "return_dict_in_generate": True, "output_scores": True}
-    with torch.no_grad():
-        expected = model.generate(**torch_inputs(sources, lens), **settings)
-    memory = module.apply(params, jnp.asarray(sources), jnp.asarray(lens), method="encode")
-    state = module.apply(params, memory, options["max_len"], method="initial_state")
-    step = partial(module.apply, params, method="step")
-    if beams == 1:
-        constraints = ("max_len", "force_end", "min_len", "no_repeat_ngram", "renormalize")
-        options = {name: options[name] for name in constraints}
-    search = greedy_search if beams == 1 else beam_search
-    result = search(step, state, memory, bos=found.target.special[0], eos=0, batch_size=3, **options)
-    theirs = expected.sequences[:, 1:].numpy()
-    ended_early = 0
-    for row, ids in enumerate(theirs):
-        length = int(result.lengths.reshape(-1)[row])
-        assert result.ids.reshape(3 * beams, -1)[row, :length].tolist() == ids[:length].tolist()
-        assert all(i == found.target.special[0] for i in ids[length:])
-        ended_early += length < options["max_len"]
-        np.testing.assert_allclose(
-            float(result.scores.reshape(-1)[row]), score(model, found, sources, lens, row // beams, ids[:length]),
-            rtol=1e-9,
-        )  # fmt: skip
-    return ended_early
-
-
-def score(model, found, sources, lens, sentence, ids):
-    """Compute a hypothesis's score in float64 by the model's logits; `generate` rounds them to float32."""
-    import torch
-
-    one = torch_inputs(sources[sentence : sentence + 1], lens[sentence : sentence + 1])
-    read = torch.tensor([[found.target.special[0], *ids[:-1]]])
-    with torch.no_grad():
-        logits = model(**one, decoder_input_ids=read).logits[0]
-    renormalizes = found.search["renormalize"]
-    log_probs = logits if renormalizes else logits.log_softmax(-1)
-    log_probs[:, list(found.settings.never)] = -torch.inf
-    for time in range(len(ids)):
-        log_probs[time, forbidden(ids[:time].tolist(), found.search)] = -torch.inf
-    log_probs = log_probs.log_softmax(-1) if renormalizes else log_probs
-    steps = log_probs[torch.arange(len(ids)), torch.tensor(ids)]
-    if len(ids) == found.search["max_len"]:
-        steps[-1] = 0.0  # the end is forced
-    penalty = found.search["length_penalty"] if found.search["beam_size"] > 1 else 0.0
-    return float(steps.sum()) / len(ids) ** penalty
-
-
-def forbidden(ids, search):
-    """Return the tokens that may not follow: the end, 0, of a short sentence, and those that repeat an n-gram."""
-    n = search["no_repeat_ngram"] or len(ids) + 1
-    repeated = [ids[i + n - 1] for i in range(len(ids) - n + 1) if ids[i : i + n - 1] == ids[len(ids) - n + 1 :]]
-    return repeated + [0] * (len(ids) + 1 < search["min_len"])
 
 
 def test_text_becomes_the_text_of_transformers(tmp_path, pieces, texts):
