@@ -102,8 +102,14 @@ def not_scaled(embed: Any, self: Any, table: Any, *rest: Any) -> Any:
     return embed(self, lambda ids: table(ids) / self.embed_size**0.5, *rest)
 
 
+@around
+def unweighted(compute: Any, label_smoothing: float, kernel: Any, bias: Any, rows: Any) -> Any:
+    """Undo the weights that the gradient is multiplied by afterwards."""
+    losses, nats, d_logits = compute(label_smoothing, kernel, bias, rows)
+    return losses, nats, d_logits / jnp.where(rows.weights == 0, 1, rows.weights)[:, None]
+
+
 from_one = around(lambda table, length, *rest, **options: table(length + 1, *rest, **options)[1:])
-unweighted = given(rows=lambda rows: rows._replace(weights=jnp.sign(rows.weights)))
 bottom_layer = given(state=lambda state: state._replace(rnn=state.rnn[:1]))
 swapped_gates = given(**dict.fromkeys(("projected", "kernel_hh", "bias_hh"), forget_gate_first))
 exchanged = around(lambda score, queries, keys, **options: score(keys, queries, **options))
