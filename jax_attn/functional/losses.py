@@ -173,17 +173,14 @@ def _forward(label_smoothing: float, kernel: Array, bias: Array, blocks: Rows) -
 
     def add_block(so_far: tuple[Array, Array], block: Rows) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
         losses, nats, d_logits = _losses_and_gradient(label_smoothing, kernel, bias, block)
-        # The weights come in here, and not in the logits' gradient: they are small, and so are most of p - y. In
+        # The weights come in here, and not in the logits' gradient: they are small, and so are most of p − y. In
         # float16 their product would be 0.
-        weights = block.weights.astype(d_logits.dtype)
-        d_features = jax.lax.dot_general(
-            d_logits, kernel, (((1,), (1,)), ((), ())), preferred_element_type=wide_dtype(d_logits, kernel)
-        )
-        d_features *= weights[:, None]
-        weighted = block.features * weights[:, None]
+        weights = block.weights.astype(wide)
+        d_features = jax.lax.dot_general(d_logits, kernel, (((1,), (1,)), ((), ())), preferred_element_type=wide)
+        weighted = (block.features * weights[:, None]).astype(block.features.dtype)
         d_kernel = jax.lax.dot_general(weighted, d_logits, (((0,), (0,)), ((), ())))
-        d_bias = jnp.matmul(weights, d_logits, preferred_element_type=so_far[1].dtype)  # see `modules.dense.add_bias`
-        return (so_far[0] + d_kernel, so_far[1] + d_bias), (losses, nats, d_features)
+        d_bias = jnp.matmul(weights, d_logits, preferred_element_type=wide)  # see `modules.dense.add_bias`
+        return (so_far[0] + d_kernel, so_far[1] + d_bias), (losses, nats, d_features * weights[:, None])
 
     wide = wide_dtype(blocks.features, kernel, bias)
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, wide), (kernel, bias))

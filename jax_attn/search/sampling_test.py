@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jax_attn import greedy_search, sample_search
-from jax_attn.search.sampling import nucleus
+from jax_attn.search.sampling import draw_tokens, nucleus
 
 EOS, BOS = 0, 1
 P = np.array([0.05, 0.4, 0.05, 0.3, 0.2])
@@ -111,6 +111,12 @@ def test_the_nucleus_is_the_smallest_set_that_reaches_p():
         assert int(nucleus(logits, top_p).sum()) == kept
     assert not nucleus(jnp.full((1, 3), -jnp.inf), 0.5).any()
     assert nucleus(jnp.array([[0.0, -jnp.inf]]), 1.0).tolist() == [[True, False]]
+
+
+def test_a_nucleus_of_everything_keeps_a_token_that_a_sum_in_float32_cannot_hold():
+    log_probs, noise = jnp.array([[0.0, -20.0]]), jnp.array([[0.0, 30.0]])
+    _, chosen = draw_tokens(log_probs, noise, temperature=1.0, k=None, p=1.0)
+    assert chosen.tolist() == [1]
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.5}])
