@@ -179,7 +179,7 @@ def _forward(label_smoothing: float, kernel: Array, bias: Array, blocks: Rows) -
         d_features = jax.lax.dot_general(d_logits, kernel, (((1,), (1,)), ((), ())), preferred_element_type=wide)
         weighted = (block.features * weights[:, None]).astype(block.features.dtype)
         d_kernel = jax.lax.dot_general(weighted, d_logits, (((0,), (0,)), ((), ())))
-        d_bias = jnp.matmul(weights, d_logits, preferred_element_type=wide)  # see `modules.dense.add_bias`
+        d_bias = jnp.matmul(weights, d_logits, preferred_element_type=wide)  # see `modules.dense.project`
         return (so_far[0] + d_kernel, so_far[1] + d_bias), (losses, nats, d_features * weights[:, None])
 
     wide = wide_dtype(blocks.features, kernel, bias)

@@ -26,6 +26,7 @@ from jax_attn.models.base_decoder import BaseDecoder
 from jax_attn.models.interface import AttentionMaps
 from jax_attn.models.rnn_encoder import EncoderOutput
 from jax_attn.modules.attention import Memory, make_attention
+from jax_attn.modules.dense import Dense
 from jax_attn.modules.recurrent import CellWeights, make_recurrent
 from jax_attn.settings import Query
 
@@ -194,8 +195,8 @@ class Seq2SeqAttentionDecoder(BaseDecoder):
         return self.embed_size if self.tie_embeddings else self.num_hiddens
 
     def setup(self) -> None:
-        def dense(features: int, use_bias: bool) -> nn.Dense:
-            return nn.Dense(features, use_bias, dtype=self.dtype, param_dtype=self.param_dtype)
+        def dense(features: int, use_bias: bool) -> Dense:
+            return Dense(features, use_bias, dtype=self.dtype, param_dtype=self.param_dtype)
 
         self.embedding = nn.Embed(
             self.vocab_size,

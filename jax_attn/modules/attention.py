@@ -313,7 +313,7 @@ class BilinearAttention(Attention):
 
     @nn.compact
     def project_keys(self, keys: Array, query_size: int) -> Array:
-        return nn.Dense(query_size, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype, name="W")(keys)
+        return Dense(query_size, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype, name="W")(keys)
 
     def scoring(self) -> tuple[Callable[..., Array], tuple[Array, ...]]:
         return scaled_dot_score if self.scaled else dot_score, ()
@@ -336,8 +336,8 @@ class AdditiveAttention(Attention):
     use_tanh: bool = field(default=True, kw_only=True)
 
     def setup(self) -> None:
-        def dense(features: int) -> nn.Dense:
-            return nn.Dense(features, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype)
+        def dense(features: int) -> Dense:
+            return Dense(features, use_bias=False, dtype=self.dtype, param_dtype=self.param_dtype)
 
         self.W_q, self.W_k = dense(self.num_hiddens), dense(self.num_hiddens)
         self.w_v = Kernel(1, param_dtype=self.param_dtype)

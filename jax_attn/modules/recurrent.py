@@ -1,6 +1,5 @@
 """LSTM and GRU of several layers and one or two directions, with PyTorch's parameters."""
 
-import math
 from dataclasses import field
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -17,7 +16,7 @@ from jax_attn.functional.checks import require_bool, require_float, require_rank
 from jax_attn.functional.dropout import drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.recurrence import gru_step, lstm_cell, lstm_step, unroll
-from jax_attn.modules.dense import add_bias
+from jax_attn.modules.dense import project
 
 RecurrentState = Any
 """GRU: h; LSTM: (h, c); each `[layers · directions, *batch, H]`, layer by layer, forward before backward."""
@@ -33,10 +32,7 @@ class CellWeights(NamedTuple):
 
     def project(self, inputs: Float[Array, "*batch feature"]) -> Float[Array, "*batch gates"]:
         """Return x W_ih + b_ih, the part of the gates that does not depend on the recurrence."""
-        # One axis of rows: with two, XLA would copy the transposed gradient of the gates for that of W_ih.
-        rows = inputs.reshape(math.prod(inputs.shape[:-1]), inputs.shape[-1])
-        projected = (rows @ self.kernel_ih).reshape(*inputs.shape[:-1], self.kernel_ih.shape[-1])
-        return projected if self.bias_ih is None else add_bias(projected, self.bias_ih)
+        return project(inputs, self.kernel_ih, self.bias_ih)
 
 
 class Recurrent(nn.Module, kw_only=True):

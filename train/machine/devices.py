@@ -42,13 +42,6 @@ MIN_ROWS = 8
 LARGE = 256
 """With this many hidden units or more, two cores share each product better than they share the batch (measured)."""
 
-XLA_FLAGS = "--xla_backend_extra_options=xla_cpu_use_multi_output_fusion=true,xla_cpu_disable_loop_unrolling=true"
-"""On a CPU, fuse kernels that read the same arrays, and keep loops short. A step of the Transformer for Multi30k takes
-57 % of the time that it takes without the fusion (jaxlib 0.10.2, two cores of a Xeon).
-
-The fusion has a fault: a kernel may write one result over an array that it still reads in another order for the other.
-`training.fusion_test` holds the gradients of our steps to those without the options; do the same for your own loss."""
-
 SPACE = 100_000_000
 """Bytes that must be free on a disk for compiled programs to be kept there. A training has some of 0.4 MB."""
 
@@ -69,9 +62,6 @@ def start_jax(width: int = LARGE, num_devices: int | None = None, *, joins: bool
     names another folder, and `JAX_ENABLE_COMPILATION_CACHE=0` turns the cache off.
     """
     avoid_faults()
-    given = os.environ.get("XLA_FLAGS", "")
-    if XLA_FLAGS not in given:  # a user's own extra options come last, and win one by one
-        os.environ["XLA_FLAGS"] = f"{XLA_FLAGS} {given}".strip()
     if num_devices is None and width < LARGE:
         num_devices = usable_cores()
     if num_devices is not None:
