@@ -60,7 +60,7 @@ class Training:
 
 def train_ours(translator: Translator) -> Program:
     """Train as `python -m train.nmt` does."""
-    start_jax(translator.model.width)
+    start_jax(translator.model.num_hiddens)
     groups, plain = draw_training(translator.name), translator.without_dropout()
     training = Training(translator, groups)
     params = draw_params(translator.name, training.model)
@@ -298,7 +298,7 @@ print(time.perf_counter() - start)
 def take_first_step(name: str) -> None:
     """Take one step of a new model, W1's or W2's, with its first batch."""
     translator = {"w1": W1, "w2": W2}[name]
-    start_jax(translator.model.width)
+    start_jax(translator.model.num_hiddens)
     training = Training(translator, [[x[:1] for x in draw_training(name)[0]]])
     state, _ = training.run(training.start())
     assert int(state.step) == 1

@@ -30,6 +30,7 @@ class ModelConfig:
     """The base class of the families' records."""
 
     family: Family
+    num_hiddens: int
     tie_embeddings: str
     dtype: str
     source_end: bool = True
@@ -45,11 +46,6 @@ class ModelConfig:
     def attends(self) -> bool:
         """Whether the model gives attention weights."""
         return True
-
-    @property
-    def width(self) -> int:
-        """The features of a step's products. A CPU trains a narrow model faster with a device for each core."""
-        raise NotImplementedError
 
     @property
     def longest(self) -> int | None:
@@ -126,10 +122,6 @@ class RecurrentConfig(ModelConfig):
     @property
     def attends(self) -> bool:
         return self.attention != "none"
-
-    @property
-    def width(self) -> int:
-        return self.num_hiddens
 
     @property
     def directions(self) -> int:
@@ -221,10 +213,6 @@ class TransformerConfig(ModelConfig):
     """The head that is shown; the default is the mean of all."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """The type of number that the model computes in. Parameters and optimiser stay in float32."""
-
-    @property
-    def width(self) -> int:
-        return self.embed_size
 
     @property
     def longest(self) -> int | None:

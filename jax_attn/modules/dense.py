@@ -24,7 +24,8 @@ def project(
     a Transformer of four layers takes twice as long. And the bias is a product with a column of ones, so that its
     gradient is a product, too. As the sum of all rows it takes up to a tenth of a step.
 
-    An array whose axes are divided among devices (`AxisType.Explicit`) keeps its axes.
+    An array whose axes are divided among devices (`AxisType.Explicit`) keeps its axes. With `AxisType.Auto` this is not
+    known here: on a CPU, XLA then gathers an array whose time axis is divided.
     """
     if jax.default_backend() != "cpu" or any(jax.typeof(x).sharding.spec):
         return x @ kernel if bias is None else x @ kernel + bias

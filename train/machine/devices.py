@@ -46,7 +46,7 @@ SPACE = 100_000_000
 """Bytes that must be free on a disk for compiled programs to be kept there. A training has some of 0.4 MB."""
 
 
-def start_jax(width: int = LARGE, num_devices: int | None = None, *, joins: bool = False) -> None:
+def start_jax(num_hiddens: int = LARGE, num_devices: int | None = None, *, joins: bool = False) -> None:
     """Configure JAX for a program, before its first computation: compiler, devices, and the compilation cache.
 
     What `XLA_FLAGS` of the environment has stays as it is. The faults of this version of jaxlib are avoided.
@@ -62,7 +62,7 @@ def start_jax(width: int = LARGE, num_devices: int | None = None, *, joins: bool
     names another folder, and `JAX_ENABLE_COMPILATION_CACHE=0` turns the cache off.
     """
     avoid_faults()
-    if num_devices is None and width < LARGE:
+    if num_devices is None and num_hiddens < LARGE:
         num_devices = usable_cores()
     if num_devices is not None:
         with suppress(RuntimeError):  # JAX has its devices already
