@@ -193,9 +193,11 @@ def flax_models() -> Iterator[Pair]:
     }
     agree = ("BertForSequenceClassification", "GPT2Model", "GPT2LMHeadModel")
     jax_numpy: Any = jnp
-    clip = jnp.clip
-    # T5 has names that newer versions of JAX lack.
-    jax_numpy.clip = lambda x, *, a_min=None, a_max=None, **given: clip(x, **{"min": a_min, "max": a_max} | given)
+    clip: Any = jnp.clip
+    # T5 has names that newer versions of JAX lack. Other code of this process goes on calling by the new ones.
+    jax_numpy.clip = lambda *given, a_min=None, a_max=None, **named: (
+        clip(*given, **named) if a_min is a_max is None else clip(*given, a_min, a_max)
+    )
     for name, config in configs.items():
         config.use_cache = False  # a cache is no tensor
         in_torch, in_flax = getattr(transformers, name), getattr(transformers, f"Flax{name}")
