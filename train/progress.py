@@ -1,8 +1,9 @@
-"""The progress bar of all programs: how far a training, a text, a corpus or a download is."""
+"""The progress of all programs: how far a training, a text, a corpus or a download is."""
 
 import math
 import time
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from threading import current_thread, main_thread
 from typing import TypeVar
 
@@ -15,10 +16,14 @@ REDRAW = 0.1
 """Seconds between two updates, at least."""
 PATIENCE = 1.0
 """Seconds before the reading of a corpus shows a bar."""
+LINE_EVERY = 60.0
+"""Seconds between two lines where there is no terminal."""
+SPEED_OVER = 300.0
+"""The time that is left goes by the speed of so many seconds."""
 
 
 class Bar:
-    """A bar at a terminal, which vanishes at its end; nothing elsewhere.
+    """A bar at a terminal, which vanishes at its end; a line each minute elsewhere, as in the file of a cluster's job.
 
     Args:
         task: what is done.
@@ -31,13 +36,16 @@ class Bar:
         console = Console(stderr=True) if console is None else console
         left = (TextColumn("left"), TimeRemainingColumn())
         columns = (TextColumn(task), BarColumn(), TextColumn("{task.fields[numbers]}"), TimeElapsedColumn(), *left)
-        self.bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self.task = self.bar.add_task("", total=total, completed=done, numbers="")
-        self.drawn = -math.inf
-
-    @property
-    def is_shown(self) -> bool:
-        return not self.bar.disable
+        self.bar = Progress(
+            *columns,
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+            speed_estimate_period=SPEED_OVER,
+            get_time=time.monotonic,
+        )
+        self.task = self.bar.add_task(task, total=total, completed=done, numbers="")
+        self.drawn, self.printed = -math.inf, time.monotonic()
 
     def __enter__(self) -> "Bar":
         self.bar.start()
@@ -47,7 +55,7 @@ class Bar:
         self.bar.stop()
 
     def update(self, done: int | None, numbers: str, total: float | None = None, at_once: bool = False) -> None:
-        """Move the bar, at most ten times a second: cheap enough to be called after every step.
+        """Move the bar, at most ten times a second, or print a line: cheap enough to be called after every step.
 
         Args:
             done: how much is done; None leaves the bar where it is.
@@ -55,13 +63,21 @@ class Bar:
             total: how much there is to do, where that was not known.
             at_once: show it even if the last update was a moment ago.
         """
-        if self.is_shown and ((now := time.monotonic()) - self.drawn >= REDRAW or at_once):
+        now = time.monotonic()
+        if now - self.drawn >= REDRAW or at_once:
             self.drawn = now
             self.bar.update(self.task, completed=done, numbers=numbers, total=total)
+        if self.bar.disable and now - self.printed >= LINE_EVERY:
+            self.printed = now
+            task = self.bar.tasks[0]
+            left = "" if task.time_remaining is None else f"  about {timedelta(seconds=task.time_remaining)} left"
+            self.bar.console.print(
+                f"{task.description}: {numbers}{left}", markup=False, highlight=False, soft_wrap=True
+            )
 
 
 def show_progress(items: Iterable[Item], task: str, total: int | None = None) -> Iterator[Item]:
-    """Yield the items. If that takes more than a second, a bar shows how many there were.
+    """Yield the items. If that takes more than a second, their progress is shown.
 
     In the background nothing is shown.
     """
@@ -72,7 +88,7 @@ def show_progress(items: Iterable[Item], task: str, total: int | None = None) ->
     of_all = "" if total is None else f" of {total:,}"
     try:
         for count, item in enumerate(items):
-            if bar.is_shown and count % 4096 == 0 and time.monotonic() - started > PATIENCE:
+            if count % 4096 == 0 and time.monotonic() - started > PATIENCE:
                 bar.bar.start()
                 bar.update(count, f"{count:,}{of_all}")
             yield item

@@ -15,6 +15,7 @@ import dataclasses
 import os
 import stat
 import sys
+import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -153,14 +154,23 @@ def settings_of(options: Options) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def show_progress(options: Options, text: BinaryIO, read: TextPosition) -> Iterator[Callable[[int], object]]:
-    """Yield a function that shows how far a text is when it gets the number of further lines."""
+    """Yield a function that shows on stderr how far a text is when it gets the number of further lines."""
     if options.sentences or (options.out is None and sys.stdout.isatty()):
         yield lambda lines: None
         return
-    from train.translating.text_progress import TextProgress
+    from train.progress import Bar
 
-    with TextProgress(size_of(text), read.bytes) as progress:
-        yield lambda lines: progress.update(lines, read.bytes)
+    size, translated, started = size_of(text), 0, time.monotonic()
+
+    def show(lines: int) -> None:
+        nonlocal translated
+        translated += lines
+        share = f"{read.bytes / size:.1%}  " if size else ""
+        speed = translated / max(time.monotonic() - started, 1e-9)
+        bar.update(read.bytes, f"{share}{translated:,} lines  {speed:,.0f} lines/s")
+
+    with Bar("translating", size, read.bytes) as bar:
+        yield show
 
 
 def size_of(file: BinaryIO) -> int | None:

@@ -56,7 +56,7 @@ def show_start(config: Config, data: Data, folder: RunFolder, batches: str) -> N
 class Progress:
     """A bar over all training steps, and a line for each report, or for about twenty of them if there are more.
 
-    Without a terminal there is no bar, but the lines remain.
+    Without a terminal a line each minute takes the place of the bar.
     """
 
     def __init__(self, num_steps: int, num_reports: int) -> None:

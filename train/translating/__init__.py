@@ -4,6 +4,6 @@ translator, search                  text to ids and back; the compiled searches
 alignments, scoring, metrics        what attention found; scores
 heads, maps                         what every layer and head looks at, and its picture
 check_search                        whether a search can be done with a model
-lines, output_file, text_progress   long texts
+lines, output_file                  long texts
 page                                the interactive page
 """

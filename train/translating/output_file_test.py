@@ -7,7 +7,6 @@ import pytest
 
 from train import translate
 from train.data.embedded import grammar
-from train.translating import text_progress
 from train.translating.output_file import OutputFile
 
 SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (50, 1, 1))[0]]
@@ -129,15 +128,6 @@ def test_two_programs_do_not_write_the_same_file(call, tmp_path, monkeypatch):
     assert call("--out", out)[0] == 0
     assert second[0][0] == 2
     assert "is in use: another process writes it" in second[0][2]
-
-
-def test_the_time_that_is_left(monkeypatch, capsys):
-    now = iter([0.0, 30.0, 90.0, 100.0])
-    monkeypatch.setattr(text_progress.time, "monotonic", lambda: next(now))
-    with text_progress.TextProgress(1000, 100) as progress:
-        for done in (200, 400, 500):
-            progress.update(1000, done)
-    assert capsys.readouterr().err == ("translated 2,000 lines, 22 a second, 40.0% of the text, about 0:03:00 left\n")
 
 
 @pytest.mark.parametrize(
