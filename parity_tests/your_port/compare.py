@@ -213,9 +213,12 @@ def _explain(report: Report, pairs: Sequence[Pair]) -> Report:
             return replace(report, compiled=compiled)
         narrow = parted.narrow_inside(failed)
         if narrow and not any(m.failed for pair in pairs for m in pair.with_float32_inside()):
-            return replace(report, float32_inside=f"{narrow}; with inside='float32' the two agree")
+            return replace(report, narrow_inside=f"{narrow}; with inside='float32' the two agree")
         beside = [pair.case for pair in pairs if pair is not parted]
-        report = replace(report, divergence=explain_difference(parted.draw(failed[0].run_dtype), beside=beside))
+        divergence = explain_difference(parted.draw(failed[0].run_dtype), beside=beside)
+        if divergence is None and (cast := parted.cast_in_jax()):
+            report = replace(report, narrow_inside=f"{cast}; within its rounding the two agree")
+        report = replace(report, divergence=divergence)
     except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation
         report = replace(report, trouble=f"{type(error).__name__}: {error}".splitlines()[0])
     return report

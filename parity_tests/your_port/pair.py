@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.compiled import CompiledReport, judge_compiled
+from parity_tests.your_port.compiled import CompiledReport, judge_compiled, place_of
 from parity_tests.your_port.measure.arrays import enable_x64, flatten, plain
 from parity_tests.your_port.measure.case import AFTER_A_STEP, Case, JaxSide
 from parity_tests.your_port.measure.draw import Draw
@@ -189,6 +189,15 @@ class Pair:
             self.draft.in_torch().is_narrow_inside or self.draw("float64").narrowest_in_jax
         )
         return [] if narrow else measured
+
+    def cast_in_jax(self) -> str:
+        """Say in which narrower dtype JAX computes a part of the run in float64, and where it begins; "" if in none."""
+        draw = self.draw()
+        if draw.dtype != "float64" or not (dtype := draw.narrowest_in_jax):
+            return ""
+        narrow = (x for x, _ in draw.traced()[0].everywhere() if any(x.aval.dtype == dtype for x in x.equation.outvars))
+        first = next(narrow, None)
+        return f"JAX casts to {dtype} inside" + ("" if first is None else f", at {place_of(first)}")
 
     def with_float32_inside(self) -> list[Measurement]:
         """Measure in float64 by the rule of float32."""

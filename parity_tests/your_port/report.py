@@ -31,8 +31,8 @@ class Report(Judged):
     """Every tensor in every dtype, and those that only jit or only its absence makes wrong."""
     divergence: Divergence | None = None
     """Where the two part, and why."""
-    float32_inside: str = ""
-    """What is computed in float32 in the run in float64, if that explains the difference."""
+    narrow_inside: str = ""
+    """What is computed in a narrower dtype inside, if that explains the difference."""
     compiled: CompiledReport | None = None
     """How the compiled program differs from its own operations, if that explains the difference."""
     trouble: str = ""
@@ -116,8 +116,8 @@ class Report(Judged):
             yield from self._difference(self.divergence)
         if self.trouble:
             yield f"  the search for the place failed: {self.trouble}; please report it"
-        if self.float32_inside:
-            yield f"  note: {self.float32_inside}"
+        if self.narrow_inside:
+            yield f"  note: {self.narrow_inside}"
         for note in [*self.notes[:2], *[f"and {len(self.notes) - 2} more"] * (len(self.notes) > 2)]:
             yield f"  note: {note}"
         if left_out := sorted(self.case.constants.intersection(flatten(dict(self.case.variants[0].inputs))[0])):

@@ -339,3 +339,16 @@ def test_a_run_in_float32_of_another_length_says_nothing_about_rounding() -> Non
     side = torch_function(lambda inputs, options: inputs["x"][: 3 if inputs["x"].dtype == torch.float32 else 4])
     case = Case("dynamic", (Variant("one", {"x": X}),), side, JaxSide(lambda _, inputs, options: inputs["x"]))
     assert not any(m.failed for m in compare_variant(case, case.variants[0], "float64"))
+
+
+def test_a_cast_to_16_bits_alone_is_named_with_its_line() -> None:
+    def port(weights: Any, x: Any) -> Any:
+        y = norm(weights, x.astype(jnp.bfloat16), 1e-5).astype(x.dtype)
+        return dense(weights, "out", jax.nn.gelu(y, approximate=False))
+
+    report = compare(Blocks(), port, X)
+    assert {m.run_dtype for m in report.failed} == {"float64", "float32"}
+    line = port.__code__.co_firstlineno + 1
+    note = f"note: JAX casts to bfloat16 inside, at judge_test.py:{line}; within its rounding the two agree"
+    assert report.divergence is None
+    assert str(report).split("\n")[2].strip() == note
