@@ -187,7 +187,7 @@ def test(task: Task, folder: RunFolder, reports: Sequence[Report], started: floa
 
     (preset, config, _), data, learner = task
     if data.corpus.test:
-        console.CONSOLE.print(f"translating the {len(data.corpus.test)} test sentences")
+        console.CONSOLE.print("translating the test set")
     weights = learner.weights()
     lengths = {"max_source_len": data.max_source_len, "max_target_len": data.max_target_len}
     trained = SavedRun(folder.path, config, data.source, data.target, weights=weights, **lengths)

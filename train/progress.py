@@ -35,7 +35,13 @@ class Bar:
     def __init__(self, task: str, total: float | None = None, done: int = 0, console: Console | None = None) -> None:
         console = Console(stderr=True) if console is None else console
         left = (TextColumn("left"), TimeRemainingColumn())
-        columns = (TextColumn(task), BarColumn(), TextColumn("{task.fields[numbers]}"), TimeElapsedColumn(), *left)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeElapsedColumn(),
+            *left,
+        )
         self.bar = Progress(
             *columns,
             console=console,

@@ -216,7 +216,7 @@ def _explain(report: Report, pairs: Sequence[Pair]) -> Report:
             return replace(report, narrow_inside=f"{narrow}; with inside='float32' the two agree")
         beside = [pair.case for pair in pairs if pair is not parted]
         divergence = explain_difference(parted.draw(failed[0].run_dtype), beside=beside)
-        if divergence is None and (cast := parted.cast_in_jax()):
+        if divergence is None and (cast := parted.cast_in_jax(failed)):
             report = replace(report, narrow_inside=f"{cast}; within its rounding the two agree")
         report = replace(report, divergence=divergence)
     except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation

@@ -190,10 +190,14 @@ class Pair:
         )
         return [] if narrow else measured
 
-    def cast_in_jax(self) -> str:
-        """Say in which narrower dtype JAX computes a part of the run in float64, and where it begins; "" if in none."""
+    def cast_in_jax(self, failed: list[Measurement]) -> str:
+        """Say in which narrower dtype JAX computes a part of the run in float64, and where that begins.
+
+        Empty if there is none, if the compiled run in float64 is right, or if it was judged by a narrower rule already.
+        """
         draw = self.draw()
-        if draw.dtype != "float64" or not (dtype := draw.narrowest_in_jax):
+        differs = not self.case.inside and any(m.dtype == "float64" for m in failed)
+        if not differs or not (dtype := draw.narrowest_in_jax):
             return ""
         narrow = (x for x, _ in draw.traced()[0].everywhere() if any(x.aval.dtype == dtype for x in x.equation.outvars))
         first = next(narrow, None)

@@ -352,3 +352,12 @@ def test_a_cast_to_16_bits_alone_is_named_with_its_line() -> None:
     note = f"note: JAX casts to bfloat16 inside, at judge_test.py:{line}; within its rounding the two agree"
     assert report.divergence is None
     assert str(report).split("\n")[2].strip() == note
+
+
+def test_a_cast_does_not_explain_what_is_wrong_without_jit_alone() -> None:
+    def port(weights: Any, x: Any) -> Any:
+        return blocks(weights, x) + (not isinstance(x, jax.core.Tracer)) * 1.0
+
+    report = compare_wide(Blocks(), port, X, gradients=False, inside="float32")
+    assert {m.dtype for m in report.failed} == {"float64 without jit"}
+    assert "within its rounding" not in str(report)
