@@ -104,7 +104,7 @@ def test_the_flag_makes_a_wrong_program_right() -> None:
 def test_the_versions_that_are_called_wrong_are_wrong() -> None:
     if not (faults := compiler.faults_of(compiler.version("jaxlib"))):
         pytest.skip("this version of jaxlib has no known fault")
-    assert float(_run(WRONG).stdout) > 100
+    assert float(_run(WRONG).stdout) >= 1  # a number of another row; of which one, the CPU decides
     options = f"compiler_options={dict(faults[0].options)}"
     assert _run(WRONG.replace("jax.jit(f)", f"jax.jit(f, {options})")).stdout == "0.0\n"
 
