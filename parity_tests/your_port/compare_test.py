@@ -193,7 +193,8 @@ def test_a_softmax_in_float32_is_said_and_may_be_meant() -> None:
     softmax = partial(torch.softmax, dim=-1)
     strict = compare_wide(softmax, port, X)
     assert not strict.agrees
-    assert "  note: JAX casts to float32 inside; with inside='float32' the two agree" in str(strict)
+    place = f"compare_test.py:{port.__code__.co_firstlineno + 1}"
+    assert f"  note: JAX casts to float32 inside, at {place}; with inside='float32' the two agree" in str(strict)
     assert compare_wide(softmax, port, X, inside="float32").agrees
     assert not compare_wide(softmax, lambda x: 1.00001 * port(x), X, inside="float32").agrees
 
@@ -695,7 +696,7 @@ def square(use_bias: bool = True) -> nnx.Linear:
             lambda: torch.nn.Linear(4, 4, bias=False),
             square,
             {},
-            r"1 of JAX's weights have no counterpart[^^]*bias \[4\]",
+            r"1 of JAX's weights have no counterpart[^^]*bias \[4\][^^]*names=\{'bias': None\}",
         ),
         (lambda: torch.nn.Linear(4, 4), square, {"names": {"weight": "kernel"}}, "JAX's name stands on the left"),
         (
@@ -729,6 +730,29 @@ def square(use_bias: bool = True) -> nnx.Linear:
 def test_what_cannot_be_compared_says_what_to_do(module: Any, port: Any, options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         compare(module(), port(), X, **{"dtypes": ("float64",), **options})
+
+
+def test_a_port_that_runs_in_float32_alone_is_compared_in_it() -> None:
+    class Three(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = torch.nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            return self.dense(self.dense(self.dense(x)))
+
+    def port(weights: Any, x: Any) -> Any:
+        def step(_: Any, x: Any) -> Any:  # the result of a step must have the dtype of what comes in
+            return (x @ weights["w"] + weights["b"]).astype(jnp.float32)
+
+        return jax.lax.fori_loop(0, 3, step, x)
+
+    variables = {"w": np.zeros((4, 4)), "b": np.zeros(4)}
+    with pytest.raises(ValueError, match="cannot be run in float64"):
+        compare(Three(), port, X, variables=variables)
+    report = compare(Three(), port, X, variables=variables, dtypes=("float32",))
+    assert report.agrees, report
+    assert "transposed; agrees when tried" in str(report.map)
 
 
 def test_a_weight_that_jax_has_no_place_for_is_the_cause() -> None:

@@ -91,9 +91,10 @@ def explain_difference(draw: Draw, seconds: float = 60.0, beside: Sequence[Case]
         beside: other cases of the two programs that a cause has to explain too, such as a step of training.
     """
     draw = draw.fitting()
-    first = next((m for m in draw.measure() if m.failed), None)
-    if first is None:
+    failed = {m.tensor for m in draw.measure_draws() if m.failed}
+    if not failed:
         return None
+    draw, first = next((each, m) for each in draw.redrawn() for m in each.measure() if m.failed and m.tensor in failed)
     words = f"{first.difference}, and only in the compiled program: without `jax.jit` it agrees"
     return _find_in_runs(Search(draw), seconds, beside) or Divergence(**{**vars(first), "mismatch": words})
 

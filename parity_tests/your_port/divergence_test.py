@@ -17,6 +17,8 @@ from parity_tests.this_library.faults.fault import Fault, given
 from parity_tests.this_library.sides import linen_module
 from parity_tests.your_port.cause import find
 from parity_tests.your_port.cause.cause import Found
+from parity_tests.your_port.divergence import explain_difference
+from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.jax_side import forget_programs
 from parity_tests.your_port.measure.taps import Tensor, recording, tapped
 from parity_tests.your_port.place.pairing import align
@@ -70,6 +72,23 @@ def test_the_backward_pass_differs_where_a_gradient_is_stopped() -> None:
     assert found is not None
     assert (found.phase, found.tensor, found.agreed) == ("backward", "gradient of x", ("result",))
     assert [cause.words for cause in found.causes] == ["no gradient flows through exp in JAX: stop_gradient"]
+
+
+def test_a_mistake_that_the_first_draw_hides_is_placed_in_another_one() -> None:
+    def draw(name: str, error: float) -> Draw:
+        def port(weights: Any, inputs: Any, options: Any) -> Any:
+            product = inputs["input"] @ weights["weight"].T
+            return product + weights["bias"] + error * jax.lax.stop_gradient(product)
+
+        torch_side, variant = torch_module(lambda options, inputs: torch.nn.Linear(4, 1)), Variant(name, {"input": X})
+        return Draw(Case("hidden", (variant,), torch_side, JaxSide(port), inside="float32"), variant, "float64")
+
+    draws = (draw(name, error) for name in "cabdefgh" for error in np.geomspace(3e-7, 1e-6, 80))
+    hidden = (x for x in draws if not any(m.failed for m in x.measure()) and any(m.failed for m in x.measure_draws()))
+    found = explain_difference(next(hidden), seconds=0)
+    assert found is not None
+    assert found.tensor == "result"
+    assert found.failed
 
 
 class Steps(torch.nn.Module):

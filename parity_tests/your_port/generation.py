@@ -76,7 +76,8 @@ def compare_generation(
         name: what the report calls the two.
 
     Raises:
-        ValueError: a side raises, or returns logits of another shape or dtype; the message says which.
+        ValueError: a side raises, or returns logits of another shape or dtype, or PyTorch's are NaN; the message says
+            which.
     """
     if tokens < 1 or dtype not in TORCH_DTYPES:
         raise ValueError(
@@ -212,7 +213,13 @@ class _Side:
                 f"{self.name}'s {function} must return logits [{sizes}] in {self.dtype}; "
                 f"got {list(found.shape)} in {found.dtype}"
             )
-        return found.astype(np.float64)
+        wide = found.astype(np.float64)
+        if self.observer is not None and (undefined := np.isnan(wide.reshape(len(wide), -1)).any(1)).any():
+            raise ValueError(
+                f"{self.name}'s {function} in {self.dtype} has NaN for prompt {undefined.argmax()}. If a mask hides a "
+                "whole row, as padding on the left does, give a model of transformers attn_implementation='sdpa'"
+            )
+        return wide
 
     @property
     def _prompts(self) -> int:

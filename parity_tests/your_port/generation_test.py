@@ -20,6 +20,9 @@ END = 2
 class Layer(torch.nn.Module):
     """Attention within a window, then one of three experts."""
 
+    hidden = -1e9
+    """The score of what a mask hides."""
+
     def __init__(self) -> None:
         super().__init__()
         self.qkv, self.out = torch.nn.Linear(WIDTH, 3 * WIDTH), torch.nn.Linear(WIDTH, WIDTH)
@@ -32,7 +35,7 @@ class Layer(torch.nn.Module):
         steps = torch.arange(k.shape[1])
         near = steps <= steps[-x.shape[1] :, None]
         near &= steps > steps[-x.shape[1] :, None] - WINDOW
-        scores = (q @ k.mT / WIDTH**0.5).masked_fill(~(near & mask[:, None].bool()), -1e9)
+        scores = (q @ k.mT / WIDTH**0.5).masked_fill(~(near & mask[:, None].bool()), self.hidden)
         x = x + self.out(scores.softmax(-1) @ v)
         chosen = functional.one_hot(self.router(x).argmax(-1), 3).to(x.dtype)
         return x + (self.experts(x).tanh().unflatten(-1, (3, WIDTH)) * chosen[..., None]).sum(-2), (k, v)
@@ -261,6 +264,12 @@ def test_another_token_is_a_tie_only_within_rounding() -> None:
     wrong = compare_generation((module, own), jax_side("float32", 0, 1.1, 1), prompts, tokens=2, dtype="float32")
     assert not wrong
     assert {m.variant for m in wrong.failed} == {"JAX's full forward", "JAX's prefill and steps"}
+
+
+def test_a_prompt_for_which_pytorch_has_nan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Layer, "hidden", -np.inf)  # a step of padding sees nothing, and its softmax is 0 / 0
+    with pytest.raises(ValueError, match=r"PyTorch's prefill in float64 has NaN for prompt 0[.].*'sdpa'"):
+        compare()
 
 
 @pytest.mark.parametrize(

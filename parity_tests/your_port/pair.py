@@ -129,13 +129,17 @@ class Pair:
         return jax.jit(run)
 
     def distance(self, tried: WeightMap) -> float:
-        """Measure how far apart the outputs are, from 0 to 1, if another map puts the weights into place."""
+        """Measure how far apart the outputs are, from 0 to 1, if another map puts the weights into place.
+
+        Half of the dtype's digits are enough to tell a right map, so what agrees in them is 0 apart.
+        """
         numbers = self.draft.numbers
         with enable_x64(self.draft.dtype == "float64"):
             outputs = self._outputs(tried.place({**numbers.buffers, **numbers.weights}), numbers.inputs)
         truth = {n: x for n, x in self.draft.in_torch().outputs.items() if x is not None}
         errors = [np.inf if outputs[n] is None else relative_error(np.asarray(outputs[n]), truth[n]) for n in truth]
-        return float(np.mean(np.minimum(errors, 1.0)))
+        distance = float(np.mean(np.minimum(errors, 1.0)))
+        return 0.0 if distance < unit_roundoff(self.draft.dtype) ** 0.5 else distance
 
     def gradients_agree(self, tried: WeightMap) -> bool:
         """Whether the gradients, too, agree with the weights put into place by another map."""
@@ -152,7 +156,7 @@ class Pair:
             raise ValueError(
                 f"the JAX module cannot be run in {self.draft.dtype} on these inputs: {type(error).__name__}: {error}. "
                 "If it needs other arguments, give jax_call=lambda module, x: …; if channels are last, "
-                "layout={'x': 'NHWC'}"
+                "layout={'x': 'NHWC'}; if it runs in float32 alone, dtypes=('float32',)"
             ) from error
         sides = self.draft.in_torch().outputs, shapes
         if not any(sides):
@@ -172,10 +176,10 @@ class Pair:
         failed = {m.tensor for m in measured if m.failed and m.dtype == dtype}
         return [m for m in measured if m.dtype == dtype or m.failed != (m.tensor in failed)]
 
-    def without_jit(self, compiled: list[Measurement]) -> list[Measurement]:
+    def without_jit(self) -> list[Measurement]:
         """Measure JAX without jit; return what is right in only one of the two ways, by more than rounding."""
-        first = {m.tensor: m for m in compiled if m.dtype == "float64" and m.case == self.case.name}
-        measured = self.draw("float64").measure(without_jit)
+        draw = self.draw("float64")
+        first, measured = {m.tensor: m for m in draw.measure()}, draw.measure(without_jit)
         by_luck = {m.tensor for m in measured if m.rule != "float64" and max(m.share, first[m.tensor].share) < 2}
         differing = [m for m in measured if m.failed != first[m.tensor].failed and m.tensor not in by_luck]
         return [replace(m, dtype="float64 without jit") for m in differing]
@@ -190,18 +194,16 @@ class Pair:
         )
         return [] if narrow else measured
 
-    def cast_in_jax(self, failed: list[Measurement]) -> str:
-        """Say in which narrower dtype JAX computes a part of the run in float64, and where that begins.
-
-        Empty if there is none, if the compiled run in float64 is right, or if it was judged by a narrower rule already.
-        """
+    @cached_property
+    def cast_in_jax(self) -> str:
+        """Say in which narrower dtype JAX computes a part of the run in float64, and where that begins; or nothing."""
         draw = self.draw()
-        differs = not self.case.inside and any(m.dtype == "float64" for m in failed)
-        if not differs or not (dtype := draw.narrowest_in_jax):
+        if not (dtype := draw.narrowest_in_jax):
             return ""
-        narrow = (x for x, _ in draw.traced()[0].everywhere() if any(x.aval.dtype == dtype for x in x.equation.outvars))
-        first = next(narrow, None)
-        return f"JAX casts to {dtype} inside" + ("" if first is None else f", at {place_of(first)}")
+        for operation, _ in draw.traced()[0].everywhere():
+            if any(getattr(x.aval, "dtype", None) == dtype for x in operation.equation.outvars):
+                return f"JAX casts to {dtype} inside, at {place_of(operation)}"
+        return f"JAX has a table in {dtype} inside"
 
     def with_float32_inside(self) -> list[Measurement]:
         """Measure in float64 by the rule of float32."""
@@ -231,8 +233,8 @@ class Pair:
         """Say what is computed in float32 although the run is in float64, if the two differ there."""
         if self.case.inside or any(m.run_dtype != "float64" for m in failed):
             return ""
-        if dtype := self.draw().narrowest_in_jax:
-            return f"JAX casts to {dtype} inside"
+        if self.cast_in_jax:
+            return self.cast_in_jax
         if self.draft.in_torch().is_narrow_inside:
             return "PyTorch casts to float32 inside"
         outputs = [m for m in failed if not m.is_gradient]  # a gradient may have its own reason

@@ -62,7 +62,8 @@ class Found(NamedTuple):
 
 def in_words(found: Found) -> str:
     """Say what the causes are: the one, or that it is one of several."""
-    text = f"print what goes into {found.next_step} and what comes out, in both: the first agrees, the second does not"
+    text = f"print what goes into {found.next_step} and what comes out, in both: the numbers that go in agree, "
+    text += "perhaps in another order; those that come out do not"
     if not found.causes:
         stopped = found.stopped_after
         ended = "" if stopped is None else f" of {found.tried} tried, when {stopped:.0f} s of computing were over"

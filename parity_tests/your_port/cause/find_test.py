@@ -278,6 +278,8 @@ def test_a_search_that_runs_out_of_time_says_so() -> None:
 def test_numbers_beside_infinities_are_the_same() -> None:
     values = Values([entries_of(np.array([-np.inf, -1.0, 2.0]))], "float64")
     assert values.places(entries_of(np.array([2.0, -np.inf, -1.0])))
+    assert values.places(entries_of(np.array([[2.0, 2.0, -1.0], [-np.inf, -1.0, -np.inf]])))
+    assert not values.places(entries_of(np.array([2.0, 2.0, -1.0, -np.inf])))
     assert not values.places(entries_of(np.array([-np.inf, -1.0, 3.0])))
     assert not values.places(entries_of(np.array([-np.inf, -1.0, np.inf])))
     assert not values.places(entries_of(np.array([np.nan, -1.0, 2.0])))

@@ -1,9 +1,9 @@
 """Follow two programs step by step: which results of PyTorch's functions JAX computes, too, and which it does not.
 
-All values of both programs are noted, as numbers that do not depend on the order of their axes. The more of JAX's
-values PyTorch computes, the more alike the two are: so of several mistakes each is known by itself. And a step whose
-result JAX does not compute, though it computes all that goes into it, is where the port does something else; unless
-JAX comes to a later result of it in another way.
+All values of both programs are noted, as numbers that depend neither on the order of their entries nor on how often all
+of them are repeated. The more of JAX's values PyTorch computes, the more alike the two are: so of several mistakes each
+is known by itself. And a step whose result JAX does not compute, though it computes all that goes into it, is where the
+port does something else; unless JAX comes to a later result of it in another way.
 """
 
 from collections import defaultdict
@@ -30,34 +30,35 @@ REMEMBERED = 10_000
 
 @dataclass(frozen=True)
 class Entries:
-    """What tells the entries of an array from other ones, in whatever order they stand."""
+    """What tells the entries of an array from other ones, in whatever order they stand, each as often as the others."""
 
     size: int
-    counts: tuple[int, ...]
-    """How many are NaN, infinite, and minus infinite."""
+    parts: tuple[float, ...]
+    """How large a part is NaN, infinite, and minus infinite."""
     numbers: tuple[float, ...]
-    """Of y = x / (1 + |x|), by which −1e9 of a mask hides no score beside it: the least, the largest, Σ y, Σ y²."""
+    """Of y = x / (1 + |x|), by which −1e9 of a mask hides no score beside it: the least, the largest, the means of y
+    and y²."""
     scales: tuple[float, ...]
-    """The sizes of what is added up for each of these numbers."""
+    """The sizes of what each of these numbers is made of."""
 
     @property
     def says_something(self) -> bool:
         """Whether its numbers differ: any two programs may compute the same zeros."""
-        return self.size > 1 and (self.numbers[0] != self.numbers[1] or 0 < sum(self.counts) < self.size)
+        return self.size > 1 and (self.numbers[0] != self.numbers[1] or 0 < sum(self.parts) < 1)
 
 
 def entries_of(x: np.ndarray) -> Entries:
     """Take down what does not depend on the order of the entries."""
     wide = x.astype(np.float64, copy=False)
-    counts = tuple(int(test(wide).sum()) for test in (np.isnan, np.isposinf, np.isneginf))
-    x = wide[np.isfinite(wide)] if any(counts) else wide.ravel()
+    parts = tuple(float(test(wide).mean()) if wide.size else 0.0 for test in (np.isnan, np.isposinf, np.isneginf))
+    x = wide[np.isfinite(wide)] if any(parts) else wide.ravel()
     if x.size == 0:
-        return Entries(wide.size, counts, (0.0,) * 4, (0.0,) * 4)
+        return Entries(wide.size, parts, (0.0,) * 4, (0.0,) * 4)
     magnitudes = np.abs(x)
     y = x / (1 + magnitudes)
-    least, largest, squares, most = float(y.min()), float(y.max()), float(y @ y), float(magnitudes.max())
-    numbers, most = (least, largest, float(y.sum()), squares), most / (1 + most)
-    return Entries(wide.size, counts, numbers, (most, most, float(np.abs(y).sum()), squares))
+    least, largest, squares, most = float(y.min()), float(y.max()), float(y @ y) / y.size, float(magnitudes.max())
+    numbers, most = (least, largest, float(y.mean()), squares), most / (1 + most)
+    return Entries(wide.size, parts, numbers, (most, most, float(np.abs(y).mean()), squares))
 
 
 class Values:
@@ -67,12 +68,12 @@ class Values:
         self._close = max(1e-9, 100 * unit_roundoff(dtype))
         groups = defaultdict[Any, list[tuple[float, ...]]](list)
         for entries in dict.fromkeys(found):
-            groups[entries.size, entries.counts].append(entries.numbers)
+            groups[entries.parts].append(entries.numbers)
         self._groups = {key: np.array(numbers) for key, numbers in groups.items()}
 
     def places(self, entries: Entries) -> list[tuple[Any, ...]]:
         """Return where the same entries are; [] if nowhere."""
-        key = entries.size, entries.counts
+        key = entries.parts
         group = self._groups.get(key, np.zeros((0, len(entries.numbers))))
         near = np.abs(group - entries.numbers) <= self._close * np.array(entries.scales)
         return [(key, int(i)) for i in np.flatnonzero(near.all(1))]

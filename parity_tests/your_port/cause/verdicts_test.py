@@ -673,4 +673,23 @@ def test_without_a_known_mistake_it_says_which_step_to_print() -> None:
     report = compare(Module(torch_side, a=linear(6, 6)), lambda w, x: jnp.tanh(dense(w, "a", x) ** 5), X)
     line = f"verdicts_test.py:{torch_side.__code__.co_firstlineno + 2}: scores**3"
     assert f"print what goes into {line}, called at verdicts_test.py:" in str(report)
-    assert "self.compute(self, *inputs) and what comes out, in both: the first agrees" in str(report)
+    assert "self.compute(self, *inputs) and what comes out, in both: the numbers that go in agree" in str(report)
+
+
+def test_heads_that_are_repeated_are_no_step_to_print() -> None:
+    """As in attention whose queries share keys and values: JAX need not repeat them."""
+
+    def torch_side(module: Any, x: Any) -> Any:
+        q, k, v = (part(x).unflatten(-1, (-1, 3)).transpose(1, 2) for part in (module.q, module.k, module.v))
+        k, v = (part.repeat_interleave(2, 1) for part in (k, v))
+        weights = torch.sigmoid(q @ k.mT)
+        return weights @ v
+
+    def port(w: Any, x: Any) -> Any:
+        q, k, v = (dense(w, name, x).reshape(*x.shape[:2], 2, -1, 3) for name in "qkv")
+        weights = jnp.cos(jnp.einsum("bqkgd,bskd->bqkgs", q, k[..., 0, :]))
+        return jnp.einsum("bqkgs,bskd->bkgqd", weights, v[..., 0, :]).reshape(len(x), 4, -1, 3)
+
+    report = compare(Module(torch_side, q=linear(6, 12), k=linear(6, 6), v=linear(6, 6)), port, TOKENS)
+    line = f"verdicts_test.py:{torch_side.__code__.co_firstlineno + 3}: torch.sigmoid(q @ k.mT)"
+    assert f"print what goes into {line}" in str(report), report

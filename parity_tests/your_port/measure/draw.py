@@ -1,6 +1,6 @@
 """Run both programs of a case on the same numbers, each once, and measure every tensor."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -124,18 +124,21 @@ class Draw:
         If outputs are also to be computed `alone`, by a program without gradients, these measurements have the dtype
         `float64 outputs alone`.
         """
-        golden = self.case.torch.golden
-        exact = self.dtype == "float64" and not self.case.inside
-        draws = golden.draws(self.dtype) if golden is not None else 1 if exact else DRAWS
-        by_draw = []
-        for number in range(draws):
-            variant = replace(self.variant, name=name_of_draw(self.variant.name, number))
-            draw = self if number == 0 else Draw(self.case, variant, self.dtype)
-            if number and not draw.numbers.weights and not draw.numbers.differentiated:
-                break  # nothing is drawn
-            by_draw.append(draw.measure() + (draw._measure_alone() if alone else []))
+        by_draw = [draw.measure() + (draw._measure_alone() if alone else []) for draw in self.redrawn()]
         of_variant = (median_of_draws(measured) for measured in zip(*by_draw, strict=True))
         return [replace(m, variant=self.variant.name) for m in of_variant]
+
+    def redrawn(self) -> Iterator["Draw"]:
+        """Yield this draw and, where float32 or less is in play, others of weights and directions."""
+        golden = self.case.torch.golden
+        exact = self.dtype == "float64" and not self.case.inside
+        yield self
+        for number in range(1, golden.draws(self.dtype) if golden is not None else 1 if exact else DRAWS):
+            variant = replace(self.variant, name=name_of_draw(self.variant.name, number))
+            draw = Draw(self.case, variant, self.dtype)
+            if not draw.numbers.weights and not draw.numbers.differentiated:
+                return  # nothing is drawn
+            yield draw
 
     def _measure_alone(self) -> list[Measurement]:
         if not self.in_jax().gradients:

@@ -43,7 +43,7 @@ def map_by_load(load: Load, weights: Sequence[Weight], port: JaxProgram) -> Weig
         ValueError: the function fails, or does not return what the JAX module has.
     """
     shapes = {w.name: w.shape for w in weights}
-    _check({path: Leaf.of(x) for path, x in port.read(call_load(load, weights)).items() if is_floating(x)}, port)
+    _check({path: x for path, x in port.read(call_load(load, weights)).items() if is_floating(x)}, port)
     places = read_places(lambda arrays: port.read(load(arrays)), shapes, {w.name: w.first for w in weights})
     if computed := [path for path, made in places.items() if made.again is not None]:
         _check_traceable(load, weights, computed)
@@ -56,8 +56,8 @@ def map_by_load(load: Load, weights: Sequence[Weight], port: JaxProgram) -> Weig
     return WeightMap(port.leaves, entries, uses, remarks=tuple(_remarks(entries, uses, port)))
 
 
-def _check(loaded: Mapping[str, Leaf], port: JaxProgram) -> None:
-    wrong, wanted = [], port.leaves
+def _check(arrays: Arrays, port: JaxProgram) -> None:
+    wrong, wanted, loaded = [], port.leaves, {path: Leaf.of(x) for path, x in arrays.items()}
     for path in {**wanted, **loaded}:
         if path not in loaded:
             wrong.append(f"no {path} {list(wanted[path].shape)}")
@@ -66,6 +66,8 @@ def _check(loaded: Mapping[str, Leaf], port: JaxProgram) -> None:
             wrong.append(f"{path} {list(loaded[path].shape)}{has}")
         elif loaded[path].dtype.endswith("16") and not wanted[path].dtype.endswith("16"):
             wrong.append(f"{path} in {loaded[path].dtype} for {wanted[path].dtype}")
+        elif isinstance(arrays[path], jax.ShapeDtypeStruct):
+            wrong.append(f"{path} {list(loaded[path].shape)} without numbers, since load does not fill it")
     if wrong:
         raise ValueError(f"load returns other weights than the JAX module has: {'; '.join(wrong)}")
 

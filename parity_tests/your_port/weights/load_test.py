@@ -186,6 +186,10 @@ def test_a_converter_that_computes_is_run_by_jax_itself() -> None:
         (lambda s: {"a": tree(s)["a"]}, r"returns other weights.*no b.kernel \[6, 6\]; no b.bias \[6\]"),
         (lambda s: None, "load must return JAX's module or weights; it returned None"),
         (lambda s: {**tree(s), "c": X}, r"returns other weights.*c \[3, 4\], which it has not"),
+        (
+            lambda s: {**tree(s), "a": jax.eval_shape(lambda: tree(s)["a"])},
+            r"a.kernel \[4, 6\] without numbers, since load does not fill it; a.bias \[6\] without numbers",
+        ),
     ],
 )
 def test_a_converter_that_fails_says_how(load: Any, message: str) -> None:

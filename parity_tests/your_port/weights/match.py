@@ -424,9 +424,10 @@ def _piece(source: _Source, index: str, count: str) -> Piece:
 def _complain(left: Mapping[str, Shape], found: WeightMap, convolutions: bool) -> str:
     in_torch = found.left_in_torch
     unused = {name: x.unused for name, x in in_torch.items()}
-    unused |= {name: math.prod(x.shape) for name, x in found.uses.items()}
-    alike = ((path, n) for path, shape in left.items() for n, size in unused.items() if math.prod(shape) == size)
-    example, target = next(alike, (next(iter(left)), "its name in PyTorch"))
+    tied = {name: math.prod(x.shape) for name, x in found.uses.items() if role_of(name) != "bias"}
+    sizes = [*unused.items(), *tied.items()]
+    alike = ((path, name) for path, shape in left.items() for name, size in sizes if math.prod(shape) == size)
+    example, target = next(alike, (next(iter(left)), None))
     lines = [f"{len(left)} of JAX's weights have no counterpart in PyTorch. Left over are:"]
     lines += [f"  JAX      {path} {list(shape)}" for path, shape in left.items()]
     lines += [f"  PyTorch  {name} {list(unused.shape)}" for name, unused in in_torch.items()] or ["  PyTorch  nothing"]
