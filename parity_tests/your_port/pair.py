@@ -1,6 +1,6 @@
 """Both programs of a comparison, with the weights put into place, and the ways in which they are measured."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,7 @@ from parity_tests.your_port.measure.case import AFTER_A_STEP, Case, JaxSide
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import as_function, forget_programs_of
-from parity_tests.your_port.measure.judge import Measurement
+from parity_tests.your_port.measure.judge import Measurement, is_cast_in_torch
 from parity_tests.your_port.measure.op_by_op import without_jit
 from parity_tests.your_port.weights.adapters import JaxProgram
 from parity_tests.your_port.weights.original import Original, to_jax_layout, to_torch_layout
@@ -204,6 +204,14 @@ class Pair:
             if any(getattr(x.aval, "dtype", None) == dtype for x in operation.equation.outvars):
                 return f"JAX casts to {dtype} inside, at {place_of(operation)}"
         return f"JAX has a table in {dtype} inside"
+
+    def cast_in_torch(self) -> Iterator[str]:
+        """Say which results PyTorch casts to float32 whatever comes in, and JAX does not."""
+        runs = self.draw("float64").runs()
+        for name, x in runs.truth.outputs.items():
+            in_jax = runs.jax.outputs[name]
+            if x is not None and in_jax is not None and is_cast_in_torch(in_jax, x):
+                yield f"PyTorch casts {name} to float32 at its end, and JAX does not: in 16 bits their dtypes differ"
 
     def with_float32_inside(self) -> list[Measurement]:
         """Measure in float64 by the rule of float32."""

@@ -355,6 +355,22 @@ def test_a_cast_to_16_bits_alone_is_named_with_its_line() -> None:
     assert str(report).split("\n")[2].strip() == note
 
 
+def test_a_result_that_pytorch_casts_may_stay_wide_in_jax_and_is_said() -> None:
+    def torch_side(x: Any) -> Any:
+        return x.float().tanh()
+
+    note = "note: PyTorch casts result to float32 at its end, and JAX does not: in 16 bits their dtypes differ"
+    right = compare(torch_side, jnp.tanh, X, inside="float32")
+    assert right.agrees, right
+    assert note in str(right)
+    assert note not in str(compare(torch_side, lambda x: jnp.tanh(x.astype(jnp.float32)), X, inside="float32"))
+    unsaid = compare(torch_side, jnp.tanh, X)
+    assert "note: PyTorch casts to float32 inside; with inside='float32' the two agree" in str(unsaid)
+    assert not compare(torch_side, lambda x: jnp.tanh(1.00001 * x), X, inside="float32")
+    sixteen = compare(torch_side, jnp.tanh, X, dtypes=("bfloat16",), inside="float32")
+    assert "dtype bfloat16 in JAX, float32 in PyTorch" in {m.mismatch for m in sixteen.failed}
+
+
 def test_a_cast_does_not_explain_what_is_wrong_without_jit_alone() -> None:
     def port(weights: Any, x: Any) -> Any:
         return blocks(weights, x) + (not isinstance(x, jax.core.Tracer)) * 1.0
