@@ -94,6 +94,7 @@ def explain_difference(draw: Draw, seconds: float = 60.0, beside: Sequence[Case]
     failed = {m.tensor for m in draw.measure_draws() if m.failed}
     if not failed:
         return None
+    # The first draw may hide by luck what fails in the median.
     draw, first = next((each, m) for each in draw.redrawn() for m in each.measure() if m.failed and m.tensor in failed)
     words = f"{first.difference}, and only in the compiled program: without `jax.jit` it agrees"
     return _find_in_runs(Search(draw), seconds, beside) or Divergence(**{**vars(first), "mismatch": words})

@@ -30,7 +30,7 @@ REMEMBERED = 10_000
 
 @dataclass(frozen=True)
 class Entries:
-    """What tells the entries of an array from other ones, in whatever order they stand, each as often as the others."""
+    """What tells the entries of an array from other ones, whatever their order and however often all are repeated."""
 
     size: int
     parts: tuple[float, ...]
@@ -48,7 +48,7 @@ class Entries:
 
 
 def entries_of(x: np.ndarray) -> Entries:
-    """Take down what does not depend on the order of the entries."""
+    """Take down what depends neither on the order of the entries nor on repetitions of all of them."""
     wide = x.astype(np.float64, copy=False)
     parts = tuple(float(test(wide).mean()) if wide.size else 0.0 for test in (np.isnan, np.isposinf, np.isneginf))
     x = wide[np.isfinite(wide)] if any(parts) else wide.ravel()
@@ -73,10 +73,9 @@ class Values:
 
     def places(self, entries: Entries) -> list[tuple[Any, ...]]:
         """Return where the same entries are; [] if nowhere."""
-        key = entries.parts
-        group = self._groups.get(key, np.zeros((0, len(entries.numbers))))
+        group = self._groups.get(entries.parts, np.zeros((0, len(entries.numbers))))
         near = np.abs(group - entries.numbers) <= self._close * np.array(entries.scales)
-        return [(key, int(i)) for i in np.flatnonzero(near.all(1))]
+        return [(entries.parts, int(i)) for i in np.flatnonzero(near.all(1))]
 
 
 @dataclass
