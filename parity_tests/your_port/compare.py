@@ -85,7 +85,7 @@ def compare(
         ValueError, TypeError: the two cannot be compared; the message says what to do.
         GoldenError: the file is damaged, or was written by another version.
     """
-    _check_arguments(torch_module, jax_module, dtypes, inside, bound)
+    _check_arguments(torch_module, jax_module, load, names, dtypes, inside, bound)
     if isinstance(inputs, Iterator):
         shared: dict[str, Any] = {"load": load, "weights": weights, "names": names, "layout": layout, "name": name}
         shared |= {"buffers": buffers, "gradients": gradients, "bound": bound, "inside": inside, "dtypes": dtypes}
@@ -148,11 +148,21 @@ def _compare_corpus(compare_inputs: Callable[[Any], Report], program: Any, batch
 
 
 def _check_arguments(
-    torch_module: Any, jax_module: Any, dtypes: Sequence[str] | None, inside: str, bound: float | None
+    torch_module: Any,
+    jax_module: Any,
+    load: Any,
+    names: Any,
+    dtypes: Sequence[str] | None,
+    inside: str,
+    bound: float | None,
 ) -> None:
     torch_first = callable(torch_module) or isinstance(torch_module, str | Path)
     if not torch_first or type(jax_module).__module__.startswith("torch."):
         raise TypeError(f"torch_module comes first and jax_module second; got {type(torch_module).__name__} first")
+    if load is not None and not callable(load):
+        raise TypeError(f"load must be a function of PyTorch's weights; got {type(load).__name__}")
+    if not isinstance(names, Mapping | None):
+        raise TypeError(f"names must be a dict of JAX's names -> PyTorch's; got {type(names).__name__}")
     if dtypes is not None and (not dtypes or isinstance(dtypes, str) or set(dtypes) - set(DTYPES)):
         raise ValueError(f"dtypes must be some of {DTYPES}; got {dtypes!r}")
     if bound is not None and not 0 <= bound < 1:

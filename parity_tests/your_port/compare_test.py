@@ -732,6 +732,36 @@ def test_what_cannot_be_compared_says_what_to_do(module: Any, port: Any, options
         compare(module(), port(), X, **{"dtypes": ("float64",), **options})
 
 
+def test_arguments_of_another_kind_are_refused() -> None:
+    with pytest.raises(TypeError, match="load must be a function of PyTorch's weights; got dict"):
+        compare(torch.nn.Linear(4, 4), square(), X, load={})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="names must be a dict of JAX's names -> PyTorch's; got list"):
+        compare(torch.nn.Linear(4, 4), square(), X, names=[("kernel", "weight")])  # type: ignore[arg-type]
+
+
+def test_a_bias_of_heads_that_pytorch_lacks_gets_no_weight_of_its_size() -> None:
+    class Port(nnx.Module):
+        def __init__(self) -> None:
+            rngs = nnx.Rngs(0)
+            self.key, self.norm = nnx.LinearGeneral(4, (2, 2), rngs=rngs), nnx.LayerNorm(4, epsilon=1e-5, rngs=rngs)
+
+        def __call__(self, x: Any) -> Any:
+            return self.key(self.norm(x)).reshape(x.shape)
+
+    class Attention(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.key = torch.nn.LayerNorm(4), torch.nn.Linear(4, 4, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            return self.key(self.norm(x))
+
+    with pytest.raises(ValueError, match=r"(?s)names=\{'key.bias': None\}") as raised:
+        compare_wide(Attention(), Port(), X)
+    assert "layout=" not in str(raised.value)
+    assert compare_wide(Attention(), Port(), X, names={"key.bias": None}).agrees
+
+
 def test_a_port_that_runs_in_float32_alone_is_compared_in_it() -> None:
     class Three(torch.nn.Module):
         def __init__(self) -> None:

@@ -145,7 +145,8 @@ class Report(Judged):
         )
         fields = " and its dtype fields set" * (self.pair.port.kind in ("nnx", "linen"))
         cast = f"; for float64 its weights are cast{fields}" if wide else ""
-        yield f"  weights: {len(self.map.entries)} placed{guessed} (print(report.map) shows how){cast}"
+        placed = sum(bool(x.source.names) or x.is_computed for x in self.map.entries.values())
+        yield f"  weights: {placed} placed{guessed} (print(report.map) shows how){cast}"
 
     def _difference(self, found: Divergence) -> Iterator[str]:
         after = f", after {found.agreed[-1]}" if found.agreed else ""

@@ -23,9 +23,6 @@ from parity_tests.your_port.place.bisect import Search
 UNFINISHED = (Explains.SUBMODULE, Explains.OUTPUTS)
 """What a cause explains beside which there is another."""
 
-MANY_ENTRIES = 10_000_000
-"""Of all steps of PyTorch together: to look at all of them takes a second for each mistake that is tried."""
-
 PAST = 20
 """How many steps PyTorch runs past the place where the two part: a mistake may take more steps than what is right."""
 
@@ -82,7 +79,7 @@ class Several:
 
     def try_all(self) -> Found:
         """Try each mistake until it is clear that the programs are no more alike with it, and note those that help."""
-        if sum(x.size for x in self.steps.values) > MANY_ENTRIES:
+        if self.steps.are_large:
             return Found()
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # what is small takes more time on several, and all of them count

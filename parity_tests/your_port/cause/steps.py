@@ -9,7 +9,7 @@ port does something else; unless JAX comes to a later result of it in another wa
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -26,6 +26,8 @@ from parity_tests.your_port.place.values import compute_values
 
 REMEMBERED = 10_000
 """How many values of PyTorch are not looked up again: most runs compute the same ones."""
+MANY_ENTRIES = 10_000_000
+"""Of all steps of PyTorch together: to look at all of them takes a second for each mistake that is tried."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,16 @@ def entries_of(x: np.ndarray) -> Entries:
     return Entries(wide.size, parts, numbers, (most, most, float(np.abs(y).mean()), squares))
 
 
+def closeness(dtype: str) -> float:
+    """Return how far apart two values are, relative to their size, that are the same up to the rounding of a dtype."""
+    return max(1e-9, 100 * unit_roundoff(dtype))
+
+
 class Values:
     """The values that a program computes: whether some entries are among them, up to the rounding of a dtype."""
 
     def __init__(self, found: list[Entries], dtype: str) -> None:
-        self._close = max(1e-9, 100 * unit_roundoff(dtype))
+        self._close = closeness(dtype)
         groups = defaultdict[Any, list[tuple[float, ...]]](list)
         for entries in dict.fromkeys(found):
             groups[entries.parts].append(entries.numbers)
@@ -102,6 +109,11 @@ class Steps(TorchFunctionMode):
     def __post_init__(self) -> None:
         super().__init__()
 
+    @property
+    def are_large(self) -> bool:
+        """Whether to look at each entry again and again takes too long."""
+        return sum(x.size for x in self.values) > MANY_ENTRIES
+
     def __torch_function__(self, function, types, args=(), kwargs=None):
         name, options = getattr(function, "__name__", ""), kwargs or {}
         if name in IN_STEPS and args and args[0].ndim > 2:  # as where a mistake is planted
@@ -128,9 +140,10 @@ class Steps(TorchFunctionMode):
 
 
 def _line_and_caller(lines: Lines) -> str:
-    """Name the line of a step, and the one that calls the function in which it stands."""
-    expressions = [*filter(None, lines)][::2]  # beside each stands its whole line
-    return ", called at ".join(expressions[:2])
+    """Name the line of a step, and the one that calls the function in which it stands, but for that of a decorator."""
+    line, *callers = [*filter(None, lines)][::2] or [""]  # beside each stands its whole line
+    callers = [caller for caller in callers if not caller.endswith("(*args, **kwargs)")]
+    return ", called at ".join([line, *callers[:1]])
 
 
 class Progress(NamedTuple):
@@ -153,6 +166,7 @@ class InJax:
     """What JAX computes on a draw."""
 
     def __init__(self, search: Search) -> None:
+        self._search = search
         given, values = compute_values(search.draw, entries_of)
         self._given = Values(given, search.judge.rule)
         self._values = Values([x for x in values if x.says_something], search.judge.rule)
@@ -164,6 +178,23 @@ class InJax:
             return True, frozenset()
         found = frozenset(self._values.places(x))
         return bool(found), found
+
+    @cached_property
+    def _sorted(self) -> list[np.ndarray]:
+        """The finite entries of each value."""
+        _, values = compute_values(self._search.draw, lambda x: np.sort(x[np.isfinite(x)].astype(np.float64)))
+        return [x for x in values if x.size]
+
+    def _has_among_others(self, x: torch.Tensor) -> bool:
+        """Whether JAX computes all entries of a tensor among more, as in attention to a cache with free places."""
+        wanted = np.unique(to_numpy(x).astype(np.float64))
+        close = closeness(self._search.judge.rule) * (1 + np.abs(wanted))
+        for held in self._sorted if np.isfinite(wanted).all() else ():
+            if held.size > x.numel():
+                above = np.searchsorted(held, wanted).clip(1, held.size - 1)
+                if (np.minimum(np.abs(held[above] - wanted), np.abs(held[above - 1] - wanted)) <= close).all():
+                    return True
+        return False
 
     def covered(self, values: Iterable[Entries]) -> frozenset[Any]:
         """Return where JAX computes these values of PyTorch, so far as it does."""
@@ -177,15 +208,20 @@ class InJax:
 
     def first_missing(self, steps: Steps) -> int | None:
         """Return the first step of PyTorch that JAX does not make, though it makes all that lead to it."""
-        known = self._known(steps)
+        known = self._known(steps, among_others=not steps.are_large)
         for place, of_data in enumerate(steps.is_made_of_data):
             if of_data and not known[place] and all(known[source] for source in steps.sources[place]):
                 return place
         return None
 
-    def _known(self, steps: Steps) -> list[bool]:
-        """Say of each step of PyTorch whether JAX makes it, or a later one that it leads to, or nothing reads it."""
+    def _known(self, steps: Steps, among_others: bool = False) -> list[bool]:
+        """Say of each step of PyTorch whether JAX makes it, or a later one that it leads to, or nothing reads it.
+
+        If its entries may stand `among_others`, JAX also makes what is a part of a larger value.
+        """
         known = [self._places(x)[0] for x in steps.values]
+        if among_others:
+            known = [known or self._has_among_others(x) for known, x in zip(known, steps.tensors, strict=True)]
         for place in reversed(range(len(known))):
             if known[place] and steps.values[place].size > 1:  # any two programs may come to the same single number
                 for source in steps.sources[place]:

@@ -693,3 +693,20 @@ def test_heads_that_are_repeated_are_no_step_to_print() -> None:
     report = compare(Module(torch_side, q=linear(6, 12), k=linear(6, 6), v=linear(6, 6)), port, TOKENS)
     line = f"verdicts_test.py:{torch_side.__code__.co_firstlineno + 3}: torch.sigmoid(q @ k.mT)"
     assert f"print what goes into {line}" in str(report), report
+
+
+def test_free_places_of_a_cache_are_no_difference() -> None:
+    def torch_side(module: Any, x: Any) -> Any:
+        weights = (module.q(x) @ module.k(x).mT).softmax(-1)
+        values = weights @ x
+        return torch.sigmoid(values)
+
+    def port(w: Any, x: Any) -> Any:
+        keys, values = (jnp.pad(y, ((0, 0), (0, 2), (0, 0))) for y in (dense(w, "k", x), x))
+        scores = dense(w, "q", x) @ keys.mT
+        weights = jax.nn.softmax(jnp.where(jnp.arange(keys.shape[1]) < x.shape[1], scores, -1e30), -1)
+        return jax.nn.sigmoid(weights @ jnp.cos(values))
+
+    report = compare(Module(torch_side, q=linear(6, 5), k=linear(6, 5)), port, TOKENS)
+    line = f"verdicts_test.py:{torch_side.__code__.co_firstlineno + 2}: weights @ x"
+    assert f"print what goes into {line}" in str(report), report

@@ -16,6 +16,9 @@ from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece
 
 Load = Callable[[Arrays], Any]
 
+LISTED = 8
+"""How many weights an error lists."""
+
 
 def call_load(load: Load, weights: Sequence[Weight]) -> Any:
     """Call the user's function with weights that are all 0.
@@ -26,9 +29,9 @@ def call_load(load: Load, weights: Sequence[Weight]) -> Any:
     try:
         loaded = load({w.name: np.zeros(w.shape) for w in weights})
     except Exception as error:
-        given = ", ".join(f"{w.name} {list(w.shape)}" for w in weights)
         raise ValueError(
-            f"load raised {type(error).__name__}: {error}. It gets a dict of NumPy arrays by PyTorch's names: {given}. "
+            f"load raised {type(error).__name__}: {error}. It gets a dict of NumPy arrays by PyTorch's names: "
+            f"{_some([f'{w.name} {list(w.shape)}' for w in weights])}. "
             "For a function of tensors: load=lambda arrays: convert({n: torch.tensor(x) for n, x in arrays.items()})"
         ) from error
     if loaded is None:
@@ -69,7 +72,13 @@ def _check(arrays: Arrays, port: JaxProgram) -> None:
         elif isinstance(arrays[path], jax.ShapeDtypeStruct):
             wrong.append(f"{path} {list(loaded[path].shape)} without numbers, since load does not fill it")
     if wrong:
-        raise ValueError(f"load returns other weights than the JAX module has: {'; '.join(wrong)}")
+        raise ValueError(f"load returns other weights than the JAX module has: {_some(wrong)}")
+
+
+def _some(texts: Sequence[str]) -> str:
+    """List the first of what is said."""
+    more = [f"and {len(texts) - LISTED} more"] * (len(texts) > LISTED)
+    return "; ".join([*texts[:LISTED], *more])
 
 
 def _check_traceable(load: Load, weights: Sequence[Weight], computed: Sequence[str]) -> None:

@@ -424,10 +424,14 @@ def _piece(source: _Source, index: str, count: str) -> Piece:
 def _complain(left: Mapping[str, Shape], found: WeightMap, convolutions: bool) -> str:
     in_torch = found.left_in_torch
     unused = {name: x.unused for name, x in in_torch.items()}
-    tied = {name: math.prod(x.shape) for name, x in found.uses.items() if role_of(name) != "bias"}
-    sizes = [*unused.items(), *tied.items()]
-    alike = ((path, name) for path, shape in left.items() for name, size in sizes if math.prod(shape) == size)
-    example, target = next(alike, (next(iter(left)), None))
+    used = {name: math.prod(x.shape) for name, x in found.uses.items()}
+    example, target = next(iter(left)), None
+    for path, shape in left.items():
+        may_be_tied = len(shape) > 1 and role_of(path) != "bias"
+        sizes = {**unused, **(used if may_be_tied else {})}
+        if alike := [name for name, size in sizes.items() if size == math.prod(shape)]:
+            example, target = path, alike[0]
+            break
     lines = [f"{len(left)} of JAX's weights have no counterpart in PyTorch. Left over are:"]
     lines += [f"  JAX      {path} {list(shape)}" for path, shape in left.items()]
     lines += [f"  PyTorch  {name} {list(unused.shape)}" for name, unused in in_torch.items()] or ["  PyTorch  nothing"]
@@ -435,8 +439,11 @@ def _complain(left: Mapping[str, Shape], found: WeightMap, convolutions: bool) -
         f"Say which belong together: names={{{example!r}: {target!r}}}. Parts of names are enough; 'h_{{i}}': "
         "'layers.{i}' stands for all i, 'c_attn[0/3]' for the first third, ['q', 'k'] for both concatenated, 'b_ih + "
         "b_hh' for their sum, None for JAX's own value. Or give the function that loads your weights: load=",
-        f"For another layout: layout={{{example!r}: 'transposed'}}, 'NHWC', or the order of PyTorch's axes.",
     ]
+    if target is not None:
+        lines.append(
+            f"For another layout: layout={{{example!r}: 'transposed'}}, 'NHWC', or the order of PyTorch's axes."
+        )
     if convolutions:
         lines.append(
             "If the channels of JAX's images are last: layout={'*': 'NHWC'} or the names of inputs and results."
