@@ -229,11 +229,12 @@ def test_mistakes_of_a_gru(mistake: str, words: str) -> None:
     assert found.startswith(words)
 
 
-def test_features_rotated_in_other_pairs() -> None:
-    angles = np.arange(4)[:, None] * np.array([1.0, 0.5, 0.2, 0.1])  # [position, pair]
+@pytest.mark.parametrize("size", [8, 10])
+def test_features_rotated_in_other_pairs(size: int) -> None:
+    angles = np.arange(4)[:, None] * np.array([1.0, 0.5, 0.2, 0.1, 0.05])[: size // 2]  # [position, pair]
 
     def build(options: Any, inputs: Any) -> Any:
-        return torch.nn.ModuleDict({name: torch.nn.Linear(6, 8, bias=False) for name in ("query", "key")})
+        return torch.nn.ModuleDict({name: torch.nn.Linear(6, size, bias=False) for name in ("query", "key")})
 
     def call(module: Any, inputs: Any) -> Any:
         def rotated(x: Any) -> Any:

@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations, permutations
+from math import gcd
 from typing import Any
 
 import torch
@@ -245,6 +246,10 @@ def _merged(from_x: Sequence[str], from_h: Sequence[str], given: Weights) -> Wei
     return left | {x: given[x] + given[h] - left[h] for x, h in zip(from_x, from_h, strict=True)}
 
 
+LARGEST_HEAD = 256
+"""How many features a head may have whose rotation is tried."""
+
+
 def _of_rotation(state: Weights, functions: Collection[str]) -> Iterator[Hypothesis]:
     """Yield another order of the features of queries and keys: it decides which of them rotate together.
 
@@ -253,8 +258,9 @@ def _of_rotation(state: Weights, functions: Collection[str]) -> Iterator[Hypothe
     pairs, halves = "x[2i] and x[2i + 1]", "x[i] and x[i + d/2]"
     named = [name for name in state if name.split(".")[-2:][0].removeprefix("w").lstrip("_").startswith(("q", "k"))]
     has_pairs, has_halves = {"stack", "view_as_complex", "__setitem__"} & {*functions}, "cat" in functions
-    for size in (4, 8, 16, 32, 64, 128):
-        if named and all(len(state[name]) % size == 0 for name in named):
+    common = gcd(*(len(state[name]) for name in named))
+    for size in range(4, min(common, LARGEST_HEAD) + 1, 2):
+        if common % size == 0:
             for in_jax, in_torch, split in ((pairs, halves, (-1, size // 2, 2)), (halves, pairs, (-1, 2, size // 2))):
                 if (has_pairs or not has_halves) if in_torch == pairs else (has_halves or not has_pairs):
                     change = partial(lambda split, x: x.unflatten(0, split).transpose(1, 2).flatten(0, 2), split)
