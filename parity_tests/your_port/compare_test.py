@@ -737,6 +737,8 @@ def test_arguments_of_another_kind_are_refused() -> None:
         compare(torch.nn.Linear(4, 4), square(), X, load={})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="names must be a dict of JAX's names -> PyTorch's; got list"):
         compare(torch.nn.Linear(4, 4), square(), X, names=[("kernel", "weight")])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="variables= is for a module of Linen or a function; Linear has weights"):
+        compare(torch.nn.Linear(4, 4), square(), X, variables={})
 
 
 def test_a_bias_of_heads_that_pytorch_lacks_gets_no_weight_of_its_size() -> None:

@@ -57,6 +57,11 @@ def make_port(
     model: Any, call: Call, variables: Any, arguments: Arguments, torch_leaves: dict[str, Leaf]
 ) -> JaxProgram:
     """Choose the kind by the object; for the arguments see `compare`."""
+    if variables is not None and not (isinstance(model, nn.Module) or _is_pretrained(model) or is_function(model)):
+        raise TypeError(
+            f"variables= is for a module of Linen or a function; {type(model).__name__} has weights of its own: leave "
+            "it out, or give load="
+        )
     if isinstance(model, nnx.Module):
         return _nnx(model, call)
     if _is_pretrained(model):

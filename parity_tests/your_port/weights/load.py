@@ -61,6 +61,9 @@ def map_by_load(load: Load, weights: Sequence[Weight], port: JaxProgram) -> Weig
 
 def _check(arrays: Arrays, port: JaxProgram) -> None:
     wrong, wanted, loaded = [], port.leaves, {path: Leaf.of(x) for path, x in arrays.items()}
+    if not wanted.keys() & loaded.keys():
+        has, returned = _some([*wanted]), _some([*loaded]) or "nothing that is floating"
+        raise ValueError(f"load must return what the JAX module has: {has}; it returned {returned}")
     for path in {**wanted, **loaded}:
         if path not in loaded:
             wrong.append(f"no {path} {list(wanted[path].shape)}")

@@ -184,6 +184,7 @@ def test_a_converter_that_computes_is_run_by_jax_itself() -> None:
         (lambda s: tree(s, b_bias=lambda s: s["bias"]), r"load raised KeyError: 'bias'\. It gets.*second.bias \[6\]"),
         (lambda s: tree(s, b_bias=lambda s: s["second.weight"]), r"other weights.*b.bias \[6, 6\] for \[6\]"),
         (lambda s: {"a": tree(s)["a"]}, r"returns other weights.*no b.kernel \[6, 6\]; no b.bias \[6\]"),
+        (lambda s: (tree(s), 1), r"must return what the JAX module has: a.kernel; .*; it returned 0.a.bias; "),
         (lambda s: None, "load must return JAX's module or weights; it returned None"),
         (lambda s: {**tree(s), "c": X}, r"returns other weights.*c \[3, 4\], which it has not"),
         (
