@@ -238,6 +238,31 @@ def test_results_whose_names_are_one_are_refused() -> None:
         compare_wide(both, both, X)
 
 
+def test_a_copy_that_is_not_used_is_not_said_to_be_trained() -> None:
+    class Port(nnx.Module):
+        def __init__(self) -> None:
+            self.emb, self.head = nnx.Embed(11, 6, rngs=nnx.Rngs(0)), nnx.Embed(11, 6, rngs=nnx.Rngs(1))
+            self.used = False
+
+        def __call__(self, ids: Any) -> Any:
+            return self.emb(ids) @ self.head.embedding[...].T if self.used else self.emb(ids)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.emb = nn.Embedding(11, 6)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.emb(ids) @ self.emb.weight.T if port.used else self.emb(ids)
+
+    port = Port()
+    assert lines(compare_wide(Model(), port, IDS), "  note: ") == []
+    port.used = True
+    assert lines(compare_wide(Model(), port, IDS), "  note: ") == [
+        "emb.weight is one weight in PyTorch, and JAX trains emb.embedding and head.embedding apart"
+    ]
+
+
 def test_sixteen_bits_alone_are_held_to_float64_too() -> None:
     def norm(w: Any, x: Any) -> Any:
         y = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-3)

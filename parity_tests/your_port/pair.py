@@ -16,7 +16,7 @@ from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import as_function, forget_programs_of
 from parity_tests.your_port.measure.judge import Measurement, is_cast_in_torch
-from parity_tests.your_port.measure.op_by_op import without_jit
+from parity_tests.your_port.measure.op_by_op import trace, without_jit
 from parity_tests.your_port.weights.adapters import JaxProgram
 from parity_tests.your_port.weights.original import Original, to_jax_layout, to_torch_layout
 from parity_tests.your_port.weights.weight_map import WeightMap, match_paths
@@ -140,6 +140,16 @@ class Pair:
         errors = [np.inf if outputs[n] is None else relative_error(np.asarray(outputs[n]), truth[n]) for n in truth]
         distance = float(np.mean(np.minimum(errors, 1.0)))
         return 0.0 if distance < unit_roundoff(self.draft.dtype) ** 0.5 else distance
+
+    @cached_property
+    def used(self) -> set[str]:
+        """The JAX weights that go into the results."""
+        numbers = self.draft.numbers
+        with enable_x64(self.draft.dtype == "float64"):
+            placed = self.map.place({**numbers.buffers, **numbers.weights})
+            program, _ = trace(self._outputs, placed, numbers.inputs)
+        read = {number for operation in program.of(program.results).operations for number in operation.reads}
+        return {path for path, number in zip(sorted(placed), program.given, strict=False) if number in read}
 
     def gradients_agree(self, tried: WeightMap) -> bool:
         """Whether the gradients, too, agree with the weights put into place by another map."""

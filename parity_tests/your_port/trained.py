@@ -46,7 +46,9 @@ def _moved_otherwise(pair: Pair) -> Iterator[str]:
                 yield f"{name} is a {kinds[0]} in PyTorch, and {path} is a {kinds[1]} in JAX"
     for name, uses in pair.map.uses.items():
         if not is_buffer[name] and uses.counts.min(initial=2) > 1 and len(paths.get(name, ())) > 1:
-            yield f"{name} is one weight in PyTorch, and JAX trains {' and '.join(sorted(paths[name]))} apart"
+            copies = sorted({*paths[name]} & pair.used)
+            if len(copies) > 1:
+                yield f"{name} is one weight in PyTorch, and JAX trains {' and '.join(copies)} apart"
 
 
 def _trained_in_jax(pair: Pair) -> Iterator[str]:
