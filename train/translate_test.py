@@ -66,6 +66,7 @@ def sign(folder: Path) -> None:
     write_json(folder / "manifest.json", {"files": {name: [sha256(folder / name)] for name in names}})
 
 
+@pytest.mark.usefixtures("same_bits")
 @pytest.mark.parametrize(
     "options",
     [["--beam", "1"], ["--beam", "3"], pytest.param(["--sample", "--nbest", "2"], marks=pytest.mark.slow)],

@@ -125,6 +125,7 @@ def translate(model, setting, order, batch_size, rows, width=LONGEST):
     return found
 
 
+@pytest.mark.usefixtures("same_bits")
 @each_search
 def test_at_one_shape_all_bits_are_the_same(model, setting):
     in_order = np.arange(SENTENCES)

@@ -133,6 +133,7 @@ def test_greedy_search_is_a_beam_of_one_and_a_larger_cache_changes_nothing():
     close(greedy.token_scores, beam.token_scores)
 
 
+@pytest.mark.usefixtures("same_bits")
 def test_a_sentence_gets_the_same_bits_in_any_batch():
     settings = {"bos": 1, "eos": 2, "max_len": 7, "batch_size": 3, "beam_size": 3}
 
