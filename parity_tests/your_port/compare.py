@@ -228,8 +228,8 @@ def _explain(report: Report, pairs: Sequence[Pair]) -> Report:
             return replace(report, narrow_inside=f"{narrow}; with inside='float32' the two agree")
         beside = [pair.case for pair in pairs if pair is not parted]
         divergence = explain_difference(parted.draw(failed[0].run_dtype), beside=beside)
-        by_its_rule = not parted.case.inside and any(m.dtype == "float64" for m in failed)
-        if divergence is None and by_its_rule and parted.cast_in_jax:
+        held_to_float64 = not parted.case.inside and any(m.dtype == "float64" for m in failed)
+        if divergence is None and held_to_float64 and parted.cast_in_jax:
             report = replace(report, narrow_inside=f"{parted.cast_in_jax}; within its rounding the two agree")
         report = replace(report, divergence=divergence)
     except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation

@@ -148,8 +148,9 @@ class Pair:
         with enable_x64(self.draft.dtype == "float64"):
             placed = self.map.place({**numbers.buffers, **numbers.weights})
             program, _ = trace(self._outputs, placed, numbers.inputs)
-        read = {number for operation in program.of(program.results).operations for number in operation.reads}
-        return {path for path, number in zip(sorted(placed), program.given, strict=False) if number in read}
+        read = {*program.results}.union(*(operation.reads for operation in program.of(program.results).operations))
+        in_order = zip(sorted(placed), program.given, strict=False)  # after the weights the inputs are given
+        return {path for path, number in in_order if number in read}
 
     def gradients_agree(self, tried: WeightMap) -> bool:
         """Whether the gradients, too, agree with the weights put into place by another map."""
