@@ -51,9 +51,11 @@ class Entries:
 
 def entries_of(x: np.ndarray) -> Entries:
     """Take down what depends neither on the order of the entries nor on repetitions of all of them."""
-    wide = x.astype(np.float64, copy=False)
-    parts = tuple(float(test(wide).mean()) if wide.size else 0.0 for test in (np.isnan, np.isposinf, np.isneginf))
-    x = wide[np.isfinite(wide)] if any(parts) else wide.ravel()
+    wide = x.astype(np.float64, copy=False).ravel()
+    finite, parts = np.isfinite(wide), (0.0,) * 3
+    if not finite.all():
+        parts = (float(np.isnan(wide).mean()), float(np.isposinf(wide).mean()), float(np.isneginf(wide).mean()))
+    x = wide[finite]
     if x.size == 0:
         return Entries(wide.size, parts, (0.0,) * 4, (0.0,) * 4)
     magnitudes = np.abs(x)
