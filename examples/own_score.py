@@ -11,10 +11,9 @@ import jax_attn
 from jax_attn.compiler import avoid_faults
 
 
-def distance_score(queries, keys, scale, *, dtype=None):
+def distance_score(queries, keys, scale):
     """Score `[..., Q, D]` queries against `[..., K, D]` keys: the result is `[..., Q, K]`."""
-    distances = jnp.abs(queries[..., :, None, :] - keys[..., None, :, :]).sum(-1)
-    return (-scale * distances).astype(dtype or queries.dtype)
+    return -scale * jnp.abs(queries[..., :, None, :] - keys[..., None, :, :]).sum(-1)
 
 
 class DistanceAttention(jax_attn.Attention):

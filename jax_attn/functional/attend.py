@@ -135,6 +135,7 @@ def attention(
     require_same_batch(query=query, key=key)
     require_same_length(key=key, value=value)
     allowed = attention_mask((*query.shape[:-1], key.shape[-2]), valid_lens, mask)
-    scores = scaled_dot_score(query, zero_unattended(key, allowed), dtype=wide_dtype(query, key, value))
+    wide = wide_dtype(query, key, value)
+    scores = scaled_dot_score(query.astype(wide), zero_unattended(key, allowed).astype(wide))
     context, _, weights = weigh(scores, zero_unattended_values(value, allowed, empty_row), allowed, empty_row, dropout)
     return context.astype(jnp.result_type(query, key, value)), weights.astype(jnp.result_type(query, key))

@@ -46,21 +46,7 @@ def lstm_step(
     h, c = carry
     require_float(c=c)
     require_shape(h.shape, c=c)
-    return lstm_cell(c, projected + _project_state(h, kernel_hh, bias_hh, projected, num_gates=4))
-
-
-def lstm_cell(
-    c: Float[Array, "*batch hidden"], gates: Float[Array, "*batch four_hidden"]
-) -> tuple[LSTMCarry, Float[Array, "*batch hidden"]]:
-    """Compute the rest of `lstm_step` from the sums of the gates.
-
-    Args:
-        c: `[*batch, H]`.
-        gates: `[*batch, 4H]`, in the order i, f, g, o, before σ and tanh.
-
-    Returns:
-        The new carry (h', c') and the output h'.
-    """
+    gates = projected + _project_state(h, kernel_hh, bias_hh, projected, num_gates=4)
     i, f, g, o = jnp.split(gates, 4, axis=-1)
     c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
     h = jax.nn.sigmoid(o) * jnp.tanh(c)

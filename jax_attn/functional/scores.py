@@ -1,8 +1,8 @@
 """Attention scoring functions: how well each key answers each query.
 
 Each takes queries `[*batch, Q, D]` and keys `[*batch, K, D]` and returns scores `[*batch, Q, K]`. It computes them in
-float32 or wider, and returns them in the inputs' dtype, or in `dtype` if given: attention asks for the wide one, so
-that nothing is rounded on the way to the softmax. All raise ValueError if shapes do not fit, and TypeError if a dtype
+float32 or wider, and returns them in the inputs' dtype: attention gives it wide inputs, so that nothing is rounded on
+the way to the softmax. All raise ValueError if shapes do not fit, and TypeError if a dtype
 is not floating. Parameters are arguments; the modules own them.
 
 Source: https://d2l.ai/chapter_attention-mechanisms-and-transformers/attention-scoring-functions.html
@@ -13,7 +13,6 @@ import math
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.typing import DTypeLike
 from jaxtyping import Float
 
 from jax_attn.functional.checks import (
@@ -38,21 +37,17 @@ step, one product is faster (measured on a CPU)."""
 def dot_score(
     queries: Float[Array, "*batch query feature"],
     keys: Float[Array, "*batch key feature"],
-    *,
-    dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
     r"""Score by the inner product.
 
     .. math:: a(q, k) = q^\top k
     """
-    return _inner_products(queries, keys).astype(dtype or jnp.result_type(queries, keys))
+    return _inner_products(queries, keys).astype(jnp.result_type(queries, keys))
 
 
 def scaled_dot_score(
     queries: Float[Array, "*batch query feature"],
     keys: Float[Array, "*batch key feature"],
-    *,
-    dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
     r"""Score by the inner product, scaled so that its variance does not grow with D (Vaswani et al., 2017).
 
@@ -62,15 +57,13 @@ def scaled_dot_score(
     if queries.shape[-1] == 0:
         raise ValueError(f"queries must have at least 1 feature, to divide by √D; got {shape_text(queries.shape)}")
     scores = scores / math.sqrt(queries.shape[-1])
-    return scores.astype(dtype or jnp.result_type(queries, keys))
+    return scores.astype(jnp.result_type(queries, keys))
 
 
 def bilinear_score(
     queries: Float[Array, "*batch query query_feature"],
     keys: Float[Array, "*batch key key_feature"],
     weight: Float[Array, "query_feature key_feature"],
-    *,
-    dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
     r"""Score queries and keys of different length by a matrix (Luong et al., 2015, "general").
 
@@ -83,10 +76,8 @@ def bilinear_score(
     require_same_batch(queries=queries, keys=keys)
     require_shape((queries.shape[-1], keys.shape[-1]), weight=weight)
     wide = wide_dtype(queries, keys, weight)
-    return dot_score(
-        queries, jnp.einsum("...kd,ed->...ke", keys.astype(wide), weight.astype(wide)),
-        dtype=dtype or jnp.result_type(queries, keys, weight),
-    )  # fmt: skip
+    keys_of_queries = jnp.einsum("...kd,ed->...ke", keys.astype(wide), weight.astype(wide))
+    return _inner_products(queries, keys_of_queries).astype(jnp.result_type(queries, keys, weight))
 
 
 def additive_score(
@@ -95,7 +86,6 @@ def additive_score(
     w_v: Float[Array, "hidden"],
     *,
     use_tanh: bool = True,
-    dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
     r"""Score queries W_q query and keys W_k key, which are projected already (Bahdanau et al., 2015).
 
@@ -112,7 +102,7 @@ def additive_score(
     require_float(queries=queries, keys=keys, w_v=w_v)
     require_same_features(queries=queries, keys=keys)
     require_shape(queries.shape[-1:], w_v=w_v)
-    dtype = dtype or jnp.result_type(queries, keys, w_v)
+    dtype = jnp.result_type(queries, keys, w_v)
     wide = wide_dtype(queries, keys, w_v)
     queries, keys, w_v = queries.astype(wide), keys.astype(wide), w_v.astype(wide)
     if not use_tanh:
@@ -135,8 +125,6 @@ def gaussian_score(
     queries: Float[Array, "*batch query feature"],
     keys: Float[Array, "*batch key feature"],
     sigma: float = 1.0,
-    *,
-    dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
     r"""Score by the distance; the softmax of it is Nadaraya-Watson regression with a Gaussian kernel.
 
@@ -150,15 +138,13 @@ def gaussian_score(
     wide = wide_dtype(queries, keys)
     difference = jnp.expand_dims(queries.astype(wide), -2) - jnp.expand_dims(keys.astype(wide), -3)
     scores = -jnp.sum(difference**2, axis=-1) / (2 * sigma**2)
-    return scores.astype(dtype or jnp.result_type(queries, keys))
+    return scores.astype(jnp.result_type(queries, keys))
 
 
 def cosine_score(
     queries: Float[Array, "*batch query feature"],
     keys: Float[Array, "*batch key feature"],
     temperature: float | Float[Array, ""] = 1.0,
-    *,
-    dtype: DTypeLike | None = None,
 ) -> Float[Array, "*batch query key"]:
     r"""Score by the cosine of the angle, where a norm counts as at least 1e-8 (Graves et al., 2014).
 
@@ -172,7 +158,7 @@ def cosine_score(
     require_above_zero(temperature=temperature)
     wide = wide_dtype(queries, keys)
     scores = _inner_products(_unit(queries.astype(wide)), _unit(keys.astype(wide))) / temperature
-    return scores.astype(dtype or jnp.result_type(queries, keys))
+    return scores.astype(jnp.result_type(queries, keys))
 
 
 def _unit(x: Array) -> Array:

@@ -262,7 +262,8 @@ class TransformerStack(nn.Module):
         return self.last_norm(x) if self.norm == "pre" else x
 
     @nn.nowrap
-    def _draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...], source_len: int = 0) -> TransformerKeepMasks:
+    def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...], source_len: int = 0) -> TransformerKeepMasks:
+        """Draw the masks of `[B, T]` tokens, and of sources of this length. Parameters are not needed."""
         attention = self.dropout_attention
         cross = attention if self.reads_source else 0.0
         rates = (self.dropout, self.dropout, self.dropout_hidden, attention, cross)
@@ -288,7 +289,7 @@ class TransformerStack(nn.Module):
         if given is None:
             drops = not deterministic and any((self.dropout, self.dropout_attention, self.dropout_hidden))
             key = self.make_rng("dropout") if drops else None
-            return KEEP_ALL if key is None else self._draw_keep_masks(key, shape, source_len)
+            return KEEP_ALL if key is None else self.draw_keep_masks(key, shape, source_len)
         for mask, expected in zip(given, self._keep_mask_shapes(shape, source_len), strict=True):
             if mask is not None:
                 require_bool(keep_masks=mask)
@@ -347,11 +348,6 @@ class TransformerEncoder(TransformerStack):
             require_shape(tokens.shape[:1], valid_lens=valid_lens)
             x = jnp.where(length_mask(valid_lens, tokens.shape[1])[..., None], x, 0)  # a NaN must reach no product
         return self._run(x, keep, valid_lens, None, None, return_weights)[:2]
-
-    @nn.nowrap
-    def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> TransformerKeepMasks:
-        """Draw the masks of `[B, T]` tokens. Parameters are not needed."""
-        return self._draw_keep_masks(key, shape)
 
 
 class TransformerDecoder(TransformerStack, BaseDecoder):
@@ -519,11 +515,6 @@ class TransformerDecoder(TransformerStack, BaseDecoder):
         """Choose the weights `[B, T, S]` of a token from each layer's `[B, heads, T, S]`."""
         of_layer = weights[self.alignment_layer]
         return of_layer.mean(axis=1) if self.alignment_head is None else of_layer[:, self.alignment_head]
-
-    @nn.nowrap
-    def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...], source_len: int) -> TransformerKeepMasks:
-        """Draw the masks of `[B, T]` targets and sources of this length. Parameters are not needed."""
-        return self._draw_keep_masks(key, shape, source_len)
 
 
 def _attend_to_all(

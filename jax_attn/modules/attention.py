@@ -181,7 +181,7 @@ class Attention(nn.Module, kw_only=True):
                 empty_row=self.empty_row, dropout_rate=rate, keep_mask=keep_mask,
             )  # fmt: skip
             return context.astype(context_dtype), None
-        scores = score(queries, memory.keys, *parameters, dtype=wide)
+        scores = score(queries.astype(wide), memory.keys.astype(wide), *parameters)
         drop = make_dropout(rate, keep_mask)
         context, weights, _ = weigh(scores, memory.values, memory.mask, self.empty_row, drop)
         return context.astype(context_dtype), weights.astype(weights_dtype) if return_weights else None

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from jax_attn.functional.checks import require_bool, require_float, require_rank, require_rate, require_shape
 from jax_attn.functional.dropout import drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
-from jax_attn.functional.recurrence import gru_step, lstm_cell, lstm_step, unroll
+from jax_attn.functional.recurrence import gru_step, lstm_step, unroll
 from jax_attn.modules.dense import project
 
 RecurrentState = Any
@@ -75,10 +75,6 @@ class Recurrent(nn.Module, kw_only=True):
     def num_directions(self) -> int:
         return 2 if self.bidirectional else 1
 
-    def initial_carry(self, batch: tuple[int, ...], dtype: DTypeLike) -> Any:
-        """Return the carry of one layer and direction before the first step: zeros."""
-        raise NotImplementedError
-
     def advance(
         self, weights: CellWeights, carry: Any, projected: Array, inputs: Array | None = None
     ) -> tuple[Any, Array]:
@@ -88,7 +84,10 @@ class Recurrent(nn.Module, kw_only=True):
             projected: the projected part of the input, with b_ih.
             inputs: the part that is not projected yet, for `weights.kernel_ih`; None if all of it is.
         """
-        raise NotImplementedError
+        if inputs is not None:
+            projected = projected + inputs @ weights.kernel_ih
+        step = lstm_step if self.num_gates == 4 else gru_step
+        return step(carry, projected, weights.kernel_hh, weights.bias_hh)
 
     @nn.compact
     def weights(self, input_size: int) -> tuple[tuple[CellWeights, ...], ...]:
@@ -174,7 +173,8 @@ class Recurrent(nn.Module, kw_only=True):
     def _initial_carries(self, state: RecurrentState | None, batch: tuple[int, ...], dtype: DTypeLike) -> list[Any]:
         """Return the carry of each layer and direction."""
         count = self.num_layers * self.num_directions
-        zeros = self.initial_carry(batch, dtype)
+        h = jnp.zeros((*batch, self.num_hiddens), dtype)
+        zeros = (h, h) if self.num_gates == 4 else h
         if state is None:
             return [zeros] * count
         if jax.tree.structure(state) != jax.tree.structure(zeros):  # type: ignore[operator]  # an incomplete stub
@@ -200,36 +200,11 @@ class LSTM(Recurrent):
 
     num_gates: ClassVar[int] = 4
 
-    def initial_carry(self, batch: tuple[int, ...], dtype: DTypeLike) -> tuple[Array, Array]:
-        zeros = jnp.zeros((*batch, self.num_hiddens), dtype)
-        return zeros, zeros
-
-    def advance(
-        self, weights: CellWeights, carry: Any, projected: Array, inputs: Array | None = None
-    ) -> tuple[Any, Array]:
-        if inputs is None:
-            return lstm_step(carry, projected, weights.kernel_hh, weights.bias_hh)
-        h, c = carry  # [x; h] W: one product instead of two
-        gates = jnp.concatenate([inputs, h], axis=-1) @ jnp.concatenate([weights.kernel_ih, weights.kernel_hh])
-        if weights.bias_hh is not None:
-            gates = gates + weights.bias_hh
-        return lstm_cell(c, gates + projected)
-
 
 class GRU(Recurrent):
     """Gated recurrent unit (Cho et al., 2014), reset after the product: the same model as `torch.nn.GRU`."""
 
     num_gates: ClassVar[int] = 3
-
-    def initial_carry(self, batch: tuple[int, ...], dtype: DTypeLike) -> Array:
-        return jnp.zeros((*batch, self.num_hiddens), dtype)
-
-    def advance(
-        self, weights: CellWeights, carry: Any, projected: Array, inputs: Array | None = None
-    ) -> tuple[Any, Array]:
-        if inputs is not None:
-            projected = projected + inputs @ weights.kernel_ih
-        return gru_step(carry, projected, weights.kernel_hh, weights.bias_hh)
 
 
 def make_recurrent(cell: str, *args: Any, **kwargs: Any) -> Recurrent:
