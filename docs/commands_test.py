@@ -11,7 +11,7 @@ from train import nmt
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
-PROGRAM = r"python -m train\.(nmt|translate|evaluate|page)"
+PROGRAM = r"python -m train\.(nmt|translate|evaluate)"
 LINE = re.compile(rf"^ *(?:\$ )?(?:\.venv/bin/)?{PROGRAM}\b(.*)$", re.MULTILINE)
 IN_PROSE = re.compile(rf"`{PROGRAM} ([^`]+)`")
 FORMS = re.compile(r"\[--|\$|…|--help")

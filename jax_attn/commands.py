@@ -13,7 +13,6 @@ PROGRAMS = {
     "export": ("train.export_model", "train", "write a run as a pretrained model"),
     "translate": ("train.translate", "train", "translate with a run folder"),
     "evaluate": ("train.evaluate", "train", "score a run folder on a test set"),
-    "page": ("train.page", "train", "show the attention of any model"),
     "compare": ("parity_tests.your_port.command", "torch", "hold a PyTorch module against its JAX port"),
 }
 """Each command with its module, the extra that it needs, and what it does."""

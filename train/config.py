@@ -248,7 +248,7 @@ def check(config: Config) -> None:
     wrong += config.model.wrong(partial(setting_name, "model"))
     if config.training.loss == "sentences" and num_widths(config) > 1:
         wrong.append(f"training.num-widths must be 1 with loss sentences; got {config.training.num_widths}")
-    if config.training.batch_size % max(config.training.num_parts, 1):
+    if config.training.batch_tokens is None and config.training.batch_size % max(config.training.num_parts, 1):
         wrong.append(
             f"training.batch-size must be a multiple of training.num-parts, {config.training.num_parts}; "
             f"got {config.training.batch_size}"

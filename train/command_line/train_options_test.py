@@ -79,6 +79,11 @@ def test_init_takes_the_settings_of_the_run_unless_there_is_a_preset(tmp_path):
     assert config == replace(BOOK, init=tmp_path, data=("fra.txt",))
 
 
+def test_parts_need_not_divide_a_batch_size_that_is_not_used():
+    training = parse(["--training.batch-tokens", "4000", "--training.num-parts", "3"]).config.training
+    assert (training.batch_tokens, training.num_parts) == (4000, 3)
+
+
 def test_a_presets_name_may_be_a_value():
     assert parse(["--search.examples", "go .", "book"])[1].search.examples == ("go .", "book")
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from train.machine.whole_files import write_whole
 from train.translating.maps import AttentionMap, Maps
-from train.translating.page.arrays import Sentence
 from train.translating.translator import Hypothesis, Steps, Translation
 
 MAX_WEIGHTS = 10_000_000
@@ -39,29 +38,6 @@ def as_page(sides: Sequence[Side]) -> str:
     counts = [len(side.translations) for side in sides]
     if len(set(counts)) != 1:
         raise ValueError(f"sides must be at least one, of as many translations each; got {counts}")
-    return render(
-        [translation.source_text for translation in sides[0].translations], [as_data(side, sides[0]) for side in sides]
-    )
-
-
-def page_of_arrays(name: str, sentences: Sequence[Sentence]) -> str:
-    """Return the page of a model of which the attention alone is known."""
-    unknown = {"score": None, "chosen": None, "steps": None}
-    data = [
-        {
-            "source": source,
-            "hypotheses": [
-                {"text": " ".join(target), "tokens": target, "maps": [map_data(each) for each in maps], **unknown}
-            ],
-            "against": "",
-        }
-        for source, target, maps in sentences
-    ]
-    return render([" ".join(source) for source, _, _ in sentences], [{"name": name, "sentences": data}])
-
-
-def render(sentences: Sequence[str], data: Sequence[dict[str, Any]]) -> str:
-    """Return the page of sides whose data is as that of `as_data`. `sentences` names the sentences in the menu."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("train.translating.page", "."),
         autoescape=True,
@@ -70,6 +46,8 @@ def render(sentences: Sequence[str], data: Sequence[dict[str, Any]]) -> str:
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
+    sentences = [translation.source_text for translation in sides[0].translations]
+    data = [as_data(side, sides[0]) for side in sides]
     return environment.get_template("page.html").render(sentences=sentences, data=data)
 
 

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from train.translating.maps import AttentionMap
-from train.translating.page.arrays import Sentence
-from train.translating.page.page import Side, as_page, compare, page_of_arrays
+from train.translating.page.page import Side, as_page, compare, save
 from train.translating.translator import NOTHING, Hypothesis, Translation
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -138,6 +137,12 @@ def test_a_comparison_names_the_first_different_word_or_the_largest_difference()
     assert compare(one, Translation(one.source, (near,))) == f"{same}5.0e-01, attention weights by at most 2.5e-01"
     other = Translation(one.source, one.hypotheses[1:])
     assert compare(one, other) == "another translation than the first, from word 1 on"
+
+
+def test_what_utf_8_cannot_hold_is_written_escaped(tmp_path):
+    path = tmp_path / "a.html"
+    save("caf\udcff", path)
+    assert path.read_text() == r"caf\udcff"
 
 
 def browse(tmp_path: Path, page: str, script: str, width: int = 1280, dark: bool = False) -> dict:
@@ -325,34 +330,14 @@ def test_a_kind_a_layer_and_a_head_are_picked_and_one_map_needs_no_controls(tmp_
 
 
 @in_browser
-def test_the_page_of_arrays_has_neither_scores_nor_candidates(tmp_path):
-    source, target = ("a", "b", "</s>"), ("</script>", "</s>")
-    weights = np.random.default_rng(0).dirichlet(np.ones(3), (2, 2, 2))
-    sentence = Sentence(source, target, [AttentionMap("cross", target, source, weights, 1)])
-    script = """
-    say.shown = looked();
-    say.hidden = ['fieldset', '.candidates', '.candidates-title'].map(name => document.querySelector(name).hidden);
-    say.offered = [offered('kind'), offered('layer')];
-    say.sentences = all('#sentence option').map(option => option.text);
-    """
-    said = browse(tmp_path, page_of_arrays("a.npz", [sentence, sentence]), HELPERS + PICKS + script)
-    assert said["shown"][:2] == [list(source), list(target)]
-    np.testing.assert_allclose(said["shown"][2], weights[1, :, 0].mean(axis=0), atol=6e-4)
-    assert said["hidden"] == [True, True, True]
-    assert said["offered"] == [None, ["0", "1"]]
-    assert said["sentences"] == ["1. a b </s>", "2. a b </s>"]
-
-
-@in_browser
 def test_a_large_map_is_a_picture_that_tells_the_weight_under_the_pointer(tmp_path):
-    rng, source, target = np.random.default_rng(0), tuple(f"s{i}" for i in range(160)), tuple("t" * 80)
-    weights = rng.dirichlet(np.full(160, 0.05), (1, 1, 80))
-    weights[0, 0, 20, 50] = 0.25
-    small = AttentionMap("cross", target[:2], source[:3], np.full((1, 1, 2, 3), 1 / 3), 0)
-    sentences = [
-        Sentence(source, target, [AttentionMap("cross", target, source, weights, 0)]),
-        Sentence(source[:3], target[:2], [small]),
-    ]
+    source, target = tuple(f"s{i}" for i in range(159)), "t " * 79
+    large = hypothesis(target, " ".join(source), 0)
+    weights = np.random.default_rng(0).dirichlet(np.full(160, 0.05), 80)
+    weights[20, 50] = 0.25
+    large = dataclasses.replace(large, weights=weights)
+    small = Translation(source[:2], (hypothesis("t", "s0 s1", 0),), "s0 s1")
+    shown = side_of("one", [Translation(source, (large,), " ".join(source)), small])
     script = """
     const canvas = document.querySelector('canvas'), box = canvas.getBoundingClientRect();
     const cell = () => document.querySelector('.cell').textContent;
@@ -367,9 +352,9 @@ def test_a_large_map_is_a_picture_that_tells_the_weight_under_the_pointer(tmp_pa
     say.column = marked();
     click('after'); say.small = [hidden(), all('.map td').length];
     """
-    said = browse(tmp_path, page_of_arrays("a.npz", sentences), HELPERS + script)
+    said = browse(tmp_path, as_page([shown]), HELPERS + script)
     assert said["start"] == [[True, False, False], "Point at the picture to see its weights.", 0, True]
-    np.testing.assert_allclose(np.reshape(said["alpha"], (80, 160)), 255 * weights[0, 0], atol=1)
+    np.testing.assert_allclose(np.reshape(said["alpha"], (80, 160)), 255 * weights, atol=1)
     assert said["pointed"] == ["step 21 of 80", "t ← s50: 25 %", [25, 0]]  # row 20 of 80, in per cent of the picture
     assert said["column"] == [0, 25]
     assert said["small"] == [[False, True, True], 7]
