@@ -180,14 +180,13 @@ def clip_by_global_norm(max_norm: float, eps: float = 0.0) -> GradientTransforma
     if not isinstance(max_norm, jax.core.Tracer) and not max_norm >= 0:
         raise ValueError(f"max_norm must be at least 0; got {max_norm}")
     _require_not_negative(eps=eps)
-    if eps == 0:
-        return optax.clip_by_global_norm(max_norm)
 
     def clip(updates: Updates, params: Params | None) -> Updates:
         wide = jax.tree.map(lambda g: g.astype(wide_dtype(g)), updates)  # float16 holds no large square
-        norm = optax.tree.norm(wide)
-        factor = jnp.minimum(1, max_norm / (norm + eps))
-        return jax.tree.map(lambda g: g * factor.astype(g.dtype), updates)
+        norm = optax.tree.norm(wide) + eps
+        is_short = norm <= max_norm
+        clipped = jax.tree.map(lambda g: jnp.where(is_short, g, g / norm * max_norm), wide)
+        return jax.tree.map(lambda g, new: new.astype(g.dtype), updates, clipped)
 
     return optax.stateless(clip)
 

@@ -4,6 +4,7 @@ import inspect
 import math
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 import jax
@@ -166,10 +167,29 @@ def test_the_norm_that_clipping_leaves(x64, eps, norm):
         assert float(jnp.linalg.norm(clipped)) == pytest.approx(expected, abs=1e-15)
 
 
-def test_large_gradients_of_float16_are_clipped_and_not_zero():
-    clip = clip_by_global_norm(1.0, 1e-6)
+@pytest.mark.parametrize("eps", [0.0, 1e-6])
+def test_large_gradients_of_float16_are_clipped_and_not_zero(eps):
+    clip = clip_by_global_norm(1.0, eps)
     clipped, _ = clip.update(jnp.full(4, 300, jnp.float16), clip.init(jnp.zeros(4)))
     np.testing.assert_array_equal(clipped, np.full(4, 0.5, np.float16))
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-6])
+def test_a_largest_norm_of_zero_leaves_zeros(eps):
+    for gradients in ([0.0, 0.0], [3.0, 4.0]):
+        clipped, _ = clip_by_global_norm(0.0, eps).update(jnp.array(gradients), optax.EmptyState())
+        np.testing.assert_array_equal(clipped, [0, 0])
+
+
+@pytest.mark.parametrize("max_norm", [0.1, 1.0, 1e3])
+def test_clipping_without_epsilon_is_optaxs(max_norm):
+    draw = np.random.default_rng(0).standard_normal
+    gradients = {"a": jnp.asarray(draw((3, 4)), jnp.float32), "b": [jnp.asarray(draw(5), jnp.float32)]}
+    ours, theirs = (
+        clip.update(gradients, optax.EmptyState())[0]
+        for clip in (clip_by_global_norm(max_norm), optax.clip_by_global_norm(max_norm))
+    )
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), ours, theirs)
 
 
 @pytest.mark.parametrize("max_norm", [-1.0, math.nan])

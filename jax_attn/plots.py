@@ -269,7 +269,7 @@ def save(figure: Figure, path: Path | str) -> None:
     import matplotlib
 
     missing = _missing_characters(figure)
-    if missing and Path(path).suffix != ".svg":
+    if missing and Path(path).suffix.lower() != ".svg":
         warnings.warn(
             f"no installed font has {missing}: boxes stand for them in {path}; install one that has them (Noto Sans "
             "CJK has Chinese, Japanese and Korean), or write an .svg, whose words are text",

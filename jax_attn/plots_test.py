@@ -142,8 +142,9 @@ def test_characters_that_no_font_has_give_a_warning_and_stay_text_in_an_svg(tmp_
     ) as warned:
         save(figure, tmp_path / "a.png")
     assert len(warned) == 1
-    save(figure, tmp_path / "a.svg")
-    assert f"x{character}y" in (tmp_path / "a.svg").read_text(encoding="utf-8")
+    for name in ("a.svg", "b.SVG"):
+        save(figure, tmp_path / name)
+        assert f"x{character}y" in (tmp_path / name).read_text(encoding="utf-8")
 
 
 def test_characters_that_an_svg_must_not_hold_are_replaced(tmp_path):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from torch_ref.functional.dropout import dropout as keep_or_drop
+from torch_ref.functional.dropout import drop
 from torch_ref.functional.masks import attention_mask, zero_unattended
 from torch_ref.functional.precision import common_dtype, widen
 from torch_ref.functional.scores import scaled_dot_score
@@ -34,8 +34,7 @@ def attend(
     wide_scores, values = widen(scores, values)
     allowed = attention_mask(scores.shape, valid_lens, mask)
     weights = masked_softmax(wide_scores, mask=allowed, empty_row=empty_row)
-    kept = weights if keep_mask is None else keep_or_drop(weights, dropout_rate, keep_mask)
-    context = kept @ zero_unattended(values, allowed, empty_row)
+    context = drop(weights, dropout_rate, keep_mask) @ zero_unattended(values, allowed, empty_row)
     return context.to(dtype), weights.to(scores.dtype)
 
 

@@ -18,14 +18,16 @@ def dropout(x: Tensor, rate: float, keep_mask: Tensor) -> Tensor:
     return torch.where(keep_mask, x / (1 - rate), 0)
 
 
-def drop(x: Tensor, rate: float, keep_mask: Tensor | None) -> Tensor:
-    """dropout(x), if there is a mask."""
-    return x if keep_mask is None else dropout(x, rate, keep_mask)
-
-
 def draw_keep_mask(shape: Sequence[int], rate: float, device: torch.device | None = None) -> Tensor:
     """Draw a mask that keeps each position with probability 1 - rate, from PyTorch's global generator."""
     return torch.rand(tuple(shape), device=device) >= rate
+
+
+def drop(x: Tensor, rate: float, keep_mask: Tensor | None, training: bool = False) -> Tensor:
+    """dropout(x) by the mask, or without one by a mask that is drawn in training."""
+    if keep_mask is None and training and rate > 0:
+        keep_mask = draw_keep_mask(x.shape, rate, x.device)
+    return x if keep_mask is None else dropout(x, rate, keep_mask)
 
 
 def draw_keep_masks(

@@ -92,7 +92,7 @@ class Seq2SeqAttentionDecoder(nn.Module):
         if query not in ("previous", "new", "between"):
             raise ValueError(f"query must be previous, new or between; got {query!r}")
         if input_feeding and query == "previous":
-            raise ValueError('input_feeding needs query="new"; got query="previous"')
+            raise ValueError("input_feeding needs query new or between; got previous")
         encoder_size = num_hiddens if encoder_size is None else encoder_size
         if tie_embeddings and query == "previous" and embed_size != num_hiddens:
             raise ValueError(f"tie_embeddings needs embed_size = num_hiddens; got {embed_size} and {num_hiddens}")

@@ -144,7 +144,7 @@ def test_search_takes_the_models_step(query):
 
 
 def test_settings_that_do_not_fit():
-    with pytest.raises(ValueError, match='input_feeding needs query="new"'):
+    with pytest.raises(ValueError, match="input_feeding needs query new or between; got previous"):
         build("previous", True)
     with pytest.raises(ValueError, match="query must be previous, new or between; got 'next'"):
         build("next")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torch_ref.functional.dropout import draw_keep_masks, drop
+from torch_ref.functional.dropout import drop
 from torch_ref.functional.masks import causal_mask, length_mask
 from torch_ref.functional.positions import sinusoidal_positions
 from torch_ref.functional.precision import widen
@@ -88,7 +88,7 @@ class TransformerLayer(nn.Module):
         return norm(x) if self.norm == "pre" else x
 
     def _add(self, norm: nn.LayerNorm, x: Tensor, result: Tensor, keep_mask: Tensor | None) -> Tensor:
-        x = x + drop(result, self.dropout, keep_mask)
+        x = x + drop(result, self.dropout, keep_mask, self.training)
         return x if self.norm == "pre" else norm(x)
 
 
@@ -129,8 +129,7 @@ class TransformerStack(nn.Module):
         if positions not in ("interleaved", "halves", "opennmt", "fairseq", "learnt"):
             raise ValueError(f"positions must be interleaved, halves, opennmt, fairseq or learnt; got {positions!r}")
         self.embed_size, self.num_hiddens, self.num_heads = embed_size, num_hiddens, num_heads
-        self.positions, self.scale_embedding = positions, scale_embedding
-        self.dropout, self.dropout_attention, self.dropout_hidden = dropout, dropout_attention, dropout_hidden
+        self.positions, self.scale_embedding, self.dropout = positions, scale_embedding, dropout
         self.embedding: Any = nn.Embedding(vocab_size, embed_size)
         if positions == "learnt":
             self.position_embedding = nn.Embedding(max_len, embed_size)
@@ -170,7 +169,7 @@ class TransformerStack(nn.Module):
             positions = self.position_embedding(torch.arange(length, device=tokens.device))
         else:
             positions = sinusoidal_positions(length, self.embed_size, x.dtype, form=self.positions, device=x.device)
-        return drop(x + positions, self.dropout, keep_mask)
+        return drop(x + positions, self.dropout, keep_mask, self.training)
 
     def _run(
         self, x: Tensor, lens: Tensor | None, mask: Tensor | None, memory: Any, keep: TransformerKeepMasks
@@ -183,23 +182,6 @@ class TransformerStack(nn.Module):
             own_weights.append(own)
             weights.append(on_source)
         return x if self.last_norm is None else self.last_norm(x), own_weights, weights
-
-    def _draw_keep_masks(self, tokens: Tensor, source_len: int = 0) -> TransformerKeepMasks:
-        """Draw all masks in training mode."""
-        if not self.training:
-            return TransformerKeepMasks()
-        (batch, time), layers = tokens.shape, len(self.layers)
-        heads = (batch, layers, self.num_heads)
-        shapes = (
-            (batch, time, self.embed_size),
-            (batch, layers, 3 if self.reads_source else 2, time, self.embed_size),
-            (batch, layers, time, self.num_hiddens),
-            (*heads, time, time),
-            (*heads, time, source_len),
-        )
-        cross = self.dropout_attention if self.reads_source else 0.0
-        rates = (self.dropout, self.dropout, self.dropout_hidden, self.dropout_attention, cross)
-        return TransformerKeepMasks(*draw_keep_masks(shapes, rates, tokens.device))
 
 
 class TransformerEncoder(TransformerStack):
@@ -228,7 +210,7 @@ class TransformerEncoder(TransformerStack):
         embedding: nn.Embedding | None,
         keep_masks: TransformerKeepMasks | None = None,
     ) -> tuple[Tensor, list[Any], list[Any]]:
-        keep = keep_masks or self._draw_keep_masks(tokens)
+        keep = keep_masks or TransformerKeepMasks()
         x = self._embed(tokens, embedding or self.embedding, keep.embedding)
         if valid_lens is not None:
             x = torch.where(length_mask(valid_lens, tokens.shape[1]).unsqueeze(-1), x, 0)  # 0 * NaN is NaN
@@ -295,7 +277,7 @@ class TransformerDecoder(TransformerStack):
     def _decode(
         self, targets: Tensor, memory: tuple[Memory, ...], keep_masks: TransformerKeepMasks | None = None
     ) -> tuple[Tensor, list[Any], list[Any]]:
-        keep = keep_masks or self._draw_keep_masks(targets, memory[0].values.shape[-2])
+        keep = keep_masks or TransformerKeepMasks()
         x = self._embed(targets, self._embed_targets, keep.embedding)
         mask = causal_mask(targets.shape[1], device=targets.device)
         return self._run(x, None, mask, memory, keep)

@@ -4,8 +4,7 @@ import math
 
 from torch import Tensor, nn
 
-from torch_ref.functional.dropout import draw_keep_mask
-from torch_ref.functional.dropout import dropout as keep_or_drop
+from torch_ref.functional.dropout import drop
 from torch_ref.functional.positions import sinusoidal_positions
 
 
@@ -39,6 +38,4 @@ class PositionalEncoding(nn.Module):
         if length > self.max_len:
             raise ValueError(f"X must have at most max_len = {self.max_len} positions; got {length}")
         X = X + sinusoidal_positions(length, self.d_model, X.dtype, device=X.device)
-        if keep_mask is None and self.training and self.dropout > 0:
-            keep_mask = draw_keep_mask(X.shape, self.dropout, X.device)
-        return X if keep_mask is None else keep_or_drop(X, self.dropout, keep_mask)
+        return drop(X, self.dropout, keep_mask, self.training)

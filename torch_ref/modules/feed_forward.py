@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from torch_ref.functional.dropout import draw_keep_mask, drop
+from torch_ref.functional.dropout import drop
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": nn.functional.relu,
@@ -38,6 +38,4 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, *, keep_mask: Tensor | None = None) -> Tensor:
         hidden = ACTIVATIONS[self.activation](self.dense1(x))
-        if keep_mask is None and self.training and self.dropout > 0:
-            keep_mask = draw_keep_mask(hidden.shape, self.dropout, hidden.device)
-        return self.dense2(drop(hidden, self.dropout, keep_mask))
+        return self.dense2(drop(hidden, self.dropout, keep_mask, self.training))
