@@ -5,7 +5,7 @@ the entries of about its own size (see `errors`), and may grow with how much rou
 by its own error e in a narrower dtype. With u the unit roundoff:
 
     float64     |jax − truth| ≤ (1e-12 + 16 u max|score|) size + 256 u e / u(float32), where e is PyTorch's in float32
-    narrower    |jax − truth| ≤ c u size + 2 e, in the median of a few draws of weights and directions
+    narrower    |jax − truth| ≤ c u size + 2 e (4 e if e > c u size), in the median of draws of weights and directions
 
 Where the truth itself is no more than the rounding of float64, such as the gradient of a bias before a batch norm, no
 digit means anything: JAX's may be 16 e in narrower dtypes, and the measurement says `only_rounding`. By chance e itself
