@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
+import safetensors.torch
 import torch
 from flax import nnx
 from safetensors.numpy import save_file
@@ -367,6 +369,27 @@ def test_a_file_that_is_cut_is_an_error_of_one_line(
     said = capsys.readouterr().err
     assert said.startswith(f"error: {path} is damaged, cut short, or not what its name says: ")
     assert said.count("\n") == 1
+
+
+def test_numbers_of_8_bits_are_read_and_another_dtype_is_an_error_of_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = {torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2"}
+    torch.save({name: torch.linspace(-4, 4, 6).view(2, 3).to(x) for x, name in kinds.items()}, tmp_path / "a.pt")
+    safetensors.torch.save_file(torch.load(tmp_path / "a.pt"), tmp_path / "a.safetensors")
+    assert run("--weights", tmp_path / "a.pt", tmp_path / "a.safetensors") == 0
+    capsys.readouterr()
+    data = (tmp_path / "a.safetensors").read_bytes()
+    strange = tmp_path / "strange.safetensors"
+    strange.write_bytes(data.replace(b'"dtype":"F8_E5M2"', b'"dtype":"F8_E8M0"'))
+    assert run("--weights", strange, strange) == 0
+    capsys.readouterr()
+    packed = re.sub(rb'"dtype":"F8_E5M2","shape":\[2,3\]', b'"dtype":"F4","shape":[4,3]     ', data)
+    strange.write_bytes(packed)
+    assert run("--weights", strange, strange) == 2
+    assert f"{strange} is damaged, cut short, or not what its name says: F8_E5M2 is of F4, which is not read" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Orbax leaves tasks after an error

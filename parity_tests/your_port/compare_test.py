@@ -584,6 +584,11 @@ def test_results_are_compared_in_the_order_of_their_computation() -> None:
     assert report.divergence.tensor == "1"
 
 
+def test_without_gradients_what_pytorch_returns_as_it_is_has_none() -> None:
+    report = compare_wide(torch.nn.Identity(), lambda x: x, X, gradients=False)
+    assert [m.is_gradient for m in report.measurements] == [False], report
+
+
 def test_what_jit_alone_makes_wrong_is_said() -> None:
     report = compare_wide(torch.sin, lambda x: jnp.sin(x) + isinstance(x, jax.core.Tracer) * 1.0, X, gradients=False)
     assert "jit: result is right only without jit" in str(report)

@@ -65,7 +65,7 @@ class Corpus:
         """List how the shares of each output are distributed over the batches."""
         rows = [("output", *QUANTILES, "worst")]
         for name, shares in self.shares.items():
-            rows.append((name, *(f"{np.quantile(shares, q):.1e}" for q in QUANTILES.values()), str(self.worst[name])))
+            rows.append((name, *(f"{x:.1e}" for x in _quantiles(shares).values()), str(self.worst[name])))
         return in_columns(rows)
 
     def plot(self) -> Any:
@@ -87,17 +87,23 @@ class Corpus:
     @property
     def facts(self) -> dict[str, Any]:
         """Everything for a record in JSON."""
-        quantiles = {
-            n: {text: float(np.quantile(x, q)) for text, q in QUANTILES.items()} for n, x in self.shares.items()
+        finite = {
+            name: {text: x if np.isfinite(x) else None for text, x in _quantiles(shares).items()}
+            for name, shares in self.shares.items()
         }
         worst = {name: str(worst) for name, worst in self.worst.items()}
         counts = {"batches": self.batches, "examples": self.examples}
-        return {**counts, "shares": quantiles, "worst": worst, "seen": self.seen, "unseen": self.unseen}
+        return {**counts, "shares": finite, "worst": worst, "seen": self.seen, "unseen": self.unseen}
 
     def __str__(self) -> str:
         most = max(self.worst.values(), key=lambda worst: self.shares[worst.tensor].max())
         text = f"{self.batches:,} batches, {self.examples:,} examples; worst: {most}"
         return f"{text}; met: {'; '.join(self.seen)}" if self.seen else text
+
+
+def _quantiles(shares: np.ndarray) -> dict[str, float]:
+    """Return shares of real batches, not numbers between two, since a share may be infinite."""
+    return {text: float(np.quantile(shares, q, method="inverted_cdf")) for text, q in QUANTILES.items()}
 
 
 def run_corpus(draw: Draw, first: Inputs, batches: Iterator[Any], program: Any, weights: Sequence[Weight]) -> Corpus:
@@ -111,7 +117,8 @@ def run_corpus(draw: Draw, first: Inputs, batches: Iterator[Any], program: Any, 
     Raises:
         ValueError: a batch cannot be read, has another structure than the first, or is refused; the message says which.
     """
-    shares, worst, met, examples = dict[str, list[float]](), dict[str, Worst](), _Met(), 0
+    shares, most, worst = dict[str, list[float]](), dict[str, float](), dict[str, Worst]()
+    met, examples = _Met(), 0
     number = 0
     for number, batch in enumerate(chain([first], _read(batches, first, program))):
         here = _on(draw, batch)
@@ -120,11 +127,9 @@ def run_corpus(draw: Draw, first: Inputs, batches: Iterator[Any], program: Any, 
         except Exception as error:
             raise ValueError(f"batch {number} cannot be run: {type(error).__name__}: {error}") from error
         for m in measured:
-            before = max(shares.setdefault(m.tensor, []), default=-1.0)
-            share = m.share if m.share == m.share else np.inf
-            shares[m.tensor].append(share)
-            if share > before:
-                worst[m.tensor] = _find_row(here, m, number, batch)
+            shares.setdefault(m.tensor, []).append(m.share)
+            if m.share > most.get(m.tensor, -1.0):
+                most[m.tensor], worst[m.tensor] = m.share, _find_row(here, m, number, batch)
         examples += _rows(batch) or 1
         met.note(batch)
     seen, unseen = met.words(weights)
@@ -202,7 +207,7 @@ def _find_row(draw: Draw, m: Measurement, number: int, batch: Inputs) -> Worst:
         return worst
     judge = draw.judge(runs.truth)
     rows = [judge.measure(m.tensor, *(x[row : row + 1] for x in sides)) for row in range(len(sides[0]))]
-    return replace(worst, row=int(np.argmax([np.nan_to_num(each.share, nan=np.inf) for each in rows])))
+    return replace(worst, row=int(np.argmax([each.share for each in rows])))
 
 
 @dataclass

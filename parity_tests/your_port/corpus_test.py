@@ -112,6 +112,17 @@ def test_a_right_port_agrees_and_says_what_it_has_seen(tmp_path: Any) -> None:
     assert (tmp_path / "corpus.png").stat().st_size > 5000
 
 
+def test_whole_numbers_that_are_wrong_in_one_batch_fail() -> None:
+    def sides(wrong: int) -> tuple[Any, Any]:
+        return lambda ids, mask: ids + 1, lambda ids, mask: ids + 1 + wrong * (ids == ROWS - 1)
+
+    assert compare(*sides(0), corpus(), dtypes=("float64",), gradients=False)
+    report = compare(*sides(1), corpus(), dtypes=("float64",), gradients=False)
+    assert not report
+    assert "worst: result at batch 8, row 1: error 1, bound 0" in str(report)
+    assert json.loads(report.to_json())["corpus"]["shares"]["result"]["most"] is None
+
+
 def test_what_was_never_met_is_weak() -> None:
     def short() -> Iterator[Any]:
         for number in range(4):

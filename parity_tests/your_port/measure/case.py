@@ -82,7 +82,7 @@ class Case:
     constants: frozenset[str] = frozenset({"valid_lens"})
     """Inputs, or parts of them such as `masks.0`, that are not differentiated even if they are floating."""
     factor: float = 8.0
-    """c in the bound c u + 2 e below float64."""
+    """c in the bound c u + 2 e below float64; it is c u + 4 e where PyTorch's own error e is more than c u."""
     reason: str = ""
     """Why `factor` is not 8."""
     bound: float | None = None

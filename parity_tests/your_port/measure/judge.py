@@ -5,7 +5,7 @@ the entries of about its own size (see `errors`), and may grow with how much rou
 by its own error e in a narrower dtype. With u the unit roundoff:
 
     float64     |jax − truth| ≤ (1e-12 + 16 u max|score|) size + 256 u e / u(float32), where e is PyTorch's in float32
-    narrower    |jax − truth| ≤ c u size + 2 e, in the median of a few draws of weights and directions
+    narrower    |jax − truth| ≤ c u size + 2 e (4 e if e > c u size), in the median of draws of weights and directions
 
 Where the truth itself is no more than the rounding of float64, such as the gradient of a bias before a batch norm, no
 digit means anything: JAX's may be 16 e in narrower dtypes, and the measurement says `only_rounding`. By chance e itself
@@ -65,14 +65,14 @@ class Measurement:
 
     @property
     def failed(self) -> bool:
-        return bool(self.mismatch) or not self.error <= self.bound
+        return bool(self.mismatch) or not self.error <= self.bound or self.error == np.inf
 
     @property
     def share(self) -> float:
         """The share of its bound that the error takes; more than 1 is a failure, and mere rounding takes none."""
         if self.mismatch:
             return np.inf
-        return 0.0 if self.only_rounding else self.error / self.bound if self.bound else float(self.error > 0)
+        return 0.0 if self.only_rounding else float(_shares(np.asarray(self.error), np.asarray(self.bound)))
 
     @property
     def difference(self) -> str:
@@ -189,11 +189,18 @@ class Judge:
             of_gradients *= unit_roundoff(self.rule) / unit_roundoff("float64")
             bounds = np.where(is_rounding, np.maximum(16 * noise, of_gradients) + bounds, bounds)
         errors = np.abs(in_jax - truth)
-        shares = errors / bounds
+        shares = _shares(errors, bounds)
         passed = is_rounding & (shares <= 1)
         i = int(np.argmax(np.where(passed, shares - 2, shares)))
         error, bound, torch_error = (float(x[i] / sizes[i]) for x in (errors, bounds, noise))
         return replace(found, error=error, bound=bound, torch_error=torch_error, only_rounding=bool(passed[i]))
+
+
+def _shares(errors: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Divide errors by their bounds; no error takes nothing of a bound of 0, and what has no share counts as wrong."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        shares = np.divide(errors, bounds, out=np.where(errors == 0, 0.0, np.inf), where=bounds != 0)
+    return np.where(np.isnan(shares), np.inf, shares)
 
 
 def median_of_draws(measured: Sequence[Measurement]) -> Measurement:

@@ -378,3 +378,23 @@ def test_a_cast_does_not_explain_what_is_wrong_without_jit_alone() -> None:
     report = compare_wide(Blocks(), port, X, gradients=False, inside="float32")
     assert {m.dtype for m in report.failed} == {"float64 without jit"}
     assert "within its rounding" not in str(report)
+
+
+# Errors without a share of their bounds
+
+
+def test_with_a_bound_of_0_what_is_exact_agrees_and_hides_nothing() -> None:
+    x = np.arange(1.0, 9.0).reshape(2, 4)
+    right = compare_outputs(lambda x: 2 * x, lambda x: 2 * x, x, bound=0.0)
+    assert right, right
+    assert [m.share for m in right.measurements] == [0.0] * len(right.measurements)
+    assert not compare_outputs(lambda x: 2 * x, lambda x: (2 * x).at[1, 2].multiply(1.5), x, bound=0.0)
+
+
+@pytest.mark.parametrize(
+    ("error", "bound"), [(np.inf, np.inf), (np.nan, 1.0), (0.0, np.nan), (1e-300, 0.0), (1.0, 0.0)]
+)
+def test_what_has_no_share_of_its_bound_fails(error: float, bound: float) -> None:
+    found = Measurement("c", "v", "float64", "y", error, bound)
+    assert found.failed
+    assert found.share == np.inf

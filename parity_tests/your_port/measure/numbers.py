@@ -162,11 +162,12 @@ def redrawn(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         ragged = _ragged(values, kinds, rng)
         return rng.permuted(x, axis=-1) if ragged is None else ragged.astype(x.dtype)
     least, most = values[~kept].min(), values[~kept].max()
-    if np.array_equal(values, np.round(values)):
+    is_huge = max(-least, most) >= 2**31  # another draw may be beyond what its dtype holds
+    if most > 0 and not is_huge and np.array_equal(values, np.round(values)):
         drawn = rng.integers(min(1, int(max(0, values.min()))), int(most), x.shape, endpoint=True).astype(np.float64)
         drawn.flat[np.argmax(values)] = most  # which may be a length of time
         kept = (values < 0) | (np.diff(values) == 1).all()
-    elif least < 0 < most:
+    elif least < 0 < most and not is_huge:
         drawn = rng.normal(values[~kept].mean(), values[~kept].std(), x.shape)
     else:
         drawn = rng.uniform(least, most, x.shape)

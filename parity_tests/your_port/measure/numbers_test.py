@@ -56,6 +56,23 @@ def test_ids_and_lengths_stay_in_their_range() -> None:
     assert (redraw(np.tile(np.arange(7), (3, 1))) == np.arange(7)).all()
 
 
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.arange(5) - np.arange(5)[:, None] - 5,  # relative positions
+        -np.arange(3, 9),
+        np.array([1e3, 3.4e38, 2.0], np.float32),
+        np.array([-3.4e38, 3.4e38, 2.0], np.float32),
+        np.array([7, 2**62]),
+    ],
+)
+def test_whole_numbers_that_are_negative_or_huge_stay_in_their_range(x: np.ndarray) -> None:
+    again = redraw(x)
+    assert (again != x).any()
+    assert again.min() >= x.min()
+    assert again.max() <= x.max()
+
+
 @pytest.mark.parametrize("dtype", [bool, np.int64, np.float32])
 def test_masks_are_shuffled_and_hide_no_whole_row_and_square_ones_stay(dtype: type) -> None:
     mask = LENGTHS[:, [0, 3, 1, 2]].astype(dtype)

@@ -15,14 +15,12 @@ import jax
 import numpy as np
 
 from parity_tests.your_port.cause.symptoms import describe
-from parity_tests.your_port.compiled import compare_compiled
-from parity_tests.your_port.measure.arrays import enable_x64, to_numpy
+from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.training.causes import find_causes
 from parity_tests.your_port.training.errors import Moves, errors_of, tensor_errors
 from parity_tests.your_port.training.report import TrainingDivergence, TrainingReport
 from parity_tests.your_port.training.sides import (
     MOMENTS,
-    Evaluate,
     JaxStart,
     JaxTraining,
     TorchStart,
@@ -44,7 +42,6 @@ def compare_training(
     steps: int = 20,
     resync: bool = True,
     *,
-    evaluate: Evaluate | None = None,
     dtype: str = "float64",
     bound: float | None = None,
 ) -> TrainingReport:
@@ -63,8 +60,6 @@ def compare_training(
             own data returns what it read as "batch", and both are compared.
         steps: how many to take.
         resync: JAX takes over PyTorch's parameters and moments before each step. False: both run freely.
-        evaluate: two functions of what was trained, PyTorch's (model, batch) -> results and JAX's (params, opt_state,
-            batch) -> results. After each step both evaluate its batch, PyTorch in evaluation mode and JAX compiled.
         dtype: of the weights and of floating batches. In float32 only differences far above rounding are found.
         bound: of the errors; by default 1e-8 re-synchronised and 1e-7 free-running, in float64.
 
@@ -81,10 +76,9 @@ def compare_training(
     in_jax = JaxTraining(jax_start, in_torch)
     name = "re-synchronised" if resync else "free-running"
     within = BOUNDS[dtype][resync] if bound is None else bound
-    compiled = None if evaluate is None else (evaluate[0], jax.jit(evaluate[1]))
-    report = compare_steps(name, in_torch, in_jax, steps, within, resync, evaluate=compiled)
+    report = compare_steps(name, in_torch, in_jax, steps, within, resync)
     if report.divergence is not None:
-        return _explained(report, report.divergence, in_jax, compiled)
+        return _explained(report, report.divergence, in_jax)
     _require_meaning(in_torch, steps)
     return report
 
@@ -113,7 +107,6 @@ def compare_steps(
     bound: float,
     resync: bool,
     own: bool = False,
-    evaluate: Evaluate | None = None,
 ) -> TrainingReport:
     """Run JAX beside a recorded training of PyTorch, and compare each step.
 
@@ -127,9 +120,6 @@ def compare_steps(
         if resync and number > 0:
             in_jax.take_over(in_torch[number - 1])
         ours, theirs = in_jax.run(in_torch.batches[number]), in_torch[number]
-        if evaluate is not None:
-            in_torch.evaluate(evaluate[0])
-            in_jax.evaluate(evaluate[1])
         # Of several steps each gradient, and each rounding of the rate, leaves its own trace.
         gradients = theirs.get("clipped", {}) if resync else {}
         moves = Moves(in_torch.before(number if resync else 0), gradients, in_torch.groups)
@@ -150,22 +140,13 @@ def compare_steps(
     return TrainingReport(name, steps, bound, errors, worst, divergence, notes)
 
 
-def _explained(
-    report: TrainingReport, found: TrainingDivergence, in_jax: JaxTraining, evaluate: Evaluate | None
-) -> TrainingReport:
+def _explained(report: TrainingReport, found: TrainingDivergence, in_jax: JaxTraining) -> TrainingReport:
     """Say what a difference looks like, and look for its cause."""
     symptoms, notes, causes = [*_symptoms(found, in_jax)], [*report.notes], tuple[str, ...]()
     in_torch = in_jax.beside
     try:
         close = min(report.bound, BOUNDS[in_torch.dtype][True])
-        if found.quantity == "evaluation" and evaluate is not None:
-            given = in_jax.params, in_jax.opt_state, in_torch.batches[found.step - 1]
-            with enable_x64(in_jax.wide):
-                compiled = compare_compiled(evaluate[1], given, gradients=False)
-            causes = () if compiled else (compiled.explanation,)
-            symptoms += [] if causes else ["training agrees so far: does only one of the two evaluate as it trains?"]
-        else:
-            causes = find_causes(found.quantity, found.step - 1, in_jax, close)
+        causes = find_causes(found.quantity, found.step - 1, in_jax, close)
     except Exception as error:  # the verdict stands without it
         notes.append(f"the search for a cause failed: {type(error).__name__}: {error}")
     if "gradients" in in_torch[0] and "gradients" not in in_jax.records[0]:

@@ -576,35 +576,6 @@ def test_a_clipping_that_is_never_active_is_noted() -> None:
     assert "clipping changes no gradient" not in active + verdict(Jax(ADAM), optimizer=adam)
 
 
-def test_evaluation_is_compared_after_each_step() -> None:
-    """PyTorch evaluates in evaluation mode, and then trains on in its own."""
-    modes = list[bool]()
-
-    def in_torch(model: nn.Module, batch: Any) -> Any:
-        modes.append(model.training)
-        return model(batch["ids"])
-
-    def start(weights: Any) -> Any:
-        model, optimizer, step = torch_start(weights)
-        model.mix.eval()
-        return model, optimizer, step
-
-    def compare(in_jax: Any) -> Any:
-        jax_side, pair = partial(jax_start, how=Jax(decayed(is_trained))), (in_torch, in_jax)
-        return compare_training(start, jax_side, WEIGHTS, BATCHES[:3], 3, evaluate=pair)
-
-    report = compare(lambda params, state, batch: forward(params, batch["ids"]))
-    assert report, str(report)
-    assert report.errors["evaluation"].shape == (3,)
-    assert modes == [False] * 3
-    report = compare(lambda params, state, batch: 0.9 * forward(params, batch["ids"]))
-    assert str(report).splitlines() == [
-        "re-synchronised: the trainings part at step 1 in evaluation: error 0.1, bound 1e-08",
-        "  looks like: JAX's is 0.9 times PyTorch's: a scale, a sum for a mean, or a sign",
-        "  looks like: training agrees so far: does only one of the two evaluate as it trains?",
-    ]
-
-
 def test_parameters_may_be_one_array_and_the_loss_is_none_of_them() -> None:
     def in_torch(weights: Any) -> Any:
         model = nn.Linear(3, 2, bias=False)

@@ -21,8 +21,6 @@ TorchStart = Callable[[Mapping[str, torch.Tensor]], tuple[torch.nn.Module, torch
 """weights -> (model, optimizer, step), and step(batch) -> what is to be compared."""
 JaxStart = Callable[[Mapping[str, np.ndarray]], tuple[Any, Any, Callable[..., Any]]]
 """weights -> (params, opt_state, step), and step(params, opt_state, batch) -> (params, opt_state, what is compared)."""
-Evaluate = tuple[Callable[[torch.nn.Module, Any], Any], Callable[[Any, Any, Any], Any]]
-"""PyTorch's (model, batch) -> results, and JAX's (params, opt_state, batch) -> results."""
 AroundStep = Callable[["TorchTraining"], Iterator[None]]
 """A generator around a step of PyTorch's optimiser."""
 
@@ -109,16 +107,6 @@ class TorchTraining(_Training):
         self.record["gradients"] = {name: gradients[name] for name in self.names.values() if name in gradients}
         return self.record | self.state() | {quantity: _named(value) for quantity, value in returned.items()}
 
-    def evaluate(self, function: Callable[[torch.nn.Module, Any], Any]) -> None:
-        """Add to the last step's record what a function of the model gives for its batch, in evaluation mode."""
-        was_training = {part: part.training for part in self.model.modules()}
-        batch = _as_tensors(self.batches[len(self.records) - 1])
-        self.model.eval()
-        with torch.no_grad(), default_dtype(self.dtype):
-            self.records[-1]["evaluation"] = _named(function(self.model, batch))
-        for part, training in was_training.items():
-            part.training = training
-
     def state(self) -> StepRecord:
         """Return the optimiser's moments, and the parameters."""
         found: StepRecord = {}
@@ -190,12 +178,6 @@ class JaxTraining(_Training):
         copies = self._copies(leaves["parameters"], record["parameters"])
         self.records.append(record | ({"copies": copies} if copies else {}))
         return self.records[-1]
-
-    def evaluate(self, function: Callable[[Any, Any, Any], Any]) -> None:
-        """Add to the last step's record what a function gives for its batch."""
-        with enable_x64(self.wide):
-            results = function(self.params, self.opt_state, copied(self.beside.batches[len(self.records) - 1]))
-            self.records[-1]["evaluation"] = _named(results)
 
     def take_over(self, record: StepRecord) -> None:
         """Go on from the parameters and moments that PyTorch has after as many steps."""

@@ -71,6 +71,9 @@ def torch_side(module: Any, call: Any, given: Inputs, *, train: bool, gradients:
         context: AbstractContextManager[Any] = nullcontext() if gradients else torch.no_grad()
         with context:
             results = target(*args, **kwargs) if call is None else call(target, *args, **kwargs)
+        if not gradients:  # without a graph, but the program may return its input itself, or a weight
+            flat, rebuild = flatten(plain(results))
+            results = rebuild({n: x.detach() if getattr(x, "requires_grad", False) else x for n, x in flat.items()})
         if not train:
             return results
         moved = {name: x for name, x in built.named_buffers() if x.is_floating_point() and not x.equal(before[name])}
