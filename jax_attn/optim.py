@@ -184,9 +184,8 @@ def clip_by_global_norm(max_norm: float, eps: float = 0.0) -> GradientTransforma
     def clip(updates: Updates, params: Params | None) -> Updates:
         wide = jax.tree.map(lambda g: g.astype(wide_dtype(g)), updates)  # float16 holds no large square
         norm = optax.tree.norm(wide) + eps
-        is_short = norm <= max_norm
-        clipped = jax.tree.map(lambda g: jnp.where(is_short, g, g / norm * max_norm), wide)
-        return jax.tree.map(lambda g, new: new.astype(g.dtype), updates, clipped)
+        factor = jnp.where(norm <= max_norm, 1, max_norm / norm)
+        return jax.tree.map(lambda g, x: (x * factor).astype(g.dtype), updates, wide)
 
     return optax.stateless(clip)
 
