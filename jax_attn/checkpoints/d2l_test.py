@@ -1,6 +1,7 @@
 """Compare the loader with the book's code, rewritten from its published structure in plain PyTorch."""
 
 from functools import cache, partial
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -224,6 +225,15 @@ def our_name(name):
     return next(f"{generation.scopes[scope]}.{leaf}" for generation in GENERATIONS if scope in generation.scopes)
 
 
+@pytest.fixture
+def traced_once(monkeypatch):
+    """Trace each module once: these tests read a hundred files into a few modules."""
+    shapes = cache(lambda module, *inputs: jax.eval_shape(module.init, jax.random.key(0), *inputs))
+    known = SimpleNamespace(**vars(jax) | {"eval_shape": lambda init, key, *inputs: shapes(init.__self__, *inputs)})
+    monkeypatch.setattr("jax_attn.checkpoints.d2l.jax", known)
+
+
+@pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize("form", ["1.0", "2020"])
 def test_every_key_that_is_missing_or_unknown_is_an_error_that_names_it(form):
     state_dict = arrays_of(form, dtype=torch.float32)
@@ -245,6 +255,7 @@ OF_SIZES = (
 """Keys that give the sizes: where one is wrong, the next key that it contradicts is named."""
 
 
+@pytest.mark.usefixtures("traced_once")
 @pytest.mark.parametrize("form", ["0.17", "2020 with biases"])
 def test_every_shape_that_does_not_fit_is_an_error_that_names_key_and_shapes(form):
     state_dict = arrays_of(form, dtype=torch.float32)

@@ -65,7 +65,9 @@ def corpus(count: int = 12) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("mistake", "place", "words"),
     [
-        ("window", "batch 3, row 0", "first difference: the forward pass at result"),
+        pytest.param(
+            *("window", "batch 3, row 0", "first difference: the forward pass at result"), marks=pytest.mark.slow
+        ),
         ("full rows", "batch 3, row 1", "first difference: the forward pass at result"),
         ("last id", "batch 8, row 1", "first difference: the forward pass at "),
     ],

@@ -229,7 +229,7 @@ def test_mistakes_of_a_gru(mistake: str, words: str) -> None:
     assert found.startswith(words)
 
 
-@pytest.mark.parametrize("size", [8, 10])
+@pytest.mark.parametrize("size", [8, pytest.param(10, marks=pytest.mark.slow)])
 def test_features_rotated_in_other_pairs(size: int) -> None:
     angles = np.arange(4)[:, None] * np.array([1.0, 0.5, 0.2, 0.1, 0.05])[: size // 2]  # [position, pair]
 

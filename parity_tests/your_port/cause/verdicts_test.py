@@ -235,7 +235,7 @@ DIVISOR = "the factor is 2.64575, by √7, and not 2.44949 in JAX"
         (("relu", "scale"), [RELU, DIVISOR], BOTH),
         pytest.param(("rms", "relu", "residual"), [RMS, RELU, RESIDUAL], BOTH, marks=SLOW),
         (("rms", "unknown"), [RMS], "(lets more values agree on fresh draws; something else differs, too)"),
-        (("unknown",), ["none of the known mistakes"], ""),
+        pytest.param(("unknown",), ["none of the known mistakes"], "", marks=SLOW),
         pytest.param(("relu", "stopped"), [RELU, "no gradient flows through add in JAX: stop_gradient"], BOTH,
                      marks=SLOW),
     ],
@@ -444,6 +444,7 @@ def test_an_activation_that_is_a_module(module: Any, port: Any, words: str) -> N
     assert cause(pair, lambda w, x: dense(w, "2", port(dense(w, "0", x))), X) == f"{words} {BOTH}"
 
 
+@SLOW
 def test_the_mean_of_the_means_of_sentences() -> None:
     def loss(module: Any, x: Any, labels: Any) -> Any:
         return F.cross_entropy(module.a(x).flatten(0, 1), labels.flatten(), ignore_index=0)
@@ -495,10 +496,10 @@ def attending(window: int = 3, least: int = 0, rotate: str = "qk", capped: str =
 @pytest.mark.parametrize(
     ("port", "words"),
     [
-        (attending(window=4), "a limit, such as of a window or a length, is off by one: +1"),
+        pytest.param(attending(window=4), "a limit, such as of a window or a length, is off by one: +1", marks=SLOW),
         pytest.param(attending(window=99), "a condition is ignored, as if it always held", marks=SLOW),
         pytest.param(attending(least=-2), "a window reaches to both sides", marks=SLOW),
-        (attending(rotate="q"), "features are not rotated by their positions"),
+        pytest.param(attending(rotate="q"), "features are not rotated by their positions", marks=SLOW),
         (attending(capped="after"), "the soft cap is applied after the mask, not before it,"),
         pytest.param(attending(more=1), "the softmax has one more term, exp(0), in its sum", marks=SLOW),
     ],
@@ -507,6 +508,25 @@ def test_windows_rotations_and_caps_of_attention(port: Any, words: str) -> None:
     module = Module(attend, q=linear(6, 4), k=linear(6, 4), v=linear(6, 6))
     assert compare(module, attending(), TOKENS, dtypes=("float64",)).agrees
     assert cause(module, port, TOKENS) == f"{words} in JAX {BOTH}"
+
+
+def causal(scores: Any, window: int, like: Any) -> Any:
+    """Hide what comes later, or is not within the window."""
+    distance = like.arange(5)[:, None] - like.arange(5)
+    return like.where((distance >= 0) & (distance < window), scores, -like.inf)
+
+
+def test_a_window_that_is_one_longer() -> None:
+    module = Module(lambda m, x: causal(m.q(x) @ x.mT, 3, torch).softmax(-1) @ x, q=linear(6, 6))
+    port = lambda w, x: jax.nn.softmax(causal(dense(w, "q", x) @ x.mT, 4, jnp), -1) @ x  # noqa: E731
+    assert cause(module, port, TOKENS) == (f"a limit, such as of a window or a length, is off by one: +1 in JAX {BOTH}")
+
+
+def test_keys_that_are_not_rotated() -> None:
+    parts = {"q": linear(6, 4), "k": linear(6, 4)}
+    module = Module(lambda m, x: rotated(m.q(x), torch) @ rotated(m.k(x), torch).mT, **parts)
+    port = lambda w, x: rotated(dense(w, "q", x), jnp) @ dense(w, "k", x).mT  # noqa: E731
+    assert cause(module, port, TOKENS) == f"features are not rotated by their positions in JAX {BOTH}"
 
 
 def rms(module: Any, x: Any) -> Any:

@@ -305,7 +305,7 @@ MISTAKES = {
         "decoupled_weight_decay is False in JAX, and True in PyTorch",
         SLOW,
     ),
-    "no clip": (Settings(clip="none"), 1, "exp_avg", f"the gradients are not clipped in JAX; {NORM}", DEFAULT),
+    "no clip": (Settings(clip="none"), 1, "exp_avg", f"the gradients are not clipped in JAX; {NORM}", SLOW),
     "clip by value": (
         Settings(clip="value"),
         1,
