@@ -9,12 +9,12 @@ from safetensors.numpy import load_file
 
 from train import evaluate, nmt
 from train.conftest import OPTIONS, translate_as_in_pytorch
-from train.data.embedded import grammar
+from train.data.embedded import embedded_pairs
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
 from train.translate import Translator, main
 
-SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (6, 1, 1))[0]]
+SENTENCES = [pair.source for pair in embedded_pairs()[-6:]]
 MODEL = "--model.family transformer --model.num-layers 1 --model.num-heads 2 --model.norm pre --search.beam-size 3"
 MODEL += " --model.dropout 0.1 --model.dropout-attention 0.1 --model.dropout-hidden 0.1"
 LEARNT = ["--model.positions", "learnt", "--model.max-len", "20"]

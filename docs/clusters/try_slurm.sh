@@ -59,10 +59,9 @@ nsenter --net=/run/netns/node2 unshare --uts bash -c "hostname node2; slurmd -L 
 until [ "$(sinfo --noheader --states=idle --format=%D)" = 2 ]; do sleep 1; done
 
 python - <<END
-from train.data.embedded import grammar
-(pairs, *_) = grammar.generate(0, (4000, 0, 0))
+from train.data.embedded import embedded_pairs
 for name, side in (("corpus.de", "source"), ("corpus.en", "target")):
-    open(name, "w").writelines(" ".join(getattr(pair, side)) + "\n" for pair in pairs)
+    open(name, "w").writelines(getattr(pair, side) + "\n" for pair in embedded_pairs()[:4000])
 END
 
 # Submit the training into the folder NAME, with options of sbatch.

@@ -1,4 +1,4 @@
-"""The pairs of a run: generated, or read from the files that the configuration names."""
+"""The pairs of a run: the embedded ones, or those of the files that the configuration names."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Int
 
 from train.config import Config, CorpusConfig
-from train.data.corpus import Alignment, Corpus, CorpusError, Pair
+from train.data.corpus import Corpus, CorpusError, Pair
 from train.data.download import NamedCorpus, fetch, is_name
-from train.data.embedded import grammar
+from train.data.embedded import embedded_pairs
 from train.data.pair_files import PairFiles, find_files, read_pairs
 from train.data.splits import Hashes, Parts, hash_pairs, split_by_hash, split_in_order
 from train.progress import show_progress
@@ -30,7 +30,7 @@ def load_corpus(config: Config) -> Corpus:
         CorpusError: a file cannot be used, or has too few pairs.
     """
     if not config.data:
-        return _generate(config.corpus)
+        return _embedded_corpus(config.corpus)
     given = _given_files(config)
     report: Counter[str] = Counter()
     pairs = show_progress(read_pairs(given.train, report), f"reading {given.train.paths[0].name}")
@@ -51,18 +51,19 @@ def load_corpus(config: Config) -> Corpus:
     return Corpus(TrainingPairs(given.train, parts.train), valid, test, {k: n for k, n in report.items() if n} | used)
 
 
-def _generate(config: CorpusConfig) -> Corpus:
-    """Generate the corpus of `train.data.embedded`; its words are joined by spaces."""
+def _embedded_corpus(config: CorpusConfig) -> Corpus:
+    """Take the first pairs of the embedded corpus for training, the next ones for validation, then for test."""
+    pairs = embedded_pairs()
     given = (config.train, config.valid, config.test)
-    sizes = tuple(default if size is None else size for size, default in zip(given, EMBEDDED_SIZES, strict=True))
     train, valid, test = (
-        tuple(
-            Pair(" ".join(p.source), " ".join(p.target), Alignment(frozenset(p.sure), frozenset(p.possible)))
-            for p in split
-        )
-        for split in grammar.generate(0, sizes)
+        size if size is not None else usual for size, usual in zip(given, EMBEDDED_SIZES, strict=True)
     )
-    return Corpus(train, valid, test)
+    if train + valid + test > len(pairs):
+        raise CorpusError(
+            f"the embedded corpus has {len(pairs)} pairs, too few for {train} for training, {valid} for validation and "
+            f"{test} for test; ask for fewer with --corpus.train, --corpus.valid or --corpus.test"
+        )
+    return Corpus(pairs[:train], pairs[train : train + valid], pairs[train + valid : train + valid + test])
 
 
 def find_corpus(names: tuple[str, ...], languages: tuple[str, ...], mirror: str | None, option: str) -> NamedCorpus:

@@ -7,6 +7,7 @@ import pytest
 
 from train.config import Config, CorpusConfig
 from train.data.corpus import CorpusError
+from train.data.embedded import embedded_pairs
 from train.data.load_corpus import load_corpus
 
 
@@ -63,13 +64,12 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(folder):
         list(corpus.train)
 
 
-def test_the_embedded_corpus_carries_alignments_and_shares_no_sentence():
-    corpus = load_corpus(Config(corpus=CorpusConfig(train=500, valid=50, test=50)))
-    parts = [list(corpus.train), corpus.valid, corpus.test]
-    assert [len(part) for part in parts] == [500, 50, 50]
-    for side in (0, 1):
-        assert len({pair[side] for part in parts for pair in part}) == 600
-    for pair in parts[0]:
-        for i, j in pair.alignment.sure | pair.alignment.possible:
-            assert i < len(pair.source.split())
-            assert j < len(pair.target.split())
+def test_the_embedded_corpus_is_taken_in_its_order_until_it_ends():
+    corpus = load_corpus(Config(corpus=CorpusConfig(train=20_000, valid=999, test=1)))
+    parts = (corpus.train, corpus.valid, corpus.test)
+    assert [len(part) for part in parts] == [20_000, 999, 1]
+    assert sum(parts, ()) == embedded_pairs()
+    with pytest.raises(
+        CorpusError, match="has 21000 pairs, too few for 20000 for training, 1000 for validation and 500"
+    ):
+        load_corpus(Config(corpus=CorpusConfig(valid=1000)))

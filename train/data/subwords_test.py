@@ -11,16 +11,13 @@ import pytest
 from train.config import CorpusConfig
 from train.data import subwords
 from train.data.corpus import Pair
-from train.data.embedded import grammar
+from train.data.embedded import embedded_pairs
 from train.data.subwords import PieceVocabulary
 from train.data.vocabularies import build_vocabularies, load_vocabularies, save_vocabularies
 from train.data.vocabulary import EOS, SPECIAL, UNKNOWN
 from train.setting import ConfigError
 
-PAIRS = [
-    Pair(" ".join(pair.source).capitalize(), " ".join(pair.target).capitalize())
-    for pair in grammar.generate(0, (1000, 1, 1))[0]
-]
+PAIRS = [Pair(pair.source.capitalize(), pair.target.capitalize()) for pair in embedded_pairs()[:1000]]
 TEXTS = [pair.target for pair in PAIRS[:200]]
 
 

@@ -1,6 +1,5 @@
 """What the tests of pretrained models share: logits, gradients and hypotheses must be those of transformers."""
 
-import itertools
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ from jax_attn import beam_search, greedy_search
 from jax_attn.checkpoints.hugging_face import LAYER, OUTPUT, SHARED, SOURCE, TARGET
 from jax_attn.checkpoints.pretrained import name_layers, name_rows
 from jax_attn.weights import to_torch
-from train.data.embedded.grammar import sentences
+from train.data.embedded import embedded_pairs
 
 
 class Batch(NamedTuple):
@@ -34,8 +33,8 @@ class Special(NamedTuple):
 @pytest.fixture(scope="session")
 def texts():
     """Return 400 sentences of both languages."""
-    pairs = list(itertools.islice(sentences(0), 400))
-    return [" ".join(pair.source) for pair in pairs], [" ".join(pair.target) for pair in pairs]
+    pairs = embedded_pairs()[:400]
+    return [pair.source for pair in pairs], [pair.target for pair in pairs]
 
 
 def draw_batch(special, lens, low, source_high, target_high):

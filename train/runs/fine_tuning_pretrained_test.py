@@ -27,7 +27,7 @@ from jax_attn.weights import from_torch, to_torch
 from parity_tests.this_library.trainings import DRIFT_FACTORS
 from train.data import dataset
 from train.data.batches import Examples, make_buckets, plan, take
-from train.data.embedded.grammar import sentences
+from train.data.embedded import embedded_pairs
 from train.data.vocabulary import BOS, EOS
 from train.runs.importing import import_pretrained
 from train.runs.pretrained_test import make_pieces, marian_folder
@@ -238,8 +238,8 @@ def train(task, batches, num_steps, curves, per_call=STEPS_PER_CALL, resync=Fals
 @pytest.fixture(scope="module")
 def small():
     """Pieces of the embedded corpus."""
-    pairs = list(islice(sentences(0), 400))
-    return tuple(make_pieces([" ".join(getattr(pair, side)) for pair in pairs], 90) for side in ("source", "target"))
+    pairs = embedded_pairs()[:400]
+    return tuple(make_pieces([getattr(pair, side) for pair in pairs], 90) for side in ("source", "target"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from jax_attn.models import build_model
 from jax_attn.weights import to_torch
 from train import nmt, translate
 from train.data import dataset
-from train.data.embedded import grammar
+from train.data.embedded import embedded_pairs
 from train.data.load_corpus import load_corpus
 from train.data.vocabulary import EOS
 from train.runs.run_folder import RunFolder
@@ -22,7 +22,7 @@ from train.translating.page import page
 from train.translating.scoring import evaluate
 from train.translating.translator import by_words
 
-SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (9, 1, 1))[0]]
+SENTENCES = [pair.source for pair in embedded_pairs()[-9:]]
 OPTIONS = """
     --model.family transformer --model.embed-size 8 --model.num-hiddens 8 --model.num-heads 2 --model.num-layers 2
     --model.encoder-layers 3 --model.alignment-layer 0 --model.alignment-head 1 --corpus.tokenizer bpe

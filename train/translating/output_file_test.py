@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from train import translate
-from train.data.embedded import grammar
+from train.data.embedded import embedded_pairs
 from train.translating.output_file import OutputFile
 
-SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (50, 1, 1))[0]]
+SENTENCES = [pair.source for pair in embedded_pairs()[-50:]]
 TEXT = "\ufeff" + "\r\n".join(["", *SENTENCES])
 OPTIONS = ["--sample", "--seed", "3", "--nbest", "2", "--scores"]  # what is drawn depends on the line's number
 
@@ -19,8 +19,8 @@ from train import translate
 from train.config import MeshShape
 status = translate.main([*sys.argv[1:], "--mesh", "data=3"])
 from train.machine.devices import make_mesh
-from train.data.embedded import grammar
-sentences = [" ".join(pair.source) for pair in grammar.generate(5, (50, 1, 1))[0]]
+from train.data.embedded import embedded_pairs
+sentences = [pair.source for pair in embedded_pairs()[-50:]]
 
 def bits(translations):
     found = [hypothesis for t in translations for hypothesis in t.hypotheses]

@@ -14,7 +14,7 @@ from jax_attn.weights import to_torch
 from train import nmt
 from train.data import dataset
 from train.data.corpus import Corpus, Pair
-from train.data.embedded import grammar
+from train.data.embedded import embedded_pairs
 from train.data.vocabulary import UNKNOWN
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
@@ -23,7 +23,7 @@ from train.translating.alignments import as_json, replace_unknown
 from train.translating.scoring import evaluate, make_validation
 from train.translating.translator import by_words, load_model, widths
 
-SENTENCES = [" ".join(pair.source) for pair in grammar.generate(5, (30, 1, 1))[0]]
+SENTENCES = [pair.source for pair in embedded_pairs()[-30:]]
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,7 @@ def test_explain_follows_pieces(folder):
 def test_validation_gives_the_scores_of_the_evaluation_and_compiles_once(folder):
     saved = RunFolder(folder).load()
     model, params = load_model(saved)
-    pairs = [Pair(" ".join(p.source), " ".join(p.target)) for p in grammar.generate(6, (20, 1, 1))[0]]
+    pairs = [Pair(p.source, p.target) for p in embedded_pairs()[-50:-30]]
     data = dataset.load(saved.config, (saved.source, saved.target))
     data = replace(data, corpus=Corpus((), tuple(pairs), ()), max_target_len=saved.config.search.max_len)
     validate = make_validation(model, data, batch_size=16)
