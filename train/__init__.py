@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 EXTRA = (
     "docstring_parser", "jinja2", "matplotlib", "orbax", "pooch", "regex", "rich", "sacrebleu", "sentencepiece",
-    "tensorboardX", "tyro", "yaml",
+    "tensorboardX", "tyro",
 )  # fmt: skip
 """What the extra `train` installs, by the names of the imports."""
 

@@ -1,4 +1,4 @@
-"""Read a configuration from a file: JSON, TOML or YAML with the fields of `Config`."""
+"""Read a configuration from a file: JSON or TOML with the fields of `Config`."""
 
 import dataclasses
 import json
@@ -7,8 +7,6 @@ import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
-
-import yaml
 
 from jax_attn.settings import FAMILIES, ModelConfig, other_family
 from train.config import Config
@@ -52,33 +50,18 @@ def _merge(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return {**old, **new, **{key: _merge(old[key], new[key]) for key in both_sections}}
 
 
-class _Settings(yaml.SafeLoader):
-    """YAML without aliases, which can make a short file endless, and without repeated keys."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise ValueError(f"it has an alias, *{self.peek_event().anchor}; write the value in its place")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Any:
-        without_repetition([(str(key.value), None) for key, _ in node.value])
-        return super().construct_mapping(node, deep)
-
-
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".toml":
             values = tomllib.loads(text)
-        elif path.suffix in (".yaml", ".yml"):
-            values = yaml.load(text, _Settings)
         else:
             values = json.loads(text, object_pairs_hook=without_repetition)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{path} is no valid {path.suffix or 'JSON'}: {reason}") from error
+        raise ConfigError(f"{path} is no valid {'TOML' if path.suffix == '.toml' else 'JSON'}: {reason}") from error
     if not isinstance(values, dict):
         raise ConfigError(f"{path} must hold settings by name; got {type(values).__name__}")
     return values

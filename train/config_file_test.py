@@ -25,12 +25,11 @@ def test_the_configuration_of_a_run_gives_the_run_again_and_options_change_it(tm
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("a.yaml", "preset: book\ndata: x\nepochs: 3\nmodel: {num_hiddens: 8}\n"),
         ("a.toml", 'preset = "book"\ndata = "x"\nepochs = 3\n[model]\nnum_hiddens = 8\n'),
         ("a.json", '{"preset": "book", "data": "x", "epochs": 3, "model": {"num_hiddens": 8}}'),
     ],
 )
-def test_yaml_and_toml_mean_the_same(tmp_path, name, text):
+def test_json_and_toml_mean_the_same(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     preset, config, _ = parse(["--config", str(tmp_path / name)])
     book = PRESETS["book"]
@@ -43,12 +42,10 @@ def test_yaml_and_toml_mean_the_same(tmp_path, name, text):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.json", "{", "is no valid .json"),
-        ("a.yaml", "a: [", "is no valid .yaml"),
-        ("a.toml", "=", "is no valid .toml"),
+        ("a.json", "{", "is no valid JSON"),
+        ("a.yaml", "epochs: 3", "a.yaml is no valid JSON"),
+        ("a.toml", "=", "is no valid TOML"),
         ("a.json", '{"epochs": 3, "epochs": 4}', "it has 'epochs' twice"),
-        ("a.yaml", "epochs: 3\nepochs: 4\n", "it has 'epochs' twice"),
-        ("a.yaml", "a: &a [x]\nb: [*a, *a]\n", r"it has an alias, \*a; write the value in its place"),
         ("a.json", "[1]", "must hold settings by name; got list"),
         ("a.json", '{"preset": "x"}', "there is no preset 'x'"),
         ("a.json", '{"model": {"flux": 1}}', r"there is no setting model\.flux"),

@@ -27,7 +27,6 @@ from train.command_line.translate_options import PICTURES, OptionalCode, Search,
 from train.data.corpus import CorpusError, Pair, counted
 from train.data.download import is_name
 from train.data.load_corpus import find_corpus, load_corpus, read_whole
-from train.data.vocabulary import UNKNOWN, Vocabulary
 from train.setting import NUMBERS, ConfigError
 
 if TYPE_CHECKING:
@@ -35,10 +34,6 @@ if TYPE_CHECKING:
     from train.translating.heads import HeadErrors
     from train.translating.scoring import Evaluation
     from train.translating.translator import Translator
-
-
-SUSPICIOUS = 50
-"""A perplexity from which on the pairs are read the other way round, too. A trained model has less in its languages."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +96,8 @@ def run(options: Options) -> None:
     errors = None if options.heads is None else draw_heads(options.heads, runs[0], translators[0], pairs)
     found = [evaluate(translator, pairs) for translator in translators]
     if options.data:
-        for saved, translator, evaluation in zip(runs, translators, found, strict=True):
-            warn_of_other_language(saved, translator, evaluation)
+        for saved, evaluation in zip(runs, found, strict=True):
+            warn_of_other_languages(saved, evaluation)
     lower_case = any(evaluation.lower_case for evaluation in found)
     report = []
     for saved, evaluation in zip(runs, found, strict=True):
@@ -148,30 +143,13 @@ def given_pairs(options: Options) -> Sequence[Pair]:
     return pairs
 
 
-def warn_of_other_language(saved: SavedRun, translator: Translator, evaluation: Evaluation) -> None:
-    """Warn if the model knows few of the source words, or guesses the references worse than by chance.
-
-    The sides seem to be exchanged if it knows the target's words better or, where pieces make all words known, if it
-    guesses a token of the sources e times better than one of the references.
-    """
-    from train.translating.scoring import nats_exchanged
-
-    pairs, nats = evaluation.pairs, evaluation.nats_per_token
-    unknown = share_of_unknown(saved.source, [pair.source for pair in pairs])
-    if unknown > 0.3:
-        exchanged = share_of_unknown(saved.source, [pair.target for pair in pairs]) < unknown / 2
-    else:
-        exchanged = evaluation.perplexity > SUSPICIOUS and nats_exchanged(translator, pairs) < nats - 1
-    if exchanged or unknown > 0.3 or nats > math.log(len(saved.target)):
-        share = f"{unknown:.0%} of the source words are unknown to {saved.folder}, and " * (unknown > 0)
-        advice = "the two columns or files seem to be exchanged" if exchanged else "is it in the run's languages?"
-        warnings.warn(f"{share}the perplexity of the references is {evaluation.perplexity:.0f}: {advice}", stacklevel=2)
-
-
-def share_of_unknown(vocabulary: Vocabulary, texts: Sequence[str]) -> float:
-    """Return the share of the texts' words that a vocabulary does not know."""
-    ids = [i for text in texts for i in vocabulary.encode(text)]
-    return ids.count(UNKNOWN) / max(len(ids), 1)
+def warn_of_other_languages(saved: SavedRun, evaluation: Evaluation) -> None:
+    """Warn if the model guesses the tokens of the references worse than by chance."""
+    if evaluation.nats_per_token > math.log(len(saved.target)):
+        warnings.warn(
+            f"the perplexity of the references is {evaluation.perplexity:.0f}: are they in the languages of this run?",
+            stacklevel=2,
+        )
 
 
 def own_test(saved: SavedRun, mirror: str | None) -> Sequence[Pair]:

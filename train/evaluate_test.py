@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -90,32 +91,14 @@ def test_scores_that_cannot_be_written_are_one_line_of_error(run, output, status
     assert ended.stderr.count(b"\n") == 1
 
 
-def test_exchanged_columns_are_noticed(run, capsys, tmp_path):
-    lines = [line.split("\t") for line in TWO.splitlines()]
-    (tmp_path / "right.txt").write_text("the man .\tl'homme .\nthe woman .\tla femme .\n")
-    (tmp_path / "exchanged.txt").write_text("".join(f"{french}\t{english}\n" for english, french in lines))
-    assert call(capsys, run[0], "--data", tmp_path / "right.txt")[2] == ""
-    (tmp_path / "other.txt").write_text("der Mann .\tde man .\ndie Frau .\tde vrouw .\n")
-    errors = call(capsys, run[0], "--data", tmp_path / "exchanged.txt")[2]
-    assert "75% of the source words are unknown to" in errors
-    assert errors.endswith(": the two columns or files seem to be exchanged\n")
-    errors = call(capsys, run[0], "--data", tmp_path / "other.txt")[2]
-    assert "of the source words are unknown to" in errors
-    assert errors.endswith(": is it in the run's languages?\n")
-
-
-def test_exchanged_columns_are_noticed_where_all_words_are_known(run, monkeypatch, recwarn):
-    saved, translator = RunFolder(run[0]).load(), Translator.load(run[0])
-    pairs = [Pair("the man .", "l'homme ."), Pair("", "rien ."), Pair("the woman .", "la femme .")]
-    other_way = scoring.evaluate(translator, [Pair(pair.target, pair.source) for pair in pairs])
-    assert scoring.nats_exchanged(translator, pairs) == pytest.approx(other_way.nats_per_token)
-    found = replace(scoring.evaluate(translator, pairs), nats=5.0, tokens=1)
-    for nats, warned in ((4.5, 0), (3.9, 1)):
-        monkeypatch.setattr(scoring, "nats_exchanged", lambda *_, nats=nats: nats)
-        evaluate.warn_of_other_language(saved, translator, found)
-        assert len(recwarn) == warned
-    said = str(recwarn.pop().message)
-    assert said == "the perplexity of the references is 148: the two columns or files seem to be exchanged"
+def test_references_that_are_guessed_worse_than_by_chance_are_a_warning(run, capsys, tmp_path, monkeypatch):
+    (tmp_path / "two.txt").write_text(TWO)
+    found = scoring.evaluate(Translator.load(run[0]), [Pair("I am here.", "Je suis ici.")])
+    chance = len(RunFolder(run[0]).load().target)
+    said = f"warning: the perplexity of the references is {chance}: are they in the languages of this run?\n"
+    for nats, errors in ((math.log(chance) - 1e-6, ""), (math.log(chance) + 1e-6, said)):
+        monkeypatch.setattr(scoring, "evaluate", lambda *_, nats=nats: replace(found, nats=nats, tokens=1))
+        assert call(capsys, run[0], "--data", tmp_path / "two.txt")[2] == errors
 
 
 def test_a_file_and_two_parallel_files_give_the_same_and_a_run_equals_itself(run, capsys, tmp_path):

@@ -30,7 +30,7 @@ Train a translator, test it on sentences that it never saw, and leave a run fold
 
   python -m train.nmt [PRESET] [OPTIONS]
   python -m train.nmt --resume RUN          go on with a run that was stopped or killed
-  python -m train.nmt --config FILE         settings of a JSON, YAML or TOML file, such as config.json of a run
+  python -m train.nmt --config FILE         settings of a JSON or TOML file, such as config.json of a run
 
 Presets, with their time on two cores and what to expect:
 {presets}
@@ -64,7 +64,7 @@ class Options:
     """What may stand after the preset."""
 
     config: Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")] = None
-    """Settings of a JSON, YAML or TOML file, such as config.json of a run; other options change them."""
+    """Settings of a JSON or TOML file, such as config.json of a run; other options change them."""
     resume: Annotated[Path | None, arg(metavar="RUN", help_behavior_hint="")] = None
     """Go on with a run that was stopped or killed. It keeps its settings."""
     settings: Annotated[Config, arg(name="")] = field(default_factory=Config)

@@ -168,7 +168,8 @@ def parse(arguments: list[str], description: str | None) -> Options:
         wrong.append(f"{options.out} cannot be written: it must be a file in a folder that exists")
     if options.out is not None and options.out.exists() and not options.resume:
         wrong.append(f"{options.out} exists: name another file, or go on with --resume")
-    wrong += _repeated(options)
+    if options.out is not None and options.out in (heatmap, page):
+        wrong.append(f"--out and a picture or page are the same file, {options.out}")
     if options.resume and options.out is None:
         wrong.append("--resume needs --out, the file to go on with")
     if options.resume and (heatmap or page):
@@ -199,20 +200,6 @@ def parse(arguments: list[str], description: str | None) -> Options:
     if wrong:
         raise ConfigError("; ".join(wrong))
     return dataclasses.replace(options, file=None) if str(options.file) == "-" else options
-
-
-def _repeated(options: Options) -> list[str]:
-    """Say which files of the command are one and the same: it would read or overwrite what it writes."""
-    picture, out = options.picture, options.out
-    record = None if out is None else out.with_name(f"{out.name}.progress.json")
-    files = {"--file": options.file, "--out": out, "the record of --out": record}
-    files |= {"--heatmap": picture.heatmap, "--page": picture.page}
-    seen: dict[Path, str] = {}
-    wrong = []
-    for name, path in files.items():
-        if path is not None and (first := seen.setdefault(path.resolve(), name)) != name:
-            wrong.append(f"{first} and {name} are the same file, {path}")
-    return wrong
 
 
 PICTURES = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from train.config import Config, CorpusConfig
-from train.data import dataset, sentences
+from train.data import dataset
 from train.data.corpus import CorpusError
+from train.data.sentences import SentenceWriter
 from train.setting import ConfigError
 
 
@@ -34,15 +35,16 @@ def test_long_training_pairs_are_left_out_and_held_out_sources_are_shortened_and
         dataset.load(replace(config, corpus=CorpusConfig(test=0, max_len=5, steps=3)))
 
 
-def test_ids_are_small_and_the_same_in_memory_and_in_a_file(config, monkeypatch):
-    small = dataset.load(config).train
-    monkeypatch.setattr(sentences, "IN_MEMORY", 100)
-    mapped = dataset.load(config).train
-    assert isinstance(mapped.source.ids, np.memmap)
-    assert mapped.source.ids.dtype == np.uint16
-    assert mapped.source.ids.tolist() == small.source.ids.tolist()
-    assert mapped.target.ids.tolist() == small.target.ids.tolist()
-    assert mapped.target.offsets.tolist() == small.target.offsets.tolist()
+def test_ids_take_two_bytes_where_the_vocabulary_fits():
+    for size, dtype in ((2**16, np.uint16), (2**16 + 1, np.int32)):
+        writer = SentenceWriter(size, prefix=(9,))
+        writer.extend([[size - 1, 4], []])
+        writer.extend([[5]])
+        found = writer.finish()
+        assert found.ids.dtype == dtype
+        assert found.ids.tolist() == [9, size - 1, 4, 9, 9, 5]
+        assert found.offsets.tolist() == [0, 3, 4, 6]
+    assert len(SentenceWriter(5).finish()) == 0
 
 
 def test_a_run_that_goes_on_keeps_its_vocabularies_and_sees_that_its_data_changed(config, tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ import sentencepiece
 
 from jax_attn.checkpoints.pretrained import Language
 from train.data.subwords import SPACE, PieceVocabulary
-from train.data.vocabulary import BOS, EOS, SPECIAL, UNKNOWN, until_eos
+from train.data.vocabulary import BOS, EOS, SPECIAL, UNKNOWN, Vocabulary, until_eos
 from train.setting import ConfigError
 
 SILENT = ("<pad>", "<mask>")
@@ -45,6 +45,7 @@ class ForeignVocabulary(PieceVocabulary):
         self.order = [rest[0], *side.special, *rest[1:]]
         """The model's own id for each id here."""
         self._names = tuple(side.tokens[i] for i in self.order)
+        self.tokens = (*self._names[:EOS], *SPECIAL[EOS:], *self._names[len(SPECIAL) :])
         self._ids = {token: i for i, token in enumerate(self._names)}
         self._in_text = sorted(token for token in side.tokens if token.startswith(">>") and token.endswith("<<"))
         self._codes = {token.strip("_"): self._ids[token] for token in side.languages}
@@ -67,9 +68,6 @@ class ForeignVocabulary(PieceVocabulary):
         special = tuple(fields.pop("special"))
         return cls(Language(**fields, special=special, pieces=None if pieces is None else base64.b64decode(pieces)))
 
-    def __len__(self) -> int:
-        return len(self._names)
-
     def in_language(self, code: str) -> "ForeignVocabulary":
         if (language := code.strip("_")) not in self._codes:
             if not self._codes:
@@ -88,10 +86,6 @@ class ForeignVocabulary(PieceVocabulary):
                 f"{self.languages[-1]}; choose two with --source-language CODE --target-language CODE"
             )
         return [self._codes[self._language]] if self._language else []
-
-    @cached_property
-    def tokens(self) -> tuple[str, ...]:
-        return (*self._names[:EOS], *SPECIAL[EOS:], *self._names[len(SPECIAL) :])
 
     @cached_property
     def _normalize(self) -> Callable[[str], str]:
@@ -128,8 +122,7 @@ class ForeignVocabulary(PieceVocabulary):
         ids = [self._ids.get(token, UNKNOWN) for token in self.cut(text)]
         return [UNKNOWN if i == EOS or i in self._silent else i for i in ids]
 
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self.encode(text) for text in texts]
+    encode_all = Vocabulary.encode_all  # since `encode` does more than cut into pieces
 
     def decode(self, ids: Iterable[int]) -> str:
         tokens = [self.tokens[i] for i in until_eos(ids, len(self)) if i not in self._silent]
@@ -137,4 +130,4 @@ class ForeignVocabulary(PieceVocabulary):
         return " ".join(text.split())
 
     def words(self, ids: Sequence[int]) -> list[range]:
-        return super().words(ids) if self._pieces else [range(i, i + 1) for i in range(len(ids))]
+        return super().words(ids) if self._pieces else Vocabulary.words(self, ids)

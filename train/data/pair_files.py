@@ -153,7 +153,6 @@ def read_usable_lines(path: Path, report: Counter[str]) -> Generator[list[str | 
         CorpusError: the file does not exist, cannot be read, is no text, is damaged, or is no UTF-8.
     """
     total = invalid = 0
-    sample = b""
     try:
         for block in _read_blocks(path, report):
             found = Counter[str]()
@@ -161,8 +160,6 @@ def read_usable_lines(path: Path, report: Counter[str]) -> Generator[list[str | 
             report.update(found)
             total += len(lines)
             invalid += found[NO_UTF8]
-            if found[NO_UTF8] and not sample:
-                sample = block
             yield lines
     except FileNotFoundError:
         raise CorpusError(f"there is no file {path}") from None
@@ -171,18 +168,9 @@ def read_usable_lines(path: Path, report: Counter[str]) -> Generator[list[str | 
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {error.strerror or error}") from error
     if invalid > MAX_INVALID * total:
-        raise CorpusError(f"{invalid:,} of the {total:,} lines of {path} are no UTF-8; {_advise(sample)}")
-
-
-def _advise(block: bytes) -> str:
-    """Guess the encoding of lines of which some are no UTF-8, and say what to do."""
-    lines = [line for line in block.split(b"\n") if not line.isascii()]
-    invalid = sum(1 for line in lines if INVALID.search(line.decode("utf-8", "surrogateescape")))
-    if invalid < len(lines) / 2:
-        return "they seem to be damaged, since other lines beyond ASCII are; mend them, or leave them out"
-    if sum(byte >= 0x80 for byte in block) > len(block) / 4:  # text in Latin letters has few of them
-        return "convert it from its encoding with iconv -f ENCODING -t UTF-8"
-    return "it seems to be Latin-1 or Windows-1252; convert it with iconv -f WINDOWS-1252 -t UTF-8"
+        raise CorpusError(
+            f"{invalid:,} of the {total:,} lines of {path} are no UTF-8; convert it with iconv -f ENCODING -t UTF-8"
+        )
 
 
 def _read_blocks(path: Path, report: Counter[str]) -> Iterator[bytes]:

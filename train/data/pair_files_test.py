@@ -82,16 +82,8 @@ LATIN = b"go .\tva !\n" * 100 + "hello .\tça va, garçon ?\n".encode("latin-1")
         ("a\tb\n".encode("utf-16"), "seems to be UTF-16; convert it with iconv -f UTF-16 "),
         ("a\tb\n".encode("utf-16-be"), "seems to be UTF-16; "),
         ("龍\t龍\n".encode("utf-16"), "seems to be UTF-16; "),
-        (LATIN, "^2 of the 102 lines of .*pairs.txt are no UTF-8; it seems to be Latin-1 or Windows-1252; convert it "),
-        (gzip.compress(LATIN, mtime=0), "it seems to be Latin-1 or Windows-1252; "),
-        (
-            "I am here .\tЯ здесь !\n".encode("cp1251") * 9,
-            "convert it from its encoding with iconv -f ENCODING -t UTF-8",
-        ),
-        (
-            "é\té\n".encode() * 9 + "é\té\n".encode("latin-1"),
-            "seem to be damaged, since other lines beyond ASCII are; ",
-        ),
+        (LATIN, "^2 of the 102 lines of .*pairs.txt are no UTF-8; convert it with iconv -f ENCODING -t UTF-8$"),
+        (gzip.compress(LATIN, mtime=0), "are no UTF-8; convert it with "),
         (b"PK\x03\x04rest", "zip archive"),
         (b"a\tb\rc\td\r", "CR alone"),
         (gzip.compress(b"a\tb\n" * 1000, mtime=0)[:-20], "is damaged"),

@@ -15,7 +15,7 @@ import sentencepiece
 from train.config import CorpusConfig
 from train.data.corpus import Pairs
 from train.data.tokens import clean
-from train.data.vocabulary import EOS, SPECIAL, UNKNOWN, OneLanguage, Vocabulary, until_eos
+from train.data.vocabulary import EOS, SPECIAL, UNKNOWN, Vocabulary, until_eos
 from train.presets import vocab_size_for
 from train.setting import ConfigError
 
@@ -36,7 +36,7 @@ NUM_THREADS = 8
 """Threads of the training. The pieces depend on it, and so it is the same on every machine."""
 
 
-class PieceVocabulary(OneLanguage):
+class PieceVocabulary(Vocabulary):
     """The pieces of a sentencepiece model. Words are what spaces separate.
 
     Every character of the training text is a piece. So <unk> is a character that the training text lacks, and no
@@ -46,7 +46,6 @@ class PieceVocabulary(OneLanguage):
     """
 
     lower_case = False
-    shortens = True
 
     def __init__(self, model: bytes, sampling: float = 0.0) -> None:
         """Read a model.
@@ -65,8 +64,8 @@ class PieceVocabulary(OneLanguage):
             self._pieces = sentencepiece.SentencePieceProcessor(model_proto=model)
         except (RuntimeError, OSError) as error:
             raise ValueError("it is no model of sentencepiece") from error
-        found = tuple(self._pieces.id_to_piece(i) for i in range(min(len(SPECIAL), len(self._pieces))))
-        if found != SPECIAL:
+        self.tokens = tuple(self._pieces.id_to_piece(list(range(len(self._pieces)))))
+        if (found := self.tokens[: len(SPECIAL)]) != SPECIAL:
             raise ValueError(f"its first pieces must be {SPECIAL}; got {found}")
 
     def __eq__(self, other: object) -> bool:
@@ -74,13 +73,6 @@ class PieceVocabulary(OneLanguage):
 
     def __hash__(self) -> int:
         return hash(self.model)
-
-    def __len__(self) -> int:
-        return len(self._pieces)
-
-    @cached_property
-    def tokens(self) -> tuple[str, ...]:
-        return tuple(self._pieces.id_to_piece(list(range(len(self)))))
 
     def cut(self, text: str) -> list[str]:
         return self._pieces.encode(clean(text), out_type=str)
@@ -141,7 +133,7 @@ class PieceVocabulary(OneLanguage):
         return [range(start, end) for start, end in zip(starts, ends, strict=False)]
 
     def word(self, tokens: Sequence[str]) -> str:
-        return "".join(tokens).replace(SPACE, "")
+        return super().word(tokens).replace(SPACE, "")
 
     def join(self, words: Sequence[str]) -> str:
         return " ".join(words)

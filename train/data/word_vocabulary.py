@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 
 from train.config import Tokenizer
 from train.data.tokens import detokenize, tokenize
-from train.data.vocabulary import SPECIAL, UNKNOWN, OneLanguage, until_eos
+from train.data.vocabulary import SPECIAL, UNKNOWN, Vocabulary, until_eos
 
 
 @dataclass(frozen=True)
-class WordVocabulary(OneLanguage):
+class WordVocabulary(Vocabulary):
     """The words that a model knows, in lower case. A word's id is its index; the special words come first."""
 
     tokens: tuple[str, ...]
     tokenizer: Tokenizer = "words"
     ids: dict[str, int] = field(init=False, repr=False, compare=False)
     lower_case = True
-    shortens = True
 
     def __post_init__(self) -> None:
         if self.tokens[: len(SPECIAL)] != SPECIAL:
@@ -37,9 +36,6 @@ class WordVocabulary(OneLanguage):
         frequent = [word for word, count in counts.items() if count >= min_freq and word not in SPECIAL]
         return cls((*SPECIAL, *sorted(frequent, key=lambda word: (-counts[word], word))), tokenizer)
 
-    def __len__(self) -> int:
-        return len(self.tokens)
-
     def cut(self, text: str) -> list[str]:
         return tokenize(text, self.tokenizer)
 
@@ -48,20 +44,8 @@ class WordVocabulary(OneLanguage):
         known = self.ids
         return [max(known.get(word, UNKNOWN), UNKNOWN) for word in tokenize(text, self.tokenizer)]
 
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self.encode(text) for text in texts]
-
-    def sample_all(self, texts: Sequence[str], seed: int) -> list[list[int]]:
-        return self.encode_all(texts)
-
     def decode(self, ids: Iterable[int]) -> str:
         return detokenize([self.tokens[i] for i in until_eos(ids, len(self.tokens))])
-
-    def words(self, ids: Sequence[int]) -> list[range]:
-        return [range(i, i + 1) for i in range(len(ids))]
-
-    def word(self, tokens: Sequence[str]) -> str:
-        return "".join(tokens)
 
     def join(self, words: Sequence[str]) -> str:
         return detokenize(words)

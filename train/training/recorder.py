@@ -1,6 +1,5 @@
 """Write down what a training does: metrics, TensorBoard's scalars, the best parameters, checkpoints."""
 
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -91,8 +90,10 @@ class RunRecorder:
         last = self.reports[-1].step if self.reports else 0
         self._step = last if found is None else found[1]["step"]
         if self.folder.writes:
+            from tensorboardX import SummaryWriter
+
             # It is flushed with each checkpoint. Its own thread would print a traceback where the disk is full.
-            self._scalars = import_summary_writer()(
+            self._scalars = SummaryWriter(
                 str(self.folder.path / "tensorboard"), purge_step=last + 1, flush_secs=1_000_000
             )
         return found
@@ -127,15 +128,3 @@ class RunRecorder:
         if self._scalars is not None:
             with suppress(OSError):
                 getattr(self._scalars, method)()
-
-
-def import_summary_writer() -> Any:
-    """Import TensorBoard's writer without PyTorch, which it would import if that is installed: 1.5 s for nothing."""
-    modules: dict[str, Any] = sys.modules
-    is_absent = modules.setdefault("torch", None) is None  # with None there, importing it fails
-    try:
-        from tensorboardX import SummaryWriter
-    finally:
-        if is_absent:
-            del modules["torch"]
-    return SummaryWriter

@@ -34,9 +34,6 @@ MAX_PAIRS = 10_000
 CHUNK = 1000
 """Pairs whose attention weights are in memory at a time."""
 
-NUM_EXCHANGED = 100
-"""Pairs that are read the other way round, to see whether their sides are exchanged."""
-
 NUM_SHOWN, NUM_PICTURED = 8, 4
 
 EASY_TO_READ = 15
@@ -146,14 +143,6 @@ def as_reference(pair: Pair, vocabulary: Vocabulary) -> str:
     if pair.alignment is not None and vocabulary.lower_case:
         return detokenize(pair.target.split())
     return pair.target
-
-
-def nats_exchanged(translator: Translator, pairs: Sequence[Pair]) -> float:
-    """Return the nats a token that the model gives the sources, as if they were the targets of the references."""
-    exchanged = [Pair(pair.target, pair.source) for pair in pairs[:NUM_EXCHANGED]]
-    limit = translator.longest or math.inf
-    readings = _read_references(translator, [p for p in exchanged if len(translator.target.encode(p.target)) < limit])
-    return sum(reading.nats for reading in readings) / max(sum(reading.tokens for reading in readings), 1)
 
 
 def _read_references(translator: Translator, pairs: Sequence[Pair]) -> list[Reading]:
