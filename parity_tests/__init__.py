@@ -13,24 +13,38 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parity_tests.your_port.checkpoint import WeightsReport, compare_weights
-    from parity_tests.your_port.compare import compare
-    from parity_tests.your_port.compiled import CompiledReport, compare_compiled
-    from parity_tests.your_port.divergence import Divergence, find_divergence
-    from parity_tests.your_port.dumped import DumpReport, compare_dump
-    from parity_tests.your_port.generation import Decoder, GenerationReport, compare_generation
-    from parity_tests.your_port.golden import GoldenError, load_golden
-    from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, Variant
-    from parity_tests.your_port.measure.draw import compare_case
-    from parity_tests.your_port.measure.jax_side import jax_function
-    from parity_tests.your_port.measure.judge import Measurement
-    from parity_tests.your_port.measure.taps import tap, tapped
-    from parity_tests.your_port.measure.torch_side import torch_function, torch_module
-    from parity_tests.your_port.report import Report
-    from parity_tests.your_port.sharded import ShardedReport, compare_sharded
-    from parity_tests.your_port.training.comparison import compare_training
-    from parity_tests.your_port.training.report import TrainingDivergence, TrainingReport
-    from parity_tests.your_port.training.updates import find_update_divergence
+    from parity_tests.your_port.checkpoint import WeightsReport as WeightsReport
+    from parity_tests.your_port.checkpoint import compare_weights as compare_weights
+    from parity_tests.your_port.compare import compare as compare
+    from parity_tests.your_port.compiled import CompiledReport as CompiledReport
+    from parity_tests.your_port.compiled import compare_compiled as compare_compiled
+    from parity_tests.your_port.divergence import Divergence as Divergence
+    from parity_tests.your_port.divergence import find_divergence as find_divergence
+    from parity_tests.your_port.dumped import DumpReport as DumpReport
+    from parity_tests.your_port.dumped import compare_dump as compare_dump
+    from parity_tests.your_port.generation import Decoder as Decoder
+    from parity_tests.your_port.generation import GenerationReport as GenerationReport
+    from parity_tests.your_port.generation import compare_generation as compare_generation
+    from parity_tests.your_port.golden import GoldenError as GoldenError
+    from parity_tests.your_port.golden import load_golden as load_golden
+    from parity_tests.your_port.measure.case import Case as Case
+    from parity_tests.your_port.measure.case import JaxSide as JaxSide
+    from parity_tests.your_port.measure.case import TorchSide as TorchSide
+    from parity_tests.your_port.measure.case import Variant as Variant
+    from parity_tests.your_port.measure.draw import compare_case as compare_case
+    from parity_tests.your_port.measure.jax_side import jax_function as jax_function
+    from parity_tests.your_port.measure.judge import Measurement as Measurement
+    from parity_tests.your_port.measure.taps import tap as tap
+    from parity_tests.your_port.measure.taps import tapped as tapped
+    from parity_tests.your_port.measure.torch_side import torch_function as torch_function
+    from parity_tests.your_port.measure.torch_side import torch_module as torch_module
+    from parity_tests.your_port.report import Report as Report
+    from parity_tests.your_port.sharded import ShardedReport as ShardedReport
+    from parity_tests.your_port.sharded import compare_sharded as compare_sharded
+    from parity_tests.your_port.training.comparison import compare_training as compare_training
+    from parity_tests.your_port.training.report import TrainingDivergence as TrainingDivergence
+    from parity_tests.your_port.training.report import TrainingReport as TrainingReport
+    from parity_tests.your_port.training.updates import find_update_divergence as find_update_divergence
 
 EXTRA = ("equinox", "pytest", "rich", "scipy", "torch", "tyro")
 """What the extra `torch` installs, by the names of the imports."""
@@ -86,37 +100,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = [
-    "Case",
-    "CompiledReport",
-    "Decoder",
-    "Divergence",
-    "DumpReport",
-    "GenerationReport",
-    "GoldenError",
-    "JaxSide",
-    "Measurement",
-    "Report",
-    "ShardedReport",
-    "TorchSide",
-    "TrainingDivergence",
-    "TrainingReport",
-    "Variant",
-    "WeightsReport",
-    "compare",
-    "compare_case",
-    "compare_compiled",
-    "compare_dump",
-    "compare_generation",
-    "compare_sharded",
-    "compare_training",
-    "compare_weights",
-    "find_divergence",
-    "find_update_divergence",
-    "jax_function",
-    "load_golden",
-    "tap",
-    "tapped",
-    "torch_function",
-    "torch_module",
-]
+__all__ = [name for names in _PLACES.values() for name in names]

@@ -52,7 +52,7 @@ def summarize_training(result: TrainingReport | Drift) -> TrainingRow:
     """Make the row of one training."""
     if isinstance(result, TrainingReport):
         worst, where = result.worst, f"{result.worst.place}, step {result.worst.step}"
-        return TrainingRow(result.name, "float64", result.steps, worst.error, result.bound, where, result.failed)
+        return TrainingRow(result.name, "float64", result.steps, worst.error, result.bound, where, not result)
     in_jax, in_torch = (result.median("parameters", framework) for framework in ("JAX", "PyTorch"))
     where = f"parameters; PyTorch's own {in_torch:.1e}"
     bound = result.bound("parameters")

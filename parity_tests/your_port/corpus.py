@@ -68,22 +68,6 @@ class Corpus:
             rows.append((name, *(f"{x:.1e}" for x in _quantiles(shares).values()), str(self.worst[name])))
         return in_columns(rows)
 
-    def plot(self) -> Any:
-        """Draw the shares of each output, from the best batch to the worst; return Matplotlib's figure."""
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(6, 4), layout="constrained")
-        axes = figure.add_subplot()
-        for name, shares in self.shares.items():
-            drawn = np.sort(np.maximum(np.nan_to_num(shares, posinf=1e3), 1e-12))
-            axes.plot(np.linspace(0, 100, len(drawn)), drawn, drawstyle="steps-mid", label=name)
-        axes.axhline(1.0, color="black", linestyle="--", linewidth=1, label="bound")
-        axes.set(
-            yscale="log", xlabel="batches, from the best to the worst, in %", ylabel="error, as a share of its bound"
-        )
-        axes.legend()
-        return figure
-
     @property
     def facts(self) -> dict[str, Any]:
         """Everything for a record in JSON."""

@@ -7,7 +7,6 @@ import sys
 import zlib
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -146,33 +145,14 @@ def test_a_golden_folder_reads_no_file_outside_of_it(tmp_path: Path) -> None:
         load_golden(tmp_path / "golden")
 
 
-def without_float64(header: dict[str, Any]) -> None:
-    del header["numbers"]["float64"], header["runs"]["float64"]
-
-
-def without_a_run(header: dict[str, Any]) -> None:
-    header["runs"]["float64"] = {}
-
-
-def with_a_number_for_a_mapping(header: dict[str, Any]) -> None:
-    header["weights"] = 3
-
-
-@pytest.mark.parametrize("edit", [without_float64, without_a_run, with_a_number_for_a_mapping])
-def test_a_file_that_somebody_has_edited_is_an_error(golden: Path, tmp_path: Path, edit: Any) -> None:
+def test_a_file_that_somebody_has_edited_is_an_error(golden: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.npz"
     with np.load(golden) as file:
         arrays = dict(file)
-    header = json.loads(str(arrays["header"]))
-    edit(header)
-    text = json.dumps(header)
+    text = json.dumps({**json.loads(str(arrays["header"])), "weights": 3})
     np.savez(bad, **{**arrays, "header": np.array(text)})
     with pytest.raises(GoldenError, match=r"the checksum of its text is wrong.*write it again"):
         load_golden(bad)
-    if edit is not without_float64:  # which a file may be
-        np.savez(bad, **{**arrays, "header": np.array(text), "sum": np.array(zlib.crc32(text.encode()))})
-        with pytest.raises(GoldenError, match=r"damaged, cut short, or no golden file .*write it again"):
-            load_golden(bad)
     number = next(name for name in arrays if "/weights/" in name)
     np.savez(bad, **{**arrays, number: arrays[number] + 1})
     with pytest.raises(GoldenError, match=rf"the checksum of {number} is wrong"):

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from parity_tests.your_port.measure.case import Case
     from parity_tests.your_port.measure.judge import Judged
     from parity_tests.your_port.record import Record
-    from parity_tests.your_port.training.report import TrainingReport
 
 _PROPERTY = "parity"
 SHOWN = 3
@@ -61,23 +60,16 @@ def parity(request: pytest.FixtureRequest, record_property: Callable[[str, objec
     from parity_tests.your_port.measure.judge import Judged
     from parity_tests.your_port.measure.tables import summarize
     from parity_tests.your_port.record import Record
-    from parity_tests.your_port.training.report import TrainingReport
 
     request.node.stash[_IS_CALLED] = False
 
-    def check(given: "Case | Judged | TrainingReport", *dtypes: str) -> None:
+    def check(given: "Case | Judged", *dtypes: str) -> None:
         found: Any = given
         request.node.stash[_IS_CALLED] = True
         if unknown := set(dtypes) - set(DTYPES):
             raise ValueError(
                 f"after a report or a case come dtypes, some of {DTYPES}; got {', '.join(sorted(unknown))}"
             )
-        if isinstance(found, TrainingReport):
-            if dtypes:
-                raise ValueError(f"a training has one dtype: give it to compare_training; got {', '.join(dtypes)}")
-            if found.failed:
-                pytest.fail(str(found), pytrace=False)
-            return
         if isinstance(found, Judged):
             measured = [m for m in found.measurements if not dtypes or m.run_dtype in dtypes]
         elif isinstance(found, Case):

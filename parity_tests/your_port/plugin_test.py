@@ -172,11 +172,15 @@ def test_a_training_is_judged_too(parity: Callable[..., None]) -> None:
     right, wrong = (
         compare_training(start, partial(jax_start, rate=rate), weights, [np.ones((3, 2))] * 2, 2) for rate in (0.1, 0.2)
     )
-    parity(right)
+    parity(right, "float64")
     with pytest.raises(pytest.fail.Exception, match="the trainings part at step 1"):
         parity(wrong)
-    with pytest.raises(ValueError, match="a training has one dtype"):
-        parity(right, "float64")
+    with pytest.raises(ValueError, match="re-synchronised was not run in float32"):
+        parity(right, "float32")
+    facts = json.loads(wrong.record.to_json())
+    assert facts["verdict"] == "differs"
+    assert [x["tensor"] for x in facts["tensors"] if x["failed"]] == ["parameters of weight, step 1"]
+    assert "### re-synchronised: differs" in wrong.record.to_markdown()
 
 
 @pytest.mark.slow  # runs pytest in a process of its own

@@ -1,12 +1,11 @@
 """Plant the mistakes of the harness's own table in torch_ref: a case's inputs must be such that each is noticed."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
 from parity_tests.your_port.cause.mistakes import mistakes_in
-from parity_tests.your_port.cause.planting import CANNOT_BE_MADE, Mistake, Planted, Program, planted
+from parity_tests.your_port.cause.planting import CANNOT_BE_MADE, Hypothesis, Mistake, Planted, Program, planted
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.errors import relative_error
@@ -24,12 +23,12 @@ def plant_table(case: Case) -> Iterator[tuple[Mistake, bool]]:
     draws = [Draw(case, variant, "float64") for variant in variants]
     noted = Planted([""])
 
-    def note(program: Program, module: Any, inputs: Any) -> Any:
+    def note(program: Program, _: Any, module: Any, inputs: Any) -> Any:
         with noted:
             return program(module, inputs)
 
     for draw in draws:
-        draw.beside(_calling(case, note)).in_torch()
+        draw.beside(Hypothesis("", note).made_in(case, [""])).in_torch()
     for mistake in chain.from_iterable(mistakes_in({site[1] for site in noted.sites}, SIZES)):
         wrong = planted(mistake).made_in(case, [""])
         changed = noticed = False
@@ -46,15 +45,6 @@ def plant_table(case: Case) -> Iterator[tuple[Mistake, bool]]:
                 break
         if changed:
             yield mistake, noticed
-
-
-def _calling(case: Case, call: Callable[..., Any]) -> Case:
-    """Put call(program, module, inputs) instead of the case's PyTorch program (module, inputs)."""
-
-    def run(module: Any, inputs: Any, options: Any) -> Any:
-        return call(lambda module, inputs: case.torch.call(module, inputs, options), module, inputs)
-
-    return replace(case, torch=replace(case.torch, call=run))
 
 
 def _differs(wrong: Run, right: Run) -> bool:

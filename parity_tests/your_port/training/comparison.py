@@ -6,7 +6,7 @@
 How errors are measured stands in `training.errors`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 
 from parity_tests.your_port.cause.symptoms import describe
 from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.training.causes import find_causes
 from parity_tests.your_port.training.errors import Moves, errors_of, tensor_errors
 from parity_tests.your_port.training.report import TrainingDivergence, TrainingReport
@@ -130,14 +131,22 @@ def compare_steps(
             b = theirs[quantity]
             a = {name: x for name, x in ours[quantity].items() if name in b or name not in frozen}
             by_tensor = tensor_errors(a, b) if own else errors_of(quantity, a, b, moves)
-            # Of equal errors the first: a wrong beta gives all tensors the same one, up to the last digits.
-            tensor, error = max(by_tensor.items(), key=lambda item: float(f"{item[1]:.6g}"))
-            errors.setdefault(quantity, np.zeros(steps))[number] = error
             parted = tuple(part for part, error in by_tensor.items() if not error <= bound)
+            # Of equal errors the first: a wrong beta gives all tensors the same one, up to the last digits.
+            tensor = max(parted or by_tensor, key=lambda part: float(f"{by_tensor[part]:.6g}"))
+            error = by_tensor[tensor]
+            errors.setdefault(quantity, np.zeros(steps))[number] = error
             places.append(TrainingDivergence(number + 1, quantity, tensor, error, bound, parted))
     worst, notes = max(places, key=lambda place: place.error), tuple(_notes(in_jax, resync))
     divergence = next((place for place in places if place.tensors), None)
-    return TrainingReport(name, steps, bound, errors, worst, divergence, notes)
+    measured = tuple(_measured(name, in_torch.dtype, [x for x in places if x.quantity == each]) for each in errors)
+    return TrainingReport(name, steps, bound, errors, worst, measured, divergence, notes)
+
+
+def _measured(name: str, dtype: str, places: Sequence[TrainingDivergence]) -> Measurement:
+    """Take one quantity where it parts first, or else where it is furthest apart."""
+    shown = next((x for x in places if x.tensors), None) or max(places, key=lambda x: x.error)
+    return Measurement(name, "", dtype, f"{shown.place}, step {shown.step}", shown.error, shown.bound, rule=dtype)
 
 
 def _explained(report: TrainingReport, found: TrainingDivergence, in_jax: JaxTraining) -> TrainingReport:

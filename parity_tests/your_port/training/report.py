@@ -1,8 +1,12 @@
-"""What a comparison of two trainings found. Imports no framework."""
+"""What a comparison of two trainings found."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+
+from parity_tests.your_port.measure.judge import Measurement
+from parity_tests.your_port.record import Findings
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class TrainingDivergence:
 
 
 @dataclass(frozen=True)
-class TrainingReport:
+class TrainingReport(Findings):
     """How far apart both trainings were at each step."""
 
     name: str
@@ -54,28 +58,18 @@ class TrainingReport:
     """For each quantity, the worst tensor's error at each step."""
     worst: TrainingDivergence
     """Where they were furthest apart."""
+    measurements: tuple[Measurement, ...]
+    """Of each quantity where it parts first, or else is furthest apart."""
     divergence: TrainingDivergence | None = None
     """Where they part first."""
     notes: tuple[str, ...] = ()
     """What was not compared, and why."""
 
-    @property
-    def failed(self) -> bool:
-        return self.divergence is not None
-
-    @property
-    def agrees(self) -> bool:
-        """Whether every quantity stays within the bound at every step."""
-        return not self.failed
-
-    def __bool__(self) -> bool:
-        """Return whether the two agree, so that `assert compare_training(…)` means what it says."""
-        return self.agrees
-
-    def __str__(self) -> str:
-        notes = "".join(f"\n  note: {note}" for note in self.notes)
+    def _lines(self) -> Iterator[str]:
         if self.divergence is not None:
-            return f"{self.name}: {self.divergence}{notes}"
-        worst = self.worst
-        furthest = f"worst: {worst.place} at step {worst.step}, error {worst.error:.2e}, bound {self.bound:.0e}"
-        return f"{self.name}: the trainings agree for {self.steps} steps in {', '.join(self.errors)}; {furthest}{notes}"
+            yield from f"{self.name}: {self.divergence}".splitlines()
+        else:
+            worst = self.worst
+            furthest = f"worst: {worst.place} at step {worst.step}, error {worst.error:.2e}, bound {self.bound:.0e}"
+            yield f"{self.name}: the trainings agree for {self.steps} steps in {', '.join(self.errors)}; {furthest}"
+        yield from (f"  note: {note}" for note in self.notes)

@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import lcm, prod
-from typing import Any, Protocol
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.weights.layouts import Layout, Shape
 from parity_tests.your_port.weights.original import Weight
+from parity_tests.your_port.weights.positions import Affine
 from parity_tests.your_port.weights.words import modules_of
 
 AGREES = 1e-9
@@ -75,6 +76,7 @@ class Joined:
 
     @property
     def names(self) -> list[str]:
+        """PyTorch's weights."""
         return [piece.name for piece in self.pieces]
 
     def fill(self, weights: Mapping[str, Any], layout: Layout) -> Any:
@@ -86,12 +88,14 @@ class Joined:
         return layout.apply(arrays[0] if len(arrays) == 1 else library.concatenate(arrays))
 
     def blocks(self, name: str, shape: Shape) -> Shape:
+        """Into how many equal blocks it cuts a weight along each axis, to take each as a whole or not at all."""
         found = [1] * len(shape)
         for piece in (piece for piece in self.pieces if piece.name == name and piece.count > 1):
             found[piece.axis] = lcm(found[piece.axis], piece.count)
         return tuple(found)
 
     def count_uses(self, uses: Mapping[str, np.ndarray]) -> None:
+        """Count how often each block is taken, in an array with a number for each block, by PyTorch's name."""
         for piece in self.pieces:
             piece.of(uses)[...] += 1
 
@@ -100,21 +104,8 @@ class Joined:
         return f"{texts[0]} … {texts[-1]}, stacked" if self.stacked else ", ".join(texts)
 
 
-class Source(Protocol):
-    """What a JAX weight is made of: `Joined`, or what the user's `load` does."""
-
-    @property
-    def names(self) -> list[str]:
-        """PyTorch's weights."""
-
-    def fill(self, weights: Mapping[str, Any], layout: Layout) -> Any:
-        """Make JAX's array of them."""
-
-    def blocks(self, name: str, shape: Shape) -> Shape:
-        """Into how many equal blocks it cuts a weight along each axis, to take each as a whole or not at all."""
-
-    def count_uses(self, uses: Mapping[str, np.ndarray]) -> None:
-        """Count how often each block is taken, in an array with a number for each block, by PyTorch's name."""
+Source = Joined | Affine
+"""What a JAX weight is made of: pieces, or what the user's `load` does."""
 
 
 @dataclass(frozen=True)
