@@ -268,23 +268,35 @@ def check(config: Config) -> None:
         wrong.append("valid and test are files beside those of data; give data, too")
     if len(config.languages) not in (0, 2):
         wrong.append(f"languages must be the source's and the target's, as in de en; got {len(config.languages)}")
-    wrong += _without_validation(config) + _wrong_devices(config.devices)
+    wrong += _without_validation(config) + _wrong_devices(config)
     if wrong:
         raise ConfigError("; ".join(wrong))
 
 
-def _wrong_devices(devices: DevicesConfig) -> list[str]:
-    """List what is wrong with how the mesh and the processes are written; `make_mesh` checks whether they fit."""
+def _wrong_devices(config: Config) -> list[str]:
+    """List what is wrong with the mesh and the processes."""
+    devices, training = config.devices, config.training
     wrong = wrong_numbers(devices, str)
     if (devices.coordinator is None) != (devices.process is None):
         wrong.append("coordinator HOST:PORT and process I/N belong together; give both")
     if devices.coordinator is not None and not re.fullmatch(r".+:\d{1,5}", devices.coordinator):
         wrong.append(f"coordinator must be HOST:PORT; got {devices.coordinator!r}")
     try:
-        devices.place()
-        devices.shape()
+        place, shape = devices.place(), devices.shape()
     except ConfigError as error:
-        wrong.append(str(error))
+        return [*wrong, str(error)]
+    if shape is not None and place is not None and shape.size % place[1]:
+        wrong.append(f"mesh {shape} has {shape.size} devices, which {place[1]} processes cannot share evenly")
+    if (
+        shape is not None
+        and training.batch_tokens is None
+        and training.batch_size % (shape.data * max(training.num_parts, 1))
+    ):
+        rows = f"{shape.data} × {training.num_parts}" if training.num_parts > 1 else f"{shape.data}"
+        wrong.append(
+            f"training.batch-size must be a multiple of the mesh's data{' × num-parts' * (training.num_parts > 1)}, "
+            f"{rows}; got {training.batch_size}"
+        )
     return wrong
 
 

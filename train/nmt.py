@@ -227,8 +227,7 @@ def start_devices(config: Config, data: dataset.Data) -> None:
 
     devices, shape = config.devices, config.devices.shape()
     _, count = devices.place() or (0, 1)
-    own = None if shape is None else max(1, shape.size // count)
-    start_jax(config.model.num_hiddens, own, joins=devices.is_distributed)
+    start_jax(config.model.num_hiddens, None if shape is None else shape.size // count, joins=devices.is_distributed)
     if devices.is_distributed:
         processes.join(devices)
         settings = {"the version of JAX": version("jax"), "the sentence pairs": data.digest()}

@@ -114,15 +114,12 @@ def make_mesh(shape: MeshShape | None = None, batch_size: int | None = None) -> 
         shape = MeshShape(max(fitting, default=processes))
     if shape.size % processes:
         raise ConfigError(f"mesh {shape} has {shape.size} devices, which {processes} processes cannot share evenly")
-    if batch_size is not None and batch_size % shape.data:
-        raise ConfigError(
-            f"training.batch-size, divided by num-parts, must be a multiple of the mesh's data, {shape.data}; "
-            f"got {batch_size}"
-        )
     count = shape.size // processes
     if count > available:
         each = " in each process" if processes > 1 else ""
         raise ConfigError(f"mesh {shape} needs {count} devices{each}; there are {available}")
+    if batch_size is not None and batch_size % shape.data:
+        raise ConfigError(f"mesh {shape} cannot share a batch of {batch_size} rows: data must divide it")
     devices = [[d for d in jax.devices() if d.process_index == i][:count] for i in range(processes)]
     return Mesh(np.array(devices).reshape(shape), (DATA, MODEL))
 

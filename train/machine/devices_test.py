@@ -209,7 +209,7 @@ def test_a_process_reads_the_rows_of_its_devices(four_of_two, shape, rows):
     [
         ((3, 1), "has 3 devices, which 2 processes cannot share evenly"),
         ((3, 2), "mesh data=3,model=2 needs 3 devices in each process; there are 2"),
-        ((4, 1), "training.batch-size, divided by num-parts, must be a multiple of the mesh's data, 4; got 6"),
+        ((4, 1), "cannot share a batch of 6 rows: data must divide it"),
     ],
 )
 def test_a_mesh_that_cannot_be_is_an_error(four_of_two, shape, message):
