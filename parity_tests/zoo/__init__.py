@@ -6,7 +6,7 @@ convolution
 planted                 every mistake of the harness's own table, planted in PyTorch's programs
 libraries               layers of NNX and Equinox, and Flax models of transformers, at the first try
 
-`python -m parity_tests.zoo` compares them all; `--table` plants the table.
+`zoo_test.py` compares them all, and plants the table.
 """
 
 from parity_tests.zoo import convolution, recurrent, transformer

@@ -1,26 +1,13 @@
-"""A Llama of any size and its port, compared as large models are: `python -m parity_tests.zoo.large --help`.
+"""A Llama of any size and its port, compared as large models are. The sizes are those of 1.1 billion parameters."""
 
-PyTorch's side runs in a process of its own and writes a folder; JAX's side reads it in another. Each prints the memory
-that it took beyond its imports. The sizes are those of a model of 1.1 billion parameters.
-"""
-
-import resource
-import shutil
-import tempfile
-import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
-from multiprocessing import get_context
-from pathlib import Path
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
-import tyro
 from flax import nnx
 
 EPSILON = 1e-6
@@ -197,67 +184,3 @@ class NnxLlama(nnx.Module):
 def nnx_llama(sizes: Sizes, dtype: str, wrong: int | None = None) -> NnxLlama:
     """Describe the port, which gets its weights when it is compared; layer `wrong` has a mistake."""
     return nnx.eval_shape(lambda: NnxLlama(sizes, dtype, wrong))
-
-
-# The comparison
-
-
-@dataclass(frozen=True)
-class Options:
-    """What to compare."""
-
-    sizes: tyro.conf.OmitArgPrefixes[Sizes] = field(default_factory=Sizes)
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """That of the weights, and that in which both sides run."""
-    wrong: int | None = None
-    """The layer of the port that has a mistake: heads that share keys do not stand side by side."""
-    tokens: int = 32
-    """The length of the input."""
-    folder: Path | None = None
-    """Where PyTorch's side is written; by default a folder that is removed at the end."""
-
-
-def run_torch(options: Options, out: Path) -> str:
-    """Write PyTorch's side."""
-    from parity_tests.your_port.dump import dump_large
-
-    before = peak()
-    torch.manual_seed(0)
-    ids = np.random.default_rng(0).integers(0, options.sizes.vocab, (1, options.tokens))
-    module = torch_llama(options.sizes, options.dtype)
-    count = sum(x.numel() for x in module.parameters())
-    dump_large(module, ids, out, {"versions": {"torch": torch.__version__}})
-    return f"{count / 1e6:,.0f} million parameters in {options.dtype}; PyTorch took {peak() - before:.1f} GB"
-
-
-def run_jax(options: Options, out: Path) -> str:
-    """Compare JAX's side with it."""
-    from parity_tests.your_port.compare import compare
-
-    before = peak()
-    report = compare(out, nnx_llama(options.sizes, options.dtype, options.wrong))
-    return f"{report}\nJAX took {peak() - before:.1f} GB"
-
-
-def peak() -> float:
-    """Return the most memory that this process has had, in GB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-
-
-def main() -> None:
-    """Run each side in a process of its own."""
-    options = tyro.cli(Options, prog="python -m parity_tests.zoo.large", description=__doc__)
-    folder = Path(tempfile.mkdtemp()) if options.folder is None else options.folder
-    try:
-        for side in (run_torch, run_jax):
-            started = time.perf_counter()
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-                print(pool.submit(side, options, folder / "torch").result(), end=" ")
-            print(f"and {(time.perf_counter() - started) / 60:.1f} minutes", flush=True)
-    finally:
-        if options.folder is None:
-            shutil.rmtree(folder)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,11 @@
 """The records of the zoo: a port, the mistakes that are planted in it, and what the comparison says of each."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-import jax
 import torch
 
 from parity_tests.your_port.cause.cause import in_words
@@ -47,12 +46,6 @@ class Port:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of `compare`."""
 
-    def runs(self, name: str = "") -> Iterator["Result"]:
-        """Yield the right port, and each bug: those with this in their name, which begins with the port's."""
-        for bug in (None, *self.bugs):
-            if name.lower() in f"{self.name}: {bug.name if bug else ''}".lower():
-                yield Result(self, bug)
-
 
 @dataclass
 class Result:
@@ -64,14 +57,14 @@ class Result:
     error: str = ""
     """What was raised: then the port was not compared, and nothing was caught."""
 
-    def run(self, dtypes: Sequence[str] = ("float64",)) -> "Result":
-        """Compare."""
+    def run(self) -> "Result":
+        """Compare in float64."""
         port, bug = self.port, self.bug
         torch.manual_seed(0)
         try:
             wrong = port.jax(bug.name if bug else "")
             options: dict[str, Any] = {**port.options, **(bug.options if bug else {})}
-            self.report = compare(port.torch(), wrong, port.inputs, dtypes=dtypes, name=port.name, **options)
+            self.report = compare(port.torch(), wrong, port.inputs, dtypes=("float64",), name=port.name, **options)
         except Exception as problem:  # one that fails is a result, too
             self.error = f"{type(problem).__name__}: {problem}"
         return self
@@ -117,23 +110,3 @@ class Result:
             words = f"caught{where}, {why}" if self.caught else "MISSED"
         name = f"{self.port.name}: {self.bug.name if self.bug else 'the right port'}"
         return f"{name}: {words}" + (f" [{said}]" if said else "")
-
-
-def summary(results: Sequence[Result]) -> str:
-    """Count what is found in all ports together."""
-    bugs = [result for result in results if result.bug is not None]
-    located = [result.located for result in bugs if result.located is not None]
-    explained = [result.explained for result in bugs]
-    alarms = [result.caught for result in results if result.bug is None]
-    return (
-        f"{len(alarms)} right ports, {sum(alarms)} false alarms; {len(bugs)} bugs, {sum(x.caught for x in bugs)} "
-        f"caught, {sum(located)} of {len(located)} located, "
-        f"{explained.count(True)} causes right, {explained.count(False)} wrong"
-    )
-
-
-def run_all(ports: Iterable[Port], name: str = "", dtypes: Sequence[str] = ("float64",)) -> Iterator[Result]:
-    """Compare them one after the other; what was compiled for a port is forgotten after it."""
-    for port in ports:
-        yield from (result.run(dtypes) for result in port.runs(name))
-        jax.clear_caches()
