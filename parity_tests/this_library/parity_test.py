@@ -116,13 +116,16 @@ def test_weights_go_there_and_back_bit_for_bit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "foreign"), [("jax_attn", ("torch", "torch_ref", "train")), ("torch_ref", ("jax", "flax", "jax_attn"))]
+    ("package", "beside", "foreign"),
+    [
+        ("jax_attn", "jax_attn", ("torch", "torch_ref", "train")),
+        ("torch_ref", "book.torch", ("jax", "flax", "jax_attn")),
+    ],
 )
-def test_neither_side_imports_the_other(package: str, foreign: tuple[str, ...]) -> None:
-    """All of it, file by file, in a process of its own; the book in PyTorch is beside torch_ref."""
+def test_neither_side_imports_the_other(package: str, beside: str, foreign: tuple[str, ...]) -> None:
+    """All of it, file by file, in a process of its own."""
     program = (
-        f"import importlib, pkgutil, sys\n{'import book.torch' if package == 'torch_ref' else ''}\n"
-        f"import {package}\n"
+        f"import importlib, pkgutil, sys, {package}, {beside}\n"
         f"for module in pkgutil.walk_packages({package}.__path__, '{package}.'):\n"
         "    if not module.name.endswith(('_test', 'conftest')):\n"
         "        importlib.import_module(module.name)\n"

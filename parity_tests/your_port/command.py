@@ -70,8 +70,8 @@ def main(arguments: Sequence[str] | None = None, isolated: bool = True) -> int:
         isolated: compare in a process of its own, so that nothing that the builder does to it (an exit, a closed
             output) passes as a verdict.
     """
-    program = "jax-attn" if Path(sys.argv[0]).stem == "jax-attn" else "python -m parity_tests.your_port"
-    options = tyro.cli(Options, prog=f"{program} compare", description=__doc__, args=arguments)
+    program = "python -m parity_tests.your_port compare"
+    options = tyro.cli(Options, prog=program, description=__doc__, args=arguments)
     if problem := _problem_of(options):
         print(f"error: {problem}", file=sys.stderr)
         return 2

@@ -140,17 +140,6 @@ def test_names_do_not_break_the_lines_or_the_markdown(port, capsys) -> None:
     assert names == {"| `d�e`", r"| \`c\`", r"| a\|b", "| `�[2Jf`"}
 
 
-@pytest.mark.parametrize(
-    ("called", "shown"),
-    [("bin/jax-attn", "usage: jax-attn compare "), ("__main__.py", "usage: python -m parity_tests.your_port compare ")],
-)
-def test_the_help_shows_the_program_that_was_called(called, shown, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(sys, "argv", [called])
-    with pytest.raises(SystemExit):
-        command.main(["--help"])
-    assert capsys.readouterr().out.startswith(shown)
-
-
 def test_a_folder_that_is_missing_is_said_before_anything_runs(port, capsys) -> None:
     assert main([f"{port}:raises", "--json", f"{port.parent}/none/port.json"]) == 2
     assert "the folder of" in capsys.readouterr().err

@@ -30,27 +30,6 @@ UNNAMED = ("", "data", "value")
 BATCH = 2**26
 """Bytes, until which Orbax is asked for several tensors at once: each request reads the description of all of them."""
 
-DTYPES: dict[str, Any] = {
-    "F64": np.float64,
-    "F32": np.float32,
-    "F16": np.float16,
-    "BF16": jnp.bfloat16,
-    "F8_E4M3": jnp.float8_e4m3fn,
-    "F8_E5M2": jnp.float8_e5m2,
-    "F8_E8M0": jnp.float8_e8m0fnu,
-    "I64": np.int64,
-    "I32": np.int32,
-    "I16": np.int16,
-    "I8": np.int8,
-    "U64": np.uint64,
-    "U32": np.uint32,
-    "U16": np.uint16,
-    "U8": np.uint8,
-    "BOOL": np.bool_,
-    "C64": np.complex64,
-}
-"""Names of dtypes in safetensors, and the dtypes of NumPy and JAX."""
-
 
 @dataclass(frozen=True)
 class Stored:
@@ -134,10 +113,18 @@ def _safetensors(path: Path) -> Iterator[tuple[str, Stored]]:
         header = json.loads(file.read(size))
     for name, tensor in header.items():
         if name != "__metadata__":
-            if tensor["dtype"] not in DTYPES:
-                raise ValueError(f"{name} is of {tensor['dtype']}, which is not read")
-            shape, dtype = tuple(tensor["shape"]), jnp.dtype(DTYPES[tensor["dtype"]])
+            try:
+                shape, dtype = tuple(tensor["shape"]), _dtype_of(tensor["dtype"])
+            except (KeyError, TypeError):
+                raise ValueError(f"{name} is of {tensor['dtype']}, which is not read") from None
             yield name, Stored(shape, dtype, _reader(path, shape, dtype, 8 + size + tensor["data_offsets"][0]))
+
+
+def _dtype_of(name: str) -> Any:
+    """Return NumPy's dtype by the name that safetensors has for it, such as BF16; KeyError or TypeError for others."""
+    long = {"B": "bfloat" if name == "BF16" else "bool", "F": "float", "I": "int", "U": "uint", "C": "complex"}[name[0]]
+    known = {"BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"}
+    return jnp.dtype(known.get(name, long + name.lstrip("BFIUC")))
 
 
 def _reader(path: Path, shape: Shape, dtype: Any, offset: int) -> Callable[[], np.ndarray]:

@@ -168,7 +168,7 @@ def parse(arguments: list[str], description: str | None) -> Options:
         wrong.append(f"{options.out} cannot be written: it must be a file in a folder that exists")
     if options.out is not None and options.out.exists() and not options.resume:
         wrong.append(f"{options.out} exists: name another file, or go on with --resume")
-    if options.out is not None and options.out in (heatmap, page):
+    if options.out is not None and options.out.resolve() in (path.resolve() for path in (heatmap, page) if path):
         wrong.append(f"--out and a picture or page are the same file, {options.out}")
     if options.resume and options.out is None:
         wrong.append("--resume needs --out, the file to go on with")

@@ -28,12 +28,9 @@ def to_numpy(tensor: Any) -> np.ndarray:
     """Convert a tensor of any framework to a NumPy array with the same bits, bfloat16 and float8 included."""
     if hasattr(tensor, "detach"):  # a torch tensor
         tensor = tensor.detach().cpu()
-        if str(tensor.dtype).startswith("torch.float8"):
-            import torch
-
-            return tensor.view(torch.uint8).numpy().view(jnp.dtype(str(tensor.dtype).removeprefix("torch.")))
-        if str(tensor.dtype) == "torch.bfloat16":  # not a dtype of NumPy; float32 holds each number exactly
-            return tensor.float().numpy().astype(jnp.bfloat16)
+        name = str(tensor.dtype).removeprefix("torch.")
+        if name.startswith(("bfloat16", "float8")):  # no dtypes of NumPy; float32 holds each number exactly
+            return tensor.float().numpy().astype(jnp.dtype(name))
         return tensor.numpy()
     return np.asarray(tensor)
 
