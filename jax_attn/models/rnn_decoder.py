@@ -276,7 +276,7 @@ class Seq2SeqAttentionDecoder(BaseDecoder):
     def _by_layer(part: Array, output_size: int) -> Array:
         """Reshape h or c `[layers · directions, B, H]` to `[B, layers, directions · H]`."""
         directions = output_size // part.shape[-1]
-        layered = part.reshape(-1, directions, *part.shape[1:])  # [layers, directions, B, H]
+        layered = part.reshape(part.shape[0] // directions, directions, *part.shape[1:])  # [layers, directions, B, H]
         return jnp.moveaxis(layered, 2, 0).reshape(part.shape[1], layered.shape[0], output_size)
 
     def _initial(self, final: list[Array]) -> tuple[Array, ...]:
@@ -483,15 +483,15 @@ class Seq2SeqAttentionDecoder(BaseDecoder):
     def _attend(self, queries: Array, memory: DecoderMemory, keep_mask: Array | None) -> tuple[Array, Array | None]:
         """Return context `[rows, V]` and weights `[rows, K]`; the hypotheses of a sentence are its queries."""
         sentences = memory.initial[0].shape[0]
-        rows, beam = queries.shape[0], queries.shape[0] // sentences
+        beam = queries.shape[0] // max(sentences, 1)
         context, weights = self._attention.attend(
-            queries.reshape(sentences, beam, -1),
+            queries.reshape(sentences, beam, queries.shape[-1]),
             memory.attention,
             keep_mask=None if keep_mask is None else jnp.expand_dims(keep_mask, -2),  # teacher forcing: one query
         )
         if weights is not None:
-            weights = (weights.mean(axis=1) if weights.ndim == 4 else weights).reshape(rows, -1)  # over the heads
-        return context.reshape(rows, -1), weights
+            weights = _rows(weights.mean(axis=1) if weights.ndim == 4 else weights)  # over the heads
+        return _rows(context), weights
 
     @nn.nowrap
     def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...], source_len: int) -> DecoderKeepMasks:
@@ -530,3 +530,8 @@ def _time_first(masks: DecoderKeepMasks, time: int) -> DecoderKeepMasks:
 def _top(state: DecoderState) -> Array:
     """Return h of the top layer."""
     return jax.tree.leaves(state.rnn[-1])[0]
+
+
+def _rows(x: Array) -> Array:
+    """Turn `[B, beam, F]` into `[B · beam, F]`."""
+    return x.reshape(x.shape[0] * x.shape[1], x.shape[2])

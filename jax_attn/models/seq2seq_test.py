@@ -16,6 +16,8 @@ from jax_attn import (
     masked_cross_entropy,
 )
 from jax_attn.conftest import random_params
+from jax_attn.models import build_model
+from jax_attn.settings import RecurrentConfig, TransformerConfig
 
 random = np.random.default_rng(0)
 SOURCES, TARGETS = jnp.asarray(random.integers(0, 9, (3, 5))), jnp.asarray(random.integers(0, 7, (3, 4)))
@@ -46,6 +48,13 @@ def test_it_is_the_decoder_on_the_memory_of_the_encoder_s_outputs():
     close(encode(params, SOURCES, LENS), memory)
     decoded = jax.jit(model.decoder.apply)({"params": p["decoder"]}, TARGETS, memory)
     close(apply(params, SOURCES, TARGETS, LENS), decoded)
+
+
+@pytest.mark.parametrize("settings", [RecurrentConfig(), TransformerConfig()], ids=["recurrent", "transformer"])
+def test_a_batch_may_have_no_sentences(settings):
+    model = build_model(settings, 9, 7)
+    shapes = jax.eval_shape(partial(model.init_with_output, jax.random.key(0)), SOURCES[:0], TARGETS[:0], LENS[:0])
+    assert jax.tree.leaves(shapes[0])[0].shape == (0, 4, 7)
 
 
 @pytest.mark.parametrize(("tie_embeddings", "label_lens"), [(False, [4, 1, 2]), (True, [1, 2, 0])])

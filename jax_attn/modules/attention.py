@@ -425,7 +425,7 @@ class MultiHeadAttention(Attention):
 
     def _split(self, x: Array) -> Array:
         """Turn `[*batch, T, H]` into `[*batch, heads, T, H / heads]`."""
-        return jnp.swapaxes(x.reshape(*x.shape[:-1], self.num_heads, -1), -3, -2)
+        return jnp.swapaxes(x.reshape(*x.shape[:-1], self.num_heads, x.shape[-1] // self.num_heads), -3, -2)
 
 
 ATTENTIONS: dict[str, Callable[..., Attention]] = {
