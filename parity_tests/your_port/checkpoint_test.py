@@ -215,6 +215,19 @@ def test_a_mistake_is_named(mistake: str) -> None:
     assert [text for text in words if text not in str(report)] == []
 
 
+def test_a_bias_that_is_zero_in_pytorch_is_compared() -> None:
+    zeros, ones = ({"dense": {"bias": np.full(3, x, np.float32)}} for x in (0, 1))
+    assert "it is 1.0 everywhere in JAX" in str(compare_weights(zeros, ones))
+    assert "3 of 3 numbers differ" in str(compare_weights(zeros, {"dense": {"bias": np.arange(1, 4, dtype="f")}}))
+
+
+def test_what_a_trainer_of_transformers_writes_beside_the_weights_is_not_read(tmp_path: Path) -> None:
+    save_file(WEIGHTS, tmp_path / "model.safetensors")
+    for name in ("training_args.bin", "optimizer.pt", "rng_state_0.pth"):
+        (tmp_path / name).write_bytes(b"\x80\x04cos\nsystem\n.")
+    right(tmp_path, ported(WEIGHTS))
+
+
 def test_what_is_right_is_not_called_wrong() -> None:
     tree, tied = ported(WEIGHTS), {**WEIGHTS, "lm_head.weight": WEIGHTS["embed.weight"].copy()}
     narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), tree)

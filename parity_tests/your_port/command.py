@@ -85,6 +85,8 @@ def main(arguments: Sequence[str] | None = None, isolated: bool = True) -> int:
 
 
 def _problem_of(options: Options) -> str:
+    if options.compiled and options.blind:
+        return "--compiled holds a JAX program to its own operations, without PyTorch: leave --blind out"
     if options.weights == NO_FILES:
         return "" if options.build else "give a file and a function in it, such as port.py:build, or --weights"
     return "--weights runs no program: leave --compiled and --blind out" if options.compiled or options.blind else ""
@@ -155,7 +157,10 @@ def _compare(options: Options) -> Record:
     from parity_tests.your_port.compare import compare
     from parity_tests.your_port.dumped import compare_dump, is_dump
 
-    if isinstance(built, Mapping) and "inputs" in built and is_dump(built.get("torch_module")):
+    first = built.get("torch_module") if isinstance(built, Mapping) else built[0] if isinstance(built, tuple) else None
+    if options.blind and isinstance(first, str | Path):
+        raise BuildError(f"--blind makes mistakes in PyTorch's module, and {first} is a record of its runs")
+    if isinstance(built, Mapping) and "inputs" in built and is_dump(first):
         return compare_dump(**built).record
     if isinstance(built, Mapping):
         report = compare(**built)

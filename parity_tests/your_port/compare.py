@@ -103,15 +103,16 @@ def compare(
     pairs = [pair.with_buffers_of_jax() if pair.train else pair for pair in pairs]
 
     measured, weak = _measure(pairs, dtypes)
-    sizes = {
-        weight.shape[0] for weight in pairs[0].original.weights if weight.role == "straight" and len(weight.shape) == 2
-    }
+    sizes = {w.shape[0] for w in pairs[0].original.weights if w.role == "embedding" and len(w.shape) == 2}
     in_16_bits = (pairs[0].draw(dtype) for dtype in dtypes if dtype.endswith("16"))
     precision = tuple(found for draw in in_16_bits for found in measure_precision(draw, sizes))
     notes = (*training_notes(pairs[0], torch_module, jax_module, called),)
     notes += tuple(pairs[0].cast_in_torch()) if "float64" in dtypes else ()
     notes = (unsure, *notes) if unsure and any(m.failed for m in measured) else notes
-    report = _explain(Report(pairs[0], tuple(measured), notes=notes, weak=tuple(weak), precision=precision), pairs)
+    report = _explain(
+        Report(pairs[0].original.name, pairs[0], tuple(measured), notes=notes, weak=tuple(weak), precision=precision),
+        pairs,
+    )
 
     for pair in pairs:
         forget_programs_of(pair.case)

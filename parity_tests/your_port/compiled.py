@@ -108,6 +108,8 @@ def judge_compiled(
         if any(m.failed for m in found):
             fault = pair.known_fault()
             return CompiledReport(name, tuple(measured), fault, "" if fault else pair.first_difference(found))
+    if not measured:
+        raise ValueError(f"{name} returns no array, so that there is nothing to compare")
     return CompiledReport(name, tuple(measured))
 
 

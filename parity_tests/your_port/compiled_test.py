@@ -108,6 +108,8 @@ def test_what_cannot_be_compared_is_refused() -> None:
         compare_compiled(3, X)
     with pytest.raises(ValueError, match="neither the program nor its inputs hold an array"):
         compare_compiled(lambda: 3)
+    with pytest.raises(ValueError, match="returns no array, so that there is nothing to compare"):
+        compare_compiled(lambda x: None, X)
 
 
 @pytest.fixture

@@ -71,13 +71,10 @@ class Corpus:
     @property
     def facts(self) -> dict[str, Any]:
         """Everything for a record in JSON."""
-        finite = {
-            name: {text: x if np.isfinite(x) else None for text, x in _quantiles(shares).items()}
-            for name, shares in self.shares.items()
-        }
+        shares = {name: _quantiles(shares) for name, shares in self.shares.items()}
         worst = {name: str(worst) for name, worst in self.worst.items()}
         counts = {"batches": self.batches, "examples": self.examples}
-        return {**counts, "shares": finite, "worst": worst, "seen": self.seen, "unseen": self.unseen}
+        return {**counts, "shares": shares, "worst": worst, "seen": self.seen, "unseen": self.unseen}
 
     def __str__(self) -> str:
         most = max(self.worst.values(), key=lambda worst: self.shares[worst.tensor].max())
@@ -155,6 +152,11 @@ def _read(batches: Iterator[Any], first: Inputs, program: Any) -> Iterator[Input
         if kinds[0] != kinds[1]:
             texts = [", ".join(f"{n} with {r} axes" for n, (r, _) in kind.items()) for kind in kinds]
             raise ValueError(f"batch {number} is unlike the first one: it has {texts[1]}; the first has {texts[0]}")
+        if read.others != first.others:
+            raise ValueError(
+                f"batch {number} has other arguments that are no arrays than the first one: {read.others!r}, not "
+                f"{first.others!r}. Give compare each of them by itself"
+            )
         yield read
 
 
@@ -219,7 +221,7 @@ class _Met:
 
     def words(self, weights: Sequence[Weight]) -> tuple[list[str], list[str]]:
         """Say what was met, and what was not."""
-        tables = sorted(w.shape[0] for w in weights if w.role == "straight" and len(w.shape) == 2)
+        tables = sorted(w.shape[0] for w in weights if w.role == "embedding" and len(w.shape) == 2)
         seen, unseen = list[str](), list[str]()
         for name, ids in self.ids.items():
             rows = next((size for size in tables if size > max(ids)), None)

@@ -177,6 +177,13 @@ def test_an_iterator_that_is_wrong_says_where(batches: Any, message: str) -> Non
         compare(Model(), port(), batches, dtypes=("float64",), gradients=False)
 
 
+def test_arguments_that_are_no_arrays_are_the_same_in_all_batches() -> None:
+    """Both programs are made for those of the first batch."""
+    batches = iter([(np.ones(3), 1), (np.ones(3), 2)])
+    with pytest.raises(ValueError, match="batch 1 has other arguments that are no arrays than the first one"):
+        compare(lambda x, n: x * n, lambda x, n: x * min(n, 1), batches, gradients=False)
+
+
 def test_a_first_batch_that_differs_ends_it() -> None:
     report = compare(Model(), port("full rows"), iter([batch([LONGEST])]), dtypes=("float64",))
     assert not report

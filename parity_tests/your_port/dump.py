@@ -72,7 +72,7 @@ def main() -> int:
         else:
             written = options.dtype or ("float64", "float32")
             write_golden(options.out, {**facts, **dump(module, inputs, options.weights == "own", written)})
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # PyTorch refuses wrong shapes with the latter
         print(f"error: {error}", file=sys.stderr)
         return 2
     files = options.out.iterdir() if options.large else [options.out]
@@ -124,6 +124,8 @@ def dump_large(
     sizes: Counter[str] = Counter()
     for x in module.parameters():
         sizes[str(x.dtype).removeprefix("torch.")] += x.numel()
+    if len(dtypes) > 1:
+        raise ValueError(f"--large takes one --dtype; got {' '.join(dtypes)}")
     (dtype,) = dtypes or [name for name, _ in sizes.most_common(1)] or ["float32"]
     given, described = read_inputs(inputs, module), describe_weights(module)
     chosen = {name for name, _ in module.named_parameters() if any(fnmatchcase(name, each) for each in gradients)}
@@ -153,6 +155,7 @@ def dump_large(
                 for part in (run.outputs, run.gradients)
             )
             kept_run = replace(run, outputs=outputs, gradients=gradients_kept, trace=trace)
+            kept_run.require_defined()
             runs[run_dtype] = {variant.name: kept_run}
         parts = {part: getattr(numbers, part) for part in ("inputs", "weights", "buffers", "differentiated")}
         parts["directions"] = numbers.directions(runs[truth][variant.name])

@@ -26,7 +26,7 @@ from parity_tests.your_port.cause.symptoms import describe
 from parity_tests.your_port.golden import HEADER
 from parity_tests.your_port.measure.arrays import enable_x64, flatten, is_floating, plain, to_numpy
 from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, Variant
-from parity_tests.your_port.measure.errors import differing_extremes, relative_error
+from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.measure.judge import Judge, Measurement
 from parity_tests.your_port.measure.numbers import Run
 from parity_tests.your_port.measure.taps import Tensor, recording
@@ -131,8 +131,9 @@ def compare_dump(
         )
     called = name or type(jax_module).__name__
     case = Case(called, (), TorchSide(lambda *_: None), JaxSide(lambda *_: None))
-    judge = Judge(case, Variant("dump", {}), dtype, Run({}))
-    measured = [_measure(judge, pair) for pair in pairs]
+    judge = Judge(case, Variant("dump", {}), dtype, Run({}), ("PyTorch", "JAX"))
+    # Tools may write a tensor in another dtype than it was computed in.
+    measured = [judge.measure(x.name, x.dumped.astype(x.narrow.dtype), x.narrow, x.truth) for x in pairs]
     used = {pair.module for pair in pairs}
     report = DumpReport(
         called, tuple(measured), unpaired=tuple(m for m in outputs if m not in used), notes=tuple(notes)
@@ -227,14 +228,6 @@ class _Pair:
     dumped: np.ndarray
     narrow: np.ndarray
     truth: np.ndarray
-
-
-def _measure(judge: Judge, pair: _Pair) -> Measurement:
-    """Judge a tensor of the dump by the port's own rounding; tools may write it in another dtype."""
-    words = differing_extremes(pair.dumped, pair.truth, ("PyTorch", "JAX"))
-    dumped = pair.narrow if words else pair.dumped.astype(pair.narrow.dtype)
-    found = judge.measure(pair.name, dumped, pair.narrow, pair.truth)
-    return replace(found, mismatch=words or found.mismatch)
 
 
 def _pair(

@@ -105,7 +105,10 @@ def compare_generation(
     in_jax = _Side.of_jax(jax_side, given, dtype)
     judge = _Judge(name or type(module).__name__, dtype, rule, given, chosen, full)
     judge.logits("PyTorch", STEPS, stepped, bounds if truth.is_narrow_inside else exact)
-    judge.logits("JAX", FULL, in_jax.full(chosen), bounds)
+    in_full = in_jax.full(chosen)
+    if in_full.shape[-1] != full.shape[-1]:
+        raise ValueError(f"JAX's logits are of {in_full.shape[-1]} tokens, and PyTorch's of {full.shape[-1]}")
+    judge.logits("JAX", FULL, in_full, bounds)
     judge.logits("JAX", STEPS, in_jax.stepped(chosen), bounds)
     judge.tokens(FREE, in_jax.greedy(tokens), bounds, end)
     if jax_side.generate is not None:
@@ -325,6 +328,11 @@ class _Judge:
             apart = np.flatnonzero(mine[:shared] != theirs[:shared])
             if len(apart):
                 at = int(apart[0])
+                if not 0 <= mine[at] < self.truth.shape[-1]:
+                    words = (
+                        f"prompt {row} has {mine[at]} at new token {at}, and there are {self.truth.shape[-1]} tokens"
+                    )
+                    raise ValueError(f"JAX's {program}: {words}")
                 margin = float(self.truth[row, at, theirs[at]] - self.truth[row, at, mine[at]])
                 bound = float(2 * bounds[row, at])
                 found = replace(found, error=margin / size[row, at], bound=bound / size[row, at])

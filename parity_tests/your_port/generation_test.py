@@ -136,12 +136,14 @@ def port(weights: dict[str, Any], length: int = LONGEST, mistake: str = "") -> D
             logits, cache = step(found[-1], cache)
             found.append(logits.argmax(-1))
         tokens = jnp.stack(found, 1)
-        tokens = tokens[:, :3] if mistake == "short" else tokens
+        tokens = tokens[:, :3] if mistake == "short" else tokens.at[0, 2].set(ROWS) if mistake == "token" else tokens
         ended = jnp.cumsum(tokens == END, 1) - (tokens == END) > 0
         return tokens if mistake == "end" else jnp.where(ended, 0, tokens)
 
     def changed(inputs: Any, tokens: Any) -> Any:
         logits = full(inputs, tokens)
+        if mistake == "vocabulary":
+            return jnp.pad(logits, ((0, 0), (0, 0), (0, 1)))
         return logits.astype(jnp.float32) if mistake == "dtype" else logits[:, 1:] if mistake == "shape" else logits
 
     return Decoder(prefill, step, changed, generate)
@@ -281,6 +283,8 @@ def test_a_prompt_for_which_pytorch_has_nan_is_named(monkeypatch: pytest.MonkeyP
             r"JAX's full must return logits \[3, 17, vocabulary\] in float64; got \[3, 17, 23\] in float32",
         ),
         ({"mistake": "shape"}, r"JAX's full must return logits \[3, 17, vocabulary\] in float64; got \[3, 16, 23\]"),
+        ({"mistake": "vocabulary"}, "JAX's logits are of 24 tokens, and PyTorch's of 23"),
+        ({"mistake": "token"}, "JAX's generate: prompt 0 has 23 at new token 2, and there are 23 tokens"),
         ({"tokens": 0}, "tokens must be 1 or more"),
     ],
 )

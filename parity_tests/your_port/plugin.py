@@ -18,8 +18,7 @@ import pytest
 
 if TYPE_CHECKING:
     from parity_tests.your_port.measure.case import Case
-    from parity_tests.your_port.measure.judge import Judged
-    from parity_tests.your_port.record import Record
+    from parity_tests.your_port.record import Findings, Record
 
 _PROPERTY = "parity"
 SHOWN = 3
@@ -57,20 +56,19 @@ def parity(request: pytest.FixtureRequest, record_property: Callable[[str, objec
     from parity_tests.your_port.divergence import find_divergence
     from parity_tests.your_port.measure.case import DTYPES, Case
     from parity_tests.your_port.measure.draw import compare_case
-    from parity_tests.your_port.measure.judge import Judged
     from parity_tests.your_port.measure.tables import summarize
-    from parity_tests.your_port.record import Record
+    from parity_tests.your_port.record import Findings, Record
 
     request.node.stash[_IS_CALLED] = False
 
-    def check(given: "Case | Judged", *dtypes: str) -> None:
+    def check(given: "Case | Findings", *dtypes: str) -> None:
         found: Any = given
         request.node.stash[_IS_CALLED] = True
         if unknown := set(dtypes) - set(DTYPES):
             raise ValueError(
                 f"after a report or a case come dtypes, some of {DTYPES}; got {', '.join(sorted(unknown))}"
             )
-        if isinstance(found, Judged):
+        if isinstance(found, Findings):
             measured = [m for m in found.measurements if not dtypes or m.run_dtype in dtypes]
         elif isinstance(found, Case):
             measured = [m for dtype in dtypes or ("float64", "float32") for m in compare_case(found, dtype)]
@@ -84,7 +82,7 @@ def parity(request: pytest.FixtureRequest, record_property: Callable[[str, objec
         failed = [m for m in measured if m.failed]
         if not failed:
             return
-        if isinstance(found, Judged):
+        if isinstance(found, Findings):
             record = found.record
         else:
             divergence = find_divergence(found, found.find_variant(failed[0].variant), failed[0].dtype)

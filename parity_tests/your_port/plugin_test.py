@@ -30,6 +30,7 @@ from parity_tests import (
     torch_module,
 )
 from parity_tests.your_port.measure.numbers import make_numbers
+from parity_tests.your_port.measure.tables import as_table, summarize
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (ROOT / "docs/parity.md").read_text("utf-8"), re.DOTALL))
@@ -142,6 +143,21 @@ def test_a_report_is_judged_in_the_dtypes_that_are_asked_for(parity: Callable[..
     parity(report, "float32")
     with pytest.raises(pytest.fail.Exception, match="square DIFFERS in 2 of 2 tensors"):
         parity(report)
+
+
+def test_what_only_jit_makes_wrong_is_judged_and_a_name_is_no_markup(parity: Callable[..., None]) -> None:
+    report = compare(
+        torch.square,
+        lambda x: jnp.square(x) + isinstance(x, jax.core.Tracer),
+        X,
+        dtypes=("float64",),
+        gradients=False,
+        name="m[/b]",
+    )
+    with pytest.raises(pytest.fail.Exception, match=r"m\[/b\] DIFFERS in 1 of 1 tensors"):
+        parity(report)
+    table = as_table([summarize([m]) for m in report.measurements if m.dtype == "float64"])
+    assert list(table.columns[0].cells) == [r"m\[/b]"]
 
 
 def test_a_training_is_judged_too(parity: Callable[..., None]) -> None:

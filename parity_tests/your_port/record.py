@@ -4,7 +4,7 @@ import json
 import math
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
@@ -15,7 +15,7 @@ from typing import Any
 from parity_tests.your_port.cause.cause import Blind
 from parity_tests.your_port.corpus import Corpus
 from parity_tests.your_port.divergence import Divergence
-from parity_tests.your_port.measure.judge import Judged, Measurement
+from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.measure.precision import Precision
 from parity_tests.your_port.weights.weight_map import WeightMap
 
@@ -76,14 +76,14 @@ class Record:
             "lines": self.lines,
             "first_place": None if first is None else {name: getattr(first, name) for name in places},
             "causes": [{"words": c.words, "confirmed": c.confirmed, "explains": c.explains.value} for c in causes],
-            "tensors": [_finite({"failed": m.failed, **asdict(m)}) for m in self.measurements],
+            "tensors": [{"failed": m.failed, **asdict(m)} for m in self.measurements],
             "weights": [dict(zip(("jax", "shape", "torch", "layout"), line, strict=True)) for line in placed],
             "blind": None if self.blind is None else asdict(self.blind),
             "precision": [{**asdict(found), "ratio": found.ratio} for found in self.precision],
             "corpus": None if self.corpus is None else self.corpus.facts,
             "versions": self.versions,
         }
-        return json.dumps(facts, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+        return json.dumps(_finite(facts), indent=1, allow_nan=False, ensure_ascii=False) + "\n"
 
     def to_markdown(self) -> str:
         """Write it as Markdown, with what failed first."""
@@ -107,26 +107,52 @@ class Record:
             markdown_file.write_text(self.to_markdown(), encoding="utf-8")
 
 
-class Findings(Judged):
-    """What a comparison found: its verdict is a few lines."""
+class Findings:
+    """What a comparison found, in a few lines; it is true where the two agree: `assert compare(…)`."""
 
     name: str
+    measurements: tuple[Measurement, ...]
 
     def _lines(self) -> Iterator[str]:
         raise NotImplementedError
 
-    def __str__(self) -> str:
-        return "\n".join(map(printable, self._lines()))
+    @property
+    def failed(self) -> list[Measurement]:
+        """The tensors outside of their bounds."""
+        return [m for m in self.measurements if m.failed]
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every tensor stays within its bound."""
+        return bool(self.measurements) and not self.failed
 
     @property
     def record(self) -> Record:
         """Everything that was found, for other programs."""
         return Record(self.name, str(self).splitlines(), self.measurements)
 
+    def to_json(self) -> str:
+        """Write everything as JSON."""
+        return self.record.to_json()
 
-def _finite(facts: dict[str, Any]) -> dict[str, Any]:
+    def to_markdown(self) -> str:
+        """Write the verdict and a table of the tensors for a pull request, those that failed first."""
+        return self.record.to_markdown()
+
+    def __bool__(self) -> bool:
+        return self.agrees
+
+    def __str__(self) -> str:
+        return "\n".join(map(printable, self._lines()))
+
+
+def _finite(facts: Any) -> Any:
     """Put None for infinity and NaN, which JSON has not."""
-    return {n: None if isinstance(x, float) and not math.isfinite(x) else x for n, x in facts.items()}
+    if isinstance(facts, Mapping):
+        return {name: _finite(x) for name, x in facts.items()}
+    if isinstance(facts, list | tuple):
+        return [_finite(x) for x in facts]
+    return None if isinstance(facts, float) and not math.isfinite(facts) else facts
 
 
 def printable(text: str) -> str:

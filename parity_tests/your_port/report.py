@@ -1,7 +1,8 @@
 """What a comparison found: a verdict of at most ten lines, and everything on request."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 from parity_tests.your_port.cause.cause import Blind, in_words
@@ -10,10 +11,10 @@ from parity_tests.your_port.corpus import Corpus
 from parity_tests.your_port.divergence import Divergence
 from parity_tests.your_port.measure.arrays import flatten
 from parity_tests.your_port.measure.case import Case
-from parity_tests.your_port.measure.judge import Judged, Measurement
+from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.measure.precision import Precision
 from parity_tests.your_port.pair import Pair
-from parity_tests.your_port.record import Record, printable
+from parity_tests.your_port.record import Findings, Record, printable
 from parity_tests.your_port.trained import differing_dtypes
 from parity_tests.your_port.weights.weight_map import WeightMap, in_columns
 
@@ -22,9 +23,10 @@ ROUNDING = "zero except for rounding in both"
 
 
 @dataclass(frozen=True)
-class Report(Judged):
+class Report(Findings):
     """A comparison of a PyTorch module with its JAX port."""
 
+    name: str
     pair: Pair
     """Both programs, with the weights in place."""
     measurements: tuple[Measurement, ...]
@@ -46,13 +48,6 @@ class Report(Judged):
     precision: tuple[Precision, ...] = ()
     """How good the outputs are in 16 bits, beside PyTorch's own."""
 
-    _blind: list[Blind] = field(default_factory=list, repr=False, compare=False)
-    """The blind spots, once they were asked for."""
-
-    @property
-    def name(self) -> str:
-        return self.pair.original.name
-
     @property
     def map(self) -> WeightMap:
         """Which weight stands where; `print(report.map)` shows it."""
@@ -63,7 +58,7 @@ class Report(Judged):
         """The comparison as a case, for `find_divergence` and for the fixture `parity`."""
         return self.pair.case
 
-    @property
+    @cached_property
     def blind(self) -> Blind:
         """The known mistakes that would not have been seen with these inputs and weights; found when first asked for.
 
@@ -71,24 +66,18 @@ class Report(Judged):
         """
         from parity_tests.your_port.cause.blind import find_blind  # it needs PyTorch
 
-        if not self._blind:
-            self._blind.append(find_blind(self.case))
-        return self._blind[0]
+        return find_blind(self.case)
+
+    @property
+    def _blind(self) -> Blind | None:
+        """The blind spots, once they were asked for."""
+        return vars(self).get("blind")
 
     @property
     def record(self) -> Record:
         """Everything that was found, for other programs."""
-        blind = self._blind[0] if self._blind else None
-        found = self.divergence, self.map, blind, self.precision, self.corpus
+        found = self.divergence, self.map, self._blind, self.precision, self.corpus
         return Record(self.name, str(self).splitlines(), self.measurements, *found)
-
-    def to_json(self) -> str:
-        """Write everything as JSON."""
-        return self.record.to_json()
-
-    def to_markdown(self) -> str:
-        """Write the verdict and a table of the tensors for a pull request, those that failed first."""
-        return self.record.to_markdown()
 
     def __str__(self) -> str:
         return "\n".join(printable(line) for line in islice(self._lines(), LINES))
@@ -127,8 +116,8 @@ class Report(Judged):
         if self.weak:
             more = " …" * (len(self.weak) > 3)
             yield f"  weak: {'; '.join(self.weak[:3])}{more}, which may hide mistakes (print(report.blind) shows which)"
-        for blind in self._blind:
-            yield f"  blind: {blind}"
+        if self._blind is not None:
+            yield f"  blind: {self._blind}"
         yield from self._weights("float64" in dtypes)
 
     def _weights(self, wide: bool) -> Iterator[str]:

@@ -7,7 +7,7 @@ mesh computes, also on fresh numbers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from parity_tests.your_port.measure.arrays import as_numpy, enable_x64, flatten, is_floating, plain
 from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide, TorchSide, Variant, random_for
-from parity_tests.your_port.measure.errors import differing_extremes, relative_error
+from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.measure.jax_side import differentiate
 from parity_tests.your_port.measure.judge import Judge, Measurement
 from parity_tests.your_port.measure.numbers import Run, redrawn
@@ -29,6 +29,8 @@ FRESH = 2
 """On so many fresh draws a cause has to explain the difference, too."""
 NEAR = 1e-9
 """The relative error in float64 below which a cause explains what stands there."""
+LOST = 0.5
+"""A larger relative error is none of rounding."""
 TINY = np.finfo(np.float64).tiny
 SHOWN = 3
 
@@ -41,6 +43,7 @@ def compare_sharded(
     *,
     gradients: bool = True,
     dtypes: Sequence[str] = ("float64",),
+    inside: str = "",
     name: str = "",
 ) -> "ShardedReport":
     """Compare a program on a mesh of devices with itself on one device: outputs, and gradients of all floating inputs.
@@ -58,6 +61,7 @@ def compare_sharded(
         specs: for each argument how it lies on the mesh: a PartitionSpec, or a tree of them like the argument.
         gradients: False compares the outputs alone, such as those of a training step.
         dtypes: of float64, float32 and bfloat16 those in which it runs.
+        inside: "float32" where the program computes in float32, whatever comes in.
         name: what the report calls the program.
 
     Raises:
@@ -69,20 +73,29 @@ def compare_sharded(
         )
     if not dtypes or isinstance(dtypes, str) or set(dtypes) - set(DTYPES):
         raise ValueError(f"dtypes must be some of {', '.join(DTYPES)}; got {dtypes!r}")
+    if inside not in ("", "float32"):
+        raise ValueError(f"inside must be 'float32' or left out; got {inside!r}")
     if len(specs) != len(inputs):
         raise ValueError(f"specs must have one entry for each of the {len(inputs)} inputs; got {len(specs)}")
     programs = _Programs(build, mesh, tuple(inputs), tuple(specs), gradients)
     called = name or getattr(build, "__name__", "the program")
     try:
         truth = programs.run(programs.one, programs.arrays, "float64")
-        measured = [m for dtype in dtypes for m in programs.measure(dtype, truth, called)]
+        measured = [m for dtype in dtypes for m in programs.measure(dtype, truth, called, inside)]
     except Exception as error:
-        raise ValueError(f"{called} cannot be run on {_shape_of(mesh)}: {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"{called} cannot be compared on {_shape_of(mesh)}: {type(error).__name__}: {error}"
+        ) from error
+    if not measured:
+        raise ValueError(f"{called} returns no array, so that there is nothing to compare")
     first = next((m for m in measured if m.failed), None)
     causes = list[str]()
     if first is not None:
         try:
-            causes = programs.explain(first) or ["none of the known mistakes"]
+            if not inside and programs.is_rounding_of_float32(truth):
+                causes = ["by no more than the rounding of float32: if the program casts to it, give inside='float32'"]
+            else:
+                causes = programs.explain(first) or ["none of the known mistakes"]
         except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation
             causes = [f"the search failed: {type(error).__name__}: {error}; please report it"]
     return ShardedReport(called, _shape_of(mesh), tuple(measured), tuple(causes))
@@ -185,24 +198,32 @@ class _Programs:
             self._programs[mesh] = compute, jax.jit(differentiate(compute))
         return self._programs[mesh]
 
-    def measure(self, dtype: str, truth: Run, name: str) -> list[Measurement]:
+    def measure(self, dtype: str, truth: Run, name: str, inside: str) -> list[Measurement]:
         """Measure every tensor of the mesh against one device."""
-        arrays, case = self.arrays, Case(name, (), TorchSide(lambda *_: None), JaxSide(lambda *_: None))
+        arrays = self.arrays
+        case = Case(name, (), TorchSide(lambda *_: None), JaxSide(lambda *_: None), inside=inside)
         narrow = self.run(self.one, arrays, "float32" if dtype == "float64" else dtype)
         many = self.run(self.mesh, arrays, dtype)
-        judge, found = Judge(case, Variant("given inputs", {}), dtype, truth), list[Measurement]()
-        for of_gradients in (False, True):
-            sides = [run.gradients if of_gradients else run.outputs for run in (many, narrow, truth)]
-            for tensor, expected in sides[2].items():
-                there, rounded = (side.get(tensor) for side in sides[:2])
-                words = _mismatch(there, expected)
-                measured = judge.measure(
-                    tensor, *((None,) * 3 if words else (there, rounded, expected)), is_gradient=of_gradients
-                )
-                found.append(replace(measured, mismatch=words))
+        judge = Judge(
+            case, Variant("given inputs", {}), dtype, truth, ("the program on the mesh", "that on one device")
+        )
+        if judge.rule != "float64":
+            _require_rounding(narrow, truth, judge.rule)
+        found = list[Measurement]()
+        for is_gradient in (False, True):
+            sides = [run.gradients if is_gradient else run.outputs for run in (many, narrow, truth)]
+            names = dict.fromkeys(name for side in sides for name in side)
+            found += (judge.measure(n, *(side.get(n) for side in sides), is_gradient=is_gradient) for n in names)
         return found
 
     # What explains a difference
+
+    def is_rounding_of_float32(self, truth: Run) -> bool:
+        """Whether no tensor differs by more, as where the program casts to float32, whatever comes in."""
+        try:
+            return not any(m.failed for m in self.measure("float64", truth, "", "float32"))
+        except ValueError:
+            return False
 
     def explain(self, first: Measurement) -> list[str]:
         """Return the known mistakes that make what the mesh has of a tensor, on these numbers and on fresh ones."""
@@ -210,8 +231,8 @@ class _Programs:
         for draw in range(1 + FRESH):
             arrays = {name: _fresh(name, x, draw) for name, x in self.arrays.items()}
             truth, many = (self.run(mesh, arrays, "float64") for mesh in (self.one, self.mesh))
-            there, expected = many.tensors.get(first.tensor), truth.tensors[first.tensor]
-            if there is None or (there.shape == expected.shape and _near(there, expected)):
+            there, expected = many.tensors.get(first.tensor), truth.tensors.get(first.tensor)
+            if there is None or expected is None or (there.shape == expected.shape and _near(there, expected)):
                 continue  # these numbers do not show it
             axes, bases = [axis for axis, size in self.mesh.shape.items() if size > 1], _bases(arrays, there)
             made = (each for axis in axes for each in self._made(axis, first.tensor, arrays, truth, there, bases))
@@ -256,6 +277,17 @@ class _Programs:
                 yield f"each device along {axis} computes from its own part alone{zeros}", np.concatenate(made, at)
 
 
+def _require_rounding(narrow: Run, truth: Run, dtype: str) -> None:
+    """Raise ValueError where a narrower dtype changes more than digits: its rounding would hide any mistake."""
+    for name, x in truth.tensors.items():
+        y = narrow.tensors.get(name)
+        if x is not None and y is not None and is_floating(x) and x.shape == y.shape and relative_error(y, x) > LOST:
+            raise ValueError(
+                f"on one device, {name} in {dtype} is another one than in float64. Random numbers depend on the dtype: "
+                "with them, compare in float64 alone"
+            )
+
+
 def _bases(arrays: Mapping[str, Any], there: np.ndarray) -> list[np.ndarray]:
     """Return what a step may have added to: nothing, or an input of the same shape."""
     before = [np.asarray(x) for x in arrays.values() if is_floating(x) and x.shape == there.shape]
@@ -279,15 +311,6 @@ def _cut(whole: np.ndarray, shape: tuple[int, ...], part: int) -> np.ndarray:
         if size != whole.shape[axis]:
             whole = np.moveaxis(np.moveaxis(whole, axis, 0)[part * size : (part + 1) * size], 0, axis)
     return whole
-
-
-def _mismatch(there: Any, expected: Any) -> str:
-    """Say what makes the two incomparable."""
-    if there is None or expected is None:
-        return "" if there is expected else "only one of the two has it"
-    if there.shape != expected.shape:
-        return f"shape {list(there.shape)} on the mesh, {list(expected.shape)} on one device"
-    return differing_extremes(there, expected, ("the mesh", "one device"))
 
 
 def _rescaled(there: np.ndarray, expected: np.ndarray, bases: Sequence[np.ndarray], mesh: Mesh) -> Iterator[str]:

@@ -89,6 +89,17 @@ def unlike(mesh: Mesh, mistake: str = "") -> Program:
     return on_rows(lambda weights, x, *_: x @ weights["w"] * (1 + 1e-6 * (mesh.size > 1)), mesh, P("data"))
 
 
+def cast(mesh: Mesh, mistake: str = "") -> Program:
+    """Sum in float32, whose rounding depends on the order."""
+    return on_rows(lambda _, x, *others: jax.lax.psum(x.astype(jnp.float32).sum(), "data"), mesh, P())
+
+
+def more(mesh: Mesh, mistake: str = "") -> Program:
+    """Return what the program of one device does not."""
+    names = ["hidden", "more"][: 1 + (mesh.size > 1)]
+    return on_rows(lambda weights, x, *_: dict.fromkeys(names, x @ weights["w"]), mesh, P("data"))
+
+
 PROGRAMS = {
     **{
         f"step, {mistake}": (step, mistake)
@@ -98,6 +109,8 @@ PROGRAMS = {
     **{f"gather, {mistake}": (gather, mistake) for mistake in ("", "another order")},
     **{f"dropout, {mistake}": (dropout, mistake) for mistake in ("", "alike")},
     "another factor": (unlike, ""),
+    "float32 inside": (cast, ""),
+    "one more result": (more, ""),
 }
 EXPECTED = {
     "step, no sum": "the sum or mean over data is missing: what its first device computes stands there",
@@ -113,6 +126,8 @@ EXPECTED = {
         "as of dropout"
     ),
     "another factor": "none of the known mistakes",
+    "float32 inside": "by no more than the rounding of float32: if the program casts to it, give inside='float32'",
+    "one more result": "none of the known mistakes",
 }
 
 
@@ -128,6 +143,8 @@ def main() -> None:
     for name, mistake in (("narrow", ""), ("narrow, no sum", "no sum")):
         report = compare_sharded(lambda mesh, m=mistake: step(mesh, m), INPUTS, mesh, SPECS, dtypes=dtypes, name=name)
         found[name] = str(report).splitlines()
+    report = compare_sharded(cast, INPUTS, mesh, SPECS, inside="float32", name="cast")
+    found["cast"] = str(report).splitlines()
     square = jax.make_mesh((2, 4), ("data", "model"))
     found["two axes"] = str(compare_sharded(step, INPUTS, square, SPECS, name="two axes")).splitlines()
     for name, inputs, specs in (
@@ -138,6 +155,8 @@ def main() -> None:
         with pytest.raises(ValueError, match=r"\S") as error:
             compare_sharded(step, inputs, mesh, specs)
         found[name] = [str(error.value)]
+    with pytest.raises(ValueError, match="in float32 is another one than in float64"):
+        compare_sharded(lambda mesh: dropout(mesh, "alike"), INPUTS, mesh, SPECS, dtypes=("float32",))
     print(json.dumps(found))
 
 
@@ -163,11 +182,12 @@ def test_a_mistake_is_found_and_its_cause_named(name: str) -> None:
 def test_narrow_dtypes_and_several_axes() -> None:
     assert found()["narrow"][0] == "narrow on data=8 agrees with one device (float64 and float32 and bfloat16)"
     assert found()["narrow, no sum"][-1] == f"  cause: {EXPECTED['step, no sum']}"
+    assert found()["cast"][0] == "cast on data=8 agrees with one device (float64)"
     assert found()["two axes"][0] == "two axes on data=2, model=4 agrees with one device (float64)"
 
 
 def test_what_cannot_be_run_says_why() -> None:
-    assert found()["odd"][0].startswith("step cannot be run on data=8: ValueError: ")
+    assert found()["odd"][0].startswith("step cannot be compared on data=8: ValueError: ")
     assert "partitioned 8 times" in found()["odd"][0]
     assert found()["too few specs"] == ["specs must have one entry for each of the 4 inputs; got 2"]
     assert "rows" in found()["other names"][0]

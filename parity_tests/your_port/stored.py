@@ -13,6 +13,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import partial
 from itertools import accumulate
 from math import prod
@@ -25,6 +26,8 @@ import numpy as np
 from parity_tests.your_port.measure.arrays import flatten, is_floating, to_numpy
 
 Shape = tuple[int, ...]
+NO_WEIGHTS = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "rng_state*.pth")
+"""Files of a folder that a trainer of `transformers` writes beside the weights; some of them are no tensors."""
 UNNAMED = ("", "data", "value")
 """The names of tensors that are alone in their files and have those of the files."""
 BATCH = 2**26
@@ -186,7 +189,11 @@ READERS: dict[str, Callable[[Path], Iterator[tuple[str, Stored]]]] = {
 
 
 def _in_folder(path: Path) -> dict[str, Stored]:
-    files = _files_of_index(path) or [file for file in sorted(path.rglob("*")) if file.suffix in READERS]
+    files = _files_of_index(path) or [
+        file
+        for file in sorted(path.rglob("*"))
+        if file.suffix in READERS and not any(fnmatchcase(file.name, name) for name in NO_WEIGHTS)
+    ]
     if not files:
         raise ValueError(f"{path} holds no tensors: no {', '.join(READERS)}, and nothing of Orbax")
     found = dict[str, Stored]()

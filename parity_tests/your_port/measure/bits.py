@@ -60,7 +60,7 @@ def _known_differences(x: np.ndarray, y: np.ndarray) -> Iterator[str]:
     largest = np.unravel_index(np.argmax(np.abs(y)), y.shape)
     near = float(4 * info.eps)
     with np.errstate(all="ignore"):
-        factor, offset = float(x[largest]) / float(y[largest]), float(x.flat[0]) - float(y.flat[0])
+        factor, offset = np.float64(x[largest]) / np.float64(y[largest]), np.float64(x.flat[0]) - np.float64(y.flat[0])
         if np.isfinite(factor) and np.allclose(x, y.astype(float) * factor, near, near * float(np.abs(x).max())):
             yield "no more than rounding" if abs(factor - 1) < near else f"JAX has {factor:.6g} times PyTorch's"
         if np.allclose(x, y.astype(float) + offset, near, near * float(np.abs(x).max() + abs(offset))):

@@ -18,7 +18,7 @@ infinities must stand in the same places.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,30 +84,6 @@ class Measurement:
         return f"{self.case} | {self.variant} | {self.dtype} | {self.tensor}: {self.difference}"
 
 
-class Judged:
-    """What has measurements; it is true where all of them are within their bounds: `assert compare(…)`."""
-
-    measurements: tuple[Measurement, ...]
-
-    @property
-    def failed(self) -> list[Measurement]:
-        """The tensors outside of their bounds."""
-        return [m for m in self.measurements if m.failed]
-
-    @property
-    def record(self) -> Any:
-        """Everything that was found, for other programs: a `Record`."""
-        raise NotImplementedError
-
-    @property
-    def agrees(self) -> bool:
-        """Whether every tensor stays within its bound."""
-        return not self.failed
-
-    def __bool__(self) -> bool:
-        return self.agrees
-
-
 class Runs(NamedTuple):
     """The runs of one variant: JAX, PyTorch in the narrower dtype, and in float64 on the same rounded numbers."""
 
@@ -125,6 +101,8 @@ class Judge:
     dtype: str
     truth: Run
     """PyTorch in float64, whose scores and gradients say how much rounding there is where nothing else is left."""
+    sides: tuple[str, str] = ("JAX", "PyTorch")
+    """What the two are called."""
 
     @property
     def rule(self) -> str:
@@ -155,7 +133,7 @@ class Judge:
         if in_jax is None or in_torch is None or truth is None:
             return replace(found, mismatch="" if in_jax is in_torch is truth else "only one side has it")
         like = truth if self.dtype == "float64" else in_torch
-        if mismatch := _different_form(in_jax, like) or differing_extremes(in_jax, truth):
+        if mismatch := self._different_form(in_jax, like) or differing_extremes(in_jax, truth, self.sides):
             return replace(found, mismatch=mismatch)
         if not is_floating(truth):
             own = 0.0 if self.rule == "float64" else relative_error(in_torch, truth)  # where rounding is a tie
@@ -166,6 +144,16 @@ class Judge:
         arrays = (x.astype(np.float64)[finite] for x in (in_jax, in_torch, truth))
         with np.errstate(over="ignore"):  # beside finfo.min, and of numbers that are nearly 0
             return self._worst(found, *arrays) if finite.any() else found
+
+    def _different_form(self, in_jax: np.ndarray, in_torch: np.ndarray) -> str:
+        """Compare shapes and dtypes. All integers count as one dtype: PyTorch's are int64, JAX's int32 without x64."""
+        one, other = self.sides
+        if in_jax.shape != in_torch.shape:
+            return f"shape {list(in_jax.shape)} in {one}, {list(in_torch.shape)} in {other}"
+        both_integers = in_jax.dtype.kind == in_torch.dtype.kind == "i"
+        if in_jax.dtype != in_torch.dtype and not both_integers and not is_cast_in_torch(in_jax, in_torch):
+            return f"dtype {in_jax.dtype} in {one}, {in_torch.dtype} in {other}"
+        return ""
 
     def _worst(self, found: Measurement, in_jax: np.ndarray, in_torch: np.ndarray, truth: np.ndarray) -> Measurement:
         """Measure the worst entry, if possible one that is more than rounding."""
@@ -212,13 +200,3 @@ def median_of_draws(measured: Sequence[Measurement]) -> Measurement:
 def is_cast_in_torch(in_jax: np.ndarray, in_torch: np.ndarray) -> bool:
     """Whether PyTorch casts a result to float32, whatever comes in, and JAX does not."""
     return in_jax.dtype == np.float64 and in_torch.dtype == np.float32
-
-
-def _different_form(in_jax: np.ndarray, in_torch: np.ndarray) -> str:
-    """Compare shapes and dtypes. All integers count as one dtype: PyTorch's are int64, JAX's int32 without x64."""
-    if in_jax.shape != in_torch.shape:
-        return f"shape {list(in_jax.shape)} in JAX, {list(in_torch.shape)} in PyTorch"
-    both_integers = in_jax.dtype.kind == in_torch.dtype.kind == "i"
-    if in_jax.dtype != in_torch.dtype and not both_integers and not is_cast_in_torch(in_jax, in_torch):
-        return f"dtype {in_jax.dtype} in JAX, {in_torch.dtype} in PyTorch"
-    return ""

@@ -41,6 +41,17 @@ class Run:
         """All results, under the names that a report gives them."""
         return {**self.outputs, **{gradient_of(name): x for name, x in self.gradients.items()}}
 
+    def require_defined(self) -> None:
+        """Raise ValueError for NaN in PyTorch's results, where nothing can be compared."""
+        for name, x in self.tensors.items():
+            if x is not None and is_floating(x) and (count := int(np.isnan(x).sum())):
+                raise ValueError(
+                    f"PyTorch's {name} has NaN in {count} of {x.size} places, where nothing can be compared. Choose "
+                    "inputs without it: no row that is masked everywhere, no division by 0. If a weight must be "
+                    "positive, give the module's own: weights=module.state_dict(). Or leave it out by torch_call and "
+                    "jax_call"
+                )
+
 
 def gradient_of(name: str) -> str:
     """Call the gradient of an input or weight."""

@@ -42,7 +42,8 @@ class Precision:
     @property
     def ratio(self) -> float:
         """JAX's error in units of PyTorch's."""
-        return self.jax.error / max(self.torch.error, np.finfo(float).tiny)
+        least = np.finfo(float).eps  # PyTorch's own error may be 0
+        return self.jax.error / max(self.torch.error, least)
 
     def __str__(self) -> str:
         text = f"{self.tensor} is off by {self.jax.error:.2g} in JAX, {self.torch.error:.2g} in PyTorch"

@@ -55,6 +55,15 @@ def test_logits_have_a_divergence_and_best_tokens() -> None:
     assert record == [{**json.loads(json.dumps(record[0])), "tensor": "result", "lost_at": ""}]
 
 
+def test_an_infinite_divergence_is_a_null_of_the_record() -> None:
+    def masked(w: Any, ids: Any) -> Any:
+        return jnp.where(jnp.arange(ROWS) > 0, port()(w, ids), -jnp.inf)
+
+    report = compare(Language(), masked, IDS, dtypes=("bfloat16",), gradients=False)
+    assert report.precision[0].jax.divergence == np.inf
+    assert json.loads(report.to_json())["precision"][0]["jax"]["divergence"] is None
+
+
 def test_a_port_with_too_few_digits_is_many_times_worse() -> None:
     report = compare(Language(), port(narrow=True), IDS, dtypes=("bfloat16",), gradients=False)
     assert report.precision[0].ratio > 4

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from parity_tests.your_port.measure.judge import Measurement, unit_roundoff
@@ -41,7 +42,7 @@ def summarize(measurements: Sequence[Measurement]) -> Row:
         max((m.error for m in told if not m.is_gradient), default=0.0),
         max((m.error for m in told if m.is_gradient), default=0.0),
         max(m.torch_error for m in told),
-        max(m.error for m in told) / (2 * unit_roundoff(first.dtype) if "float" in first.dtype else 1),
+        max(m.error for m in told) / (2 * unit_roundoff(first.run_dtype) if "float" in first.dtype else 1),
         max(m.share for m in measurements),
         tuple(str(m) for m in measurements if m.failed),
     )
@@ -51,7 +52,7 @@ def as_table(rows: Sequence[Row]) -> Table:
     """Lay out the cases for a terminal of 80 columns."""
     headings = ("case", "dtype", "forward", "gradients", "worst\nULP", "PyTorch's\nown", "of its\nbound", "verdict")
     cells = (
-        (r.case, r.dtype, *errors, share(r), verdict(bool(r.failures)))
+        (escape(r.case), r.dtype, *errors, share(r), verdict(bool(r.failures)))
         for r in rows
         for errors in [(f"{r.forward:.1e}", f"{r.gradients:.1e}", f"{r.ulps:.2g}", f"{r.torch:.1e}")]
     )

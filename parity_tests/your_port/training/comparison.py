@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from parity_tests.your_port.cause.symptoms import describe
-from parity_tests.your_port.measure.arrays import to_numpy
+from parity_tests.your_port.measure.arrays import is_floating, to_numpy
 from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.training.causes import find_causes
 from parity_tests.your_port.training.errors import Moves, errors_of, tensor_errors
@@ -65,10 +65,12 @@ def compare_training(
         bound: of the errors; by default 1e-8 re-synchronised and 1e-7 free-running, in float64.
 
     Raises:
-        ValueError: too few batches, a step that changes its batch in place, or a training in PyTorch that ends in NaN
-            or moves nothing.
+        ValueError: no steps, another dtype, too few batches, a step that changes its batch in place, or a training in
+            PyTorch that ends in NaN or moves nothing.
         TypeError: a side that does not start as described, or parameters in another dtype.
     """
+    if steps < 1 or dtype not in BOUNDS:
+        raise ValueError(f"steps must be 1 or more, and dtype one of {', '.join(BOUNDS)}; got {steps}, {dtype!r}")
     arrays = {name: _in_dtype(x, dtype) for name, x in weights.items()}
     data = [jax.tree.map(lambda x: _in_dtype(x, dtype), batch) for batch in islice(batches, steps)]
     if len(data) < steps:
@@ -202,4 +204,4 @@ def _notes(in_jax: JaxTraining, resync: bool) -> Iterator[str]:
 
 def _in_dtype(x: Any, dtype: str) -> Any:
     x = to_numpy(x) if hasattr(x, "detach") or isinstance(x, jax.Array) else x
-    return x.astype(dtype) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
+    return x.astype(dtype) if isinstance(x, np.ndarray) and is_floating(x) else x

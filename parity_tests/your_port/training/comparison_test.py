@@ -408,11 +408,16 @@ def test_dropout_left_on_is_named() -> None:
 def test_sides_that_cannot_be_compared_say_why() -> None:
     with pytest.raises(ValueError, match="20 steps need 20 batches; there are 2"):
         compare_training(torch_start, jax_start(), WEIGHTS, BATCHES[:2])
+    for options in ({"steps": 0}, {"dtype": "float16"}):
+        with pytest.raises(ValueError, match="steps must be 1 or more, and dtype one of float64, float32; got "):
+            compare_training(torch_start, jax_start(), WEIGHTS, BATCHES, **options)
     with pytest.raises(TypeError, match=r"must return \(model, optimizer, step\)"):
         compare_training(lambda weights: GPT(), jax_start(), WEIGHTS, BATCHES, 1)
     narrow = jax_start()
     with pytest.raises(TypeError, match="JAX's parameters are float32"):
         compare_training(torch_start, lambda w: narrow({n: x.astype("f4") for n, x in w.items()}), WEIGHTS, BATCHES, 1)
+    halves = {name: x.to(torch.bfloat16) for name, x in WEIGHTS.items()}  # which are cast to the dtype
+    assert compare_training(torch_start, jax_start(), halves, BATCHES, 1).agrees
     with pytest.raises(TypeError, match="hold none of the weights"):
         compare_training(torch_start, lambda weights: ({"own": np.zeros(3)}, (), None), WEIGHTS, BATCHES, 1)
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import torch
 
-from parity_tests.your_port.measure.arrays import Arrays, enable_x64, flatten, to_numpy
+from parity_tests.your_port.measure.arrays import Arrays, enable_x64, flatten, is_floating, to_numpy
 from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.measure.op_by_op import trace
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, default_dtype
@@ -149,7 +149,7 @@ class JaxTraining(_Training):
         with enable_x64(self.wide):
             started = start(copied(dict(beside.weights)))
             self.params, self.opt_state, self.step = _checked(started, "JAX's function", "params, opt_state, step")
-        narrow = {x.dtype.name for x in jax.tree.leaves(self.params) if x.dtype.kind == "f"} - {beside.dtype}
+        narrow = {x.dtype.name for x in jax.tree.leaves(self.params) if is_floating(x)} - {beside.dtype}
         if narrow:
             raise TypeError(
                 f"JAX's parameters are {', '.join(sorted(narrow))}; keep the weights' own dtype, {beside.dtype}"

@@ -29,7 +29,8 @@ def read_jax(
     """Read a JAX module and its inputs; for the arguments see `compare`. Its weights keep their own layouts."""
     given = read_inputs(inputs, module)
     port = make_port(module, call, None, given.as_shapes({}), {})
-    leaves = tuple(Weight(path, x.shape, path, "straight", x.is_buffer) for path, x in port.leaves.items())
+    roles = {path: "embedding" if "embed" in path.lower() else "straight" for path in port.leaves}
+    leaves = tuple(Weight(path, x.shape, path, roles[path], x.is_buffer) for path, x in port.leaves.items())
     values = None if weights is None else {path: to_numpy(x) for path, x in weights.items()}
 
     def run(placed: Any, arrays: Any, options: Any) -> Any:
@@ -37,7 +38,9 @@ def read_jax(
 
     original = Original(name or type(module).__name__, TorchSide(run), given, leaves, values)
     case = replace(original.case(), jax=JaxSide(run))
-    return replace(original, torch=TorchSide(run, golden=Reference(case, port, gradients)))
+    found = replace(original, torch=TorchSide(run, golden=Reference(case, port, gradients)))
+    found.draw("float64").in_torch().require_defined()
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -69,7 +69,7 @@ class Storage(NamedTuple):
 
 
 ROWS = (
-    Storage("as it is", "", ("straight", "unknown")),
+    Storage("as it is", "", ("straight", "embedding", "unknown")),
     Storage("transposed", "10", ("linear", "unknown")),
     Storage("channels last, flipped", "S01", ("transposed convolution",)),
     Storage("channels last", "s10", ("linear", "convolution", "transposed convolution", "unknown")),
@@ -78,7 +78,7 @@ ROWS = (
 """The ways of storing weights, for each role the likely ones first.
 
 The roles: linear (PyTorch [out, in], JAX [in, out]), convolution, transposed convolution, straight (the same on both
-sides), unknown. A role decides where shapes leave more than one way.
+sides), embedding (straight, too), unknown. A role decides where shapes leave more than one way.
 """
 Role = Callable[[str, str], str | None]
 """(JAX name, role of the weight in PyTorch) -> its role: how a framework stores the weights of its own layers;
@@ -138,7 +138,7 @@ def wanted_layout(layouts: Layouts, *names: str, rank: int | None = None) -> Any
         rank: how many axes it has; a pattern with * and another number of axes then says nothing of it.
     """
     for pattern, wish in layouts.items():
-        fits = isinstance(wish, str) or rank in (None, len(wish)) or "*" not in pattern
+        fits = isinstance(wish, str | None) or rank in (None, len(wish)) or "*" not in pattern
         if fits and any(fnmatchcase(name, pattern) for name in names):
             return wish
     return None

@@ -384,6 +384,8 @@ def _given_name(path: str, names: Names) -> _GivenName:
         if target is None:
             return replace(wish, keeps=True)
         texts = [target] if isinstance(target, str) else list(target)
+        if not texts:
+            raise ValueError(f"names: {name!r} has an empty list; give names of PyTorch's, or None for JAX's own value")
         for key, value in found.groupdict().items():
             texts = [text.replace(f"{{{key}}}", value) for text in texts]
         words = re.sub(r"\[.*?\]| *\+.*|\.?\{.*?\}", "", texts[0])
@@ -411,7 +413,7 @@ def _asked_for(formula: tuple[str, ...], whole: Sequence[_Source]) -> Iterator[_
             yield replace(source, made=made, shape=shape, label=label, formula=formula)
 
 
-_TERM = re.compile(r"^\s*(.*?)(?:\[(\d+)/(\d+)\])?\s*$")
+_TERM = re.compile(r"^\s*(.*?)(?:\[(\d+)/([1-9]\d*)\])?\s*$")
 
 
 def _piece(source: _Source, index: str, count: str) -> Piece:

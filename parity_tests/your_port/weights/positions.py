@@ -186,7 +186,7 @@ class Places:
 
     def __init__(self, load: Callable[[Arrays], Any], weights: Mapping[str, np.ndarray], same: Mapping[str, str]):
         """Find it by `load` (weights -> parameters); `same` maps each parameter to itself, a tied one to its first."""
-        self.shapes = {name: x.shape for name, x in weights.items() if x.dtype.kind == "f"}
+        self.shapes = {name: x.shape for name, x in weights.items() if is_floating(x)}
         self.parameters = [name for name in self.shapes if same.get(name) == name]
 
         def leaves(arrays: Arrays) -> dict[str, Any]:
