@@ -10,7 +10,16 @@ import pytest
 import torch
 from torch.nn import functional
 
-from parity_tests.your_port.generation import FREE, FULL, OWN, STEPS, Decoder, GenerationReport, compare_generation
+from parity_tests.your_port.generation import (
+    FREE,
+    FULL,
+    OWN,
+    STEPS,
+    Decoder,
+    GenerationReport,
+    compare_generation,
+    hugging_face,
+)
 
 ROWS, WIDTH, WINDOW, LAYERS, LONGEST = 23, 8, 6, 2, 40
 END = 2
@@ -295,3 +304,46 @@ def test_what_cannot_be_compared_says_why(options: dict[str, Any], message: str)
         compare_generation(MODULE, torch_decoder(), PROMPTS)
     with pytest.raises(ValueError, match=r"jax_side must be a Decoder\(prefill, step, full\)"):
         compare_generation(MODULE, MODULE, PROMPTS)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Llama", "Marian"])
+def test_models_of_transformers_need_no_decoder(kind: str) -> None:
+    """In JAX's place stand the same model's own functions, and its own `generate`."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": ROWS, "pad_token_id": 0, "eos_token_id": None, "bos_token_id": None}
+    if kind == "Llama":
+        sizes |= {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    else:
+        sizes |= {"d_model": 8, "decoder_start_token_id": 0, "max_position_embeddings": 32, "forced_eos_token_id": None}
+        for side in ("encoder", "decoder"):
+            sizes |= {f"{side}_layers": 2, f"{side}_attention_heads": 2, f"{side}_ffn_dim": 16}
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    model = getattr(transformers, "LlamaForCausalLM" if kind == "Llama" else "MarianMTModel")(config).double().eval()
+    own = hugging_face(model)
+
+    def as_torch(x: Any) -> Any:
+        is_array = isinstance(x, jax.Array)
+        return torch.tensor(np.array(x)).long() if is_array else {n: as_torch(y) for n, y in x.items()}
+
+    def prefill(inputs: Any) -> Any:
+        logits, cache = own.prefill(model, as_torch(inputs))
+        return jnp.asarray(logits.numpy()), cache
+
+    def step(tokens: Any, cache: Any) -> Any:
+        logits, cache = own.step(model, as_torch(tokens), cache)
+        return jnp.asarray(logits.numpy()), cache
+
+    def full(inputs: Any, tokens: Any) -> Any:
+        return jnp.asarray(own.full(model, as_torch(inputs), as_torch(tokens)).numpy())
+
+    def generate(inputs: Any, count: int) -> Any:
+        made = model.generate(**as_torch(inputs), max_new_tokens=count, do_sample=False)
+        return jnp.asarray(made[:, -count:].numpy())
+
+    with torch.no_grad():
+        report = compare_generation(model, Decoder(prefill, step, full, generate), PROMPTS, tokens=6)
+        assert report.agrees, report
+        shifted = Decoder(prefill, lambda tokens, cache: step((tokens + 1) % ROWS, cache), full)
+        assert not compare_generation(model, shifted, PROMPTS, tokens=6)
