@@ -57,7 +57,7 @@ class Several:
         self.steps, self.better = self.trial.steps(self.trial.search), []
         self.progress = self.in_jax.progress(self.steps)
         self.parted = self.in_jax.first_missing(self.steps)
-        self.end = len(self.steps.values) if self.parted is None else self.parted + PAST
+        self.end = len(self.steps.made) if self.parted is None else self.parted + PAST
         self.alike_until_end = len(self.in_jax.covered(self.steps.values[: self.end]))
 
     @property
@@ -71,7 +71,7 @@ class Several:
     @property
     def next_step(self) -> str:
         """The first line of PyTorch's code whose result JAX does not compute; "" if there is none to name."""
-        return "" if self.parted is None else self.steps.lines[self.parted]
+        return "" if self.parted is None else self.steps.made[self.parted].line
 
     def _progress(self, in_jax: InJax, drawn: Search, hypothesis: Hypothesis | None = None) -> Progress:
         """Say how far the programs are alike on a draw, with the mistakes made and one more."""
@@ -90,7 +90,7 @@ class Several:
 
     def _watch(self, steps: Steps) -> None:
         """Stop PyTorch some steps after the place where the two part, if nothing more is alike until there."""
-        is_there = self.parted is not None and len(steps.values) == self.end
+        is_there = self.parted is not None and len(steps.made) == self.end
         if is_there and len(self.in_jax.covered(steps.values)) <= self.alike_until_end:
             raise NotHereError
 

@@ -87,6 +87,21 @@ class Values:
         return [(entries.parts, int(i)) for i in np.flatnonzero(near.all(1))]
 
 
+class Step(NamedTuple):
+    """A floating result of one of PyTorch's functions."""
+
+    tensor: torch.Tensor
+    """It is kept, so that no other has its id."""
+    entries: Entries
+    line: str
+    sources: set[int]
+    """The steps whose results it is made of."""
+    is_made_of_data: bool
+    """Whether an input or a weight goes into it, directly or by other steps."""
+    is_part: bool
+    """Whether it is one of several results of a function, of which some may be of no use."""
+
+
 @dataclass
 class Steps(TorchFunctionMode):
     """Notes what PyTorch computes, step by step, while entered."""
@@ -95,21 +110,16 @@ class Steps(TorchFunctionMode):
     """Whether to find the user's line that makes each step."""
     watch: Callable[["Steps"], None] | None = None
     """Called after each step; what it raises stops the program."""
-    tensors: list[torch.Tensor] = field(default_factory=list)
-    """The floating results; they are kept, so that each has its own id."""
+    made: list[Step] = field(default_factory=list)
     places: dict[int, int] = field(default_factory=dict)
     """The id of a result -> its step, the last of those that wrote it."""
-    values: list[Entries] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-    sources: list[set[int]] = field(default_factory=list)
-    """The steps whose results a step gets."""
-    is_made_of_data: list[bool] = field(default_factory=list)
-    """Whether an input or a weight goes into it, directly or by other steps."""
-    is_part: list[bool] = field(default_factory=list)
-    """Whether it is one of several results of a function, of which some may be of no use."""
 
     def __post_init__(self) -> None:
         super().__init__()
+
+    @property
+    def values(self) -> list[Entries]:
+        return [step.entries for step in self.made]
 
     @property
     def are_large(self) -> bool:
@@ -125,17 +135,13 @@ class Steps(TorchFunctionMode):
         leaves = jax.tree.leaves((args, kwargs), is_leaf=is_mixed)
         given = [x for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point()]
         sources = {self.places[id(x)] for x in given if id(x) in self.places}
-        made_of_data = len(sources) < len(given) or any(self.is_made_of_data[place] for place in sources)
+        made_of_data = len(sources) < len(given) or any(self.made[place].is_made_of_data for place in sources)
         results = result if isinstance(result, tuple | list) else (result,)
         for x in results:
             if isinstance(x, torch.Tensor) and x.is_floating_point():
-                self.places[id(x)] = len(self.tensors)
-                self.tensors.append(x)
-                self.values.append(entries_of(to_numpy(x)))
-                self.lines.append(_line_and_caller(lines_of_call()) if self.with_lines else "")
-                self.sources.append(sources)
-                self.is_made_of_data.append(made_of_data)
-                self.is_part.append(len(results) > 1)
+                line = _line_and_caller(lines_of_call()) if self.with_lines else ""
+                self.places[id(x)] = len(self.made)
+                self.made.append(Step(x, entries_of(to_numpy(x)), line, sources, made_of_data, len(results) > 1))
                 if self.watch is not None:
                     self.watch(self)
         return result
@@ -205,14 +211,14 @@ class InJax:
     def progress(self, steps: Steps) -> Progress:
         """Say how much of both programs is alike."""
         known = self._known(steps)
-        missing = sum(of_data and not is_known for of_data, is_known in zip(steps.is_made_of_data, known, strict=True))
+        missing = sum(step.is_made_of_data and not is_known for step, is_known in zip(steps.made, known, strict=True))
         return Progress(self.covered(steps.values), missing)
 
     def first_missing(self, steps: Steps) -> int | None:
         """Return the first step of PyTorch that JAX does not make, though it makes all that lead to it."""
         known = self._known(steps, among_others=not steps.are_large)
-        for place, of_data in enumerate(steps.is_made_of_data):
-            if of_data and not known[place] and all(known[source] for source in steps.sources[place]):
+        for place, step in enumerate(steps.made):
+            if step.is_made_of_data and not known[place] and all(known[source] for source in step.sources):
                 return place
         return None
 
@@ -223,10 +229,10 @@ class InJax:
         """
         known = [self._places(x)[0] for x in steps.values]
         if among_others:
-            known = [known or self._has_among_others(x) for known, x in zip(known, steps.tensors, strict=True)]
-        for place in reversed(range(len(known))):
-            if known[place] and steps.values[place].size > 1:  # any two programs may come to the same single number
-                for source in steps.sources[place]:
+            known = [known or self._has_among_others(x.tensor) for known, x in zip(known, steps.made, strict=True)]
+        for place, step in reversed([*enumerate(steps.made)]):
+            if known[place] and step.entries.size > 1:  # any two programs may come to the same single number
+                for source in step.sources:
                     known[source] = True
-        used = set[int]().union(*steps.sources)
-        return [is_known or (steps.is_part[place] and place not in used) for place, is_known in enumerate(known)]
+        used = set[int]().union(*(step.sources for step in steps.made))
+        return [known[place] or (step.is_part and place not in used) for place, step in enumerate(steps.made)]
