@@ -816,3 +816,42 @@ def test_a_weight_that_pytorch_does_not_use_is_no_cause() -> None:
     assert "left over in PyTorch: aux.weight, aux.bias" in str(report)
     assert "aux.weight, aux.bias are missing" not in str(report)
     assert [m.tensor for m in report.failed] == ["gradient of x"]
+
+
+class TwoLayers(torch.nn.Module):
+    """Two layers, or one twice."""
+
+    def __init__(self, tied: bool) -> None:
+        super().__init__()
+        self.a = torch.nn.Linear(4, 4)
+        self.b = self.a if tied else torch.nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        return self.b(torch.tanh(self.a(x)))
+
+
+def test_names_of_haiku_are_no_paths_of_each_other() -> None:
+    """There a layer that `__init__` makes is called `net/~/linear`, and one that `__call__` makes `net/linear`."""
+    names = {"net/~/linear": "a", "net/linear": "b"}
+    variables = {key: {"w": np.zeros((4, 4)), "b": np.zeros(4)} for key in names}
+
+    def port(weights: Any, x: Any) -> Any:
+        for key in names:
+            x = jnp.tanh(x) if key == "net/linear" else x
+            x = x @ weights[key]["w"] + weights[key]["b"]
+        return x
+
+    def load(state: Any) -> Any:
+        return {key: {"w": state[f"{of}.weight"].T, "b": state[f"{of}.bias"]} for key, of in names.items()}
+
+    assert compare_wide(TwoLayers(tied=False), port, X, load=load).agrees
+    report = compare_wide(TwoLayers(tied=False), port, X, variables=variables, names=names)
+    assert report.agrees, report
+    tied = compare_wide(TwoLayers(tied=True), port, X, variables=variables)
+    assert "JAX trains net.linear.w and net.~.linear.w apart" in str(tied)
+
+
+def test_two_arrays_of_one_name_are_refused() -> None:
+    variables = {"dense.w": np.zeros((4, 3)), "dense": {"w": np.zeros(3)}}
+    with pytest.raises(ValueError, match=r"two of JAX's arrays are called dense\.w: give one of them another name"):
+        compare(torch.nn.Linear(4, 3), lambda w, x: x @ w["dense.w"] + w["dense"]["w"], X, variables=variables)

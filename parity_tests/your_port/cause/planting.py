@@ -5,6 +5,7 @@ A mistake turns a program into a wrong one. So the same mistake is tried on one 
 
 import inspect
 import linecache
+import os
 import sys
 import warnings
 from collections import Counter
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
@@ -189,7 +191,10 @@ class Planted(TorchFunctionMode):
                 yield
 
 
-NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+LIBRARIES = ("torch", "einops", "jaxtyping", "beartype")
+"""What a user's line may call, and where nobody looks for a mistake."""
+FILES = [spec.origin for name in LIBRARIES if (spec := find_spec(name)) is not None and spec.origin is not None]
+NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (*(Path(x).parent for x in FILES), Path(__file__).parents[1]))
 
 
 def lines_of_call(last: FrameType | None = None) -> Lines:

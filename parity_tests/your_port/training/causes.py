@@ -229,7 +229,7 @@ def _in_updates(trials: list[JaxTraining], close: float) -> Iterator[str]:
         """The same with the learning rates that bring PyTorch closest to JAX."""
         rates = list[float]()
         error = _left(trials, [settings.UNIT_RATE, *rows], moments, close, rates)
-        words = _of_rates(rates, [float(record["rates"][""][0]) for record in in_torch])
+        words = _of_rates(rates, [record["rates"][""].tolist() for record in in_torch])
         return {", and ".join([words, *(row.words for row in rows)]): error}
 
     here, limit = _clipping(in_torch)
@@ -284,10 +284,14 @@ def _flat(arrays: Arrays, names: Iterable[str]) -> np.ndarray:
     return np.concatenate([np.ravel(arrays[name]) for name in names])
 
 
-def _of_rates(in_jax: list[float], in_torch: list[float]) -> str:
-    """Say how JAX's learning rates differ from PyTorch's."""
+def _of_rates(in_jax: list[float], in_torch: list[list[float]]) -> str:
+    """Say how JAX's learning rates differ from those of PyTorch's groups."""
     close = partial(np.allclose, rtol=1e-5, atol=1e-12)
-    a, b = np.array(in_jax), np.array(in_torch[: len(in_jax)])
+    a, groups = np.array(in_jax), np.array(in_torch[: len(in_jax)])
+    if (groups != groups[:, :1]).any():
+        rates = ", ".join(f"{rate:.6g}" for rate in groups[0])
+        return f"the learning rate is {a[0]:.6g} in JAX for all parameters, and {rates} for PyTorch's groups at step 1"
+    b = groups[:, 0]
     apart = np.abs(a - b)
     step = int(np.argmax(apart > np.minimum(apart.max() / 2, 1e-12 + 1e-5 * np.abs(b))))
     digits = 9 if f"{a[step]:.6g}" == f"{b[step]:.6g}" else 6

@@ -24,6 +24,7 @@ from parity_tests.your_port.training.sides import (
     MOMENTS,
     JaxStart,
     JaxTraining,
+    StepRecord,
     TorchStart,
     TorchTraining,
 )
@@ -165,10 +166,31 @@ def _explained(report: TrainingReport, found: TrainingDivergence, in_jax: JaxTra
     if found.quantity in ("loss", "gradients") and not causes:
         if in_jax.draws(in_torch.batches[found.step - 1]):
             symptoms.append("JAX's step draws random numbers: is dropout on?")
-        symptoms.append("no mistake of a training explains it: compare the models themselves")
+        elif agreeing := [*_agreeing(in_jax, found.step - 1, report.bound)]:
+            symptoms.append(f"{', '.join(agreeing)} agree, so it is the loss: its mask, divisor, shift or smoothing")
+        else:
+            symptoms.append(
+                "no known mistake of a training explains it: compare the models, then the loss (its mask, divisor, "
+                "shift and smoothing); steps that also return their logits tell which"
+            )
     confirmed = in_torch.dtype == "float64"
     found = replace(found, symptoms=tuple(symptoms), causes=causes, confirmed=confirmed)
     return replace(report, divergence=found, notes=tuple(notes))
+
+
+def _own(ours: StepRecord, theirs: StepRecord) -> list[str]:
+    """List what both steps return that is no part of every training, such as logits."""
+    return [
+        quantity for quantity in theirs if quantity in ours and quantity not in (*ORDER, *ALL_MOMENTS, "parameters")
+    ]
+
+
+def _agreeing(in_jax: JaxTraining, step: int, bound: float) -> Iterator[str]:
+    """Yield what both steps return of their own, such as logits, and what agrees."""
+    ours, theirs = in_jax.records[step], in_jax.beside[step]
+    for quantity in _own(ours, theirs):
+        if max(tensor_errors(ours[quantity], theirs[quantity]).values()) <= bound:
+            yield quantity
 
 
 def _symptoms(place: TrainingDivergence, in_jax: JaxTraining) -> Iterator[str]:
@@ -181,6 +203,8 @@ def _symptoms(place: TrainingDivergence, in_jax: JaxTraining) -> Iterator[str]:
     if quantity == "parameters" and a is not None and b is not None:  # what the step added to them
         before = in_torch.before(step)[tensor]
         a, b = a - before, b - before
+    if quantity in ALL_MOMENTS and (a is None) != (b is None):
+        yield f"{tensor} is in {'PyTorch' if a is None else 'JAX'}'s optimiser alone"
     yield from describe(a, b)
     for name in found.get("copies", ()):
         yield f"{name} is one weight in PyTorch, and JAX holds copies of it that move apart"
@@ -194,6 +218,9 @@ def _notes(in_jax: JaxTraining, resync: bool) -> Iterator[str]:
     pairs = [(x["gradients"], x["clipped"]) for x in in_jax.beside.records if "clipped" in x]
     if in_jax.beside.clips and all(np.array_equal(x, b[name]) for a, b in pairs for name, x in a.items() if name in b):
         yield "PyTorch's clipping changes no gradient in these steps, so it is not compared: a lower limit shows it"
+    statistics = [name for name, _ in in_jax.beside.model.named_buffers() if "running_" in name]
+    if statistics and not _own(found, in_torch):
+        yield f"PyTorch's {', '.join(statistics[:2])} … are not compared: let both steps return them, or an evaluation"
     alone = [quantity for quantity in found if quantity not in (*in_torch, *ALL_MOMENTS, "copies")]
     if alone:
         yield f"PyTorch gives nothing to compare with JAX's {', '.join(alone)}"

@@ -157,6 +157,15 @@ def by_groups(model: nn.Module) -> Any:
     return torch.optim.AdamW([{"params": matrices}, {"params": vectors, "weight_decay": 0.0}], RATE, weight_decay=DECAY)
 
 
+def slower_words(model: nn.Module) -> Any:
+    words, others = ([p for n, p in model.named_parameters() if p.requires_grad and (n[0] == "t") == w] for w in (1, 0))
+    return torch.optim.AdamW([{"params": others}, {"params": words, "lr": RATE / 10}], RATE, weight_decay=DECAY)
+
+
+def without_words(model: nn.Module) -> Any:
+    return torch.optim.Adam([p for n, p in model.named_parameters() if p.requires_grad and n[0] != "t"], RATE)
+
+
 def slow_adamw(model: nn.Module) -> Any:
     return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], 1e-6, weight_decay=1e-2)
 
@@ -206,6 +215,16 @@ def averaging(start: float, decay: float) -> Any:
 RIGHT = decayed(is_trained)
 ADAM = optax.adam(RATE)
 LATE = optax.chain(RIGHT, optax.scale_by_schedule(lambda count: jnp.where(count < STEPS, 1.0, 0.5)))
+DECAYED_AFTER = optax.chain(
+    optax.scale_by_adam(),
+    optax.scale_by_learning_rate(RATE),
+    optax.add_decayed_weights(
+        -DECAY,
+        lambda params: jax.tree_util.tree_map_with_path(
+            lambda path, x: is_trained(jax.tree_util.keystr(path), x), params
+        ),
+    ),
+)
 AFTER = optax.chain(optax.scale_by_adam(), optax.clip_by_global_norm(0.5), optax.scale_by_learning_rate(RATE))
 HUGE = {name: x.double().clone() for name, x in WEIGHTS.items()}
 HUGE["fixed"][-1] = -1e9
@@ -326,7 +345,8 @@ PARTED = {
         [
             "1 in gradients of tokens.weight (4 tensors part): error 1e-07, bound 1e-08",
             "looks like: rounding: the two are equal to 6 digits; a precision, an epsilon or an order of summation",
-            "looks like: no mistake of a training explains it: compare the models themselves",
+            "looks like: no known mistake of a training explains it: compare the models, then the loss (its mask, "
+            "divisor, shift and smoothing); steps that also return their logits tell which",
         ],
     ),
     "steps of one length, which any rates explain": (
@@ -342,7 +362,8 @@ PARTED = {
         {"optimizer": sgd},
         [
             "1 in loss: error 0.0631, bound 1e-08",
-            "looks like: no mistake of a training explains it: compare the models themselves",
+            "looks like: no known mistake of a training explains it: compare the models, then the loss (its mask, "
+            "divisor, shift and smoothing); steps that also return their logits tell which",
         ],
     ),
     "a loss with another divisor in each step": (
@@ -419,6 +440,27 @@ PARTED = {
             "explained by: the norm of each gradient on its own is clipped to 0.1 in JAX; PyTorch clips "
             "their norm to 0.1",
         ],
+    ),
+    "decay after the learning rate": (
+        Jax(DECAYED_AFTER),
+        {},
+        [
+            "1 in parameters of tokens.weight (3 tensors part)",
+            "explained by: the weight decay is not multiplied by the learning rate in JAX",
+        ],
+    ),
+    "a rate of its own for one group": (
+        Jax(RIGHT),
+        {"optimizer": slower_words},
+        [
+            "1 in parameters of tokens.weight: error",
+            "explained by: the learning rate is 0.01 in JAX for all parameters, and 0.01, 0.001 for PyTorch's groups",
+        ],
+    ),
+    "words that PyTorch's optimiser is not given": (
+        Jax(ADAM),
+        {"optimizer": without_words},
+        ["1 in exp_avg of tokens.weight: error inf", "looks like: tokens.weight is in JAX's optimiser alone"],
     ),
     "a mask of decay inverted": (
         Jax(decayed(lambda path, x: is_trained(path, x) and x.ndim < 2)),
@@ -602,3 +644,45 @@ def test_parameters_may_be_one_array_and_the_loss_is_none_of_them() -> None:
     report = compare_training(in_torch, in_jax, weights, batches, 2)
     assert report, str(report)
     assert set(report.errors) == {"loss", "gradients", "parameters"}
+
+
+@pytest.mark.parametrize("returns", [("loss",), ("loss", "logits")])
+def test_what_both_steps_return_tells_the_loss_from_the_model(returns: tuple[str, ...]) -> None:
+    def in_torch(weights: Any) -> Any:
+        model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+        model.load_state_dict(weights)
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+
+        def step(batch: Any) -> Any:
+            optimizer.zero_grad()
+            logits = model(batch["x"])
+            loss = nn.functional.cross_entropy(logits, batch["labels"], label_smoothing=0.1)
+            loss.backward()
+            optimizer.step()
+            return {name: {"loss": loss, "logits": logits}[name] for name in returns}
+
+        return model, optimizer, step
+
+    def in_jax(weights: Any) -> Any:
+        optimizer = optax.sgd(RATE)
+        params = {name: jnp.asarray(weights[name]) for name in ("0.weight", "0.bias", "1.weight", "1.bias")}
+
+        def loss_of(params: Any, batch: Any) -> Any:
+            x = jax.nn.standardize(batch["x"] @ params["0.weight"].T + params["0.bias"], 0, epsilon=1e-5)
+            logits = x * params["1.weight"] + params["1.bias"]
+            return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"]).mean(), logits
+
+        def step(params: Any, state: Any, batch: Any) -> Any:
+            (loss, logits), gradients = jax.value_and_grad(loss_of, has_aux=True)(params, batch)
+            updates, state = optimizer.update(gradients, state)
+            values = {"loss": loss, "logits": logits}
+            return optax.apply_updates(params, updates), state, {name: values[name] for name in returns}
+
+        return params, optimizer.init(params), step
+
+    batches = [{"x": RNG.normal(size=(6, 3)), "labels": RNG.integers(0, 2, 6)}]
+    weights = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).state_dict()
+    lines = str(compare_training(in_torch, in_jax, weights, batches, 1)).splitlines()
+    known = "  looks like: logits agree, so it is the loss: its mask, divisor, shift or smoothing"
+    notes = [line for line in lines if line.startswith("  note: PyTorch's 1.running_mean, 1.running_var … are not")]
+    assert (known in lines, bool(notes)) == ("logits" in returns, "logits" not in returns)

@@ -92,6 +92,10 @@ def _decays(side: TorchTraining) -> Iterator[Deviation]:
         "acts in JAX on those parameters that PyTorch spares, and on no others: the mask is inverted": given - decayed,
         "leaves embeddings alone in JAX, and not in PyTorch": decayed - embeddings,
     }
+    if any(group.get("weight_decay") and group.get("decoupled_weight_decay") for group in groups):
+        words = "the weight decay is not multiplied by the learning rate in JAX"
+        yield Deviation(words, partial(_decay_without_rate, sign=1))
+        yield Deviation(f"{words}, and makes the parameters larger", partial(_decay_without_rate, sign=-1))
     for words, mask in masks.items():
         if decayed and mask != decayed and mask:
             yield Deviation(f"weight decay {words}", partial(_decay, names={side.names[p] for p in mask}))
@@ -105,6 +109,14 @@ def _decay(side: TorchTraining, names: set[str]) -> Iterator[None]:
             params = [p for p in group["params"] if (side.names[p] in names) == inside]
             groups.append({**group, "params": params, "weight_decay": decay * inside})
     return _step_with(side, groups)
+
+
+def _decay_without_rate(side: TorchTraining, sign: int) -> Iterator[None]:
+    """Multiply the parameters by 1 ∓ decay, as where `optax.add_decayed_weights` stands after the learning rate."""
+    groups = side.optimizer.param_groups
+    return _step_with(
+        side, [g | {"weight_decay": sign * g["weight_decay"] / g["lr"]} if g["lr"] else g for g in groups]
+    )
 
 
 def _step_as_optax(side: TorchTraining, name: str = "adam", root: float = 0.0) -> Iterator[None]:

@@ -7,6 +7,7 @@ variables are cast, and where it has a field `dtype` or `param_dtype` of float32
 import copy
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -68,6 +69,11 @@ def make_port(
         return _linen(model.module, call, model.params if variables is None else variables, arguments, model)
     if isinstance(model, nn.Module):
         return _linen(model, call, variables, arguments)
+    if type(model).__module__.startswith("keras."):
+        raise TypeError(
+            f"{type(model).__name__} is of Keras: give a function of (weights, inputs) that calls its stateless_call, "
+            "with variables={variable.path: variable.value, …}"
+        )
     if not callable(model) and call is None:
         raise TypeError(
             "jax_module must be a module of Flax NNX, Flax Linen or Equinox, or a function of (weights, inputs); "
@@ -109,14 +115,19 @@ def equinox_role(path: str, role: str) -> str:
 
 
 def _text(path: tuple[Any, ...]) -> str:
-    """Name a leaf of a tree: `layers.0.weight`."""
+    """Name a leaf of a tree: `layers.0.weight`. A slash within a key is a dot, as in Haiku's `net/~/linear`."""
     keys = [getattr(key, "name", getattr(key, "key", getattr(key, "idx", key))) for key in path]
     parts = [part for key in keys for part in (key if isinstance(key, tuple) else (key,))]
-    return ".".join(re.sub(r"[^\w.*-]", "", str(part)) for part in parts)
+    return ".".join(re.sub(r"[^\w.*~-]", "", str(part).replace("/", ".")) for part in parts)
 
 
 def _named(tree: Any, name: Callable[[Any], str] = _text) -> dict[str, Any]:
-    return {name(path): x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    found = {name(path): x for path, x in leaves}
+    if len(found) < len(leaves):
+        twice, _ = Counter(name(path) for path, _ in leaves).most_common(1)[0]
+        raise ValueError(f"two of JAX's arrays are called {twice}: give one of them another name")
+    return found
 
 
 def _filled(tree: Any, weights: Arrays, dtype: Any, name: Callable[[Any], str] = _text) -> Any:
