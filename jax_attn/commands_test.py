@@ -25,7 +25,10 @@ def test_help_lists_the_commands_and_another_one_is_an_error(capsys):
     assert capsys.readouterr().err.startswith("error: there is no command 'tain'; there are:\n  jax-attn train ")
 
 
-@pytest.mark.parametrize("command", ["train --out {}/run", "translate run x", "evaluate run", "import {} --out {}/run"])
+TRAIN = "train --corpus.train 50 --corpus.valid 5 --corpus.test 5 --out {}/run"
+
+
+@pytest.mark.parametrize("command", [TRAIN, "translate run x", "evaluate run", "import {} --out {}/run"])
 def test_a_device_that_is_not_there_is_one_line_of_each_program(command, tmp_path, capsys, monkeypatch):
     def fail():
         raise AssertionError

@@ -110,7 +110,7 @@ def test_wrong_shapes_raise():
         show_alignments([])
 
 
-@pytest.mark.parametrize("long", [40, 200])
+@pytest.mark.parametrize("long", [40, pytest.param(200, marks=pytest.mark.slow)])
 def test_cells_are_of_one_size_and_nothing_overlaps_at_any_length(long):
     words = [f"Donaudampfschifffahrt{i}" for i in range(long)]
     figure = show_alignments([(words, words, np.eye(long)), (["go"], ["va"], np.eye(1)), *EXAMPLES])

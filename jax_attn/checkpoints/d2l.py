@@ -88,7 +88,7 @@ def load(state_dict: Mapping[str, Any]) -> tuple[EncoderDecoder, dict[str, Any]]
     for name, array in arrays.items():
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise TypeError(f"{name} must have a floating dtype; got {array.dtype}")
-        if not jnp.isfinite(array).all():
+        if not np.isfinite(array).all():
             raise ValueError(f"{name} must be finite; it holds NaN or infinite numbers")
     dtype = np.dtype(reduce(jnp.promote_types, (array.dtype for array in arrays.values())))
     narrowed = dtypes.canonicalize_dtype(dtype)

@@ -71,9 +71,13 @@ SETTINGS = {
     "a module": {"attention": AdditiveAttention(3, use_tanh=False)},
     "several heads": {"attention": MultiHeadAttention(8, 2)},
 }
-each_setting = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 FEW = "the book", "input feeding, two layers", "no attention, new query", "several heads"
-few_settings = pytest.mark.parametrize("settings", [SETTINGS[name] for name in FEW], ids=FEW)
+
+
+def by_default(*names):
+    """Run with these settings by default; with the others when slow tests are asked for."""
+    marks = {name: [] if name in names else [pytest.mark.slow] for name in SETTINGS}
+    return pytest.mark.parametrize("settings", [pytest.param(SETTINGS[n], marks=marks[n], id=n) for n in SETTINGS])
 
 
 def build(settings):
@@ -84,7 +88,7 @@ def close(a, b, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **({"rtol": 1e-5, "atol": 1e-6} | tolerance)), a, b)
 
 
-@each_setting
+@by_default(*FEW)
 def test_teacher_forcing_is_the_step_repeated(settings):
     c = build(settings)
     logits, weights = c.decode(c.variables, TARGETS, c.memory)
@@ -111,7 +115,7 @@ def test_steps_go_on_from_a_state():
     close(in_two_parts(c.variables, c.initial_state()), c.decode(c.variables, TARGETS, c.memory))
 
 
-@few_settings
+@by_default(*FEW)
 def test_a_beam_is_its_rows_side_by_side_over_one_memory(settings):
     c = build(settings)
     tokens = jnp.array([[1, 2, 3], [4, 5, 6]])
@@ -124,7 +128,7 @@ def test_a_beam_is_its_rows_side_by_side_over_one_memory(settings):
         close(jax.tree.map(lambda leaf, i=i: leaf[i::3], together), alone)
 
 
-@few_settings
+@by_default("input feeding, two layers", "several heads")
 def test_padding_of_the_source_reaches_neither_result_nor_gradient(settings):
     c = build(settings)
 

@@ -18,6 +18,7 @@ from jax_attn import (
     greedy_search,
     sample_search,
 )
+from jax_attn.conftest import random_params
 from jax_attn.models.interface import Decoder, Encoder
 
 N, D, F = 11, 8, 6
@@ -31,11 +32,10 @@ SETTINGS = {
     "first layer, one head": {"alignment_layer": 0, "alignment_head": 1, "output_bias": False},
 }
 OF_DECODER = ("tie_embeddings", "output_bias", "alignment_layer", "alignment_head")
-QUICK = ("the paper", "first layer, one head")
-"""The settings of the default tests; the proof against PyTorch has the others too, with a step after each token."""
-each_setting = pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SETTINGS]
-)
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @cache
@@ -61,37 +61,57 @@ def run(params, sources, targets, lens, keep_masks=None, name="the paper", dtype
     return model.apply(params, sources, targets, lens, keep_masks=keep_masks)
 
 
-def start(name="the paper", max_len=7, sources=SOURCES, lens=LENS):
+def start(params, name="the paper", max_len=7):
     """Return what a search needs."""
-    model, params = make_model(name), make_params(name)
-    memory = jax.jit(partial(model.apply, method="encode"))(params, sources, lens)
-    step = jax.jit(partial(model.apply, params, method="step"))
-    return step, model.apply(params, memory, max_len, method="initial_state"), memory
+    model = make_model(name)
+    memory = model.apply(params, SOURCES, LENS, method="encode")
+    state = model.apply(params, memory, max_len, method="initial_state")
+    return partial(model.apply, params, method="step"), state, memory
+
+
+def find(search, name="the paper", max_len=7, **options):
+    """Encode and search in one program; `max_len` is that of the cache."""
+
+    def program(params):
+        return search(*start(params, name, max_len), bos=1, eos=2, max_len=7, batch_size=3, **options)
+
+    return jax.jit(program)(make_params(name))
 
 
 def close(a, b, **tolerance):
     np.testing.assert_allclose(a, b, **({"rtol": 1e-4, "atol": 1e-5} | tolerance))
 
 
-@each_setting
+# The proof against PyTorch has all settings, with a step after each token.
+@pytest.mark.parametrize("name", ["the paper", *(slow(name) for name in SETTINGS if name != "the paper")])
 def test_the_step_repeated_is_teacher_forcing(name):
-    logits, weights = run(make_params(name), SOURCES, TARGETS, LENS, name=name)
-    step, state, memory = start(name)
-    for t in range(TARGETS.shape[1]):
-        log_probs, state, of_step = step(TARGETS[:, t], state, memory)
-        close(log_probs, jax.nn.log_softmax(logits[:, t]))
-        close(of_step, weights[:, t])
+    @jax.jit
+    def steps(params):
+        step, state, memory = start(params, name)
+
+        def take(state, tokens):
+            log_probs, state, weights = step(tokens, state, memory)
+            return state, (log_probs, weights)
+
+        return jax.lax.scan(take, state, TARGETS.T)[1]
+
+    log_probs, weights = (jnp.swapaxes(x, 0, 1) for x in steps(make_params(name)))
+    logits, expected = run(make_params(name), SOURCES, TARGETS, LENS, name=name)
+    close(log_probs, jax.nn.log_softmax(logits))
+    close(weights, expected)
 
 
 @pytest.mark.parametrize("halves", [("encoder", "decoder"), ("encoder",)], ids=["all", "encoder"])
 def test_the_cache_has_the_dtype_of_parameters_that_were_made_wider(x64, halves):
     wide = {half: jax.tree.map(lambda x: x.astype(jnp.float64), make_params()["params"][half]) for half in halves}
-    params = {"params": make_params()["params"] | wide}
-    model, token = make_model(), TARGETS[:, :1]
-    memory = model.apply(params, SOURCES, LENS, method="encode")
-    state = model.apply(params, memory, 1, method="initial_state")
-    log_probs, _, _ = model.apply(params, token[:, 0], state, memory, method="step")
-    logits, _ = model.apply(params, SOURCES, token, LENS)
+    token = TARGETS[:, :1]
+
+    @jax.jit
+    def both_ways(params):
+        step, state, memory = start(params, max_len=1)
+        return step(token[:, 0], state, memory)[0], make_model().apply(params, SOURCES, token, LENS)[0]
+
+    log_probs, logits = both_ways({"params": make_params()["params"] | wide})
     assert log_probs.dtype == jnp.float64
     close(log_probs, jax.nn.log_softmax(logits[:, 0]))
 
@@ -103,17 +123,16 @@ BEAM, SAMPLES = partial(beam_search, beam_size=4), partial(sample_search, num_sa
     ("name", "search", "beam_size"),
     [
         ("the paper", BEAM, 4),
-        pytest.param("learnt positions", BEAM, 4, marks=pytest.mark.slow),
-        pytest.param("the paper", greedy_search, 1, marks=pytest.mark.slow),
-        ("the paper", SAMPLES, 4),
+        slow("learnt positions", BEAM, 4),
+        slow("the paper", greedy_search, 1),
+        slow("the paper", SAMPLES, 4),
     ],
     ids=["beam", "beam, learnt positions", "greedy", "samples"],
 )
 def test_search_over_the_cache_finds_what_teacher_forcing_says_of_its_sentences(name, search, beam_size):
     """Each hypothesis must read its own ancestors in the cache, which is not reordered with the beam."""
-    step, state, memory = start(name)
     key = {"key": jax.random.split(jax.random.key(0), 3)} if search is SAMPLES else {}
-    found = search(step, state, memory, bos=1, eos=2, max_len=7, batch_size=3, **key)
+    found = find(search, name, **key)
     origins = {tuple(ids[:1].tolist()) for ids in found.ids.reshape(-1, 7)}
     assert beam_size == 1 or len(origins) > 1
     inputs = jnp.concatenate([jnp.ones((3, beam_size, 1), jnp.int32), found.ids[..., :-1]], -1).reshape(-1, 7)
@@ -127,23 +146,9 @@ def test_search_over_the_cache_finds_what_teacher_forcing_says_of_its_sentences(
 
 
 def test_greedy_search_is_a_beam_of_one_and_a_larger_cache_changes_nothing():
-    settings = {"bos": 1, "eos": 2, "max_len": 7, "batch_size": 3}
-    greedy, beam = greedy_search(*start(), **settings), beam_search(*start(max_len=12), beam_size=1, **settings)
+    greedy, beam = find(greedy_search), find(beam_search, max_len=12, beam_size=1)
     np.testing.assert_array_equal(greedy.ids, beam.ids)
     close(greedy.token_scores, beam.token_scores)
-
-
-@pytest.mark.usefixtures("same_bits")
-def test_a_sentence_gets_the_same_bits_in_any_batch():
-    settings = {"bos": 1, "eos": 2, "max_len": 7, "batch_size": 3, "beam_size": 3}
-
-    @jax.jit
-    def search(sources, lens):
-        return beam_search(*start(sources=sources, lens=lens), **settings)
-
-    together, order = search(SOURCES, LENS), np.array([2, 0, 1])
-    others = search(SOURCES[order], LENS[order])
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[order], b), together, others)
 
 
 def test_padding_reaches_neither_result_nor_gradient():
@@ -189,7 +194,8 @@ def test_the_first_parameters_are_those_of_the_paper_s_code():
 
 def test_dropout_changes_the_result_and_its_masks_can_be_drawn_before():
     model, params = make_model(dropout=0.3), make_params()
-    keep = model.draw_keep_masks(jax.random.key(0), SOURCES.shape, TARGETS.shape)
+    draw = jax.jit(model.draw_keep_masks, static_argnums=(1, 2))
+    keep = draw(jax.random.key(0), SOURCES.shape, TARGETS.shape)
     assert [*map(np.shape, keep.decoder)] == [
         (3, 4, 8),
         (3, 2, 3, 4, 8),
@@ -237,27 +243,31 @@ def test_a_setting_that_cannot_be_is_refused(settings, message):
 def test_a_sentence_longer_than_the_learnt_positions_is_refused():
     long = jnp.ones((3, 8), jnp.int32)
     with pytest.raises(ValueError, match=r"^max_len = 7 positions are learnt; got 8 tokens"):
-        make_model("learnt positions").apply(make_params("learnt positions"), long, TARGETS)
+        jax.eval_shape(make_model("learnt positions").apply, make_params("learnt positions"), long, TARGETS)
     with pytest.raises(ValueError, match=r"^max_len = 7 positions are learnt; got 8 tokens"):
-        start("learnt positions", max_len=8)
+        find(greedy_search, "learnt positions", max_len=8)
 
 
 def test_a_step_for_which_the_cache_has_no_room_gives_nan():
     with pytest.raises(ValueError, match=r"^initial_state needs max_len, the most tokens that a search may take"):
-        start(max_len=None)
-    found = greedy_search(*start(max_len=2), bos=1, eos=2, max_len=7, batch_size=3, min_len=7)
-    assert np.isnan(found.scores).all()
+        find(greedy_search, max_len=None)
+    assert np.isnan(find(greedy_search, max_len=2, min_len=7).scores).all()
 
 
 def test_a_recurrent_model_and_a_transformer_search_together():
     recurrent = EncoderDecoder(Seq2SeqEncoder(N, 4, 4), Seq2SeqAttentionDecoder(N, 4, 4))
-    params = jax.jit(recurrent.init)(jax.random.key(0), SOURCES, TARGETS, LENS)
-    memory = jax.jit(partial(recurrent.apply, method="encode"))(params, SOURCES, LENS)
-    state = recurrent.apply(params, memory, 7, method="initial_state")
-    step, own_state, own_memory = start()
-    both = ensemble([partial(recurrent.apply, params, method="step"), step])
-    inputs = both, (state, own_state), (memory, own_memory)
-    found = beam_search(*inputs, bos=1, eos=2, max_len=7, batch_size=3, beam_size=3)
+    params = random_params(recurrent, SOURCES, TARGETS, LENS)
+
+    @jax.jit
+    def search(params, own_params):
+        memory = recurrent.apply(params, SOURCES, LENS, method="encode")
+        state = recurrent.apply(params, memory, 7, method="initial_state")
+        step, own_state, own_memory = start(own_params)
+        both = ensemble([partial(recurrent.apply, params, method="step"), step])
+        inputs = both, (state, own_state), (memory, own_memory)
+        return beam_search(*inputs, bos=1, eos=2, max_len=7, batch_size=3, beam_size=3)
+
+    found = search(params, make_params())
     ids = found.ids[:, 0]
     given = jnp.concatenate([jnp.ones((3, 1), jnp.int32), ids[:, :-1]], 1)
     logits = jax.jit(recurrent.apply)(params, SOURCES, given, LENS)[0], run(make_params(), SOURCES, given, LENS)[0]
@@ -274,42 +284,42 @@ def test_each_family_has_the_methods_that_training_and_search_call(parts):
 
 
 def test_rows_that_the_state_has_no_place_for_are_refused():
-    step, state, memory = start()
-    with pytest.raises(ValueError, match=r"^tokens must be \[3 · beam\], as many as the state has rows, 3; got \[6\]"):
+    def search(step, state, memory, **settings):
         step(jnp.zeros(6, jnp.int32), state, memory)
+
+    with pytest.raises(ValueError, match=r"^tokens must be \[3 · beam\], as many as the state has rows, 3; got \[6\]"):
+        find(search)
 
 
 @pytest.mark.parametrize("renormalize", [True, False])
 def test_tokens_that_are_never_produced_take_no_probability_of_the_others(renormalize):
     decoder = TransformerDecoder(N, D, F, 1, never=(0, 3), renormalize=renormalize)
     model = EncoderDecoder(TransformerEncoder(N, D, F, 1), decoder)
-    params = jax.jit(model.init)(jax.random.key(0), SOURCES, TARGETS, LENS)
-    memory = jax.jit(partial(model.apply, method="encode"))(params, SOURCES, LENS)
-    state = model.apply(params, memory, 1, method="initial_state")
-    log_probs = jax.jit(partial(model.apply, method="step"))(params, TARGETS[:, 0], state, memory)[0]
-    logits = model.apply(params, SOURCES, TARGETS[:, :1], LENS)[0][:, 0]
     never = jnp.isin(jnp.arange(N), jnp.array([0, 3]))
+
+    @jax.jit
+    def run(params):
+        memory = model.apply(params, SOURCES, LENS, method="encode")
+        state = model.apply(params, memory, 1, method="initial_state")
+        step = partial(model.apply, method="step")
+        log_probs, pull = jax.vjp(lambda params: step(params, TARGETS[:, 0], state, memory)[0], params)
+        (gradient,) = pull(jnp.where(never, jnp.ones_like(log_probs), 0))
+        return log_probs, model.apply(params, SOURCES, TARGETS[:, :1], LENS)[0][:, 0], gradient
+
+    log_probs, logits, gradient = run(random_params(model, SOURCES, TARGETS, LENS))
     after = jax.nn.log_softmax(jnp.where(never, -jnp.inf, logits))
     before = jnp.where(never, -jnp.inf, jax.nn.log_softmax(logits))
     assert not np.allclose(after, before, rtol=1e-3)
     np.testing.assert_allclose(log_probs, after if renormalize else before, rtol=1e-5)
-
-    def produced(params):
-        log_probs, _, _ = model.apply(params, TARGETS[:, 0], state, memory, method="step")
-        return jnp.where(never, log_probs, 0)
-
-    _, pull = jax.vjp(produced, params)
-    (gradient,) = pull(jnp.ones((len(SOURCES), N)))
     assert not any(x.any() for x in jax.tree.leaves(gradient))  # -inf is a constant
 
 
 def test_a_fixed_start_gets_no_gradient_but_that_of_the_output():
     def gradient(**settings):
         model = EncoderDecoder(TransformerEncoder(N, D, F, 1), TransformerDecoder(N, D, F, 1, **settings))
-        params = jax.jit(model.init)(jax.random.key(0), SOURCES, TARGETS, LENS)
         targets = jnp.array([[1, 2, 3]] * 3)
         differentiate = jax.jit(jax.grad(lambda params: (model.apply(params, SOURCES, targets, LENS)[0] ** 2).sum()))
-        found = differentiate(params)
+        found = differentiate(random_params(model, SOURCES, TARGETS, LENS))
         return np.abs(found["params"]["decoder"]["embedding"]["embedding"]).max(axis=1) > 0
 
     assert gradient()[:5].tolist() == [False, True, True, True, False]

@@ -20,7 +20,7 @@ def test_eos_is_forbidden_before_the_minimum_length():
     assert allowed(forbid_end(log_probs, jnp.array(2), EOS, min_len=3)) == [[0, 1, 2, 3]]
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("n", [1, 3, 6])
 def test_forbidden_n_grams_equal_those_of_a_list(n):
     length = 5
     every = np.array(list(itertools.product(range(3), repeat=length)))
