@@ -137,6 +137,7 @@ def test_a_mistake_that_leaves_a_symmetric_input_as_it_is() -> None:
     assert found == f"input0 is read in reverse along axis 0 in JAX {BOTH}"
 
 
+@SLOW
 def test_a_batch_of_one() -> None:
     def loss(module: Any, x: Any, labels: Any) -> Any:
         return F.cross_entropy(module.a(x).mT, labels, ignore_index=0)
@@ -313,7 +314,10 @@ def test_a_function_of_each_term_of_a_sum(outer: bool) -> None:
 
 @pytest.mark.parametrize(
     ("epsilon", "offset", "words"),
-    [(1e-5, 0, "epsilon is 1e-05 in JAX"), (1e-6, 1, "the norm's scale is 1 + weight in JAX")],
+    [
+        pytest.param(1e-5, 0, "epsilon is 1e-05 in JAX", marks=SLOW),
+        (1e-6, 1, "the norm's scale is 1 + weight in JAX"),
+    ],
 )
 def test_a_norm_that_is_written_out(epsilon: float, offset: int, words: str) -> None:
     def torch_side(module: Any, x: Any) -> Any:
@@ -330,9 +334,9 @@ def test_a_norm_that_is_written_out(epsilon: float, offset: int, words: str) -> 
 @pytest.mark.parametrize(
     ("scale", "axis", "words"),
     [
-        (1 / 3, -1, "one of: the factor is 0.333333, by 3, and not 0.57735 in JAX; "
-                    "the factor 0.57735 is applied twice in JAX"),
-        (6**-0.5, -1, "the factor is 0.408248, by √6, and not 0.57735 in JAX"),
+        pytest.param(1 / 3, -1, "one of: the factor is 0.333333, by 3, and not 0.57735 in JAX; "
+                                "the factor 0.57735 is applied twice in JAX", marks=SLOW),
+        pytest.param(6**-0.5, -1, "the factor is 0.408248, by √6, and not 0.57735 in JAX", marks=SLOW),
         (3**-0.5, -2, "the softmax goes over axis 2 in JAX"),
     ],
 )  # fmt: skip
@@ -349,6 +353,7 @@ def test_scale_and_axis_of_attention(scale: float, axis: int, words: str) -> Non
     assert found == f"{words} {BOTH}"
 
 
+@SLOW
 def test_a_third_of_a_packed_bias() -> None:
     def port(w: Any, x: Any) -> Any:
         q, k, v = jnp.split(x @ w["in_proj_weight"].T + w["in_proj_bias"].at[12:].set(0), 3, -1)
@@ -387,20 +392,23 @@ def normed(w: Any, x: Any, deviation: Any) -> Any:
     ("module", "port", "words"),
     [
         (linear(6, 5), lambda w, x: jnp.tanh(x @ w["weight"].T + w["bias"]), "tanh of the result is taken"),
-        (
+        pytest.param(
             linear(6, 5),
             lambda w, x: jax.nn.softmax(x @ w["weight"].T + w["bias"]),
             "the result is given as probabilities: a softmax is taken",
+            marks=SLOW,
         ),
-        (
+        pytest.param(
             torch.nn.BatchNorm1d(6),
             lambda w, x: normed(w, x, w["running_var"] + 1e-5),
             "the running variance is taken for a standard deviation",
+            marks=SLOW,
         ),
-        (
+        pytest.param(
             torch.nn.LayerNorm(6),
             lambda w, x: normalize(x, 1e-12) * w["weight"] + w["bias"],
             "epsilon is 1e-12",
+            marks=SLOW,
         ),
     ],
 )
@@ -434,7 +442,9 @@ class WrittenOut(torch.nn.Module):
     ("module", "port", "words"),
     [
         (torch.nn.GELU(), jax.nn.gelu, "gelu is GELU approximated by tanh in JAX"),
-        (WrittenOut(), lambda x: jax.nn.gelu(x, False), "WrittenOut is the exact GELU in JAX, in 1"),
+        pytest.param(
+            *(WrittenOut(), lambda x: jax.nn.gelu(x, False), "WrittenOut is the exact GELU in JAX, in 1"), marks=SLOW
+        ),
         pytest.param(torch.nn.SiLU(), jax.nn.relu, "silu is ReLU in JAX", marks=SLOW),
         pytest.param(torch.nn.Mish(), jnp.tanh, "mish is tanh in JAX", marks=SLOW),
     ],
@@ -493,15 +503,16 @@ def attending(window: int = 3, least: int = 0, rotate: str = "qk", capped: str =
     return port
 
 
+@SLOW
 @pytest.mark.parametrize(
     ("port", "words"),
     [
-        pytest.param(attending(window=4), "a limit, such as of a window or a length, is off by one: +1", marks=SLOW),
-        pytest.param(attending(window=99), "a condition is ignored, as if it always held", marks=SLOW),
-        pytest.param(attending(least=-2), "a window reaches to both sides", marks=SLOW),
-        pytest.param(attending(rotate="q"), "features are not rotated by their positions", marks=SLOW),
+        (attending(window=4), "a limit, such as of a window or a length, is off by one: +1"),
+        (attending(window=99), "a condition is ignored, as if it always held"),
+        (attending(least=-2), "a window reaches to both sides"),
+        (attending(rotate="q"), "features are not rotated by their positions"),
         (attending(capped="after"), "the soft cap is applied after the mask, not before it,"),
-        pytest.param(attending(more=1), "the softmax has one more term, exp(0), in its sum", marks=SLOW),
+        (attending(more=1), "the softmax has one more term, exp(0), in its sum"),
     ],
 )
 def test_windows_rotations_and_caps_of_attention(port: Any, words: str) -> None:
@@ -586,16 +597,17 @@ STATES = {"step": linear(6, 6), "b": linear(6, 3), "rate": torch.nn.Parameter(to
     [
         (rms, {"a": linear(6, 5)}, lambda w, x: dense(w, "a", centred(x) / jnp.sqrt(root(centred(x)) ** 2 + 1e-5)),
          "the norm subtracts the mean, as a layer norm,"),
-        (rms, {"a": linear(6, 5)}, lambda w, x: dense(w, "a", x / (root(x) + 1e-5)),
-         "epsilon is added outside of the root"),
+        pytest.param(rms, {"a": linear(6, 5)}, lambda w, x: dense(w, "a", x / (root(x) + 1e-5)),
+                     "epsilon is added outside of the root", marks=SLOW),
         pytest.param(scan, STATES, scanning(hold=True), "B is discretised by a zero-order hold, not by Δ B,",
                      marks=SLOW),
         pytest.param(scan, STATES, scanning(softplus=jnp.exp), "softplus is exp", marks=SLOW),
-        (gated, SQUARES, gating(one=0, sign=1), "a gate and 1 − the gate are exchanged"),
+        pytest.param(gated, SQUARES, gating(one=0, sign=1), "a gate and 1 − the gate are exchanged", marks=SLOW),
         (gated, SQUARES, gating(early=False), "a gate is applied after a product with a matrix, not before it,"),
-        (lambda m, x: F.gelu(m.n(m.a(x))), {"a": linear(6, 6), "n": torch.nn.LayerNorm(6)},
+        pytest.param(
+         lambda m, x: F.gelu(m.n(m.a(x))), {"a": linear(6, 6), "n": torch.nn.LayerNorm(6)},
          lambda w, x: normalize(jax.nn.gelu(dense(w, "a", x), False), 1e-5) * w["n.weight"] + w["n.bias"],
-         "the activation stands before the norm, not after it,"),
+         "the activation stands before the norm, not after it,", marks=SLOW),
         pytest.param(
          lambda m, x: F.interpolate(m.a(x)[None], (3, 3), mode="bilinear"), {"a": linear(6, 6)},
          lambda w, x: jax.image.resize(dense(w, "a", x)[None], (1, 3, 3, 3), "linear"),
@@ -626,6 +638,7 @@ class Additive(nnx.Module):
         return jax.nn.softmax(self.v(hidden)[..., 0]) @ x
 
 
+@SLOW
 def test_a_term_that_the_softmax_cancels_is_not_missing() -> None:
     def torch_side(module: Any, x: Any) -> Any:
         hidden = torch.tanh(module.q(x)[:, :, None] + module.k(x)[:, None])
@@ -649,6 +662,7 @@ class TwoNorms(nnx.Module):
         return self.last(self.a(self.first(x)))
 
 
+@SLOW
 def test_one_mistake_in_modules_of_one_class_is_one() -> None:
     norms = {"first": torch.nn.LayerNorm(6), "a": linear(6, 6), "last": torch.nn.LayerNorm(6)}
     found = cause(Module(lambda m, x: m.last(m.a(m.first(x))), **norms), TwoNorms(), X)
@@ -668,7 +682,7 @@ def test_an_epsilon_does_not_explain_running_statistics() -> None:
     )
 
 
-@pytest.mark.parametrize("wrong", [1, 2])
+@pytest.mark.parametrize("wrong", [pytest.param(1, marks=SLOW), 2])
 def test_the_line_tells_factors_apart(wrong: int) -> None:
     def torch_side(module: Any, x: Any) -> Any:
         scaled = module.a(x / 2)
