@@ -16,7 +16,6 @@ from flax import nnx
 
 from parity_tests import Case, Variant, compare, compare_case, torch_module
 from parity_tests.this_library.sides import linen_module
-from parity_tests.your_port.cause.cause import Found
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3, 4))
@@ -148,17 +147,20 @@ class NnxImage(nnx.Module):
 IMAGES = RNG.normal(size=(2, 2, 4, 4))
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_training_step_shows_the_variance_that_flax_keeps_otherwise() -> None:
     """The bias before the norm has a gradient of zero, but for rounding; statistics have none."""
     report = compare_wide(TorchImage(), NnxImage(), IMAGES, layout={"*": "NHWC"}, buffers=True)
     assert [m.tensor for m in report.failed] == ["bn1.running_var after a step"]
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_statistics_are_drawn() -> None:
     report = compare_wide(TorchImage(), NnxImage(hard_coded=True), IMAGES, layout={"*": "NHWC"})
     assert "result" in [m.tensor for m in report.failed]
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_the_row_of_the_padding_has_no_gradient_and_frozen_weights_none_either() -> None:
     class Embedding(torch.nn.Module):
         def __init__(self) -> None:
@@ -186,6 +188,7 @@ def test_the_row_of_the_padding_has_no_gradient_and_frozen_weights_none_either()
     assert [m.tensor for m in wrong.failed] == ["gradient of emb.weight"]
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_softmax_in_float32_is_said_and_may_be_meant() -> None:
     def port(x: Any) -> Any:
         return jax.nn.softmax(x.astype(jnp.float32), -1).astype(x.dtype)
@@ -270,6 +273,7 @@ def test_a_layout_that_only_gradients_show() -> None:
     assert "first   [4, 4]  0.weight  transposed; agrees when tried" in str(report.map)
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_square_kernel_goes_the_way_of_those_beside_it_where_none_agrees() -> None:
     class Port(nn.Module):
         @nn.compact
@@ -327,6 +331,7 @@ def test_one_bias_for_two_is_their_sum(name: str) -> None:
     assert " + bias_" in str(report.map)
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_names_that_leave_a_bias_out_are_followed_and_the_bias_is_said() -> None:
     cell = nnx.OptimizedLSTMCell(4, 5, rngs=nnx.Rngs(0))
     h, c = RNG.normal(size=(2, 3, 5))
@@ -387,6 +392,7 @@ def test_channels_go_where_the_port_has_them(size: tuple[int, int]) -> None:
     assert compare_wide(Picture(), First(), x).agrees
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_where_channels_fit_in_two_ways_and_neither_agrees_layout_is_needed() -> None:
     report = compare_wide(Picture(), PicturePort(nnx.tanh), RNG.normal(size=(2, 3, 3, 3)))
     assert "channels fit first and last in JAX, and neither agrees: give layout=" in str(report)
@@ -506,6 +512,7 @@ def test_a_frozen_table_keeps_its_numbers_beside_weights_that_train() -> None:
     assert compare_wide(FrozenPositions(POSITIONS), layer, X, jax_call=lambda layer, x: layer(x) + POSITIONS).agrees
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_table_made_in_float32_is_named_if_it_is_all_that_differs() -> None:
     def call(layer: Any, x: Any, flows: bool) -> Any:
         return layer(x if flows else jax.lax.stop_gradient(x)) + POSITIONS
@@ -517,10 +524,10 @@ def test_a_table_made_in_float32_is_named_if_it_is_all_that_differs() -> None:
     assert "note" not in str(compare_wide(narrow, layer, X, jax_call=partial(call, flows=False)))
 
 
+@pytest.mark.usefixtures("place_alone")
 @pytest.mark.parametrize(("activation", "runs"), [(jnp.tanh, 20), (jnp.sin, 22)])
-def test_pytorch_runs_once_on_each_draw_of_numbers(activation: Any, runs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytorch_runs_once_on_each_draw_of_numbers(activation: Any, runs: int) -> None:
     """Three runs check it, one of them is kept; one shows its rounding, 16 are draws in float32, two are recorded."""
-    monkeypatch.setattr("parity_tests.your_port.divergence._explain", lambda *_: Found())
     calls = 0
 
     def call(module: Any, x: Any) -> Any:
@@ -567,6 +574,7 @@ def test_a_report_is_true_where_the_two_agree() -> None:
 # Checkpoints, order, jit
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_given_weights_are_used() -> None:
     layer = torch.nn.Linear(4, 4)
     port = nnx.Linear(4, 4, use_bias=False, rngs=nnx.Rngs(0))
@@ -574,6 +582,7 @@ def test_given_weights_are_used() -> None:
     assert [m.tensor for m in compare_wide(layer, port, X, weights=state).failed] == ["gradient of bias"]
 
 
+@pytest.mark.usefixtures("place_alone")
 def test_results_are_compared_in_the_order_of_their_computation() -> None:
     def both(x: Any, wrong: float) -> Any:
         early = x * wrong

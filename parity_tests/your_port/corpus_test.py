@@ -62,6 +62,7 @@ def corpus(count: int = 12) -> Iterator[Any]:
         yield ids, mask
 
 
+@pytest.mark.usefixtures("place_alone")
 @pytest.mark.parametrize(
     ("mistake", "place", "words"),
     [
@@ -112,6 +113,7 @@ def test_a_right_port_agrees_and_says_what_it_has_seen() -> None:
     ]
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_whole_numbers_that_are_wrong_in_one_batch_fail() -> None:
     def sides(wrong: int) -> tuple[Any, Any]:
         return lambda ids, mask: ids + 1, lambda ids, mask: ids + 1 + wrong * (ids == ROWS - 1)
@@ -177,6 +179,7 @@ def test_an_iterator_that_is_wrong_says_where(batches: Any, message: str) -> Non
         compare(Model(), port(), batches, dtypes=("float64",), gradients=False)
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_first_batch_that_differs_ends_it() -> None:
     report = compare(Model(), port("full rows"), iter([batch([LONGEST])]), dtypes=("float64",))
     assert not report

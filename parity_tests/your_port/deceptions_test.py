@@ -27,6 +27,7 @@ def lines(report: Any, start: str) -> list[str]:
 # Converters that lose digits
 
 
+@pytest.mark.usefixtures("verdict_alone")
 @pytest.mark.parametrize(
     "cast",
     [
@@ -96,6 +97,7 @@ def test_weights_that_are_trained_otherwise_are_noted(kind: Any, tied: bool, not
     assert lines(report, "  note: ") == notes
 
 
+@pytest.mark.usefixtures("verdict_alone")
 @pytest.mark.parametrize("how", [pytest.param("load", marks=pytest.mark.slow), "found", "names"])
 def test_one_weight_that_jax_holds_twice_is_noted_however_pytorch_uses_it_twice(how: str) -> None:
     class Used(nn.Module):
@@ -222,6 +224,7 @@ def test_given_weights_of_one_number_are_drawn_once_more() -> None:
     assert lines(report, "  weak: running_mean is 0 everywhere, running_var is 1 everywhere, and with other numbers ")
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_an_argument_that_the_port_does_not_read_differs() -> None:
     table = nn.Embedding(11, 6)
     assert compare_wide(table, lambda w, ids: w["weight"][ids], IDS).agrees
@@ -263,6 +266,7 @@ def test_a_copy_that_is_not_used_is_not_said_to_be_trained() -> None:
     ]
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_sixteen_bits_alone_are_held_to_float64_too() -> None:
     def norm(w: Any, x: Any) -> Any:
         y = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-3)
@@ -295,6 +299,7 @@ def test_a_norm_in_float32_stays_so_in_sixteen_bits() -> None:
 # Gradients
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_an_infinity_leaves_out_its_own_gradient_alone_and_is_named() -> None:
     masks = (np.where(np.tri(4, 6), 0.0, -np.inf), RNG.normal(size=(4, 6)))
 
@@ -328,6 +333,7 @@ class NnxTarget(nnx.Module):
         return self.pred(z), jax.lax.stop_gradient(z) if self.stopped else z
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_gradient_that_is_not_stopped_differs() -> None:
     assert compare_wide(Target(), NnxTarget(stopped=True), X).agrees
     failed = compare_wide(Target(), NnxTarget(stopped=False), X).failed
@@ -369,6 +375,7 @@ def test_the_part_of_a_gradient_that_is_rounding_is_judged_by_itself() -> None:
     assert "jit" not in str(report)
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_codes_may_fall_to_either_side_of_a_tie_below_float64() -> None:
     x = np.random.default_rng(0).normal(size=(300, 300))
 
@@ -417,12 +424,14 @@ class NnxMoving(nnx.Module):
         return x - (mean if self.flows else jax.lax.stop_gradient(mean))
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_every_buffer_that_a_step_moves_is_compared() -> None:
     assert compare_wide(Moving(), NnxMoving(), X, buffers=True).agrees
     report = compare_wide(Moving(), NnxMoving(updates=False), X, buffers=True)
     assert [m.tensor for m in report.failed] == ["moving_mean after a step"]
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_buffer_that_jax_alone_moves_differs() -> None:
     class Still(nn.Module):
         def __init__(self) -> None:
@@ -485,6 +494,7 @@ def test_a_variable_of_jax_s_own_is_no_cast() -> None:
 # What PyTorch keeps in another form
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_sparse_gradient_is_compared_as_a_dense_one() -> None:
     table = nn.Embedding(11, 6, sparse=True)
     assert compare_wide(table, lambda w, ids: w["weight"][ids], IDS).agrees

@@ -102,6 +102,7 @@ def test_pytest_finds_the_plugin_where_the_package_is_installed() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.usefixtures("place_alone")
 def test_a_failure_begins_with_what_matters(parity: Callable[..., None]) -> None:
     def parts(inputs: Any, _: Any) -> Any:
         return [inputs["x"] * factor for factor in range(1, 9)]
@@ -136,6 +137,7 @@ def test_a_dtype_that_does_not_exist_or_was_not_run_is_an_error(parity: Callable
         parity(report.agrees)
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_report_is_judged_in_the_dtypes_that_are_asked_for(parity: Callable[..., None]) -> None:
     """A port that is wrong by 1e-8 differs in float64 alone."""
     report = compare(torch.square, lambda x: (1 + 1e-8) * x * x, X)
@@ -202,6 +204,7 @@ def test_calls(parity):
     assert "test_forgets - Failed: the test asks for the fixture `parity` and never calls it" in done.stdout
 
 
+@pytest.mark.usefixtures("place_alone")
 def test_of_a_case_that_fails_everything_is_written_too(
     parity: Callable[..., None], request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +220,7 @@ def test_of_a_case_that_fails_everything_is_written_too(
     assert (record["verdict"], record["first_place"]["tensor"]) == ("differs", "result")
 
 
+@pytest.mark.usefixtures("place_alone")
 def test_a_failure_is_explained_by_the_variant_that_failed(parity: Callable[..., None]) -> None:
     """In float32 the median of the draws decides, so that one bad draw of another variant explains nothing."""
 

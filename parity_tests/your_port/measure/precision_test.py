@@ -55,6 +55,7 @@ def test_logits_have_a_divergence_and_best_tokens() -> None:
     assert record == [{**json.loads(json.dumps(record[0])), "tensor": "result", "lost_at": ""}]
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_port_with_too_few_digits_is_many_times_worse() -> None:
     report = compare(Language(), port(narrow=True), IDS, dtypes=("bfloat16",), gradients=False)
     assert report.precision[0].ratio > 4

@@ -19,6 +19,7 @@ from parity_tests.your_port.measure.taps import recording, tapped
 
 X = np.random.default_rng(0).normal(size=(3, 4))
 locate = partial(compare, gradients=False, dtypes=("float64",))
+pytestmark = pytest.mark.usefixtures("place_alone")
 
 
 class Mode(enum.Enum):

@@ -122,6 +122,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.usefixtures("verdict_alone")
 @pytest.mark.parametrize(("changes", "remark"), WRONG.values(), ids=WRONG)
 def test_what_a_wrong_converter_does_is_in_the_verdict(changes: Any, remark: str) -> None:
     report = compare_wide(Torch(), Linen(), X, load=partial(tree, **changes))
@@ -136,6 +137,7 @@ def test_a_kernel_that_is_not_transposed_is_found() -> None:
     assert f"  cause: {cause}" in str(report).splitlines()
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_number_that_is_lost_is_said() -> None:
     load = partial(tree, b_bias=lambda s: np.r_[s["second.bias"][:4], 0, 0])
     assert "left over in PyTorch: second.bias[2/3]" in str(compare_wide(Torch(), Linen(), X, load=load))
