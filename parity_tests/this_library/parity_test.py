@@ -17,7 +17,7 @@ from parity_tests.this_library.cases.masking import EXTREME, RAGGED
 from parity_tests.this_library.cases.models import jax_translator, torch_translator, translator_options
 from parity_tests.this_library.faults import CASE_FAULTS, Fault, plant_table
 from parity_tests.your_port.measure.case import DTYPES, Case
-from parity_tests.your_port.measure.jax_side import forget_programs
+from parity_tests.your_port.measure.jax_side import forget_programs_of
 
 MASKED = (RAGGED.name, EXTREME.name)
 QUICK: dict[str, dict[str, tuple[str, ...]]] = {
@@ -53,7 +53,7 @@ def test_both_sides_agree(case: Case, dtype: str, parity: Callable[..., None], r
     if dtype != "float64":
         request.getfixturevalue("full_compilation")
     parity(case, dtype)
-    forget_programs()
+    forget_programs_of(case)
 
 
 def test_every_public_name_has_a_case_or_a_reason() -> None:
@@ -79,7 +79,9 @@ def test_names_are_unique_and_a_looser_bound_has_a_reason() -> None:
 # Planted faults
 
 
-@pytest.mark.parametrize("fault", CASE_FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(x, marks=[pytest.mark.slow] if x.slow else [], id=x.name) for x in CASE_FAULTS]
+)
 def test_a_planted_fault_is_caught(fault: Fault) -> None:
     assert fault.is_caught()
 
