@@ -355,12 +355,13 @@ def test_a_gradient_that_is_rounding_agrees_however_small_pytorch_s_is() -> None
         y = x @ w["c.weight"].T + w["c.bias"]
         return (y - y.mean(0)) / jnp.sqrt(y.var(0) + 1e-5) * w["bn.weight"] + w["bn.bias"]
 
-    for seed in (20, 25, 27, 33):
+    for seed in (20, 25):
         x = np.random.default_rng(seed).normal(size=(8, 6))
         report = compare_wide(Normed(), port, x, name=f"s{seed}")
         assert report.agrees, report
 
 
+@pytest.mark.slow
 def test_the_part_of_a_gradient_that_is_rounding_is_judged_by_itself() -> None:
     """The key's bias changes no weight of attention. PyTorch's is a third of a packed bias."""
     x = np.random.default_rng(5).normal(size=(2, 7, 12))
@@ -532,10 +533,16 @@ def test_complex_numbers_are_refused() -> None:
 @pytest.mark.parametrize(
     ("activation", "cause"),
     [
-        (jax.nn.gelu, "gelu is GELU approximated by tanh in JAX, at "),
-        (lambda h: jax.nn.gelu(jnp.where(h > 0.1, h, h**2), approximate=False), "none of the known mistakes; print "),
+        pytest.param(jax.nn.gelu, "gelu is GELU approximated by tanh in JAX, at ", id="known"),
+        pytest.param(
+            *(
+                lambda h: jax.nn.gelu(jnp.where(h > 0.1, h, h**2), approximate=False),
+                "none of the known mistakes; print ",
+            ),
+            id="unknown",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["known", "unknown"],
 )
 def test_rounding_to_float32_before_it_hides_no_cause(activation: Any, cause: str) -> None:
     class InTorch(nn.Module):
@@ -556,7 +563,7 @@ def test_rounding_to_float32_before_it_hides_no_cause(activation: Any, cause: st
             mean, variance = narrow.mean(-1, keepdims=True), narrow.var(-1, keepdims=True)
             return self.out(activation(((narrow - mean) * jax.lax.rsqrt(variance + 1e-5)).astype(x.dtype)))
 
-    report = compare(InTorch(), InJax(), X, inside="float32")
+    report = compare_wide(InTorch(), InJax(), X, inside="float32")
     (said,) = lines(report, "  cause: ")
     assert said.startswith(cause)
     assert "nn.functional.gelu(x)" in said
