@@ -82,7 +82,8 @@ def test_a_mistake_that_the_first_draw_hides_is_placed_in_another_one() -> None:
         torch_side, variant = torch_module(lambda options, inputs: torch.nn.Linear(4, 1)), Variant(name, {"input": X})
         return Draw(Case("hidden", (variant,), torch_side, JaxSide(port), inside="float32"), variant, "float64")
 
-    draws = (draw(name, error) for name in "cabdefgh" for error in np.geomspace(3e-7, 1e-6, 80))
+    errors = (5.75e-7, *np.geomspace(3e-7, 1e-6, 80))  # the first one fits, if PyTorch rounds as it does today
+    draws = (draw(name, error) for name in "cabdefgh" for error in errors)
     hidden = (x for x in draws if not any(m.failed for m in x.measure()) and any(m.failed for m in x.measure_draws()))
     found = explain_difference(next(hidden), seconds=0)
     assert found is not None
@@ -191,7 +192,8 @@ def test_modules_in_the_decoder_s_loop_keep_their_path_and_are_called_step_by_st
     decoder = Seq2SeqAttentionDecoder(5, 4, 4)
     model = EncoderDecoder(Seq2SeqEncoder(5, 4, 4), decoder)
     tokens = jnp.ones((2, 3), jnp.int32)
-    params = jax.jit(model.init)(jax.random.key(0), tokens, tokens)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     with recording() as trace:
         model.apply(params, tokens, tokens)
     assert len(calls(trace, "decoder.attention.W_q")) == 3
