@@ -161,7 +161,6 @@ def test_statistics_are_drawn() -> None:
     assert "result" in [m.tensor for m in report.failed]
 
 
-@pytest.mark.usefixtures("verdict_alone")
 def test_the_row_of_the_padding_has_no_gradient_and_frozen_weights_none_either() -> None:
     class Embedding(torch.nn.Module):
         def __init__(self) -> None:
@@ -582,7 +581,6 @@ def test_a_report_is_true_where_the_two_agree() -> None:
 # Checkpoints, order, jit
 
 
-@pytest.mark.usefixtures("verdict_alone")
 def test_given_weights_are_used() -> None:
     layer = torch.nn.Linear(4, 4)
     port = nnx.Linear(4, 4, use_bias=False, rngs=nnx.Rngs(0))
@@ -590,7 +588,6 @@ def test_given_weights_are_used() -> None:
     assert [m.tensor for m in compare_wide(layer, port, X, weights=state).failed] == ["gradient of bias"]
 
 
-@pytest.mark.usefixtures("place_alone")
 def test_results_are_compared_in_the_order_of_their_computation() -> None:
     def both(x: Any, wrong: float) -> Any:
         early = x * wrong

@@ -224,7 +224,6 @@ def test_given_weights_of_one_number_are_drawn_once_more() -> None:
     assert lines(report, "  weak: running_mean is 0 everywhere, running_var is 1 everywhere, and with other numbers ")
 
 
-@pytest.mark.usefixtures("verdict_alone")
 def test_an_argument_that_the_port_does_not_read_differs() -> None:
     table = nn.Embedding(11, 6)
     assert compare_wide(table, lambda w, ids: w["weight"][ids], IDS).agrees
@@ -299,7 +298,6 @@ def test_a_norm_in_float32_stays_so_in_sixteen_bits() -> None:
 # Gradients
 
 
-@pytest.mark.usefixtures("verdict_alone")
 def test_an_infinity_leaves_out_its_own_gradient_alone_and_is_named() -> None:
     masks = (np.where(np.tri(4, 6), 0.0, -np.inf), RNG.normal(size=(4, 6)))
 
@@ -495,7 +493,6 @@ def test_a_variable_of_jax_s_own_is_no_cast() -> None:
 # What PyTorch keeps in another form
 
 
-@pytest.mark.usefixtures("verdict_alone")
 def test_a_sparse_gradient_is_compared_as_a_dense_one() -> None:
     table = nn.Embedding(11, 6, sparse=True)
     assert compare_wide(table, lambda w, ids: w["weight"][ids], IDS).agrees

@@ -316,7 +316,6 @@ def test_a_tap_records_values_inside_of_transformations(transform: Any) -> None:
         np.testing.assert_allclose(jax.grad(lambda x: port(x).sum())(x), 2 * np.cos(X), rtol=1e-6)
 
 
-@pytest.mark.usefixtures("place_alone")
 def test_a_case_without_float64_is_searched_in_its_widest_dtype() -> None:
     variant = Variant("narrow", {"x": X}, dtypes=("float32",))
     case = Case("stages", (variant,), torch_function(torch_stages), JaxSide(lambda w, inputs, o: inputs["x"].sum(-1)))

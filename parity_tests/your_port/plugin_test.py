@@ -137,7 +137,6 @@ def test_a_dtype_that_does_not_exist_or_was_not_run_is_an_error(parity: Callable
         parity(report.agrees)
 
 
-@pytest.mark.usefixtures("verdict_alone")
 def test_a_report_is_judged_in_the_dtypes_that_are_asked_for(parity: Callable[..., None]) -> None:
     """A port that is wrong by 1e-8 differs in float64 alone."""
     report = compare(torch.square, lambda x: (1 + 1e-8) * x * x, X)
@@ -204,7 +203,6 @@ def test_calls(parity):
     assert "test_forgets - Failed: the test asks for the fixture `parity` and never calls it" in done.stdout
 
 
-@pytest.mark.usefixtures("place_alone")
 def test_of_a_case_that_fails_everything_is_written_too(
     parity: Callable[..., None], request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

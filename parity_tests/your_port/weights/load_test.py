@@ -137,7 +137,6 @@ def test_a_kernel_that_is_not_transposed_is_found() -> None:
     assert f"  cause: {cause}" in str(report).splitlines()
 
 
-@pytest.mark.usefixtures("verdict_alone")
 def test_a_number_that_is_lost_is_said() -> None:
     load = partial(tree, b_bias=lambda s: np.r_[s["second.bias"][:4], 0, 0])
     assert "left over in PyTorch: second.bias[2/3]" in str(compare_wide(Torch(), Linen(), X, load=load))
