@@ -171,7 +171,7 @@ def test_mistakes_are_found_and_their_causes_named_and_what_cannot_be_run_says_w
             assert first.startswith(f"{place} DIFFERS in ")
             assert last == f"  cause: {EXPECTED[name]}"
         else:
-            assert said == f"{place} agrees with one device ({' and '.join(dtypes)})"
+            assert first == f"{place} agrees with one device ({' and '.join(dtypes)})"
 
 
 def test_a_mesh_or_dtypes_of_another_kind_are_refused() -> None:
