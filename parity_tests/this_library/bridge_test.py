@@ -38,8 +38,8 @@ CASES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
     "EncoderDecoder of Transformers": (TRANSFORMER, (IDS, IDS, LENS)),
 }
 """A decoder is called by its model."""
-QUICK = ("AdditiveAttention", "Embeddings", "GRU")
-"""The cases among the default tests: one of each kind."""
+QUICK = ("Embeddings", "GRU")
+"""The cases among the default tests, one of each kind; `jax_attn/modules/attention_test.py` has attention in NNX."""
 
 
 def test_every_public_module_is_here() -> None:

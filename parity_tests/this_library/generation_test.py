@@ -22,7 +22,10 @@ TRANSFORMER: dict[str, Any] = {**RECURRENT, "num_heads": 2}
 MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "recurrent": (models, {"encoder": {**RECURRENT, "bidirectional": True}, "decoder": {**RECURRENT, "bridge": True}}),
     "Transformer": (transformer, {"encoder": TRANSFORMER, "decoder": TRANSFORMER}),
-    "learnt positions": (transformer, {"encoder": TRANSFORMER, "decoder": {**TRANSFORMER, "positions": "learnt"}}),
+    "learnt positions, norm before": (
+        transformer,
+        {"encoder": TRANSFORMER, "decoder": {**TRANSFORMER, "positions": "learnt", "norm": "pre"}},
+    ),
 }
 
 
@@ -63,7 +66,7 @@ def test_generation(name: str) -> None:
         weights = {n: jnp.asarray(x.double().numpy()) for n, x in module.state_dict().items()}
         shapes = jax.eval_shape(lambda: model.init(jax.random.key(0), *(jnp.zeros((1, 2), int),) * 2, jnp.ones(1, int)))
         applied = Applied(model, from_torch(weights, shapes))
-    port = Decoder(*(partial(getattr(IN_JAX, part), applied) for part in ("prefill", "step", "full")))
+    port = Decoder(*(jax.jit(partial(getattr(IN_JAX, part), applied)) for part in ("prefill", "step", "full")))
     report = compare_generation((module, IN_TORCH), port, SOURCES, tokens=TOKENS, end=EOS, name=name)
     assert report.agrees, report
     assert len(report.measurements) == 3 * (TOKENS + 1) + len(SOURCES["sources"])

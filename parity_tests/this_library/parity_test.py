@@ -13,26 +13,35 @@ import jax_attn
 import torch_ref
 from jax_attn.weights import from_torch, to_torch
 from parity_tests.this_library.cases import CASES, WITHOUT_CASE
+from parity_tests.this_library.cases.masking import EXTREME, RAGGED
 from parity_tests.this_library.cases.models import jax_translator, torch_translator, translator_options
 from parity_tests.this_library.faults import CASE_FAULTS, Fault, plant_table
 from parity_tests.your_port.measure.case import DTYPES, Case
-from parity_tests.your_port.measure.jax_side import forget_programs
+from parity_tests.your_port.measure.jax_side import forget_programs_of
 
-QUICK = {
-    "float32": ("masked_softmax", "attend", "additive_score", "lstm_step", "masked_cross_entropy"),
-    "bfloat16": ("DotProductAttention",),
+MASKED = (RAGGED.name, EXTREME.name)
+QUICK: dict[str, dict[str, tuple[str, ...]]] = {
+    "float32": {
+        "masked_softmax": MASKED,
+        "attend": MASKED,
+        "additive_score": ("several keys", "scaled up", "many pairs", "many pairs, scaled up"),
+        "lstm_step": ("a batch", "gates saturated"),
+        "masked_cross_entropy": ("tokens, ragged", "smoothed", "logits of ±1e4"),
+    },
+    "bfloat16": {"DotProductAttention": MASKED},
 }
-"""The cases that the quick run compares below float64 too: one of each kind of arithmetic."""
+"""What the quick run compares below float64 too: cases of each kind of arithmetic, and their variants."""
 
 
 def _runs() -> Iterator[object]:
-    """Each case and dtype; in float64 the quick variants and the slow ones apart."""
+    """Each case and dtype; the quick variants and the slow ones apart."""
     for dtype in DTYPES:
         for case in (case for case in CASES if dtype in case.dtypes):
-            quick = case.name in QUICK.get(dtype, [case.name]) or "float64" not in case.dtypes
+            chosen = [case.find_variant(name) for name in QUICK.get(dtype, {}).get(case.name, ())]
+            quick = {v.name for v in (chosen if dtype in QUICK else case.variants) if not v.slow}
             for slow in (False, True):
-                variants = tuple(v for v in case.variants if v.slow is slow and dtype in v.dtypes)
-                marks = [] if quick and not slow else [pytest.mark.slow]
+                variants = tuple(v for v in case.variants if (v.name not in quick) is slow and dtype in v.dtypes)
+                marks = [pytest.mark.slow] if slow else []
                 name = f"{case.name}-{dtype}{'-slow variants' if slow else ''}"
                 if variants:
                     yield pytest.param(replace(case, variants=variants), dtype, id=name, marks=marks)
@@ -44,7 +53,7 @@ def test_both_sides_agree(case: Case, dtype: str, parity: Callable[..., None], r
     if dtype != "float64":
         request.getfixturevalue("full_compilation")
     parity(case, dtype)
-    forget_programs()
+    forget_programs_of(case)
 
 
 def test_every_public_name_has_a_case_or_a_reason() -> None:
@@ -70,7 +79,9 @@ def test_names_are_unique_and_a_looser_bound_has_a_reason() -> None:
 # Planted faults
 
 
-@pytest.mark.parametrize("fault", CASE_FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(x, marks=[pytest.mark.slow] if x.slow else [], id=x.name) for x in CASE_FAULTS]
+)
 def test_a_planted_fault_is_caught(fault: Fault) -> None:
     assert fault.is_caught()
 

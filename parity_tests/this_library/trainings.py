@@ -233,17 +233,25 @@ def start_torch(training: Training, weights: Mapping[str, torch.Tensor]) -> Any:
     return model, optimizer, step
 
 
-def start_jax(training: Training, weights: Mapping[str, np.ndarray]) -> Any:
-    """Start from given weights; return the parameters under PyTorch's names, the optimiser's state and the step."""
+@cache
+def _optimizer(training: Training, *_: Any) -> tuple[Any, Any]:
+    """Build Adam, and compile its step; the other arguments are what it is built of, which a fault replaces."""
     adam = optim.Adam().build(training.learning_rate)
     clip = optim.clip_by_global_norm(training.clip_norm, training.clip_epsilon)
-    params = jax.device_put(dict(weights))
 
     @jax.jit
     def update(params: Any, state: Any, gradients: Any) -> Any:
         clipped, _ = clip.update(gradients, clip.init(params))
         updates, state = adam.update(clipped, state, params)
         return optax.apply_updates(params, updates), state, {"clipped": clipped, "norm": optax.tree.norm(gradients)}
+
+    return adam, update
+
+
+def start_jax(training: Training, weights: Mapping[str, np.ndarray]) -> Any:
+    """Start from given weights; return the parameters under PyTorch's names, the optimiser's state and the step."""
+    adam, update = _optimizer(training, optim.scale_by_adam, optim.clip_by_global_norm)
+    params = jax.device_put(dict(weights))
 
     def step(params: Any, state: Any, batch: Any) -> Any:
         loss, gradients = _gradient(training)(params, batch)

@@ -44,11 +44,14 @@ def each_training(*quick):
 
 @each_training(BOOK)
 def test_both_frameworks_train_alike(which):
-    """The beginning of both comparisons, in one test, as they share PyTorch's run."""
+    """The beginning of both comparisons, in one test, as they share PyTorch's run.
+
+    Of the re-synchronised one fewer steps do, since each is its own proof.
+    """
     count = 40 if which in (BOOK, PRE_NORM) else 100  # the others learn more slowly
     free = free_running(which, count)
     assert not free.failed, str(free)
-    together = resynchronised(which, count)
+    together = resynchronised(which, 16 if which is BOOK else count)
     assert not together.failed, str(together)
 
     # It was a training worth comparing: it learnt, clipped, and nothing was compared with itself.

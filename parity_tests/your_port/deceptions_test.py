@@ -27,6 +27,7 @@ def lines(report: Any, start: str) -> list[str]:
 # Converters that lose digits
 
 
+@pytest.mark.usefixtures("verdict_alone")
 @pytest.mark.parametrize(
     "cast",
     [
@@ -96,6 +97,7 @@ def test_weights_that_are_trained_otherwise_are_noted(kind: Any, tied: bool, not
     assert lines(report, "  note: ") == notes
 
 
+@pytest.mark.usefixtures("verdict_alone")
 @pytest.mark.parametrize("how", [pytest.param("load", marks=pytest.mark.slow), "found", "names"])
 def test_one_weight_that_jax_holds_twice_is_noted_however_pytorch_uses_it_twice(how: str) -> None:
     class Used(nn.Module):
@@ -263,6 +265,7 @@ def test_a_copy_that_is_not_used_is_not_said_to_be_trained() -> None:
     ]
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_sixteen_bits_alone_are_held_to_float64_too() -> None:
     def norm(w: Any, x: Any) -> Any:
         y = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-3)
@@ -328,6 +331,7 @@ class NnxTarget(nnx.Module):
         return self.pred(z), jax.lax.stop_gradient(z) if self.stopped else z
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_gradient_that_is_not_stopped_differs() -> None:
     assert compare_wide(Target(), NnxTarget(stopped=True), X).agrees
     failed = compare_wide(Target(), NnxTarget(stopped=False), X).failed
@@ -349,12 +353,13 @@ def test_a_gradient_that_is_rounding_agrees_however_small_pytorch_s_is() -> None
         y = x @ w["c.weight"].T + w["c.bias"]
         return (y - y.mean(0)) / jnp.sqrt(y.var(0) + 1e-5) * w["bn.weight"] + w["bn.bias"]
 
-    for seed in (20, 25, 27, 33):
+    for seed in (20, 25):
         x = np.random.default_rng(seed).normal(size=(8, 6))
         report = compare_wide(Normed(), port, x, name=f"s{seed}")
         assert report.agrees, report
 
 
+@pytest.mark.slow
 def test_the_part_of_a_gradient_that_is_rounding_is_judged_by_itself() -> None:
     """The key's bias changes no weight of attention. PyTorch's is a third of a packed bias."""
     x = np.random.default_rng(5).normal(size=(2, 7, 12))
@@ -369,6 +374,7 @@ def test_the_part_of_a_gradient_that_is_rounding_is_judged_by_itself() -> None:
     assert "jit" not in str(report)
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_codes_may_fall_to_either_side_of_a_tie_below_float64() -> None:
     x = np.random.default_rng(0).normal(size=(300, 300))
 
@@ -417,12 +423,14 @@ class NnxMoving(nnx.Module):
         return x - (mean if self.flows else jax.lax.stop_gradient(mean))
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_every_buffer_that_a_step_moves_is_compared() -> None:
     assert compare_wide(Moving(), NnxMoving(), X, buffers=True).agrees
     report = compare_wide(Moving(), NnxMoving(updates=False), X, buffers=True)
     assert [m.tensor for m in report.failed] == ["moving_mean after a step"]
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_buffer_that_jax_alone_moves_differs() -> None:
     class Still(nn.Module):
         def __init__(self) -> None:
@@ -522,10 +530,16 @@ def test_complex_numbers_are_refused() -> None:
 @pytest.mark.parametrize(
     ("activation", "cause"),
     [
-        (jax.nn.gelu, "gelu is GELU approximated by tanh in JAX, at "),
-        (lambda h: jax.nn.gelu(jnp.where(h > 0.1, h, h**2), approximate=False), "none of the known mistakes; print "),
+        pytest.param(jax.nn.gelu, "gelu is GELU approximated by tanh in JAX, at ", id="known"),
+        pytest.param(
+            *(
+                lambda h: jax.nn.gelu(jnp.where(h > 0.1, h, h**2), approximate=False),
+                "none of the known mistakes; print ",
+            ),
+            id="unknown",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["known", "unknown"],
 )
 def test_rounding_to_float32_before_it_hides_no_cause(activation: Any, cause: str) -> None:
     class InTorch(nn.Module):
@@ -546,7 +560,7 @@ def test_rounding_to_float32_before_it_hides_no_cause(activation: Any, cause: st
             mean, variance = narrow.mean(-1, keepdims=True), narrow.var(-1, keepdims=True)
             return self.out(activation(((narrow - mean) * jax.lax.rsqrt(variance + 1e-5)).astype(x.dtype)))
 
-    report = compare(InTorch(), InJax(), X, inside="float32")
+    report = compare_wide(InTorch(), InJax(), X, inside="float32")
     (said,) = lines(report, "  cause: ")
     assert said.startswith(cause)
     assert "nn.functional.gelu(x)" in said

@@ -15,8 +15,6 @@ from parity_tests import Case, JaxSide, Variant, compare, find_divergence, tap, 
 from parity_tests.this_library.cases import find_case
 from parity_tests.this_library.faults.fault import Fault, given
 from parity_tests.this_library.sides import linen_module
-from parity_tests.your_port.cause import find
-from parity_tests.your_port.cause.cause import Found
 from parity_tests.your_port.divergence import explain_difference
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.jax_side import forget_programs
@@ -48,6 +46,7 @@ def test_two_that_agree_do_not_differ() -> None:
     assert find_divergence(case_of(port)) is None
 
 
+@pytest.mark.usefixtures("place_alone")
 def test_the_forward_pass_differs_between_two_taps() -> None:
     def port(weights: Any, inputs: Any, options: Any) -> Any:
         first = tap("first", jnp.tanh(inputs["x"]))
@@ -83,7 +82,8 @@ def test_a_mistake_that_the_first_draw_hides_is_placed_in_another_one() -> None:
         torch_side, variant = torch_module(lambda options, inputs: torch.nn.Linear(4, 1)), Variant(name, {"input": X})
         return Draw(Case("hidden", (variant,), torch_side, JaxSide(port), inside="float32"), variant, "float64")
 
-    draws = (draw(name, error) for name in "cabdefgh" for error in np.geomspace(3e-7, 1e-6, 80))
+    errors = (5.75e-7, *np.geomspace(3e-7, 1e-6, 80))  # the first one fits, if PyTorch rounds as it does today
+    draws = (draw(name, error) for name in "cabdefgh" for error in errors)
     hidden = (x for x in draws if not any(m.failed for m in x.measure()) and any(m.failed for m in x.measure_draws()))
     found = explain_difference(next(hidden), seconds=0)
     assert found is not None
@@ -123,6 +123,7 @@ class Scanned(nn.Module):
         return nn.scan(step, variable_broadcast="params", split_rngs={"params": False})(dense, jnp.zeros(2), x)[1]
 
 
+@pytest.mark.usefixtures("place_alone")
 @pytest.mark.parametrize(
     ("module", "tensor", "agreed"), [(AtOnce, "result", ("dense",)), (Scanned, "input of dense[1]", ("dense[0]",))]
 )
@@ -191,7 +192,8 @@ def test_modules_in_the_decoder_s_loop_keep_their_path_and_are_called_step_by_st
     decoder = Seq2SeqAttentionDecoder(5, 4, 4)
     model = EncoderDecoder(Seq2SeqEncoder(5, 4, 4), decoder)
     tokens = jnp.ones((2, 3), jnp.int32)
-    params = jax.jit(model.init)(jax.random.key(0), tokens, tokens)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)
+    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     with recording() as trace:
         model.apply(params, tokens, tokens)
     assert len(calls(trace, "decoder.attention.W_q")) == 3
@@ -250,7 +252,8 @@ def nnx_mixers(weights: Any, inputs: Any, options: Any) -> Any:
         return model(inputs["x"])
 
 
-def test_what_inherits_an_error_is_cleared_and_what_parts_inside_is_found_and_named() -> None:
+@pytest.mark.usefixtures("place_alone")
+def test_what_inherits_an_error_is_cleared_and_what_parts_inside_is_found() -> None:
     """Its record of the norm must be the norm's, which the activation changes in place afterwards."""
     side = torch_module(lambda options, inputs: Mixers())
     paths = {
@@ -261,7 +264,6 @@ def test_what_inherits_an_error_is_cleared_and_what_parts_inside_is_found_and_na
     assert found is not None
     assert (found.module, found.in_jax, found.alike) == ("layers.0", "blocks.0", ("layers.1",))
     assert (found.tensor, found.agreed) == ("input of layers.0.out", ("layers.0.norm",))
-    assert [cause.words for cause in found.causes] == ["relu is SiLU in JAX, in layers.*"]
     assert "inside of layers.0 (blocks.0 in JAX) and 1 other of its kind" in str(found)
 
 
@@ -434,6 +436,7 @@ def in_one(bug: str) -> tuple[str, ...]:
     return tuple(bug if i == WRONG else "" for i in range(DEPTH))
 
 
+@pytest.mark.usefixtures("place_alone")
 @pytest.mark.parametrize(
     ("port", "bugs", "module", "tensor", "others"),
     [
@@ -445,9 +448,8 @@ def in_one(bug: str) -> tuple[str, ...]:
     ],
 )
 def test_of_several_blocks_the_one_that_differs_is_named(
-    port: Any, bugs: tuple[str, ...], module: str, tensor: str, others: int, monkeypatch: pytest.MonkeyPatch
+    port: Any, bugs: tuple[str, ...], module: str, tensor: str, others: int
 ) -> None:
-    monkeypatch.setattr(find, "find_causes", lambda *_: Found())
     names = {"h_{i}_mlp": "h.{i}.mlp", "h_{i}_ln": "h.{i}.ln"} if port is LinenWrittenOut else None
     found = compare(TorchTower(), port(bugs), (X,), names=names, gradients=False, dtypes=("float64",)).divergence
     assert found is not None
@@ -490,6 +492,7 @@ def turned(weights: Any, x: Any) -> Any:
 SQUARE = np.random.default_rng(1).normal(size=(4, 4))
 
 
+@pytest.mark.usefixtures("place_alone")
 @pytest.mark.parametrize(
     ("port", "layout", "expected"),
     [

@@ -1,6 +1,8 @@
 """Generation: a small decoder of two layers with a window and experts, right and with the mistakes that ports make."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -85,58 +87,66 @@ def torch_decoder() -> Decoder:
     return Decoder(prefill, step, full)
 
 
-def port(weights: dict[str, Any], length: int = LONGEST, mistake: str = "") -> Decoder:
-    """Write the decoder in JAX with a cache of a fixed length."""
+@cache
+def programs(length: int, mistake: str) -> tuple[Callable[..., Any], ...]:
+    """Write prefill, step and full forward in JAX with a cache of a fixed length; each gets the weights first."""
 
-    def linear(name: str, x: Any) -> Any:
+    def linear(weights: Any, name: str, x: Any) -> Any:
         return x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
 
-    def run(ids: Any, places: Any, mask: Any, cache: Any, at: Any) -> Any:
+    def run(weights: Any, ids: Any, places: Any, mask: Any, cache: Any, at: Any) -> Any:
         x, kept = weights["embed.weight"][ids] + weights["place.weight"][places], []
         steps, rows = jnp.arange(mask.shape[1]), at + jnp.arange(ids.shape[1])
         window = WINDOW + (mistake == "window")
         near = (steps <= rows[:, None]) & (steps > rows[:, None] - window)
         for number in range(LAYERS):
-            q, k, v = jnp.split(linear(f"layers.{number}.qkv", x), 3, -1)
+            q, k, v = jnp.split(linear(weights, f"layers.{number}.qkv", x), 3, -1)
             if cache is not None:
                 k, v = (
                     jax.lax.dynamic_update_slice_in_dim(c, y, at, 1) for c, y in zip(cache[number], (k, v), strict=True)
                 )
             kept.append((k, v))
             scores = jnp.where(near & (mask[:, None] != 0), jnp.einsum("bqd,bkd->bqk", q, k) / WIDTH**0.5, -1e9)
-            x = x + linear(f"layers.{number}.out", jax.nn.softmax(scores, -1) @ v)
-            chosen = jax.nn.one_hot(
-                linear(f"layers.{number}.router", x).argmax(-1) % (3 - (mistake == "router")), 3, dtype=x.dtype
-            )
-            experts = jnp.tanh(linear(f"layers.{number}.experts", x)).reshape(*x.shape[:-1], 3, WIDTH)
+            x = x + linear(weights, f"layers.{number}.out", jax.nn.softmax(scores, -1) @ v)
+            best = linear(weights, f"layers.{number}.router", x).argmax(-1) % (3 - (mistake == "router"))
+            chosen = jax.nn.one_hot(best, 3, dtype=x.dtype)
+            experts = jnp.tanh(linear(weights, f"layers.{number}.experts", x)).reshape(*x.shape[:-1], 3, WIDTH)
             x = x + (experts * chosen[..., None]).sum(-2)
-        return linear("head", x), kept
+        return linear(weights, "head", x), kept
 
     def counted(mask: Any) -> Any:
         return jnp.maximum(mask.cumsum(-1) - 1, 0)
 
     @jax.jit
-    def prefill(inputs: Any) -> Any:
+    def prefill(weights: Any, inputs: Any) -> Any:
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         held = jnp.pad(mask, ((0, 0), (0, length - mask.shape[1])))
         empty = [(jnp.zeros((len(ids), length, WIDTH), weights["embed.weight"].dtype),) * 2] * LAYERS
-        logits, cache = run(ids, counted(mask), held, empty, 0)
+        logits, cache = run(weights, ids, counted(mask), held, empty, 0)
         return logits[:, -1], (held, cache, jnp.int32(ids.shape[1]))
 
     @jax.jit
-    def step(tokens: Any, cache: Any) -> Any:
+    def step(weights: Any, tokens: Any, cache: Any) -> Any:
         mask, kept, at = cache
         mask = jax.lax.dynamic_update_slice_in_dim(mask, jnp.ones((len(tokens), 1), mask.dtype), at, 1)
         places = jnp.full(len(tokens), at) if mistake == "padding" else mask.sum(-1) - 1
-        logits, kept = run(tokens[:, None], places[:, None], mask, kept, at)
+        logits, kept = run(weights, tokens[:, None], places[:, None], mask, kept, at)
         return logits[:, -1], (mask, kept, at + 1)
 
     @jax.jit
-    def full(inputs: Any, tokens: Any) -> Any:
+    def full(weights: Any, inputs: Any, tokens: Any) -> Any:
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         mask = jnp.pad(mask, ((0, 0), (0, tokens.shape[1])), constant_values=1)
-        logits, _ = run(jnp.concatenate([ids, tokens], 1), counted(mask), mask, None, 0)
+        logits, _ = run(weights, jnp.concatenate([ids, tokens], 1), counted(mask), mask, None, 0)
         return logits[:, ids.shape[1] - 1 :]
+
+    return prefill, step, full
+
+
+def port(weights: dict[str, Any], length: int = LONGEST, mistake: str = "") -> Decoder:
+    """Give the programs the weights, and a loop that chooses the likeliest tokens."""
+    inside = mistake if mistake in ("window", "router", "padding") else ""
+    prefill, step, full = (partial(program, weights) for program in programs(length, inside))
 
     def generate(inputs: Any, count: int) -> Any:
         logits, cache = prefill(inputs)
@@ -300,6 +310,9 @@ def test_a_prompt_for_which_pytorch_has_nan_is_named(monkeypatch: pytest.MonkeyP
 def test_what_cannot_be_compared_says_why(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         compare(**options)
+
+
+def test_a_side_of_another_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="torch_side must be a model of transformers, or"):
         compare_generation(MODULE, torch_decoder(), PROMPTS)
     with pytest.raises(ValueError, match=r"jax_side must be a Decoder\(prefill, step, full\)"):

@@ -103,6 +103,7 @@ def test_pytest_finds_the_plugin_where_the_package_is_installed() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.usefixtures("place_alone")
 def test_a_failure_begins_with_what_matters(parity: Callable[..., None]) -> None:
     def parts(inputs: Any, _: Any) -> Any:
         return [inputs["x"] * factor for factor in range(1, 9)]
@@ -233,6 +234,7 @@ def test_of_a_case_that_fails_everything_is_written_too(
     assert (record["verdict"], record["first_place"]["tensor"]) == ("differs", "result")
 
 
+@pytest.mark.usefixtures("place_alone")
 def test_a_failure_is_explained_by_the_variant_that_failed(parity: Callable[..., None]) -> None:
     """In float32 the median of the draws decides, so that one bad draw of another variant explains nothing."""
 

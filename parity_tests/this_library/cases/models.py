@@ -34,7 +34,7 @@ def encoder_variants() -> Iterator[Variant]:
     inputs = {"tokens": tokens("encoder", SOURCE_VOCAB, 3, 5), "valid_lens": ints(3, 5, 0), **none}
     yield Variant("gru, both directions", inputs, encoder_options(num_layers=2, bidirectional=True))
     yield Variant("lstm", inputs, encoder_options(cell="lstm"))
-    yield Variant("lstm through the padding", inputs, encoder_options(cell="lstm", stop_at_length=False))
+    yield Variant("lstm through the padding", inputs, encoder_options(cell="lstm", stop_at_length=False), slow=True)
     for name, steps in (("dropout", 5), ("variational dropout", 1)):
         masks = {"layers": (3, 1, steps, 2 * HIDDEN), "words": (3, 5, 1), "embedding": (3, steps, EMBED)}
         rates = {"dropout": 0.4, "dropout_words": 0.3, "dropout_embedding": 0.2, "variational": steps == 1}
@@ -56,11 +56,12 @@ def encoder_call(module: Any, inputs: Any) -> Any:
 # Decoder: a set that covers every attention, query, cell, initial state and dropout, not their product.
 
 BOOK, LUONG = "the book: gru, additive, previous", "Luong: lstm, dot, new, fed"
+BRIDGED = "lstm, additive, new, fed, bridged, dropout"
 FED: dict[str, Any] = {"query": "new", "input_feeding": True}
 SETTINGS: dict[str, dict[str, Any]] = {
     BOOK: {"num_layers": 2},
     LUONG: {"cell": "lstm", "attention": "dot", **FED},
-    "lstm, additive, new, fed, bridged, dropout": {
+    BRIDGED: {
         **{"cell": "lstm", "bridge": True, "num_layers": 2, "dropout": 0.4},
         **FED,
     },
@@ -75,9 +76,9 @@ AGAIN: dict[str, dict[str, Any]] = {
         **RATES,
     },
     "lstm, no attention, no biases": {"cell": "lstm", "attention": "none", "num_layers": 2, "use_bias": False},
-    TIED: {"cell": "lstm", "tie_embeddings": True, "embed_size": 3, **FED},
 }
 SLOW: dict[str, dict[str, Any]] = {
+    TIED: {"cell": "lstm", "tie_embeddings": True, "embed_size": 3, **FED},
     "lstm, two heads, new, fed": {"cell": "lstm", "num_heads": 2, **FED},
     "gru, scaled dot, new, tied": {"attention": "scaled_dot", "query": "new", "tie_embeddings": True},
     "gru, no attention, new, fed, bridged": {"attention": "none", "bridge": True, **FED},
@@ -91,7 +92,7 @@ def decoder_variants() -> Iterator[Variant]:
     for name, chosen in {**SETTINGS, **AGAIN, **SLOW}.items():
         inputs, options = decoder_inputs(name, chosen), decoder_options(**chosen)
         if name in SETTINGS:
-            yield Variant(name, inputs, options)
+            yield Variant(name, inputs, options, slow=name == BRIDGED)
         else:
             inputs |= {"beam_tokens": None, "beam_rows": None}
             yield Variant(name, inputs, options, dtypes=("float64",), slow=name in SLOW)
@@ -196,7 +197,7 @@ def translator_variants() -> Iterator[Variant]:
     yield Variant("lstm, two layers, Luong", inputs, lstm, slow=True)
     yield Variant("no lengths", {**inputs, "source_lens": None}, translator_options(), slow=True)
     tied = translator_options(query="new", input_feeding=True, tie_embeddings=True, vocab_size=SOURCE_VOCAB)
-    yield Variant("three-way tied", inputs, {**tied, "share_embedding": True}, dtypes=("float64",))
+    yield Variant("three-way tied", inputs, {**tied, "share_embedding": True}, dtypes=("float64",), slow=True)
 
 
 def translator_options(bidirectional: bool = False, **decoder: Any) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def keep_shapes(time: int, sublayers: int, **cross: tuple[int, ...]) -> dict[str
 def encoder_variants() -> Iterator[Variant]:
     inputs = {"tokens": tokens("transformer", 9, 3, 5), "valid_lens": LENS, **dict.fromkeys(f"keep_{x}" for x in KEEP)}
     yield Variant("the paper", inputs, SIZES)
-    yield Variant("no lengths", {**inputs, "valid_lens": None}, SIZES, dtypes=FLOAT64)
+    yield Variant("no lengths", {**inputs, "valid_lens": None}, SIZES, dtypes=FLOAT64, slow=True)
     yield Variant("before each sublayer, learnt positions, GELU, no biases", inputs, SIZES | OTHER)
     halves = SIZES | {"positions": "halves", "activation": "silu"}
     yield Variant("sines, then cosines, SiLU", inputs, halves, dtypes=FLOAT64, slow=True)
@@ -69,7 +69,7 @@ def decoder_variants() -> Iterator[Variant]:
     yield Variant("the paper, a source of length 0", inputs, SIZES | {"num_layers": 1})
     yield Variant("two layers", inputs, SIZES, dtypes=FLOAT64, slow=True)
     tied = SIZES | OTHER | {"tie_embeddings": True, "alignment_head": 1}
-    yield Variant("before each sublayer, learnt positions, GELU, no biases, tied, one head", inputs, tied)
+    yield Variant("before each sublayer, learnt positions, GELU, no biases, tied, one head", inputs, tied, slow=True)
     other = SIZES | {"tie_embeddings": True, "output_bias": False, "activation": "silu", "alignment_layer": 0}
     other |= {"positions": "halves"}
     yield Variant("tied without a bias, SiLU, first layer", inputs, other, dtypes=FLOAT64, slow=True)

@@ -132,7 +132,7 @@ CASE_FAULTS = (
     Fault("softmax not shifted by its maximum", "masked_softmax", instead(unshifted), variant=LARGE),
     Fault("a cast to float32 left in", "masked_softmax", in_float32),
     Fault("−1e9 in place of −inf", "masked_log_softmax", result(lambda x: x.clip(-1e9)), variant=RAGGED),
-    Fault("the weights' gradient stopped", "attend", result(stop), IN_SOFTMAX),
+    Fault("the weights' gradient stopped", "attend", result(stop), IN_SOFTMAX, in_gradients=True),
     Fault("values not zeroed", "attend", unchanged, f"{IN_ATTEND}zero_unattended", NAN),
     Fault("dropout not rescaled", "attend", given(rate=0.0), f"{IN_ATTEND}dropout", "dropout"),
     Fault("scale forgotten", "attention", instead(jax_attn.dot_score), f"{IN_ATTEND}scaled_dot_score"),
@@ -145,7 +145,7 @@ CASE_FAULTS = (
     Fault("one bias dropped", "LSTM", given(bias_hh=None), LSTM_STEP),
     Fault("the hidden bias outside the reset", "gru_step", bias_outside_reset),
     Fault("run through the padding", "GRU", given(valid_lens=None), UNROLL, "two layers, ragged"),
-    Fault("gradient through one step alone", "GRU", given(step=one_step_back), UNROLL),
+    Fault("gradient through one step alone", "GRU", given(step=one_step_back), UNROLL, in_gradients=True),
     Fault("both directions forward", "Seq2SeqEncoder", given(reverse=False), UNROLL),
     # Models and losses
     Fault("the bottom layer asks", DECODER, bottom_layer, f"{IN_DECODER}_top"),
@@ -157,6 +157,7 @@ CASE_FAULTS = (
         instead(tie_not_learnt),
         f"{OF_DECODER}_logits",
         "tied, other sizes, fed",
+        in_gradients=True,
     ),
     Fault("the diagonal masked", DECODER_LAYERS, result(lambda m: jnp.tril(m, -1)), f"{IN_TRANSFORMER}causal_mask"),
     Fault("a Transformer's positions from 1", ENCODER_LAYERS, from_one, f"{IN_TRANSFORMER}sinusoidal_positions"),
@@ -165,17 +166,27 @@ CASE_FAULTS = (
     Fault("the source's padding read", DECODER_LAYERS, given(valid_lens=None), f"{OF_LAYER}prepare"),
     Fault("the cache one late", DECODER_LAYERS, given(start=lambda s: s + 1), f"{IN_TRANSFORMER}_attend_to_past"),
     Fault("the places of a beam kept", DECODER_LAYERS, places_kept, "search.step:map_state"),
-    Fault("dropout of the whole sum", DECODER_LAYERS, dropped_with_the_sum, f"{OF_LAYER}_add", "all dropouts"),
+    Fault(
+        "dropout of the whole sum", DECODER_LAYERS, dropped_with_the_sum, f"{OF_LAYER}_add", "all dropouts", slow=True
+    ),
     Fault(
         "tied, and learnt by one side",
         "EncoderDecoder (Transformer)",
         instead(tie_not_learnt),
         f"{IN_TRANSFORMER}TransformerDecoder._logits",
         "three-way tied",
+        in_gradients=True,
+        slow=True,
     ),
     Fault("labels shifted", LOSS, given(labels=shifted)),
     Fault("the mean counts the padding", LOSS, mean_over_padding, variant="tokens, ragged"),
-    Fault("gradient not weighted", "projected_cross_entropy", unweighted, "functional.losses:_losses_and_gradient"),
+    Fault(
+        "gradient not weighted",
+        "projected_cross_entropy",
+        unweighted,
+        "functional.losses:_losses_and_gradient",
+        in_gradients=True,
+    ),
 )
 
 # In the optimiser: one forward and backward pass shows none of them

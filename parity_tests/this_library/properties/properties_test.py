@@ -350,6 +350,7 @@ def empty_rows_are_empty(draw: Draw, subject: Subject, dtype: str) -> None:
 @holds_for(
     is_loss,
     planted("masked_cross_entropy, tokens", one_more, "functional.losses:length_mask"),
+    slow=MODELS,
     dtypes=DTYPES[:2],
 )
 def nothing_that_counts_moves_nothing(draw: Draw, subject: Subject, dtype: str) -> None:

@@ -100,19 +100,6 @@ def test_a_length_off_by_one() -> None:
     assert found == ("lengths is taken as +1 in JAX: off by one",)
 
 
-def test_labels_shifted() -> None:
-    labels = np.array([[0, 1, 3], [2, 2, 1]])
-    scores = RNG.normal(size=(2, 3, 4))
-    found = explanations(
-        torch_function(lambda inputs, _: inputs["scores"].gather(-1, inputs["labels"][..., None])),
-        lambda weights, inputs, _: jnp.take_along_axis(
-            inputs["scores"], jnp.roll(inputs["labels"], 1, -1)[..., None], -1
-        ),
-        {"scores": scores, "labels": labels},
-    )
-    assert found == ("labels is shifted by +1 along its last axis in JAX",)
-
-
 def test_what_no_mistake_explains_is_not_explained() -> None:
     found = explanations(linear(4, 3), lambda weights, inputs, _: jnp.sin(inputs["input"][:, :3]), {"input": X})
     assert found == ()

@@ -19,6 +19,7 @@ SLOW = pytest.mark.slow
 RNG = np.random.default_rng(0)
 X, TOKENS = RNG.normal(size=(4, 6)), RNG.normal(size=(3, 5, 6))
 BOTH = "(explains outputs and gradients on fresh draws)"
+PART = "(lets more values agree on fresh draws; something else differs, too)"
 
 
 LINE = re.compile(r", at verdicts_test\.py:\d+: .*?(?=; or |; and |; the |; no | \((?:explains|lets))")
@@ -83,6 +84,7 @@ def test_dropout_is_named_where_random_numbers_change_the_results() -> None:
     )
 
 
+@SLOW
 def test_random_numbers_that_reach_no_result_are_no_cause() -> None:
     def port(w: Any, x: Any) -> Any:
         kept = jax.random.bernoulli(jax.random.key(0), 0.5, x.shape)
@@ -137,6 +139,7 @@ def test_a_mistake_that_leaves_a_symmetric_input_as_it_is() -> None:
     assert found == f"input0 is read in reverse along axis 0 in JAX {BOTH}"
 
 
+@SLOW
 def test_a_batch_of_one() -> None:
     def loss(module: Any, x: Any, labels: Any) -> Any:
         return F.cross_entropy(module.a(x).mT, labels, ignore_index=0)
@@ -196,6 +199,12 @@ def test_beside_an_unknown_mistake_the_one_of_a_submodule_is_named() -> None:
     )
 
 
+def test_beside_an_unknown_mistake_the_one_before_it_is_named() -> None:
+    module = Module(lambda m, x: torch.sigmoid(m.b(torch.tanh(m.a(x)))), a=linear(6, 5), b=linear(5, 3))
+    port = lambda w, x: jnp.sin(dense(w, "b", jnp.tanh(x @ w["a.weight"].T))) ** 3  # noqa: E731
+    assert cause(module, port, X) == f"a.bias is missing in JAX {PART}"
+
+
 def test_a_cause_that_explains_the_outputs_alone() -> None:
     assert cause(linear(6, 5), lambda w, x: x @ jax.lax.stop_gradient(w["weight"]).T, X) == (
         "bias is missing in JAX (explains the outputs on fresh draws, not the gradients)"
@@ -234,7 +243,7 @@ DIVISOR = "the factor is 2.64575, by √7, and not 2.44949 in JAX"
         ((), None, ""),
         (("relu", "scale"), [RELU, DIVISOR], BOTH),
         pytest.param(("rms", "relu", "residual"), [RMS, RELU, RESIDUAL], BOTH, marks=SLOW),
-        (("rms", "unknown"), [RMS], "(lets more values agree on fresh draws; something else differs, too)"),
+        pytest.param(("rms", "unknown"), [RMS], PART, marks=SLOW),
         pytest.param(("unknown",), ["none of the known mistakes"], "", marks=SLOW),
         pytest.param(("relu", "stopped"), [RELU, "no gradient flows through add in JAX: stop_gradient"], BOTH,
                      marks=SLOW),
@@ -285,6 +294,7 @@ def test_a_weight_without_a_place_is_named_beside_the_cause() -> None:
     assert "  left over in PyTorch: gain" in "\n".join(verdict)
 
 
+@SLOW
 def test_a_cause_is_searched_in_float64() -> None:
     module = torch.nn.LayerNorm(6, elementwise_affine=False)
     assert cause(module, lambda x: normalize(x, 1e-3), X, dtypes=("float32",)) == f"epsilon is 0.001 in JAX {BOTH}"
@@ -313,7 +323,10 @@ def test_a_function_of_each_term_of_a_sum(outer: bool) -> None:
 
 @pytest.mark.parametrize(
     ("epsilon", "offset", "words"),
-    [(1e-5, 0, "epsilon is 1e-05 in JAX"), (1e-6, 1, "the norm's scale is 1 + weight in JAX")],
+    [
+        pytest.param(1e-5, 0, "epsilon is 1e-05 in JAX", marks=SLOW),
+        (1e-6, 1, "the norm's scale is 1 + weight in JAX"),
+    ],
 )
 def test_a_norm_that_is_written_out(epsilon: float, offset: int, words: str) -> None:
     def torch_side(module: Any, x: Any) -> Any:
@@ -330,9 +343,9 @@ def test_a_norm_that_is_written_out(epsilon: float, offset: int, words: str) -> 
 @pytest.mark.parametrize(
     ("scale", "axis", "words"),
     [
-        (1 / 3, -1, "one of: the factor is 0.333333, by 3, and not 0.57735 in JAX; "
-                    "the factor 0.57735 is applied twice in JAX"),
-        (6**-0.5, -1, "the factor is 0.408248, by √6, and not 0.57735 in JAX"),
+        pytest.param(1 / 3, -1, "one of: the factor is 0.333333, by 3, and not 0.57735 in JAX; "
+                                "the factor 0.57735 is applied twice in JAX", marks=SLOW),
+        pytest.param(6**-0.5, -1, "the factor is 0.408248, by √6, and not 0.57735 in JAX", marks=SLOW),
         (3**-0.5, -2, "the softmax goes over axis 2 in JAX"),
     ],
 )  # fmt: skip
@@ -349,6 +362,7 @@ def test_scale_and_axis_of_attention(scale: float, axis: int, words: str) -> Non
     assert found == f"{words} {BOTH}"
 
 
+@SLOW
 def test_a_third_of_a_packed_bias() -> None:
     def port(w: Any, x: Any) -> Any:
         q, k, v = jnp.split(x @ w["in_proj_weight"].T + w["in_proj_bias"].at[12:].set(0), 3, -1)
@@ -361,6 +375,7 @@ def test_a_third_of_a_packed_bias() -> None:
     assert found == f"the last third of in_proj_bias is missing in JAX {BOTH}"
 
 
+@SLOW
 def test_kernels_transposed_gate_by_gate() -> None:
     def port(w: Any, x: Any, h: Any, c: Any) -> Any:
         hidden = w["weight_hh"].reshape(4, 6, 6).swapaxes(1, 2).reshape(24, 6)
@@ -387,20 +402,23 @@ def normed(w: Any, x: Any, deviation: Any) -> Any:
     ("module", "port", "words"),
     [
         (linear(6, 5), lambda w, x: jnp.tanh(x @ w["weight"].T + w["bias"]), "tanh of the result is taken"),
-        (
+        pytest.param(
             linear(6, 5),
             lambda w, x: jax.nn.softmax(x @ w["weight"].T + w["bias"]),
             "the result is given as probabilities: a softmax is taken",
+            marks=SLOW,
         ),
-        (
+        pytest.param(
             torch.nn.BatchNorm1d(6),
             lambda w, x: normed(w, x, w["running_var"] + 1e-5),
             "the running variance is taken for a standard deviation",
+            marks=SLOW,
         ),
-        (
+        pytest.param(
             torch.nn.LayerNorm(6),
             lambda w, x: normalize(x, 1e-12) * w["weight"] + w["bias"],
             "epsilon is 1e-12",
+            marks=SLOW,
         ),
     ],
 )
@@ -434,7 +452,9 @@ class WrittenOut(torch.nn.Module):
     ("module", "port", "words"),
     [
         (torch.nn.GELU(), jax.nn.gelu, "gelu is GELU approximated by tanh in JAX"),
-        (WrittenOut(), lambda x: jax.nn.gelu(x, False), "WrittenOut is the exact GELU in JAX, in 1"),
+        pytest.param(
+            *(WrittenOut(), lambda x: jax.nn.gelu(x, False), "WrittenOut is the exact GELU in JAX, in 1"), marks=SLOW
+        ),
         pytest.param(torch.nn.SiLU(), jax.nn.relu, "silu is ReLU in JAX", marks=SLOW),
         pytest.param(torch.nn.Mish(), jnp.tanh, "mish is tanh in JAX", marks=SLOW),
     ],
@@ -493,15 +513,16 @@ def attending(window: int = 3, least: int = 0, rotate: str = "qk", capped: str =
     return port
 
 
+@SLOW
 @pytest.mark.parametrize(
     ("port", "words"),
     [
-        pytest.param(attending(window=4), "a limit, such as of a window or a length, is off by one: +1", marks=SLOW),
-        pytest.param(attending(window=99), "a condition is ignored, as if it always held", marks=SLOW),
-        pytest.param(attending(least=-2), "a window reaches to both sides", marks=SLOW),
-        pytest.param(attending(rotate="q"), "features are not rotated by their positions", marks=SLOW),
+        (attending(window=4), "a limit, such as of a window or a length, is off by one: +1"),
+        (attending(window=99), "a condition is ignored, as if it always held"),
+        (attending(least=-2), "a window reaches to both sides"),
+        (attending(rotate="q"), "features are not rotated by their positions"),
         (attending(capped="after"), "the soft cap is applied after the mask, not before it,"),
-        pytest.param(attending(more=1), "the softmax has one more term, exp(0), in its sum", marks=SLOW),
+        (attending(more=1), "the softmax has one more term, exp(0), in its sum"),
     ],
 )
 def test_windows_rotations_and_caps_of_attention(port: Any, words: str) -> None:
@@ -586,16 +607,17 @@ STATES = {"step": linear(6, 6), "b": linear(6, 3), "rate": torch.nn.Parameter(to
     [
         (rms, {"a": linear(6, 5)}, lambda w, x: dense(w, "a", centred(x) / jnp.sqrt(root(centred(x)) ** 2 + 1e-5)),
          "the norm subtracts the mean, as a layer norm,"),
-        (rms, {"a": linear(6, 5)}, lambda w, x: dense(w, "a", x / (root(x) + 1e-5)),
-         "epsilon is added outside of the root"),
+        pytest.param(rms, {"a": linear(6, 5)}, lambda w, x: dense(w, "a", x / (root(x) + 1e-5)),
+                     "epsilon is added outside of the root", marks=SLOW),
         pytest.param(scan, STATES, scanning(hold=True), "B is discretised by a zero-order hold, not by Δ B,",
                      marks=SLOW),
         pytest.param(scan, STATES, scanning(softplus=jnp.exp), "softplus is exp", marks=SLOW),
-        (gated, SQUARES, gating(one=0, sign=1), "a gate and 1 − the gate are exchanged"),
+        pytest.param(gated, SQUARES, gating(one=0, sign=1), "a gate and 1 − the gate are exchanged", marks=SLOW),
         (gated, SQUARES, gating(early=False), "a gate is applied after a product with a matrix, not before it,"),
-        (lambda m, x: F.gelu(m.n(m.a(x))), {"a": linear(6, 6), "n": torch.nn.LayerNorm(6)},
+        pytest.param(
+         lambda m, x: F.gelu(m.n(m.a(x))), {"a": linear(6, 6), "n": torch.nn.LayerNorm(6)},
          lambda w, x: normalize(jax.nn.gelu(dense(w, "a", x), False), 1e-5) * w["n.weight"] + w["n.bias"],
-         "the activation stands before the norm, not after it,"),
+         "the activation stands before the norm, not after it,", marks=SLOW),
         pytest.param(
          lambda m, x: F.interpolate(m.a(x)[None], (3, 3), mode="bilinear"), {"a": linear(6, 6)},
          lambda w, x: jax.image.resize(dense(w, "a", x)[None], (1, 3, 3, 3), "linear"),
@@ -609,6 +631,7 @@ def test_norms_state_spaces_and_resizing(torch_side: Any, parts: Any, port: Any,
 # What fits by accident, and where exactly a mistake is
 
 
+@SLOW
 def test_nothing_is_cut_off_where_the_whole_axis_is_taken() -> None:
     module = Module(lambda m, x: m.a(x)[:, 1:].cumsum(1).mean(1), a=linear(6, 5))
     assert "cut off" not in cause(module, lambda w, x: dense(w, "a", x).cumsum(1).mean(1), TOKENS)
@@ -626,6 +649,7 @@ class Additive(nnx.Module):
         return jax.nn.softmax(self.v(hidden)[..., 0]) @ x
 
 
+@SLOW
 def test_a_term_that_the_softmax_cancels_is_not_missing() -> None:
     def torch_side(module: Any, x: Any) -> Any:
         hidden = torch.tanh(module.q(x)[:, :, None] + module.k(x)[:, None])
@@ -649,6 +673,7 @@ class TwoNorms(nnx.Module):
         return self.last(self.a(self.first(x)))
 
 
+@SLOW
 def test_one_mistake_in_modules_of_one_class_is_one() -> None:
     norms = {"first": torch.nn.LayerNorm(6), "a": linear(6, 6), "last": torch.nn.LayerNorm(6)}
     found = cause(Module(lambda m, x: m.last(m.a(m.first(x))), **norms), TwoNorms(), X)
@@ -668,7 +693,7 @@ def test_an_epsilon_does_not_explain_running_statistics() -> None:
     )
 
 
-@pytest.mark.parametrize("wrong", [1, 2])
+@pytest.mark.parametrize("wrong", [pytest.param(1, marks=SLOW), 2])
 def test_the_line_tells_factors_apart(wrong: int) -> None:
     def torch_side(module: Any, x: Any) -> Any:
         scaled = module.a(x / 2)
@@ -696,6 +721,7 @@ def test_without_a_known_mistake_it_says_which_step_to_print() -> None:
     assert "self.compute(self, *inputs) and what comes out, in both: the numbers that go in agree" in str(report)
 
 
+@SLOW
 def test_heads_that_are_repeated_are_no_step_to_print() -> None:
     """As in attention whose queries share keys and values: JAX need not repeat them."""
 
@@ -715,6 +741,7 @@ def test_heads_that_are_repeated_are_no_step_to_print() -> None:
     assert f"print what goes into {line}" in str(report), report
 
 
+@SLOW
 def test_free_places_of_a_cache_are_no_difference() -> None:
     def torch_side(module: Any, x: Any) -> Any:
         weights = (module.q(x) @ module.k(x).mT).softmax(-1)

@@ -62,8 +62,17 @@ def masked(fill: float | None, added: bool, eps: float = 1e-5, factor: float = 1
     return port
 
 
-@pytest.mark.parametrize("seen", [SEEN, FEW])
-@pytest.mark.parametrize(("fill", "added"), [(None, False), (-1e9, False), (-1e9, True), (-1e4, False)])
+@pytest.mark.usefixtures("verdict_alone")
+@pytest.mark.parametrize(
+    ("fill", "added", "seen"),
+    [
+        (None, False, SEEN),
+        (-1e9, True, FEW),
+        pytest.param(None, False, FEW, marks=pytest.mark.slow),
+        pytest.param(-1e9, True, SEEN, marks=pytest.mark.slow),
+        *(pytest.param(fill, False, seen, marks=pytest.mark.slow) for fill in (-1e9, -1e4) for seen in (SEEN, FEW)),
+    ],
+)
 def test_the_numbers_of_a_mask_hide_nothing(fill: float | None, added: bool, seen: np.ndarray) -> None:
     module = Masked(fill, added)
     assert compare_outputs(module, masked(fill, added), (X, seen)).agrees
@@ -71,6 +80,7 @@ def test_the_numbers_of_a_mask_hide_nothing(fill: float | None, added: bool, see
     assert not compare_outputs(module, masked(fill, added, eps=1e-6), (X, seen)).agrees
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_the_verdict_on_zeros_beside_a_mask() -> None:
     report = compare_outputs(Masked(None, False), masked(None, False, factor=0.0), (X, SEEN))
     lines = str(report).split("\n")
@@ -96,6 +106,8 @@ def bridged(weights: Any, x: Any, eps: float = 1e-5, factor: float = 1.0) -> Any
     return jnp.where(jnp.arange(6) == 0, factor * wrong, right) * jnp.array(SCALES, right.dtype)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("verdict_alone")
 def test_numbers_between_do_not_bridge_the_gap_and_a_right_port_agrees() -> None:
     assert compare_wide(Bridged(), bridged, X).agrees
     assert not compare_outputs(Bridged(), partial(bridged, factor=0.0), X).agrees
@@ -119,11 +131,13 @@ def ill(weights: Any, x: Any, factor: float) -> Any:
     return jnp.concatenate([(y + 1e9) - 1e9, factor * y], -1)
 
 
+@pytest.mark.usefixtures("verdict_alone")
 @pytest.mark.parametrize(("factor", "agrees"), [(1.0, True), (1 + 1e-6, False), (0.0, False)])
 def test_a_tensor_that_is_ill_conditioned_in_part(factor: float, agrees: bool) -> None:
     assert compare_outputs(Ill(), partial(ill, factor=factor), X).agrees is agrees
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_in_float32_too_an_error_beyond_pytorchs_own_is_a_difference() -> None:
     """PyTorch's own error is 1 % to 100 %: 16 times that let anything pass."""
 
@@ -164,6 +178,7 @@ def test_a_gradient_that_is_zero_except_for_rounding_is_called_that() -> None:
     assert all("zero except for rounding in both" in line for line in report.table().split("\n") if "a.bias" in line)
 
 
+@pytest.mark.usefixtures("verdict_alone")
 @pytest.mark.parametrize("wrong", [partial(normed, leak=1e-9), partial(normed, factor=1 + 1e-9)])
 def test_and_one_that_is_more_in_jax_is_a_difference(wrong: Any) -> None:
     assert not compare_wide(Normed(), wrong, X).agrees
@@ -186,12 +201,14 @@ def attention(weights: Any, x: Any, scale: float) -> Any:
     return jax.nn.softmax(scores, -1) @ dense(weights, "v", x)
 
 
-@pytest.mark.parametrize("scale", [1.0, 30.0, 1e3, 1e4])
+@pytest.mark.usefixtures("verdict_alone")
+@pytest.mark.parametrize("scale", [1.0, 30.0, 1e4])
 def test_a_right_attention_agrees_however_large_its_scores_are(scale: float) -> None:
     """At 30 and more JAX's gradients of the queries had an error of any size times PyTorch's, which are almost 0."""
     report = compare_wide(Attention(scale), partial(attention, scale=scale), X)
     assert report.agrees, report
-    assert not compare_wide(Attention(scale), partial(attention, scale=0.9 * scale), X).agrees or scale > 1
+    if scale == 1:
+        assert not compare_wide(Attention(scale), partial(attention, scale=0.9 * scale), X).agrees
 
 
 SCORES = torch.tensor(RNG.normal(size=(3, 4)) * 1e3)
@@ -251,6 +268,7 @@ def test_the_numbers_of_a_mask_are_no_scores(fill: float) -> None:
     assert observer.max_score == 3
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_mask_in_a_softmax_hides_nothing() -> None:
     """The bound was infinite: 16 u max|score| with finfo.min as a score."""
 
@@ -291,14 +309,6 @@ def test_a_mistake_beside_a_cast_is_named_and_not_the_cast() -> None:
     assert report.divergence is not None
     assert [cause.words for cause in report.divergence.causes] == ["gelu is GELU approximated by tanh in JAX"]
     assert "bound of float32" in report.divergence.difference
-
-
-def test_a_cast_alone_differs_and_nothing_else_is_made_of_it() -> None:
-    report = compare_wide(Blocks(), blocks, X)
-    assert not report.agrees
-    assert report.divergence is None
-    assert re.fullmatch(NOTE, str(report).split("\n")[2])
-    assert compare_wide(Blocks(), blocks, X, inside="float32").agrees
 
 
 @pytest.mark.parametrize("where", ["jit", "scan", "remat", "custom_vjp", "cond", "vmap", "table"])
@@ -355,18 +365,19 @@ def test_a_cast_to_16_bits_alone_is_named_with_its_line() -> None:
     assert str(report).split("\n")[2].strip() == note
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_result_that_pytorch_casts_may_stay_wide_in_jax_and_is_said() -> None:
     def torch_side(x: Any) -> Any:
         return x.float().tanh()
 
     note = "note: PyTorch casts result to float32 at its end, and JAX does not: in 16 bits their dtypes differ"
-    right = compare(torch_side, jnp.tanh, X, inside="float32")
+    right = compare_wide(torch_side, jnp.tanh, X, inside="float32")
     assert right.agrees, right
     assert note in str(right)
-    assert note not in str(compare(torch_side, lambda x: jnp.tanh(x.astype(jnp.float32)), X, inside="float32"))
-    unsaid = compare(torch_side, jnp.tanh, X)
+    assert note not in str(compare_wide(torch_side, lambda x: jnp.tanh(x.astype(jnp.float32)), X, inside="float32"))
+    unsaid = compare_wide(torch_side, jnp.tanh, X)
     assert "note: PyTorch casts to float32 inside; with inside='float32' the two agree" in str(unsaid)
-    assert not compare(torch_side, lambda x: jnp.tanh(1.00001 * x), X, inside="float32")
+    assert not compare_wide(torch_side, lambda x: jnp.tanh(1.00001 * x), X, inside="float32")
     sixteen = compare(torch_side, jnp.tanh, X, dtypes=("bfloat16",), inside="float32")
     assert "dtype bfloat16 in JAX, float32 in PyTorch" in {m.mismatch for m in sixteen.failed}
 

@@ -64,6 +64,7 @@ def test_an_infinite_divergence_is_a_null_of_the_record() -> None:
     assert json.loads(report.to_json())["precision"][0]["jax"]["divergence"] is None
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_a_port_with_too_few_digits_is_many_times_worse() -> None:
     report = compare(Language(), port(narrow=True), IDS, dtypes=("bfloat16",), gradients=False)
     assert report.precision[0].ratio > 4

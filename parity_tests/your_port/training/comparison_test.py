@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
@@ -193,8 +193,10 @@ def gradient_of(reduction: str, dropout: float) -> Any:
     return jax.jit(jax.value_and_grad(loss_of))
 
 
-def jax_start(settings: Settings = RIGHT) -> Any:
-    tx, gradient = transformation(settings), gradient_of(settings.reduction, settings.dropout)
+@cache
+def optimizer_of(settings: Settings) -> tuple[optax.GradientTransformation, Any]:
+    """Make the optimiser and compile its step, once for all trainings that differ in their gradients alone."""
+    tx = transformation(settings)
 
     @jax.jit
     def update(params: Any, state: Any, gradients: Any) -> Any:
@@ -202,6 +204,14 @@ def jax_start(settings: Settings = RIGHT) -> Any:
         params = optax.apply_updates(params, updates)
         average = optax.incremental_update(params, state["ema"], 1 - settings.ema)
         return params, {"optimizer": opt_state, "ema": average, "count": state["count"] + 1}
+
+    return tx, update
+
+
+def jax_start(settings: Settings = RIGHT) -> Any:
+    gradient = gradient_of(settings.reduction, settings.dropout)
+    without = replace(settings, reduction="mean", divided=True, labels="labels", shift=0, order=(), dropout=0.0)
+    tx, update = optimizer_of(without)
 
     def step(params: Any, state: Any, batch: Any) -> Any:
         if settings.order:

@@ -232,7 +232,6 @@ HUGE_WORD = {name: x.double().clone() for name, x in WEIGHTS.items()}
 HUGE_WORD["tokens.weight"][-1, -1] = HUGE_WORD["head.weight"][-1, -1] = 1e9
 
 AGREE = {
-    "a right pair": (Jax(RIGHT), {}),
     "a right average": (Jax(RIGHT, average=averaging(1.0, 0.9)), {"average": 0.9}),
     "a huge entry that is frozen": (Jax(ADAM), {"optimizer": adam, "weights": HUGE}),
     "a huge entry in an embedding": (Jax(ADAM), {"optimizer": adam, "weights": HUGE_WORD}),
@@ -262,7 +261,6 @@ QUICK = {
     "steps of one length, which any rates explain",
     "normalised gradients",
     "betas, seen in one step",
-    "NAdam",
     "a mask of decay inverted",
     "a micro-batch dropped, and counted",
     "an average from zero",
@@ -545,12 +543,6 @@ def test_a_step_of_jax_that_writes_into_its_batch_does_not_reach_pytorch() -> No
     assert all(batch["labels"].any() for batch in batches)
 
 
-def test_a_report_is_true_where_the_trainings_agree() -> None:
-    start = partial(torch_start, optimizer=adam)
-    assert compare_training(start, partial(jax_start, how=Jax(ADAM)), WEIGHTS, BATCHES, STEPS)
-    assert not compare_training(start, partial(jax_start, how=Jax(optax.sgd(RATE))), WEIGHTS, BATCHES, STEPS)
-
-
 SLOW = 1e-6
 
 
@@ -609,10 +601,12 @@ def test_an_epsilon_shows_beside_a_loss_that_is_summed() -> None:
     sides = [partial(jax_start, how=Jax(optax.adam(RATE, eps=eps), loss=summed)) for eps in (1e-8, 1e-7)]
     right, wrong = (compare_training(partial(start, optimizer=adam), side, WEIGHTS, BATCHES, STEPS) for side in sides)
     assert right, right
+    assert not wrong, "a report is false where the two part"
     assert "explained by: eps is 1e-07 in JAX, and 1e-08 in PyTorch" in str(wrong)
 
 
-def test_a_clipping_that_is_never_active_is_noted() -> None:
+def test_a_clipping_that_is_never_active_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parity_tests.your_port.training.comparison.find_causes", lambda *_: ())
     never, active = (verdict(Jax(ADAM), optimizer=adam, clip=clip) for clip in (100.0, 0.1))
     assert "note: PyTorch's clipping changes no gradient in these steps" in never
     assert "clipping changes no gradient" not in active + verdict(Jax(ADAM), optimizer=adam)

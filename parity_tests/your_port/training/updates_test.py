@@ -95,7 +95,14 @@ def test_another_rate_looks_like_a_factor_and_is_named() -> None:
     assert found.symptoms[0].startswith("JAX's is 3 times PyTorch's")
 
 
-@pytest.mark.parametrize("transformation", [optax.lion(RATE), optax.adafactor(RATE), optax.lamb(RATE)])
+@pytest.mark.parametrize(
+    "transformation",
+    [
+        optax.lion(RATE),
+        pytest.param(optax.adafactor(RATE), marks=pytest.mark.slow),
+        pytest.param(optax.lamb(RATE), marks=pytest.mark.slow),
+    ],
+)
 def test_an_optimiser_of_another_kind_has_no_cause(transformation: Any) -> None:
     found = find_update_divergence(lambda p: torch.optim.Adam(p, RATE), transformation)
     assert found is not None

@@ -122,6 +122,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.usefixtures("verdict_alone")
 @pytest.mark.parametrize(("changes", "remark"), WRONG.values(), ids=WRONG)
 def test_what_a_wrong_converter_does_is_in_the_verdict(changes: Any, remark: str) -> None:
     report = compare_wide(Torch(), Linen(), X, load=partial(tree, **changes))
