@@ -77,8 +77,8 @@ def test_logits_and_gradients_are_those_of_torch_ref(name, lens, compiled):
         torch.testing.assert_close(own_gradient, gradient, rtol=1e-11, atol=1e-11, msg=parameter)
 
 
-@pytest.mark.parametrize("lens", LENS)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("lens", ["ragged", pytest.param("full", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["book", pytest.param("joey", marks=pytest.mark.slow), "transformer"])
 def test_searches_find_what_a_plain_search_finds_where_no_sentence_ends_early(name, lens):
     model, sources = draw(name)
     with torch.no_grad():

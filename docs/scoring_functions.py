@@ -211,14 +211,21 @@ def example_keys():
     return {"ones": jnp.ones((2, 10, 2)), "normal": random, "normal × 10": 10 * random}
 
 
-def example_weights(keys):
-    """Return the weights [2, 10] of both attentions in the book's example, and exp(2‖w‖₁) of the additive one."""
+@jax.jit
+def attend(keys):
+    """Return the weights [2, 1, 10] of both attentions in the book's example, and the additive one's w."""
     values, lens = jnp.tile(jnp.arange(40.0).reshape(1, 10, 4), (2, 1, 1)), jnp.array(LENGTHS)
     additive, dot = AdditiveAttention(num_hiddens=8), DotProductAttention()
     long, short = (jax.random.normal(jax.random.key(seed), (2, 1, size)) for seed, size in ((0, 20), (3, 2)))
     params = additive.init(jax.random.key(1), long, keys, values, lens)
     found = additive.apply(params, long, keys, values, lens)[1], dot.apply({}, short, keys, values, lens)[1]
-    bound = math.exp(2 * float(jnp.abs(params["params"]["w_v"]["kernel"]).sum()))
+    return found, params["params"]["w_v"]["kernel"]
+
+
+def example_weights(keys):
+    """Return the weights [2, 10] of both attentions in the book's example, and exp(2‖w‖₁) of the additive one."""
+    found, w = attend(keys)
+    bound = math.exp(2 * float(jnp.abs(w).sum()))
     return [np.asarray(weights, float)[:, 0] for weights in found], bound
 
 
@@ -250,7 +257,7 @@ def vector_sum(pictures, size=16):
     inputs = [jax.random.normal(key, (1, length, size)) for key, length in zip(keys, (5, 8, 8), strict=True)]
     for name, label in SUMS.items():
         module = make_attention(name, size)
-        params = module.init(jax.random.key(1), *inputs)
+        params = jax.jit(module.init)(jax.random.key(1), *inputs)
         weights = np.asarray(jax.jit(module.apply)(params, *inputs)[1])
         gradient = jnp.abs(jax.jit(jax.grad(loss(module), argnums=1))(params, *inputs)).max()
         rows.append(

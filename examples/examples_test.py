@@ -60,6 +60,7 @@ def test_the_nnx_model_finds_the_largest_number_that_it_may_look_at(printed):
     assert weights[4] == 0
 
 
+@pytest.mark.slow
 @of("port")
 def test_the_port_differs_by_its_epsilon_and_agrees_without_it(printed):
     wrong, right = printed.split("\n\n")

@@ -1,6 +1,14 @@
-import json
-from pathlib import Path
+"""What the tests of the programs share: no checks of shapes, and a small training."""
 
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from unittest.mock import patch
+
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -24,13 +32,30 @@ OPTIONS = [
 """Of a small training."""
 
 
+def unchecked() -> AbstractContextManager:
+    """Check no shapes: the library's tests do, and here that would be the greater part of the compilation."""
+    return patch.object(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _unchecked() -> Iterator[None]:
+    with unchecked():
+        yield
+
+
 @pytest.fixture(scope="session")
 def run(tmp_path_factory) -> tuple[Path, dict]:
-    """Train a small model for a short time. Return its folder and summary."""
+    """Train a small model for a short time, once for all processes. Return its folder and summary."""
     from train import nmt
 
-    folder = tmp_path_factory.mktemp("small") / "run"
-    assert nmt.main([*OPTIONS, "--out", str(folder)]) == 0
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder = shared / "small"
+    with unchecked(), (shared / "small.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        if not (folder / "summary.json").exists():
+            assert nmt.main([*OPTIONS, "--out", str(folder)]) == 0
     return folder, json.loads((folder / "summary.json").read_text(encoding="utf-8"))
 
 

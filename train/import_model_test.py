@@ -260,7 +260,7 @@ def subword_run(path, pairs, **settings):
     token = jnp.zeros((1, 1), jnp.int32)
     run = RunFolder.create(path, "own")
     run.save_inputs("own", config, vocabularies, {"max_source_len": 11, "max_target_len": 12, "data_sha256": ""})
-    run.save_weights(to_torch(model.init(jax.random.key(0), token, token)))
+    run.save_weights(to_torch(jax.jit(model.init)(jax.random.key(0), token, token)))
     return run
 
 

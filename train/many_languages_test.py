@@ -41,7 +41,8 @@ def folder(tmp_path_factory):
         **m2m100.ALWAYS,
     )  # fmt: skip
     ids = jnp.zeros((1, 1), jnp.int32)
-    weights = to_torch(build_model(settings, len(tokens), len(tokens)).init(jax.random.key(0), ids, ids))
+    model = build_model(settings, len(tokens), len(tokens))
+    weights = to_torch(jax.jit(model.init)(jax.random.key(0), ids, ids))
     search = SEARCH | {"no_repeat_ngram": None, "renormalize": False}
     path = tmp_path_factory.mktemp("hub") / "nllb"
     m2m100.write(Pretrained(settings, weights, side, side, 16, search), path)

@@ -3,12 +3,16 @@
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from jax_attn.models import build_model
+from jax_attn.weights import to_torch
 from train import evaluate, nmt
 from train.conftest import OPTIONS, translate_as_in_pytorch
+from train.data import dataset
 from train.data.embedded import embedded_pairs
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
@@ -29,29 +33,46 @@ def transformer(tmp_path_factory):
     return folder
 
 
-def test_a_transformer_runs_to_its_end_and_translates_as_in_pytorch(transformer):
-    run = RunFolder(transformer).load()
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory):
+    """Save such a Transformer with drawn weights. Return its folder."""
+    config = nmt.parse([*OPTIONS, *MODEL.split(), *LEARNT]).config
+    data = dataset.load(config)
+    model, token = build_model(config.model, len(data.source), len(data.target)), np.zeros((1, 1), np.int32)
+    saved = RunFolder.create(tmp_path_factory.mktemp("untrained") / "run", "")
+    saved.save_inputs("demo", config, (data.source, data.target), data.facts())
+    saved.save_weights(to_torch(jax.jit(model.init)(jax.random.key(1), token, token)))
+    return saved.path
+
+
+def test_a_transformer_is_saved_and_translates_as_in_pytorch(untrained):
+    run = RunFolder(untrained).load()
     assert (run.model.family, run.model.norm, run.model.longest) == ("transformer", "pre", 20)
     assert run.weights["encoder.position_embedding.weight"].shape == (20, 16)
+    translate_as_in_pytorch(untrained, SENTENCES[:2])
+
+
+@pytest.mark.slow
+def test_a_transformer_runs_to_its_end_and_translates_as_in_pytorch(transformer):
     metrics = [json.loads(line) for line in (transformer / "metrics.jsonl").read_text().splitlines()]
     assert metrics[-1]["valid_loss"] < metrics[0]["valid_loss"]
     translate_as_in_pytorch(transformer, SENTENCES[:2])
 
 
 def test_more_tokens_than_learnt_positions_are_an_error_before_anything_is_computed(
-    transformer, tmp_path, monkeypatch, capsys
+    untrained, tmp_path, monkeypatch, capsys
 ):
     short = [*LEARNT[:3], "12"]
     assert nmt.main([*OPTIONS, *MODEL.split(), *short, "--out", str(tmp_path / "run")]) == 2
     assert "model.max-len, the number of learnt positions, must be at least " in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-    assert main([str(transformer), "--max-len", "21", SENTENCES[0]]) == 2
+    assert main([str(untrained), "--max-len", "21", SENTENCES[0]]) == 2
     assert "--max-len must be at most 20, the learnt positions; got 21" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="max_len must be at most 20, the learnt positions; got 21"):
-        Translator.load(transformer, max_len=21)
+        Translator.load(untrained, max_len=21)
     monkeypatch.setattr(Translator, "__call__", None)
     (tmp_path / "pairs.txt").write_text("the cat sleeps .\t" + 20 * "le " + "\n")
-    assert evaluate.main([str(transformer), "--data", str(tmp_path / "pairs.txt")]) == 2
+    assert evaluate.main([str(untrained), "--data", str(tmp_path / "pairs.txt")]) == 2
     assert "a reference has 21 tokens, <eos> included, and the model has learnt 20 positions" in capsys.readouterr().err
 
 

@@ -20,6 +20,7 @@ from train.data.corpus import Alignment, Pair
 TOPICS = "people, families, animals, food, clothes, things of the house, and the places of a village"
 
 
+@cache
 def embedded_pairs() -> tuple[Pair, ...]:
     """Read the pairs; the first 20,000 are for training, then 500 for validation and 500 for test."""
     return tuple(map(_read_pair, Path(__file__).with_suffix(".tsv").read_text(encoding="utf-8").splitlines()))

@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh
 from jax_attn.models import build_model
 from jax_attn.settings import RecurrentConfig, TransformerConfig
 from train.config import MeshShape
-from train.machine.devices import DATA, MODEL, make_mesh, own_rows, placement
+from train.machine.devices import DATA, MODEL, make_mesh, own_rows, placement, start_jax
 from train.setting import ConfigError
 
 PROGRAM = """
@@ -160,25 +160,43 @@ def test_a_second_process_finds_what_the_first_has_compiled(tmp_path):
     assert set(tmp_path.rglob("jit_*-cache")) == programs
 
 
+@pytest.mark.slow
+def test_a_disk_that_fills_while_programs_compile_is_no_warning_of_each(tmp_path):
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))"
+    assert cache_folder({"XDG_CACHE_HOME": str(tmp_path)}, before=full) != "None"
+
+
+@pytest.fixture
+def started(monkeypatch, tmp_path):
+    """Return a function that starts JAX with a folder of the user's caches, and returns that of the programs."""
+    settings = ("compilation_cache_dir", "persistent_cache_min_compile_time_secs")
+    settings = [f"jax_{name}" for name in (*settings, "persistent_cache_min_entry_size_bytes")]
+    before = {name: getattr(jax.config, name) for name in settings}
+
+    def started(home=tmp_path, chosen=None):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+        jax.config.update("jax_compilation_cache_dir", chosen)
+        start_jax()
+        return jax.config.jax_compilation_cache_dir
+
+    yield started
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
 @pytest.mark.parametrize("home", ["/proc/none", "/dev/null/cache"])
-def test_a_folder_that_cannot_be_written_is_no_error(home):
-    assert cache_folder({"XDG_CACHE_HOME": home}) == "None"
+def test_a_folder_that_cannot_be_written_is_no_error(started, home):
+    assert started(home) is None
 
 
-@pytest.mark.parametrize(
-    ("full", "keeps"),
-    [
-        ("import shutil, types; shutil.disk_usage = lambda _: types.SimpleNamespace(free=10**7)", False),
-        ("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1, 1))", True),  # it fills while programs compile
-    ],
-)
-def test_a_full_disk_is_no_warning_of_each_program(tmp_path, full, keeps):
-    assert (cache_folder({"XDG_CACHE_HOME": str(tmp_path)}, before=full) != "None") == keeps
+def test_a_disk_that_is_full_keeps_no_programs(started, monkeypatch):
+    assert started() is not None
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10**7))
+    assert started() is None
 
 
-def test_the_user_s_own_cache_folder_stays(tmp_path):
-    chosen = str(tmp_path / "chosen")
-    assert cache_folder({"XDG_CACHE_HOME": str(tmp_path), "JAX_COMPILATION_CACHE_DIR": chosen}) == chosen
+def test_the_user_s_own_cache_folder_stays(started, tmp_path):
+    assert started(chosen=str(tmp_path / "chosen")) == str(tmp_path / "chosen")
 
 
 @pytest.fixture

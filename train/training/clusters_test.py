@@ -1,11 +1,9 @@
 """The files for SLURM and Kubernetes in docs/clusters: their syntax, and that the programs take their commands."""
 
-import json
 import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +13,11 @@ from train.command_line import train_options, translate_options
 
 FOLDER = Path(__file__).parents[2] / "docs" / "clusters"
 
-STUB = f"""#!{sys.executable}
-import json, os, sys
-with open(os.environ["CALLS"], "a") as file:
-    file.write(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]) + "\\n")
+STUB = r"""#!/bin/sh
+printf '%s\0' "${0##*/}" "$@" '
+' >>"$CALLS"
 """
+"""Writes its name and arguments, with a null byte after each, and a line feed at the end of the call."""
 
 
 @pytest.fixture
@@ -42,7 +40,7 @@ def call(tmp_path, monkeypatch):
             ["bash", "-euc", script, "script", *options], env=environment, capture_output=True, text=True
         )
         assert (done.returncode, done.stderr) == (status, "")
-        return [json.loads(line) for line in calls.read_text().splitlines()]
+        return [called.split("\0")[:-1] for called in calls.read_text().split("\n\0")[:-1]]
 
     return call
 

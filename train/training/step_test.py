@@ -1,3 +1,5 @@
+from functools import cache
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,19 +16,25 @@ from train.training.step import make_init, make_train_steps
 MODEL = build_model(
     RecurrentConfig(attention="dot", embed_size=4, num_hiddens=8, dropout=0.3, bidirectional=False), 20, 20
 )
-
+SGD = optax.sgd(0.1)
 
 RANDOM = np.random.default_rng(0)
 IDS, LENS = RANDOM.integers(4, 20, (2, 3, 8, 6), np.int32), RANDOM.integers(2, 7, (2, 3, 8), np.int32)
 BATCHES = Examples(IDS[0], LENS[0], IDS[1], LENS[1])
 
 
+@cache
+def first_state(average):
+    """Return a state in float64."""
+    init = make_init(MODEL, SGD, average=average)
+    state = jax.device_get(init(np.uint32(0), jax.tree.map(lambda x: x[0], BATCHES)))
+    return jax.tree.map(np.float64, state)._replace(step=state.step)
+
+
 def start(**settings):
-    """Return a state in float64, and the jitted steps."""
-    optimizer = optax.sgd(0.1)
-    init = make_init(MODEL, optimizer, average="average_decay" in settings)
-    state = init(np.uint32(0), jax.tree.map(lambda x: x[0], BATCHES))
-    return optax.tree.cast(state, np.float64)._replace(step=state.step), make_train_steps(MODEL, optimizer, **settings)
+    """Return a state, which the steps may overwrite, and the jitted steps."""
+    state = jax.tree.map(jnp.array, first_state("average_decay" in settings))
+    return state, make_train_steps(MODEL, SGD, **settings)
 
 
 def test_a_batch_in_parts_has_the_same_gradients_and_dropout(x64):

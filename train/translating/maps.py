@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -41,7 +42,7 @@ def sizes(translator: Translator) -> dict[str, tuple[int, ...]]:
     if translator.attend is None:
         return {}
     token = np.full((1, 1), EOS, np.int32)
-    maps = translator.attend(token, np.ones(1, np.int32), token)
+    maps = jax.eval_shape(translator.attend, token, np.ones(1, np.int32), token)  # compiles nothing
     return {kind: weights.shape[1:3] for kind in get_args(Kind) if (weights := getattr(maps, kind)) is not None}
 
 

@@ -151,7 +151,7 @@ def test_alignments_are_those_of_the_head_that_is_picked(folder, capsys):
         assert translate.main([str(folder), "--alignments", "json", *options, SENTENCES[0]]) == 0
         return json.loads(capsys.readouterr().out.split("\t")[1])["weights"]
 
-    translator = Translator.load(folder)
+    translator = Translator.load(folder, batch_size=1)  # as `main` does for one sentence
     (((cross, *_),),) = attention_maps(translator, [translator(SENTENCES[0])])
     for layer, head in ((0, 0), (1, 1)):
         found = weights("--layer", str(layer), "--head", str(head))
