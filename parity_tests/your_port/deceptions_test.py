@@ -560,7 +560,7 @@ def test_rounding_to_float32_before_it_hides_no_cause(activation: Any, cause: st
             mean, variance = narrow.mean(-1, keepdims=True), narrow.var(-1, keepdims=True)
             return self.out(activation(((narrow - mean) * jax.lax.rsqrt(variance + 1e-5)).astype(x.dtype)))
 
-    report = compare_wide(InTorch(), InJax(), X, inside="float32")
+    report = compare(InTorch(), InJax(), X, inside="float32")
     (said,) = lines(report, "  cause: ")
     assert said.startswith(cause)
     assert "nn.functional.gelu(x)" in said

@@ -192,8 +192,7 @@ def test_modules_in_the_decoder_s_loop_keep_their_path_and_are_called_step_by_st
     decoder = Seq2SeqAttentionDecoder(5, 4, 4)
     model = EncoderDecoder(Seq2SeqEncoder(5, 4, 4), decoder)
     tokens = jnp.ones((2, 3), jnp.int32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)
-    params = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    params = jax.jit(model.init)(jax.random.key(0), tokens, tokens)
     with recording() as trace:
         model.apply(params, tokens, tokens)
     assert len(calls(trace, "decoder.attention.W_q")) == 3
