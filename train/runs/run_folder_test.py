@@ -89,4 +89,4 @@ def test_a_folder_without_a_manifest_is_refused_since_nothing_would_find_damage(
 def test_the_whole_configuration_is_read_back(copy):
     config = RunFolder(copy).load().config
     assert isinstance(config, Config)
-    assert (config.corpus.train, config.model.num_hiddens, config.out.name) == (600, 32, "run")
+    assert (config.corpus.train, config.model.num_hiddens, config.out.name) == (600, 32, "small")

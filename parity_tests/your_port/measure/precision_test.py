@@ -55,6 +55,7 @@ def test_logits_have_a_divergence_and_best_tokens() -> None:
     assert record == [{**json.loads(json.dumps(record[0])), "tensor": "result", "lost_at": ""}]
 
 
+@pytest.mark.usefixtures("verdict_alone")
 def test_an_infinite_divergence_is_a_null_of_the_record() -> None:
     def masked(w: Any, ids: Any) -> Any:
         return jnp.where(jnp.arange(ROWS) > 0, port()(w, ids), -jnp.inf)
