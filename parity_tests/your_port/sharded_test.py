@@ -134,9 +134,7 @@ EXPECTED = {
         "as of dropout"
     ),
     "unlike, another factor": "none of the known mistakes",
-    "cast, float32 inside": (
-        "by no more than the rounding of float32: if the program casts to it, give inside='float32'"
-    ),
+    "cast, float32 inside": "it casts to float32, and within its rounding the two agree: inside='float32'",
     "more, results": "none of the known mistakes",
     "narrow, no sum": "the sum or mean over data is missing: what its first device computes stands there",
 }
