@@ -443,7 +443,7 @@ PARTED = {
         Jax(DECAYED_AFTER),
         {},
         [
-            "1 in parameters of tokens.weight (3 tensors part)",
+            "1 in parameters of tokens.weight (4 tensors part): error 18.6, bound 1e-08",
             "explained by: the weight decay is not multiplied by the learning rate in JAX",
         ],
     ),
@@ -451,14 +451,19 @@ PARTED = {
         Jax(RIGHT),
         {"optimizer": slower_words},
         [
-            "1 in parameters of tokens.weight: error",
-            "explained by: the learning rate is 0.01 in JAX for all parameters, and 0.01, 0.001 for PyTorch's groups",
+            "1 in parameters of tokens.weight: error 9, bound 1e-08",
+            "looks like: JAX's is 10 times PyTorch's: a scale, a sum for a mean, or a sign",
+            "explained by: the learning rate is 0.01 in JAX for all parameters, and 0.01, 0.001 for PyTorch's groups "
+            "at step 1",
         ],
     ),
     "words that PyTorch's optimiser is not given": (
         Jax(ADAM),
         {"optimizer": without_words},
-        ["1 in exp_avg of tokens.weight: error inf", "looks like: tokens.weight is in JAX's optimiser alone"],
+        [
+            "1 in exp_avg of tokens.weight: error inf, bound 1e-08",
+            "looks like: tokens.weight is in JAX's optimiser alone",
+        ],
     ),
     "a mask of decay inverted": (
         Jax(decayed(lambda path, x: is_trained(path, x) and x.ndim < 2)),
