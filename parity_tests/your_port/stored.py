@@ -26,7 +26,7 @@ import numpy as np
 from parity_tests.your_port.measure.arrays import flatten, is_floating, to_numpy
 
 Shape = tuple[int, ...]
-NO_WEIGHTS = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "rng_state*.pth")
+BESIDE_WEIGHTS = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "rng_state*.pth")
 """Files of a folder that a trainer of `transformers` writes beside the weights; some of them are no tensors."""
 UNNAMED = ("", "data", "value")
 """The names of tensors that are alone in their files and have those of the files."""
@@ -192,7 +192,7 @@ def _in_folder(path: Path) -> dict[str, Stored]:
     files = _files_of_index(path) or [
         file
         for file in sorted(path.rglob("*"))
-        if file.suffix in READERS and not any(fnmatchcase(file.name, name) for name in NO_WEIGHTS)
+        if file.suffix in READERS and not any(fnmatchcase(file.name, name) for name in BESIDE_WEIGHTS)
     ]
     if not files:
         raise ValueError(f"{path} holds no tensors: no {', '.join(READERS)}, and nothing of Orbax")

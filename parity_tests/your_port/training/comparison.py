@@ -167,7 +167,10 @@ def _explained(report: TrainingReport, found: TrainingDivergence, in_jax: JaxTra
         if in_jax.draws(in_torch.batches[found.step - 1]):
             symptoms.append("JAX's step draws random numbers: is dropout on?")
         elif agreeing := [*_agreeing(in_jax, found.step - 1, report.bound)]:
-            symptoms.append(f"{', '.join(agreeing)} agree, so it is the loss: its mask, divisor, shift or smoothing")
+            symptoms.append(
+                f"{', '.join(agreeing)} agree: what comes after them differs, such as the mask, divisor, shift or "
+                "smoothing of the loss"
+            )
         else:
             symptoms.append(
                 "no known mistake of a training explains it: compare the models, then the loss (its mask, divisor, "
@@ -186,10 +189,11 @@ def _own(ours: StepRecord, theirs: StepRecord) -> list[str]:
 
 
 def _agreeing(in_jax: JaxTraining, step: int, bound: float) -> Iterator[str]:
-    """Yield what both steps return of their own, such as logits, and what agrees."""
+    """Yield what both steps return of their own and what agrees: logits, and no numbers such as an accuracy."""
     ours, theirs = in_jax.records[step], in_jax.beside[step]
     for quantity in _own(ours, theirs):
-        if max(tensor_errors(ours[quantity], theirs[quantity]).values()) <= bound:
+        large = all(is_floating(x) and x.ndim > 1 for x in ours[quantity].values())
+        if large and max(tensor_errors(ours[quantity], theirs[quantity]).values()) <= bound:
             yield quantity
 
 
