@@ -103,7 +103,7 @@ def compare(
     pairs = [pair.with_buffers_of_jax() if pair.train else pair for pair in pairs]
 
     measured, weak = _measure(pairs, dtypes)
-    sizes = {w.shape[0] for w in pairs[0].original.weights if w.role == "embedding" and len(w.shape) == 2}
+    sizes = {w.shape[0] for w in pairs[0].original.weights if w.is_table}
     in_16_bits = (pairs[0].draw(dtype) for dtype in dtypes if dtype.endswith("16"))
     precision = tuple(found for draw in in_16_bits for found in measure_precision(draw, sizes))
     notes = (*training_notes(pairs[0], torch_module, jax_module, called),)

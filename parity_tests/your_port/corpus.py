@@ -221,7 +221,7 @@ class _Met:
 
     def words(self, weights: Sequence[Weight]) -> tuple[list[str], list[str]]:
         """Say what was met, and what was not."""
-        tables = sorted(w.shape[0] for w in weights if w.role == "embedding" and len(w.shape) == 2)
+        tables = sorted(w.shape[0] for w in weights if w.is_table)
         seen, unseen = list[str](), list[str]()
         for name, ids in self.ids.items():
             rows = next((size for size in tables if size > max(ids)), None)

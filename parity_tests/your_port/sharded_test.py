@@ -65,6 +65,16 @@ def norm(mesh: Mesh, mistake: str = "") -> Program:
     return on_rows(run, mesh, P("data"))
 
 
+def centred(mesh: Mesh, mistake: str = "") -> Program:
+    """Take the mean off, so that the gradient of the bias is zero except for rounding."""
+
+    def run(weights: Any, x: Any, *_: Any) -> Any:
+        hidden = x @ weights["w"] + weights["b"]
+        return hidden - jax.lax.pmean(hidden.mean(0), "data")
+
+    return on_rows(run, mesh, P("data"))
+
+
 def gather(mesh: Mesh, mistake: str = "") -> Program:
     def run(weights: Any, x: Any, *_: Any) -> Any:
         hidden = x @ weights["w"]
@@ -115,6 +125,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Program], str, dict[str, int], dict[str,
     for mistake in mistakes
 } | {
     "narrow": (step, "", {"data": DEVICES}, ALL),
+    "narrow, centred": (centred, "", {"data": DEVICES}, ALL),
     "narrow, no sum": (step, "no sum", {"data": DEVICES}, ALL),
     "cast, by the rule of float32": (cast, "", {"data": DEVICES}, {"inside": "float32"}),
     "two axes": (step, "", {"data": 2, "model": 4}, {}),

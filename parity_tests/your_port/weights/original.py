@@ -32,6 +32,11 @@ class Weight:
     """That of the module as it was given."""
 
     @property
+    def is_table(self) -> bool:
+        """Whether ids are looked up in its rows."""
+        return self.role == "embedding" and len(self.shape) == 2
+
+    @property
     def is_first(self) -> bool:
         """Whether it is no second name of a tied weight."""
         return self.first == self.name
