@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from unittest.mock import patch
 
+import jax
 import jaxtyping
 import numpy as np
 import pytest
@@ -41,6 +42,23 @@ def unchecked() -> AbstractContextManager:
 def _unchecked() -> Iterator[None]:
     with unchecked():
         yield
+
+
+def save_untrained(folder: Path, options: list[str]) -> Path:
+    """Save a run of these options with drawn weights. Return its folder."""
+    from jax_attn.models import build_model
+    from jax_attn.weights import to_torch
+    from train import nmt
+    from train.data import dataset
+    from train.runs.run_folder import RunFolder
+
+    config = nmt.parse(options).config
+    data = dataset.load(config)
+    model, token = build_model(config.model, len(data.source), len(data.target)), np.zeros((1, 1), np.int32)
+    saved = RunFolder.create(folder / "run", "")
+    saved.save_inputs("demo", config, (data.source, data.target), data.facts())
+    saved.save_weights(to_torch(jax.jit(model.init)(jax.random.key(1), token, token)))
+    return saved.path
 
 
 @pytest.fixture(scope="session")

@@ -3,16 +3,12 @@
 import json
 import shutil
 
-import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from jax_attn.models import build_model
-from jax_attn.weights import to_torch
 from train import evaluate, nmt
-from train.conftest import OPTIONS, translate_as_in_pytorch
-from train.data import dataset
+from train.conftest import OPTIONS, save_untrained, translate_as_in_pytorch
 from train.data.embedded import embedded_pairs
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
@@ -36,13 +32,7 @@ def transformer(tmp_path_factory):
 @pytest.fixture(scope="module")
 def untrained(tmp_path_factory):
     """Save such a Transformer with drawn weights. Return its folder."""
-    config = nmt.parse([*OPTIONS, *MODEL.split(), *LEARNT]).config
-    data = dataset.load(config)
-    model, token = build_model(config.model, len(data.source), len(data.target)), np.zeros((1, 1), np.int32)
-    saved = RunFolder.create(tmp_path_factory.mktemp("untrained") / "run", "")
-    saved.save_inputs("demo", config, (data.source, data.target), data.facts())
-    saved.save_weights(to_torch(jax.jit(model.init)(jax.random.key(1), token, token)))
-    return saved.path
+    return save_untrained(tmp_path_factory.mktemp("untrained"), [*OPTIONS, *MODEL.split(), *LEARNT])
 
 
 def test_a_transformer_is_saved_and_translates_as_in_pytorch(untrained):

@@ -2,18 +2,14 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
 
-from jax_attn.models import build_model
-from jax_attn.weights import to_torch
-from train import nmt, translate
-from train.data import dataset
+from train import translate
+from train.conftest import save_untrained
 from train.data.embedded import embedded_pairs
 from train.data.load_corpus import load_corpus
 from train.data.vocabulary import EOS
-from train.runs.run_folder import RunFolder
 from train.translate import Translator
 from train.translating.heads import alignment_errors
 from train.translating.maps import AttentionMap, Maps, attention_maps, sizes
@@ -34,13 +30,7 @@ OPTIONS = """
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Save an untrained Transformer of pieces."""
-    config = nmt.parse(OPTIONS.split()).config
-    data = dataset.load(config)
-    model, token = build_model(config.model, len(data.source), len(data.target)), np.zeros((1, 1), np.int32)
-    saved = RunFolder.create(tmp_path_factory.mktemp("maps") / "run", "")
-    saved.save_inputs("demo", config, (data.source, data.target), data.facts())
-    saved.save_weights(to_torch(jax.jit(model.init)(jax.random.key(1), token, token)))
-    return saved.path
+    return save_untrained(tmp_path_factory.mktemp("maps"), OPTIONS.split())
 
 
 @pytest.fixture(scope="module")
