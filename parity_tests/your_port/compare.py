@@ -75,8 +75,9 @@ def compare(
         bound: of the relative error in float64, instead of 1e-12.
         inside: "float32" where a softmax or a norm is computed in float32 whatever comes in.
         dtypes: those in which both are run; by default float64 and float32, or those of the file.
-        torch_call: (torch_module, inputs) -> what is to be compared, instead of calling it.
-        jax_call: (module with weights in place, inputs) -> what is to be compared, instead of calling it.
+        torch_call: (torch_module, *inputs) -> what is to be compared, instead of calling it. Inputs in a dict are its
+            keywords.
+        jax_call: the same for JAX, with the weights in place.
         variables: Linen's variables or a function's weights, where the weights cannot be seen otherwise; values do not
             matter.
         name: what the report calls the two.

@@ -676,6 +676,17 @@ class Wrong(torch.nn.Module):
         return self.call(self.layer, x)
 
 
+def test_a_refusal_names_the_arguments_of_a_call() -> None:
+    class Other(nn.Module):
+        @nn.compact
+        def __call__(self, y: Any) -> Any:
+            return nn.Dense(3)(y)
+
+    advice = r"unexpected keyword argument 'x'. If it needs other arguments, give jax_call=lambda module, x: …"
+    with pytest.raises(ValueError, match=advice):
+        compare(torch.nn.Linear(4, 3), Other(), {"x": X}, torch_call=lambda module, x: module(x))
+
+
 @pytest.mark.parametrize("by_name", [False, True])
 def test_the_remedy_for_an_input_that_changes_in_place_has_all_arguments(by_name: bool) -> None:
     class InPlace(torch.nn.Module):

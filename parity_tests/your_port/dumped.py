@@ -112,7 +112,7 @@ def compare_dump(
     outputs = read_dump(Path(torch_module))
     layouts = dict(layout or {})
     given = read_inputs(inputs, jax_module)
-    program = _Program(make_port(jax_module, jax_call, variables, given.as_shapes(layouts), {}), given, layouts)
+    program = _Program(make_port(jax_module, jax_call, variables, given, layouts, {}), given, layouts)
     dtypes = {str(x.dtype) for x in outputs.values()}
     dtype = next(d for d in ("float16", "bfloat16", "float32", "float64") if d in dtypes)
     notes, paths = list[str](), dict[str, str]()

@@ -87,7 +87,7 @@ def _in_layouts(originals: Sequence[Original], wishes: Wishes, layouts: Layouts,
     """
     first = originals[0]
     leaves = {w.name: Leaf(w.shape) for w in first.weights}
-    port = make_port(wishes.module, wishes.call, wishes.variables, first.inputs.as_shapes(layouts), leaves)
+    port = make_port(wishes.module, wishes.call, wishes.variables, first.inputs, layouts, leaves)
     match = partial(match_weights, first.weights, port.leaves, port.role, wishes.names, layouts)
     left_over = None
     try:

@@ -166,17 +166,17 @@ class Pair:
         except Exception as error:
             raise ValueError(
                 f"the JAX module cannot be run in {self.draft.dtype} on these inputs: {type(error).__name__}: {error}. "
-                "If it needs other arguments, give jax_call=lambda module, x: …; if channels are last, "
-                "layout={'x': 'NHWC'}; if it runs in float32 alone, dtypes=('float32',)"
+                f"{self.original.inputs.advice}; if it runs in float32 alone, dtypes=('float32',)"
             ) from error
         sides = self.draft.in_torch().outputs, shapes
         if not any(sides):
             raise ValueError("both sides return nothing: return the tensors to be compared by torch_call and jax_call")
         if sides[0].keys() != sides[1].keys():
+            parameters = self.original.inputs.parameters
             texts = [", ".join(f"{n} {list(np.shape(x))}" for n, x in sorted(side.items())) for side in sides]
             raise ValueError(
                 f"the results are not of the same structure: PyTorch returns {texts[0]}; JAX returns {texts[1]}. Let "
-                "both return the same by torch_call=lambda module, x: … or jax_call=lambda module, x: …"
+                f"both return the same by torch_call=lambda {parameters}: … or jax_call=lambda {parameters}: …"
             )
 
     # Measuring

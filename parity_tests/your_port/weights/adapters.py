@@ -23,8 +23,8 @@ from flax.traverse_util import flatten_dict
 from parity_tests.your_port.measure.arrays import is_floating
 from parity_tests.your_port.measure.jax_side import Applied
 from parity_tests.your_port.measure.taps import tapped
-from parity_tests.your_port.weights.layouts import Role
-from parity_tests.your_port.weights.original import Arguments
+from parity_tests.your_port.weights.layouts import Layouts, Role
+from parity_tests.your_port.weights.original import Arguments, Inputs
 from parity_tests.your_port.weights.weight_map import Leaf
 
 Arrays = Mapping[str, Any]
@@ -55,9 +55,9 @@ class JaxProgram:
 
 
 def make_port(
-    model: Any, call: Call, variables: Any, arguments: Arguments, torch_leaves: dict[str, Leaf]
+    model: Any, call: Call, variables: Any, inputs: Inputs, layouts: Layouts, torch_leaves: dict[str, Leaf]
 ) -> JaxProgram:
-    """Choose the kind by the object; for the arguments see `compare`."""
+    """Choose the kind by the object; for the arguments see `compare`. The inputs are PyTorch's, in its layouts."""
     if variables is not None and not (isinstance(model, nn.Module) or _is_pretrained(model) or is_function(model)):
         raise TypeError(
             f"variables= is for a module of Linen or a function; {type(model).__name__} has weights of its own: leave "
@@ -66,9 +66,9 @@ def make_port(
     if isinstance(model, nnx.Module):
         return _nnx(model, call)
     if _is_pretrained(model):
-        return _linen(model.module, call, model.params if variables is None else variables, arguments, model)
+        return _linen(model.module, call, model.params if variables is None else variables, inputs, layouts, model)
     if isinstance(model, nn.Module):
-        return _linen(model, call, variables, arguments)
+        return _linen(model, call, variables, inputs, layouts)
     if type(model).__module__.startswith("keras."):
         raise TypeError(
             f"{type(model).__name__} is of Keras: give a function of (weights, inputs) that calls its stateless_call, "
@@ -116,9 +116,13 @@ def equinox_role(path: str, role: str) -> str:
 
 def _text(path: tuple[Any, ...]) -> str:
     """Name a leaf of a tree: `layers.0.weight`. A slash within a key is a dot, as in Haiku's `net/~/linear`."""
-    keys = [getattr(key, "name", getattr(key, "key", getattr(key, "idx", key))) for key in path]
-    parts = [part for key in keys for part in (key if isinstance(key, tuple) else (key,))]
+    parts = [part for key in map(_key, path) for part in (key if isinstance(key, tuple) else (key,))]
     return ".".join(re.sub(r"[^\w.*~-]", "", str(part).replace("/", ".")) for part in parts)
+
+
+def _key(key: Any) -> Any:
+    """Return the name, key or number within a step of a path."""
+    return getattr(key, "name", getattr(key, "key", getattr(key, "idx", key)))
 
 
 def _named(tree: Any, name: Callable[[Any], str] = _text) -> dict[str, Any]:
@@ -142,6 +146,21 @@ def _filled(tree: Any, weights: Arrays, dtype: Any, name: Callable[[Any], str] =
     return jax.tree_util.tree_map_with_path(fill, tree)
 
 
+def _as_defined(tree: Any, module: Any) -> list[tuple[Any, Any]]:
+    """Return paths and leaves in the order in which a module or a dict has them; JAX sorts them by name."""
+
+    def places(path: Any) -> list[int]:
+        found, held = list[int](), module
+        for key in map(_key, path):
+            sequence = dict(enumerate(held)) if isinstance(held, list | tuple) else None
+            parts = sequence or (held if isinstance(held, Mapping) else getattr(held, "__dict__", {}))
+            found.append([*parts].index(key) if key in parts else len(parts))
+            held = parts.get(key)
+        return found
+
+    return sorted(jax.tree_util.tree_leaves_with_path(tree), key=lambda leaf: places(leaf[0]))
+
+
 # Flax NNX
 
 
@@ -153,8 +172,7 @@ def _nnx(model: nnx.Module, call: Call) -> JaxProgram:
         return _text(path[:-1] if isinstance(path[-1], jax.tree_util.GetAttrKey) else path)
 
     parameters = _named(nnx.state(model, nnx.Param), name)
-    defined = sorted(jax.tree_util.tree_leaves_with_path(state), key=lambda leaf: _place_of_definition(model, leaf[0]))
-    arrays = {name(path): x for path, x in defined if is_floating(x)}
+    arrays = {name(path): x for path, x in _as_defined(state, model) if is_floating(x)}
     leaves = {path: Leaf.of(x, path not in parameters) for path, x in arrays.items()}
 
     def run(weights: Arrays, arguments: Arguments, dtype: Any, train: bool) -> tuple[Any, dict[str, Any]]:
@@ -173,23 +191,18 @@ def _nnx(model: nnx.Module, call: Call) -> JaxProgram:
     return JaxProgram("nnx", flax_role, model, leaves, run, read)
 
 
-def _place_of_definition(module: Any, path: Any) -> list[int]:
-    """Return where each step of a path stands among its module's attributes as defined; NNX sorts them by name."""
-    places = []
-    for key in path:
-        names = [str(name) for name in getattr(module, "__dict__", {})]
-        name = str(getattr(key, "key", key))
-        places.append(names.index(name) if name in names else len(names))
-        module = getattr(module, name, None)
-    return places
-
-
 # Flax Linen
 
 
-def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments, pretrained: Any = None) -> JaxProgram:
-    """Run a Linen module, or in its place the model that holds it, which fills in what its caller leaves out."""
-    args, kwargs = arguments
+def _linen(
+    model: nn.Module, call: Call, variables: Any, inputs: Inputs, layouts: Layouts, pretrained: Any = None
+) -> JaxProgram:
+    """Run a Linen module, or in its place the model that holds it, which fills in what its caller leaves out.
+
+    Raises:
+        ValueError: without `variables` it is initialised on the inputs, and refuses them.
+    """
+    args, kwargs = inputs.as_shapes(layouts)
     order: list[str] = []
 
     def name(path: Any) -> str:
@@ -204,7 +217,12 @@ def _linen(model: nn.Module, call: Call, variables: Any, arguments: Arguments, p
         order.extend(_text(path[1:]) for path in flatten_dict(created))
         return created
 
-    variables = jax.eval_shape(initialise, *args, **kwargs) if variables is None else _collections(variables)
+    try:
+        variables = _collections(jax.eval_shape(initialise, *args, **kwargs) if variables is None else variables)
+    except Exception as error:
+        raise ValueError(
+            f"the Linen module cannot be initialised on these inputs: {type(error).__name__}: {error}. {inputs.advice}"
+        ) from error
     arrays = _named(variables, name)
     buffers = _named({key: tree for key, tree in variables.items() if key != "params"}, name)
     leaves = {path: Leaf.of(arrays[path], path in buffers) for path in order or arrays}
@@ -298,7 +316,9 @@ def _returns_state(results: Any, model: Any) -> bool:
 
 def _function(function: Any, call: Call, variables: Any, torch_leaves: dict[str, Leaf]) -> JaxProgram:
     """Run f(weights, inputs); without `variables` the weights are a dict with PyTorch's names and layouts."""
-    own = {path: Leaf.of(x) for path, x in _named(variables).items() if is_floating(x)}
+    named = _named(variables)
+    in_order = (_text(path) for path, _ in _as_defined(variables, variables))
+    own = {path: Leaf.of(named[path]) for path in in_order if is_floating(named[path])}
     leaves = torch_leaves if variables is None else own
 
     def run(weights: Arrays, arguments: Arguments, dtype: Any, train: bool) -> tuple[Any, dict[str, Any]]:

@@ -28,7 +28,7 @@ def read_jax(
 ) -> Original:
     """Read a JAX module and its inputs; for the arguments see `compare`. Its weights keep their own layouts."""
     given = read_inputs(inputs, module)
-    port = make_port(module, call, None, given.as_shapes({}), {})
+    port = make_port(module, call, None, given, {}, {})
     roles = {path: "embedding" if "embed" in path.lower() else "straight" for path in port.leaves}
     leaves = tuple(Weight(path, x.shape, path, roles[path], x.is_buffer) for path, x in port.leaves.items())
     values = None if weights is None else {path: to_numpy(x) for path, x in weights.items()}

@@ -9,6 +9,7 @@ from flax import nnx
 
 from parity_tests.your_port.weights.adapters import flax_role, make_port
 from parity_tests.your_port.weights.match import match_weights
+from parity_tests.your_port.weights.original import Inputs
 from parity_tests.your_port.weights.torch_program import describe_weights
 from parity_tests.your_port.weights.weight_map import Leaf, WeightMap, match_paths
 
@@ -87,12 +88,29 @@ def test_a_bias_does_not_go_to_another_layer() -> None:
         lines(module, {"a.kernel": (3, 4), "a.bias": (4,), "b.kernel": (4, 4)})
 
 
+def test_a_sibling_without_a_number_is_the_first_one() -> None:
+    shapes: dict[str, Shape] = {f"net.~.linear{i}.w": (4, 4) for i in ("", *(f"_{i}" for i in range(1, 12)))}
+    module = torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(12)))
+    found = lines(module, dict(sorted(shapes.items())))
+    assert found == {path: f"{i}.weight: as it is" for i, path in enumerate(shapes)}
+
+
+def test_weights_in_a_dict_are_taken_in_the_order_in_which_they_were_defined() -> None:
+    first, last = ({"scale": np.ones(4), "bias": np.ones(4)} for _ in range(2))
+    variables = {"pre": [first], "mid": {"b": last, "a": last}}
+    port = make_port(lambda weights, x: x, None, variables, Inputs({}, (), {}), {}, {})
+    module = torch.nn.ModuleList(torch.nn.LayerNorm(4) for _ in range(3))
+    found = match_weights(describe_weights(module), port.leaves, port.role)
+    in_order = [f"{path}.{leaf}" for path in ("pre.0", "mid.b", "mid.a") for leaf in ("scale", "bias")]
+    assert [*found.entries] == in_order
+
+
 def test_norms_of_nnx_are_taken_in_the_order_in_which_they_were_defined() -> None:
     class JaxProgram(nnx.Module):
         def __init__(self) -> None:
             self.pre, self.mid = nnx.LayerNorm(4, rngs=nnx.Rngs(0)), nnx.LayerNorm(4, rngs=nnx.Rngs(0))
 
-    port = make_port(JaxProgram(), lambda module, x: module.mid(module.pre(x)), None, ((), {}), {})
+    port = make_port(JaxProgram(), lambda module, x: module.mid(module.pre(x)), None, Inputs({}, (), {}), {}, {})
     module = torch.nn.ModuleDict({"first": torch.nn.LayerNorm(4), "last": torch.nn.LayerNorm(4)})
     found = match_weights(describe_weights(module), port.leaves, port.role)
     assert str(found.entries["pre.scale"].source) == "first.weight"

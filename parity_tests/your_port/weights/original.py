@@ -52,6 +52,17 @@ class Inputs:
     others: Mapping[str, Any]
     """What is no array: None, flags, strings."""
 
+    @property
+    def parameters(self) -> str:
+        """The parameters of a function that calls a module with them, for an error: `module, x, lengths`."""
+        return ", ".join(("module", *(self.positional or {**self.others, **self.arrays})))
+
+    @property
+    def advice(self) -> str:
+        """What to do where JAX refuses them, for an error."""
+        call = f"jax_call=lambda {self.parameters}: …"
+        return f"If it needs other arguments, give {call}; if channels are last, layout={{'x': 'NHWC'}}"
+
     def as_arguments(self, arrays: Mapping[str, Any]) -> Arguments:
         """Return positional arguments and keywords."""
         values = {**self.others, **arrays}

@@ -145,7 +145,7 @@ def _check_run(case: Case, numbers: Numbers, given: Inputs) -> None:
     except Exception as error:
         raise ValueError(
             f"PyTorch's module cannot be run in float64 on these inputs: {type(error).__name__}: {error}. If it needs "
-            "other arguments, give them in inputs, or torch_call=lambda module, x: …"
+            f"other arguments, give them in inputs, or torch_call=lambda {given.parameters}: …"
         ) from error
     named = flatten(plain(results))[0]
     if all(x is None for x in named.values()):

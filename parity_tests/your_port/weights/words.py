@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import SequenceMatcher
 from functools import cache
 
@@ -42,7 +42,6 @@ def _meanings(table: str) -> dict[str, str]:
 
 
 _MEANING, _ROLE = _meanings(ALIKE), _meanings(ROLES)
-_NUMBER = re.compile(r"_?(\d+)(?=\.|$)")
 
 
 @cache
@@ -59,16 +58,32 @@ def modules_of(path: str) -> tuple[str, ...]:
 
 
 def renumbered(paths: Iterable[str]) -> list[str]:
-    """Number siblings anew: conv1 and conv3 beside each other become conv_0 and conv_1, as Linen would call them."""
-    paths, numbers = list(paths), defaultdict[str, set[int]](set)
-    for path in paths:
-        for found in _NUMBER.finditer(path):
-            numbers[path[: found.start()]].add(int(found[1]))
+    """Number siblings anew: conv1 and conv3 beside each other become conv_0 and conv_1, as Linen would call them.
 
-    def anew(found: re.Match[str]) -> str:
-        return f"_{sorted(numbers[found.string[: found.start()]]).index(int(found[1]))}"
+    One without a number is the first: Haiku and Keras count linear, linear_1, linear_2.
+    """
+    in_parts, numbers = [path.split(".") for path in paths], defaultdict[tuple[str, ...], set[int]](set)
+    for parts in in_parts:
+        for depth, part in enumerate(parts):
+            stem, number = _numbered(part)
+            numbers[*parts[:depth], stem].add(number)
 
-    return [_NUMBER.sub(anew, path) for path in paths]
+    def anew(parts: list[str]) -> Iterator[str]:
+        for depth, part in enumerate(parts):
+            stem, number = _numbered(part)
+            siblings = sorted(numbers[*parts[:depth], stem])
+            yield part if siblings == [UNNUMBERED] else f"{stem}_{siblings.index(number)}"
+
+    return [".".join(anew(parts)) for parts in in_parts]
+
+
+UNNUMBERED = -1
+
+
+def _numbered(part: str) -> tuple[str, int]:
+    """Split `conv_3` into conv and 3."""
+    found = re.search(r"_?(\d+)$", part)
+    return (part[: found.start()], int(found[1])) if found else (part, UNNUMBERED)
 
 
 def role_of(path: str) -> str:
