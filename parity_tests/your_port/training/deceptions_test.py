@@ -397,7 +397,7 @@ PARTED = {
         [
             "1 in parameters of tokens.weight (4 tensors part): error 0.474, bound 1e-08",
             "looks like: JAX's is 1.47368 times PyTorch's: a scale, a sum for a mean, or a sign",
-            "explained by: JAX takes the steps of optax.nadam, and PyTorch those of Adam",
+            "explained by: JAX's steps are those of optax.nadam, and PyTorch's those of Adam",
         ],
     ),
     "AMSGrad": (
@@ -406,7 +406,7 @@ PARTED = {
         [
             "2 in parameters of mix.weight (4 tensors part): error 0.225, bound 1e-08",
             "looks like: only part of it differs: 13 of 16 entries, all within [0:4, 0:4]",
-            "explained by: JAX takes the steps of optax.amsgrad, and PyTorch those of Adam",
+            "explained by: JAX's steps are those of optax.amsgrad, and PyTorch's those of Adam",
             "note: PyTorch gives nothing to compare with JAX's nu_max",
         ],
     ),

@@ -38,6 +38,12 @@ ALTERNATIVES: dict[str, tuple[Any, ...]] = {
 """Defaults of the two frameworks, of papers and of older versions. Betas and momentum are read from JAX's moments."""
 ROOTS = (1e-16, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6)
 """Epsilons inside the root."""
+ADAMS = {
+    **{name: f"those of optax.{name}" for name in ("adam", "nadam", "amsgrad")},
+    "uncorrected": "those of Adam without correcting the bias of its moments, as BertAdam",
+    "keras": "those of Keras's Adam, which adds eps before it corrects the bias",
+}
+"""Other optimisers with Adam's moments, and what their steps are called."""
 LIMITS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
@@ -47,12 +53,12 @@ def settings(side: TorchTraining) -> Iterator[Deviation]:
         for value in values:
             yield from setting(side, name, value)
     if isinstance(side.optimizer, torch.optim.Adam | torch.optim.NAdam):
-        for name in ("adam", "nadam", "amsgrad"):
-            words = f"JAX takes the steps of optax.{name}, and PyTorch those of {type(side.optimizer).__name__}"
-            yield Deviation(words, partial(_step_as_optax, name=name))
+        for name, steps in ADAMS.items():
+            words = f"JAX's steps are {steps}, and PyTorch's those of {type(side.optimizer).__name__}"
+            yield Deviation(words, partial(_step_as, name=name))
         for root in ROOTS:
             words = f"eps_root is {root:g} and eps is {side.optimizer.param_groups[0]['eps']:g} in JAX"
-            yield Deviation(words, partial(_step_as_optax, root=root))
+            yield Deviation(words, partial(_step_as, root=root))
     yield from _decays(side)
 
 
@@ -119,19 +125,21 @@ def _decay_without_rate(side: TorchTraining, sign: int) -> Iterator[None]:
     )
 
 
-def _step_as_optax(side: TorchTraining, name: str = "adam", root: float = 0.0) -> Iterator[None]:
-    """Step as Optax does: lr · m / (√(v + root) + eps). PyTorch's own step then has no parameters."""
+def _step_as(side: TorchTraining, name: str = "adam", root: float = 0.0) -> Iterator[None]:
+    """Step as another of `ADAMS`: lr · m / (√(v + root) + eps). PyTorch's own step then has no parameters."""
     for group, p in [(g, p) for g in side.optimizer.param_groups for p in g["params"] if p.grad is not None]:
         state, (b1, b2), decoupled = side.optimizer.state[p], group["betas"], group.get("decoupled_weight_decay", False)
         g = p.grad if decoupled else p.grad + group["weight_decay"] * p.detach()
         step = state["step"] = state.get("step", 0) + 1
         m = state["exp_avg"] = b1 * state.get("exp_avg", 0) + (1 - b1) * g
         v = state["exp_avg_sq"] = b2 * state.get("exp_avg_sq", 0) + (1 - b2) * g * g
-        if name == "nadam":
-            m = b1 * m / (1 - b1 ** (step + 1)) + (1 - b1) * g / (1 - b1**step)
-        else:
-            m = m / (1 - b1**step)
-        v = v / (1 - b2**step)
+        kept_1, kept_2 = 1 - b1**step, 1 - b2**step  # what m and v miss, since they start from 0
+        if name == "uncorrected":
+            kept_1 = kept_2 = 1.0
+        elif name == "keras":
+            kept_1, kept_2 = kept_1 / kept_2**0.5, 1.0
+        m = b1 * m / (1 - b1 ** (step + 1)) + (1 - b1) * g / kept_1 if name == "nadam" else m / kept_1
+        v = v / kept_2
         if name == "amsgrad":
             v = state["highest"] = torch.maximum(state.get("highest", v), v)
         update = m / ((v + root).sqrt() + group["eps"])

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import optax
 import pytest
 import torch
@@ -10,6 +12,17 @@ import torch
 from parity_tests import find_update_divergence
 
 RATE = 1e-2
+
+
+def with_moments_of_adam(step: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]) -> optax.GradientTransformation:
+    """Make an optimiser that steps by `step` (m, v, number of the step)."""
+    adam = optax.scale_by_adam()
+
+    def update(gradients: Any, state: Any, params: Any = None) -> Any:
+        _, state = adam.update(gradients, state)
+        return jax.tree.map(lambda m, v: -RATE * step(m, v, state.count), state.mu, state.nu), state
+
+    return optax.GradientTransformation(adam.init, update)
 
 
 @pytest.mark.parametrize(
@@ -59,12 +72,24 @@ def test_what_means_the_same_does_not_part(optimizer: Callable[..., Any], transf
         (
             lambda p: torch.optim.NAdam(p, RATE),
             optax.nadam(RATE),
-            "JAX takes the steps of optax.nadam, and PyTorch those of NAdam",
+            "JAX's steps are those of optax.nadam, and PyTorch's those of NAdam",
         ),
         (
             lambda p: torch.optim.Adam(p, RATE, amsgrad=True),
             optax.amsgrad(RATE),
-            "JAX takes the steps of optax.amsgrad, and PyTorch those of Adam",
+            "JAX's steps are those of optax.amsgrad, and PyTorch's those of Adam",
+        ),
+        (
+            lambda p: torch.optim.Adam(p, RATE),
+            with_moments_of_adam(lambda m, v, n: m / (jnp.sqrt(v) + 1e-8)),
+            "JAX's steps are those of Adam without correcting the bias of its moments, as BertAdam, and PyTorch's "
+            "those of Adam",
+        ),
+        (
+            lambda p: torch.optim.AdamW(p, RATE, weight_decay=0.0),
+            with_moments_of_adam(lambda m, v, n: m / (1 - 0.9**n) * jnp.sqrt(1 - 0.999**n) / (jnp.sqrt(v) + 1e-8)),
+            "JAX's steps are those of Keras's Adam, which adds eps before it corrects the bias, and PyTorch's those "
+            "of AdamW",
         ),
         (
             lambda p: torch.optim.SGD(p, RATE, momentum=0.9),
