@@ -455,6 +455,69 @@ def test_of_several_blocks_the_one_that_differs_is_named(
     assert (found.module, found.tensor, len(found.alike)) == (module, tensor, others)
 
 
+# Submodules of the same name that are given other things
+
+
+class TorchBranch(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.out = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        self.drop, self.act = torch.nn.Dropout(0.5), torch.nn.GELU()
+
+    def forward(self, x: Any) -> Any:
+        return x + self.drop(self.out(self.act(x + self.drop(self.query(x) / 2))))
+
+
+class TorchBranches(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList([TorchBranch(), TorchBranch()])
+
+    def forward(self, x: Any) -> Any:
+        return self.blocks[1](self.blocks[0](x))
+
+
+class NnxAdd(nnx.Module):
+    def __call__(self, x: Any, branch: Any) -> Any:
+        return x + branch
+
+
+class NnxHalf(nnx.Linear):
+    """Its result is scaled already."""
+
+    def __call__(self, x: Any) -> Any:
+        return super().__call__(x) / 2
+
+
+class NnxAct(nnx.Module):
+    def __call__(self, x: Any) -> Any:
+        return jax.nn.gelu(x)
+
+
+class NnxBranch(nnx.Module):
+    def __init__(self) -> None:
+        self.query, self.out = NnxHalf(4, 4, rngs=nnx.Rngs(0)), nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+        self.drop, self.act = NnxAdd(), NnxAct()
+
+    def __call__(self, x: Any) -> Any:
+        return self.drop(x, self.out(self.act(self.drop(x, self.query(x)))))
+
+
+class NnxBranches(nnx.Module):
+    def __init__(self) -> None:
+        self.blocks = nnx.List([NnxBranch(), NnxBranch()])
+
+    def __call__(self, x: Any) -> Any:
+        return self.blocks[1](self.blocks[0](x))
+
+
+@pytest.mark.usefixtures("place_alone")
+def test_a_tensor_from_which_right_ones_follow_is_not_the_place() -> None:
+    found = compare(TorchBranches(), NnxBranches(), X, gradients=False, dtypes=("float64",)).divergence
+    assert found is not None
+    assert (found.module, found.tensor) == ("blocks.0.act", "blocks.0.act")
+
+
 # A result in another order of axes
 
 

@@ -6,7 +6,7 @@ wrongly from right ones, and does not inherit an error. The first of these is th
 and the gradients from the outputs back.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from parity_tests.your_port.measure.jax_side import run_jax
 from parity_tests.your_port.measure.judge import Judge, Measurement, Runs
 from parity_tests.your_port.measure.numbers import Run
 from parity_tests.your_port.measure.taps import Tensor, input_of, recording
-from parity_tests.your_port.place.pairing import align, match_names, parts_of
+from parity_tests.your_port.place.pairing import align, kind_of, match_names, parts_of
 from parity_tests.your_port.place.values import compute_values, find_missing
 from parity_tests.your_port.weights.layouts import wanted_layout
 
@@ -122,15 +122,37 @@ class Search:
     def compare_all(self) -> list[Compared]:
         """Measure the intermediate tensors, if outputs differ, and then the outputs and gradients."""
         results = self._results()
-        outputs_differ = any(x.measured.failed for x in results if not x.measured.is_gradient)
-        return [*self.compare(self.partners), *results] if outputs_differ else results
+        if not any(x.measured.failed for x in results if not x.measured.is_gradient):
+            return results
+        seen = self.compare(self.partners)
+        while others := self._others(seen):
+            for name in others:
+                del self.partners[name]
+            seen = self.compare(self.partners)
+        return [*seen, *results]
+
+    def _others(self, seen: Sequence[Compared]) -> list[str]:
+        """Return the first tensor that differs and those of its kind, if they are others than their partners.
+
+        They are if a later tensor agrees in JAX's own run, and no longer where PyTorch's take their place: in JAX, a
+        submodule of the same name may be given something else, or a scale may be applied earlier.
+        """
+        first = next((x.tensor.name for x in seen if x.measured.failed), "")
+        kind = [name for name in self.partners if kind_of(name) == kind_of(first)]
+        own = self.compare(())
+        differing = [place for place, x in enumerate(own) if x.tensor.name == first and x.measured.failed]
+        later = own[differing[0] :] if differing else []
+        right = {id(x.partner) for x in later if not x.measured.failed and x.tensor.name not in kind}
+        if not right:
+            return []
+        return kind if any(x.measured.failed and id(x.partner) in right for x in self.compare(kind)) else []
 
     def compare(self, forced: Collection[str]) -> list[Compared]:
         """Run JAX with these tensors replaced; measure all that PyTorch has too, in the order of the computation."""
         found = []
         left = {name: iter(partners) for name, partners in self.partners.items()}
         narrow = bool(self.draw.case.inside) and self.draw.dtype == "float64"  # then a dtype is no difference
-        for tensor in self.run(forced).trace:
+        for tensor in self.run(forced).trace if forced else self.trace:
             if partner := next(left.get(tensor.name, iter(())), None):
                 in_jax = tensor.value.astype(partner.truth.dtype) if narrow else tensor.value
                 measured = self.judge.measure(partner.name, in_jax, partner.in_torch, partner.truth)
