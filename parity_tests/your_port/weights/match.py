@@ -437,6 +437,8 @@ def _complain(left: Mapping[str, Shape], found: WeightMap, convolutions: bool) -
     lines = [f"{len(left)} of JAX's weights have no counterpart in PyTorch. Left over are:"]
     lines += [f"  JAX      {path} {list(shape)}" for path, shape in left.items()]
     lines += [f"  PyTorch  {name} {list(unused.shape)}" for name, unused in in_torch.items()] or ["  PyTorch  nothing"]
+    if target is None and in_torch:
+        lines.append("None of PyTorch's has as many numbers as JAX's: were both made with the same sizes and options?")
     lines += [
         f"Say which belong together: names={{{example!r}: {target!r}}}. Parts of names are enough; 'h_{{i}}': "
         "'layers.{i}' stands for all i, 'c_attn[0/3]' for the first third, ['q', 'k'] for both concatenated, 'b_ih + "

@@ -117,6 +117,11 @@ def test_norms_of_nnx_are_taken_in_the_order_in_which_they_were_defined() -> Non
     assert str(found.entries["mid.bias"].source) == "last.bias"
 
 
+def test_another_size_is_an_error_that_asks_for_it() -> None:
+    with pytest.raises(ValueError, match=r"kernel \[3, 5\]\n  PyTorch  weight \[4, 3\]\n.* the same sizes"):
+        lines(torch.nn.Linear(3, 4, bias=False), {"kernel": (3, 5)})
+
+
 def test_names_decide() -> None:
     shapes: dict[str, Shape] = {f"stage{i}.mlp.Dense_0.kernel": (4, 4) for i in "ab"}
     names = {"stagea": "transformer.h.1", "stage{i}": "transformer.h.0"}
