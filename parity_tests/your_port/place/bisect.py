@@ -125,13 +125,13 @@ class Search:
         if not any(x.measured.failed for x in results if not x.measured.is_gradient):
             return results
         seen = self.compare(self.partners)
-        while others := self._others(seen):
-            for name in others:
+        while names := self._mispaired(seen):
+            for name in names:
                 del self.partners[name]
             seen = self.compare(self.partners)
         return [*seen, *results]
 
-    def _others(self, seen: Sequence[Compared]) -> list[str]:
+    def _mispaired(self, seen: Sequence[Compared]) -> list[str]:
         """Return the first tensor that differs and those of its kind, if they are others than their partners.
 
         They are if a later tensor agrees in JAX's own run, and no longer where PyTorch's take their place: in JAX, a
