@@ -126,6 +126,11 @@ class Steps(TorchFunctionMode):
         """Whether to look at each entry again and again takes too long."""
         return sum(x.size for x in self.values) > MANY_ENTRIES
 
+    def selects(self, step: Step) -> bool:
+        """Whether all its numbers stand in what it is made of, as those of `x[:, 0]` do, which any copy of x has."""
+        x, *sources = (to_numpy(y.tensor).astype(np.float64) for y in (step, *(self.made[i] for i in step.sources)))
+        return any(x.size < y.size and bool(np.isin(x, y).all()) for y in sources)
+
     def __torch_function__(self, function, types, args=(), kwargs=None):
         name, options = getattr(function, "__name__", ""), kwargs or {}
         if name in IN_STEPS and args and args[0].ndim > 2:  # as where a mistake is planted
@@ -229,7 +234,10 @@ class InJax:
         """
         known = [self._places(x)[0] for x in steps.values]
         if among_others:
-            known = [known or self._has_among_others(x.tensor) for known, x in zip(known, steps.made, strict=True)]
+            known = [
+                known or (not steps.selects(step) and self._has_among_others(step.tensor))
+                for known, step in zip(known, steps.made, strict=True)
+            ]
         for place, step in reversed([*enumerate(steps.made)]):
             if known[place] and step.entries.size > 1:  # any two programs may come to the same single number
                 for source in step.sources:

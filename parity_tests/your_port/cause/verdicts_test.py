@@ -722,6 +722,24 @@ def test_without_a_known_mistake_it_says_which_step_to_print() -> None:
 
 
 @SLOW
+@pytest.mark.parametrize("late", [False, True])
+def test_a_part_of_what_jax_has_is_a_step_to_print_unless_it_is_taken_later(late: bool) -> None:
+    def torch_side(module: Any, x: Any) -> Any:
+        first = module.a(x)[:, 0]
+        cubed = module.b(first) ** 3
+        return torch.tanh(cubed)
+
+    def port(w: Any, x: Any) -> Any:
+        hidden = dense(w, "a", x)
+        return jnp.tanh(dense(w, "b", hidden) ** 5)[:, 0] if late else jnp.tanh(dense(w, "b", hidden.mean(1)) ** 3)
+
+    report = compare(Module(torch_side, a=linear(6, 6), b=linear(6, 6)), port, TOKENS)
+    text = "module.b(first) ** 3" if late else "module.a(x)[:, 0]"
+    line = f"verdicts_test.py:{torch_side.__code__.co_firstlineno + 1 + late}: {text}"
+    assert f"print what goes into {line}" in str(report), report
+
+
+@SLOW
 def test_heads_that_are_repeated_are_no_step_to_print() -> None:
     """As in attention whose queries share keys and values: JAX need not repeat them."""
 
