@@ -220,19 +220,24 @@ def _explain(report: Report, pairs: Sequence[Pair]) -> Report:
     failed = report.failed
     if not failed:
         return report
-    parted = next(pair for pair in pairs if pair.case.name == failed[0].case)
+    dtypes = {m.case: m.run_dtype for m in reversed(failed)}
+    parted = [pair for pair in pairs if pair.case.name in dtypes]
+    first = parted[0]
     try:
-        compiled = parted.compiler(failed, report.measurements)
+        compiled = first.compiler(failed, report.measurements)
         if compiled is not None:
             return replace(report, compiled=compiled)
-        narrow = parted.narrow_inside(failed)
+        narrow = first.narrow_inside(failed)
         if narrow and not any(m.failed for pair in pairs for m in pair.with_float32_inside()):
             return replace(report, narrow_inside=f"{narrow}; with inside='float32' the two agree")
-        beside = [pair.case for pair in pairs if pair is not parted]
-        divergence = explain_difference(parted.draw(failed[0].run_dtype), beside=beside)
-        held_to_float64 = not parted.case.inside and any(m.dtype == "float64" for m in failed)
-        if divergence is None and held_to_float64 and parted.cast_in_jax:
-            report = replace(report, narrow_inside=f"{parted.cast_in_jax}; within its rounding the two agree")
+        explained = (
+            explain_difference(pair.draw(dtypes[pair.case.name]), beside=[x.case for x in pairs if x is not pair])
+            for pair in parted
+        )
+        divergence = next((found for found in explained if found is not None), None)
+        held_to_float64 = not first.case.inside and any(m.dtype == "float64" for m in failed)
+        if divergence is None and held_to_float64 and first.cast_in_jax:
+            report = replace(report, narrow_inside=f"{first.cast_in_jax}; within its rounding the two agree")
         report = replace(report, divergence=divergence)
     except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation
         report = replace(report, trouble=f"{type(error).__name__}: {error}".splitlines()[0])

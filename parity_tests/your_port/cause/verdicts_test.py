@@ -443,6 +443,19 @@ def test_a_running_variance(momentum: float, also: str) -> None:
     assert found == f"the running variance is that of n, not of n − 1,{also} in JAX {BOTH}"
 
 
+def test_a_step_of_training_is_explained_where_evaluation_differs_by_the_rounding_of_float32_alone() -> None:
+    class Cast(nn.Module):
+        @nn.compact
+        def __call__(self, x: Any, train: bool = False) -> Any:
+            return nn.BatchNorm(not train, momentum=0.99, epsilon=1e-5, name="bn")(
+                x.astype(jnp.float32).astype(x.dtype)
+            )
+
+    module = Module(lambda m, x: m.bn(x), bn=torch.nn.BatchNorm1d(6))
+    words = "the running variance is that of n, not of n − 1, and the momentum is 0.01 in PyTorch's sense,"
+    assert cause(module, Cast(), X, buffers=True) == f"{words} in JAX {BOTH}"
+
+
 class WrittenOut(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return 0.5 * x * (1 + torch.tanh((2 / np.pi) ** 0.5 * (x + 0.044715 * x**3)))
