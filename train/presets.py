@@ -6,7 +6,7 @@ from jax_attn.settings import RecurrentConfig, TransformerConfig
 from train.config import SUBWORDS, Config, CorpusConfig, SearchConfig, TrainingConfig
 
 DEMO = Config()
-"""The embedded corpus: within a minute, BLEU 97 and an alignment error of 0.08 on 500 sentences never seen.
+"""The embedded corpus: a minute or two, BLEU 97 and an alignment error of 0.08 on 500 sentences never seen.
 
     python -m train.nmt
 """
@@ -148,7 +148,7 @@ PRESETS = {
 
 ABOUT = {
     "own": "your own pairs, by the settings of multi30k, scaled by their number (the default with --data)",
-    "demo": "the embedded English-French corpus: within a minute, BLEU 97 (the default without --data)",
+    "demo": "the embedded English-French corpus: a minute or two, BLEU 97 (the default without --data)",
     "book": "the translator of d2l.ai; needs --data fra.txt: a minute, the book's three translations",
     "multi30k": "Multi30k, German to English: 30 minutes, BLEU 42.6",
     "multi30k-transformer": "the same with a Transformer: an hour, BLEU 41.6",
