@@ -151,11 +151,14 @@ def _as_defined(tree: Any, module: Any) -> list[tuple[Any, Any]]:
 
     def places(path: Any) -> list[int]:
         found, held = list[int](), module
-        for key in map(_key, path):
-            sequence = dict(enumerate(held)) if isinstance(held, list | tuple) else None
-            parts = sequence or (held if isinstance(held, Mapping) else getattr(held, "__dict__", {}))
-            found.append([*parts].index(key) if key in parts else len(parts))
-            held = parts.get(key)
+        for key in path:
+            if isinstance(held, list | tuple):
+                held = dict(enumerate(held))
+            elif not isinstance(held, Mapping):
+                held = getattr(held, "__dict__", {})
+            parts, name = {str(name): x for name, x in held.items()}, str(_key(key))
+            found.append([*parts].index(name) if name in parts else len(parts))
+            held = parts.get(name)
         return found
 
     return sorted(jax.tree_util.tree_leaves_with_path(tree), key=lambda leaf: places(leaf[0]))

@@ -1,5 +1,6 @@
 """Weights find each other by name, shape and layout; the map says how."""
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -110,11 +111,20 @@ def test_norms_of_nnx_are_taken_in_the_order_in_which_they_were_defined() -> Non
         def __init__(self) -> None:
             self.pre, self.mid = nnx.LayerNorm(4, rngs=nnx.Rngs(0)), nnx.LayerNorm(4, rngs=nnx.Rngs(0))
 
-    port = make_port(JaxProgram(), lambda module, x: module.mid(module.pre(x)), None, Inputs({}, (), {}), {}, {})
-    module = torch.nn.ModuleDict({"first": torch.nn.LayerNorm(4), "last": torch.nn.LayerNorm(4)})
-    found = match_weights(describe_weights(module), port.leaves, port.role)
-    assert str(found.entries["pre.scale"].source) == "first.weight"
-    assert str(found.entries["mid.bias"].source) == "last.bias"
+    class Layers(nnx.Module):
+        def __init__(self) -> None:
+            self.layers = nnx.List([JaxProgram(), JaxProgram()])
+
+    layer = torch.nn.ModuleDict({"first": torch.nn.LayerNorm(4), "last": torch.nn.LayerNorm(4)})
+    for model, module, inside in (
+        (JaxProgram(), layer, ""),
+        (Layers(), torch.nn.ModuleList([layer, copy.deepcopy(layer)]), "1."),
+    ):
+        port = make_port(model, lambda module, x: x, None, Inputs({}, (), {}), {}, {})
+        found = match_weights(describe_weights(module), port.leaves, port.role)
+        path = inside and f"layers.{inside}"
+        assert str(found.entries[f"{path}pre.scale"].source) == f"{inside}first.weight"
+        assert str(found.entries[f"{path}mid.bias"].source) == f"{inside}last.bias"
 
 
 def test_another_size_is_an_error_that_asks_for_it() -> None:
