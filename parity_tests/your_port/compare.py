@@ -75,8 +75,8 @@ def compare(
         bound: of the relative error in float64, instead of 1e-12.
         inside: "float32" where a softmax or a norm is computed in float32 whatever comes in.
         dtypes: those in which both are run; by default float64 and float32, or those of the file.
-        torch_call: (torch_module, *inputs) -> what is to be compared, instead of calling it. Inputs in a dict are its
-            keywords.
+        torch_call: (torch_module, *inputs) -> what is to be compared, instead of calling it. Inputs in a dict come
+            as keywords.
         jax_call: the same for JAX, with the weights in place.
         variables: Linen's variables or a function's weights, where the weights cannot be seen otherwise; values do not
             matter.
@@ -220,7 +220,7 @@ def _explain(report: Report, pairs: Sequence[Pair]) -> Report:
     failed = report.failed
     if not failed:
         return report
-    dtypes = {m.case: m.run_dtype for m in reversed(failed)}
+    dtypes = {m.case: m.run_dtype for m in reversed(failed)}  # of the first failure in each case
     parted = [pair for pair in pairs if pair.case.name in dtypes]
     first = parted[0]
     try:

@@ -127,7 +127,7 @@ class Steps(TorchFunctionMode):
         return sum(x.size for x in self.values) > MANY_ENTRIES
 
     def selects(self, step: Step) -> bool:
-        """Whether all its numbers stand in what it is made of, as those of `x[:, 0]` do, which any copy of x has."""
+        """Whether its numbers are some of those that it is made of, as in `x[:, 0]`: who has x has them, too."""
         x, *sources = (to_numpy(y.tensor).astype(np.float64) for y in (step, *(self.made[i] for i in step.sources)))
         return any(x.size < y.size and bool(np.isin(x, y).all()) for y in sources)
 
@@ -235,7 +235,7 @@ class InJax:
         known = [self._places(x)[0] for x in steps.values]
         if among_others:
             known = [
-                known or (not steps.selects(step) and self._has_among_others(step.tensor))
+                known or (self._has_among_others(step.tensor) and not steps.selects(step))
                 for known, step in zip(known, steps.made, strict=True)
             ]
         for place, step in reversed([*enumerate(steps.made)]):

@@ -132,10 +132,10 @@ class Search:
         return [*seen, *results]
 
     def _mispaired(self, seen: Sequence[Compared]) -> list[str]:
-        """Return the first tensor that differs and those of its kind, if they are others than their partners.
+        """Return the names of the first tensor that differs and of its kind, if only the names are those of PyTorch's.
 
-        They are if a later tensor agrees in JAX's own run, and no longer where PyTorch's take their place: in JAX, a
-        submodule of the same name may be given something else, or a scale may be applied earlier.
+        Then a later tensor agrees in JAX's own run, and no longer where PyTorch's values stand in place of these.
+        So it is where a submodule of JAX is given something else, or where JAX applies a scale earlier.
         """
         first = next((x.tensor.name for x in seen if x.measured.failed), "")
         kind = [name for name in self.partners if kind_of(name) == kind_of(first)]

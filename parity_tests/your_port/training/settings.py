@@ -133,7 +133,7 @@ def _step_as(side: TorchTraining, name: str = "adam", root: float = 0.0) -> Iter
         step = state["step"] = state.get("step", 0) + 1
         m = state["exp_avg"] = b1 * state.get("exp_avg", 0) + (1 - b1) * g
         v = state["exp_avg_sq"] = b2 * state.get("exp_avg_sq", 0) + (1 - b2) * g * g
-        kept_1, kept_2 = 1 - b1**step, 1 - b2**step  # what m and v miss, since they start from 0
+        kept_1, kept_2 = 1 - b1**step, 1 - b2**step  # what the weights in m and v add up to
         if name == "uncorrected":
             kept_1 = kept_2 = 1.0
         elif name == "keras":

@@ -41,6 +41,8 @@ def _meanings(table: str) -> dict[str, str]:
     return {word: line.split()[0] for line in table.strip().splitlines() for word in line.split()}
 
 
+UNNUMBERED = -1
+"""The number of a name without one: before all others."""
 _MEANING, _ROLE = _meanings(ALIKE), _meanings(ROLES)
 
 
@@ -77,11 +79,8 @@ def renumbered(paths: Iterable[str]) -> list[str]:
     return [".".join(anew(parts)) for parts in in_parts]
 
 
-UNNUMBERED = -1
-
-
 def _numbered(part: str) -> tuple[str, int]:
-    """Split `conv_3` into conv and 3."""
+    """Split a part of a name: `conv_3` is conv and 3, `conv` is conv and UNNUMBERED."""
     found = re.search(r"_?(\d+)$", part)
     return (part[: found.start()], int(found[1])) if found else (part, UNNUMBERED)
 
