@@ -27,7 +27,7 @@ import jaxtyping
 import pytest
 from jaxtyping import install_import_hook
 
-from parity_tests.your_port.measure.arrays import enable_x64
+from parity_tests.your_port.measure.width import enable_x64
 
 gc.disable()  # until all is collected: what is imported stays, and need not be looked through again and again
 install_import_hook("jax_attn", "beartype.beartype")

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from parity_tests.this_library.cases import find_case
-from parity_tests.your_port.measure.arrays import enable_x64, flatten
+from parity_tests.your_port.measure.arrays import flatten
 from parity_tests.your_port.measure.case import make_weights
 from parity_tests.your_port.measure.jax_side import run_jax
 from parity_tests.your_port.measure.numbers import Numbers
 from parity_tests.your_port.measure.torch_side import run_torch
+from parity_tests.your_port.measure.width import enable_x64
 
 FUNCTIONS = (
     *("dot_score", "scaled_dot_score", "gaussian_score", "additive_score", "bilinear_score"),

@@ -15,6 +15,7 @@ from parity_tests.your_port.measure.jax_side import forget_programs_of
 from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.measure.precision import measure_precision
 from parity_tests.your_port.measure.strength import find_constant, on_other_numbers
+from parity_tests.your_port.measure.width import own_tables
 from parity_tests.your_port.pair import Pair
 from parity_tests.your_port.report import Report
 from parity_tests.your_port.trained import calls_of_linen, training_notes
@@ -26,6 +27,7 @@ from parity_tests.your_port.weights.match import Names
 from parity_tests.your_port.weights.original import Original
 
 
+@own_tables()
 def compare(
     torch_module: Any,
     jax_module: Any,

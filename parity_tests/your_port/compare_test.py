@@ -531,6 +531,36 @@ def test_a_table_made_in_float32_is_named_if_it_is_all_that_differs() -> None:
     assert "note" not in str(compare_wide(narrow, layer, X, jax_call=partial(call, flows=False)))
 
 
+class NarrowPositions(torch.nn.Module):
+    """No state dict has its table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+        self.register_buffer("positions", torch.tensor(POSITIONS, dtype=torch.float32), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.linear(x) + self.positions)[torch.tensor(ORDER)]
+
+
+ORDER = np.array([2, 0, 1, 1])
+
+
+@pytest.mark.usefixtures("verdict_alone")
+def test_arrays_of_numpy_in_a_port_have_the_dtype_of_the_run() -> None:
+    def port(weights: Any, x: Any, table: np.ndarray = POSITIONS) -> Any:
+        return (x @ weights["linear.weight"].T + weights["linear.bias"] + table)[ORDER]
+
+    weights = {"linear.weight": jnp.ones((3, 4)), "linear.bias": jnp.ones(3)}
+    for _ in range(2):
+        assert jax.jit(port)(weights, jnp.asarray(X, jnp.float32)).dtype == jnp.float32  # the caller's own run
+        report = compare(NarrowPositions(), port, X)
+        note = "note: PyTorch's positions is a table made in float32; with inside='float32' the two agree"
+        assert note in str(report)
+    narrow = POSITIONS.astype(np.float32)
+    assert compare(NarrowPositions(), partial(port, table=narrow), X).agrees
+
+
 @pytest.mark.usefixtures("place_alone")
 @pytest.mark.parametrize(("activation", "runs"), [(jnp.tanh, 20), (jnp.sin, 22)])
 def test_pytorch_runs_once_on_each_draw_of_numbers(activation: Any, runs: int) -> None:

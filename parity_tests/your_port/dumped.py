@@ -24,12 +24,13 @@ import numpy as np
 
 from parity_tests.your_port.cause.symptoms import describe
 from parity_tests.your_port.golden import HEADER
-from parity_tests.your_port.measure.arrays import enable_x64, flatten, is_floating, plain, to_numpy
+from parity_tests.your_port.measure.arrays import flatten, is_floating, plain, to_numpy
 from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, Variant
 from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.measure.judge import Judge, Measurement
 from parity_tests.your_port.measure.numbers import Run
 from parity_tests.your_port.measure.taps import Tensor, recording
+from parity_tests.your_port.measure.width import enable_x64, own_tables
 from parity_tests.your_port.place.pairing import align, match_names, parts_of
 from parity_tests.your_port.record import Findings
 from parity_tests.your_port.stored import Stored, Tensors, open_tensors
@@ -88,6 +89,7 @@ def is_dump(source: Any) -> bool:
     return isinstance(source, str | Path) and Path(source).is_dir() and not (Path(source) / HEADER).exists()
 
 
+@own_tables(has_tables=True)
 def compare_dump(
     torch_module: str | Path,
     jax_module: Any,

@@ -24,10 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
-from parity_tests.your_port.measure.arrays import enable_x64, is_floating, to_numpy
+from parity_tests.your_port.measure.arrays import is_floating, to_numpy
 from parity_tests.your_port.measure.errors import unit_roundoff
 from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, Observer, default_dtype
+from parity_tests.your_port.measure.width import enable_x64, own_tables
 from parity_tests.your_port.record import Findings
 
 MOVED_RUNS = 3
@@ -51,6 +52,7 @@ class Decoder:
     """(inputs, n) -> the likeliest tokens [B, at most n], one after the other, by a loop of its own."""
 
 
+@own_tables(has_tables=True)
 def compare_generation(
     torch_side: Any,
     jax_side: Decoder,

@@ -10,13 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.compiled import CompiledReport, judge_compiled, place_of
-from parity_tests.your_port.measure.arrays import enable_x64, flatten, plain
+from parity_tests.your_port.measure.arrays import flatten, plain
 from parity_tests.your_port.measure.case import AFTER_A_STEP, Case, JaxSide
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import as_function, forget_programs_of
 from parity_tests.your_port.measure.judge import Measurement, is_cast_in_torch
 from parity_tests.your_port.measure.op_by_op import trace, without_jit
+from parity_tests.your_port.measure.width import enable_x64, look_for_tables
 from parity_tests.your_port.weights.adapters import JaxProgram
 from parity_tests.your_port.weights.original import Original, to_jax_layout, to_torch_layout
 from parity_tests.your_port.weights.weight_map import WeightMap, match_paths
@@ -161,8 +162,11 @@ class Pair:
 
     def check_structure(self) -> None:
         """Raise ValueError if the JAX side cannot be called, or returns another structure."""
+        draw, callers = self.draw(), jax.dtypes.canonicalize_dtype(np.float64).name
         try:
-            _, shapes = self.draw().traced()
+            with enable_x64(callers == "float64"):
+                look_for_tables(*as_function(draw.case, draw.variant, draw.numbers, callers))
+            _, shapes = draw.traced()
         except Exception as error:
             raise ValueError(
                 f"the JAX module cannot be run in {self.draft.dtype} on these inputs: {type(error).__name__}: {error}. "
@@ -259,6 +263,8 @@ class Pair:
         outputs = [m for m in failed if not m.is_gradient]  # a gradient may have its own reason
         if any(m.mismatch or m.error > 2 * m.torch_error + 8 * unit_roundoff("float32") for m in outputs or failed):
             return ""
-        used = {name for entry in self.map.entries.values() for name in entry.source.names}
-        tables = [name for name in self.draft.numbers.buffers if name not in used]
-        return f"PyTorch's {tables[0]} is a table made in float32" if tables else ""
+        build = self.case.torch.build
+        own = {} if build is None else dict(build({}, {}).named_buffers())  # also those that no state dict has
+        tables = [*self.draft.numbers.buffers, *(name for name, x in own.items() if x.is_floating_point())]
+        used = {name for path in self.used for name in self.map.entries[path].source.names}
+        return next((f"PyTorch's {name} is a table made in float32" for name in tables if name not in used), "")

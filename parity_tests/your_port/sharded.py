@@ -16,13 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from parity_tests.your_port.measure.arrays import as_numpy, enable_x64, flatten, is_floating, plain
+from parity_tests.your_port.measure.arrays import as_numpy, flatten, is_floating, plain
 from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide, TorchSide, Variant, random_for
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import differentiate
 from parity_tests.your_port.measure.judge import Judge, Measurement
 from parity_tests.your_port.measure.numbers import Run, redrawn
 from parity_tests.your_port.measure.op_by_op import trace
+from parity_tests.your_port.measure.width import enable_x64, own_tables
 from parity_tests.your_port.record import Findings
 
 Build = Callable[[Mesh], Callable[..., Any]]
@@ -36,6 +37,7 @@ TINY = np.finfo(np.float64).tiny
 SHOWN = 3
 
 
+@own_tables(has_tables=True)
 def compare_sharded(
     build: Build,
     inputs: Sequence[Any],

@@ -16,8 +16,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import jax_attn
 import torch_ref
-from parity_tests.your_port.measure.arrays import enable_x64
 from parity_tests.your_port.measure.case import random_for
+from parity_tests.your_port.measure.width import enable_x64
 
 
 def draw(*shape: int, seed: str = "") -> np.ndarray:

@@ -15,8 +15,8 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 import jax_attn
-from parity_tests.your_port.measure.arrays import enable_x64
 from parity_tests.your_port.measure.jax_side import Applied, Transform
+from parity_tests.your_port.measure.width import enable_x64
 
 SIZES = {"B": 3, "Q": 2, "D": 4, "E": 6, "V": 3, "H": 4, "N": 6, "h": 2}
 LONG, SHORT = 5, 3

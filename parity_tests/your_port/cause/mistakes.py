@@ -165,7 +165,8 @@ def _replaced() -> Iterator[Row]:
 NORMS_WRITTEN_OUT: tuple[Row, ...] = (
     *((f"epsilon is {eps:g}", "add", partial(wrong.other_epsilon, eps)) for eps in EPSILONS),
     ("the norm's scale is 1 + weight", "mul", wrong.one_more),
-    ("a standard deviation is divided by n, not by n − 1,", "std", wrong.deviation_of_n),
+    ("a standard deviation is that of n, not of n − 1,", "std", wrong.of_n),
+    ("a variance is that of n, not of n − 1,", "var", wrong.of_n),
 )
 
 # 3. Masks, be they applied by masked_fill, by where, or by adding large negative numbers
@@ -209,6 +210,13 @@ LOSSES: tuple[Row, ...] = (
     ("padding is counted: no label is ignored", LABELLED, wrong.no_label_ignored),
     ("the loss takes probabilities for logits", "cross_entropy", lambda call: call.on(call.x.softmax(1))),
     ("the loss takes probabilities for logits", BINARY, lambda call: call.on(call.x.sigmoid())),
+    ("squared errors are halved", "mse_loss", lambda call: call.right() / 2),
+    ("the loss is Huber's: its square is not divided by beta", "smooth_l1_loss",
+     lambda call: call.right() * call.named()["beta"]),
+    ("the loss is the smooth L1: Huber's divided by delta", "huber_loss",
+     lambda call: call.right() / call.named()["delta"]),
+    ("the CTC losses are not divided by the lengths of their labels", "ctc_loss",
+     lambda call: call.but(reduction="none").mean()),
 )  # fmt: skip
 
 # 4. Another scale, instead of a number or of a constant of one element
@@ -301,7 +309,7 @@ IN_SEVERAL = (
               add=Call.right, **{name: wrong.to_each_term})
       for name in ("tanh", "relu", "sigmoid", "gelu", "softmax")),
     several("epsilon is added to the variance, which is divided by n, not by n − 1,",
-            std=wrong.deviation_of_n, add=wrong.epsilon_inside),
+            std=wrong.of_n, add=wrong.epsilon_inside),
     several("the loss is the mean of the sentences' means", cross_entropy=wrong.mean_of_sentences,
             flatten=wrong.sentences, reshape=wrong.sentences, view=wrong.sentences),
     several("the residual is taken after the norm, not before it,",

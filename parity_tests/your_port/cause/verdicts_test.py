@@ -8,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 import torch
 from flax import nnx
@@ -424,6 +425,46 @@ def normed(w: Any, x: Any, deviation: Any) -> Any:
 )
 def test_a_row_of_the_table(module: Any, port: Any, words: str) -> None:
     assert cause(module, port, X) == f"{words} in JAX {BOTH}"
+
+
+LABELS, FRAMES = np.array([[1, 2, 2], [3, 1, 0]]), RNG.normal(size=(2, 12, 5))
+NUM_FRAMES, NUM_LABELS = np.array([12, 10]), np.array([3, 2])
+
+
+def ctc_of_optax(frames: Any, labels: Any) -> Any:
+    hidden = [np.arange(size) >= lengths[:, None] for size, lengths in ((12, NUM_FRAMES), (3, NUM_LABELS))]
+    return optax.ctc_loss(frames, hidden[0], labels, hidden[1]).mean()
+
+
+def ctc_of_torch(frames: Any, labels: Any) -> Any:
+    lengths = torch.tensor(NUM_FRAMES), torch.tensor(NUM_LABELS)
+    return F.ctc_loss(frames.transpose(0, 1).log_softmax(-1), labels, *lengths)
+
+
+@pytest.mark.parametrize(
+    ("function", "port", "inputs", "words"),
+    [
+        (lambda x: x.var(-1), lambda x: x.var(-1), (X,), "a variance is that of n, not of n − 1,"),
+        pytest.param(
+            lambda x: x.std(-1),
+            lambda x: x.std(-1),
+            (X,),
+            "a standard deviation is that of n, not of n − 1,",
+            marks=SLOW,
+        ),
+        (F.mse_loss, lambda *xs: optax.l2_loss(*xs).mean(), (X, X[::-1]), "squared errors are halved"),
+        pytest.param(
+            lambda x, y: F.smooth_l1_loss(x, y, beta=0.5),
+            lambda *xs: optax.huber_loss(*xs, delta=0.5).mean(),
+            (X, X[::-1]),
+            "the loss is Huber's: its square is not divided by beta",
+            marks=SLOW,
+        ),
+        (ctc_of_torch, ctc_of_optax, (FRAMES, LABELS), "the CTC losses are not divided by the lengths of their labels"),
+    ],
+)
+def test_functions_of_the_same_name_differ(function: Any, port: Any, inputs: Any, words: str) -> None:
+    assert cause(function, port, *inputs) == f"{words} in JAX {BOTH}"
 
 
 class Flax(nn.Module):

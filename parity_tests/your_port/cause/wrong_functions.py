@@ -114,8 +114,9 @@ def one_more_term(call: Call) -> Any:
     return F.pad(call.x, (0, 1)).softmax(-1)[..., :-1]
 
 
-def deviation_of_n(call: Call) -> Any:
-    return call.x.std(call.option("dim", 1, None), correction=0, keepdim=call.option("keepdim", 3, False))
+def of_n(call: Call) -> Any:
+    function = getattr(torch, call.name)
+    return function(call.x, call.option("dim", 1, None), correction=0, keepdim=call.option("keepdim", 3, False))
 
 
 def epsilon_inside(call: Call) -> Any:

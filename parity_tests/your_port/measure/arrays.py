@@ -3,20 +3,14 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
-import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 
 Arrays = dict[str, np.ndarray]
 """By name."""
-
-_place: Any = jax if hasattr(jax, "enable_x64") else jax.experimental  # before JAX 0.8
-enable_x64: Callable[[bool], AbstractContextManager[Any]] = _place.enable_x64
-"""The switch to float64, by the name that this version of JAX has for it."""
 
 
 def is_floating(x: Any) -> bool:

@@ -86,8 +86,11 @@ class Draw:
 
     def traced(self) -> tuple[Program, Any]:
         """Trace the JAX side; return its program, and the shapes of its results."""
-        given = self.case, self.variant, self.numbers, self.dtype
-        return self._once((self.case.jax, "traced"), lambda: trace_jax(*given))
+        key = (self.variant.name, self.dtype, self.case.jax, "traced")
+        traced: tuple[Program, Any] = self.kept.get(key) or trace_jax(self.case, self.variant, self.numbers, self.dtype)
+        if not traced[0].tables:  # which would stay with it: see `enable_x64`
+            self.kept[key] = traced
+        return traced
 
     def runs(self, transform: Transform = jax.jit) -> Runs:
         """Run both sides."""

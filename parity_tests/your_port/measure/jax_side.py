@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import as_numpy, enable_x64, flatten, plain
+from parity_tests.your_port.measure.arrays import as_numpy, flatten, plain
 from parity_tests.your_port.measure.case import Case, JaxSide, Variant
 from parity_tests.your_port.measure.numbers import Numbers, Run, options_in
 from parity_tests.your_port.measure.op_by_op import Program, trace
+from parity_tests.your_port.measure.width import enable_x64, look_for_tables
 
 
 def jax_function(call: Callable[[Any, Any], Any]) -> JaxSide:
@@ -79,6 +80,8 @@ def run_jax(
         names = (tuple(numbers.inputs), numbers.differentiated, tuple(numbers.weights))
         key = (case.name, case.jax, repr(sorted(options_in(variant, dtype).items())), dtype, names, transform)
         if key not in _programs:
+            if not any(key[1] == case.jax for key in _programs):
+                look_for_tables(compute, moved, fixed)
             _programs[key] = transform(differentiate(compute))
         outputs, gradients = _programs[key](moved, fixed, dict(directions))
         return Run(as_numpy(outputs), as_numpy({name: x for part in gradients for name, x in part.items()}))

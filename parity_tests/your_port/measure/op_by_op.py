@@ -98,12 +98,21 @@ class Program:
         return sum(steps for _, steps in self.everywhere()) > MANY_OPERATIONS
 
     @property
+    def _constants(self) -> list[Any]:
+        """All constants, those of the programs inside of it too."""
+        inside = [part for operation, _ in self.everywhere() for part in operation.parts]
+        return [x for program in (self, *inside) for x in program.constants.values()]
+
+    @property
+    def tables(self) -> list[np.ndarray]:
+        """The constants that are arrays of NumPy, and not of JAX."""
+        return [x for x in self._constants if isinstance(x, np.ndarray) and x.ndim]
+
+    @property
     def dtypes(self) -> set[Any]:
         """The dtypes of all results and tables, but for booleans that are cast: every dtype has 0 and 1."""
-        operations = [operation for operation, _ in self.everywhere()]
-        held = [self, *(part for operation in operations for part in operation.parts)]
-        found = {x.dtype for program in held for x in program.constants.values() if np.shape(x)}
-        for operation in operations:
+        found = {x.dtype for x in self._constants if np.shape(x)}
+        for operation, _ in self.everywhere():
             given, made = operation.equation.invars, operation.equation.outvars
             if operation.name != "convert_element_type" or given[0].aval.dtype != bool:
                 found |= {x.aval.dtype for x in made if hasattr(x.aval, "dtype")}

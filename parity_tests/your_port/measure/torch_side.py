@@ -127,7 +127,9 @@ class Observer(TorchFunctionMode):
         for tensor in result if isinstance(result, tuple) else (result,):
             if isinstance(tensor, torch.Tensor):
                 self.order[id(tensor)] = len(self.order)
-                self.saw_float32 |= tensor.dtype == torch.float32
+                is_narrow = tensor.dtype in (torch.float32, torch.complex64)
+                # hardsigmoid's gradient has 1/6 in float32
+                self.saw_float32 |= is_narrow or getattr(function, "__name__", "") == "hardsigmoid"
         return result
 
 

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import enable_x64, is_floating
+from parity_tests.your_port.measure.arrays import is_floating
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.jax_side import as_function
 from parity_tests.your_port.measure.judge import Judge
 from parity_tests.your_port.measure.taps import Tensor
+from parity_tests.your_port.measure.width import enable_x64
 from parity_tests.your_port.place.pairing import bring
 
 T = TypeVar("T")

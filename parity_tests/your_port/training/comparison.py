@@ -17,6 +17,7 @@ import numpy as np
 from parity_tests.your_port.cause.symptoms import describe
 from parity_tests.your_port.measure.arrays import is_floating, to_numpy
 from parity_tests.your_port.measure.judge import Measurement
+from parity_tests.your_port.measure.width import own_tables
 from parity_tests.your_port.training.causes import find_causes
 from parity_tests.your_port.training.errors import Moves, errors_of, tensor_errors
 from parity_tests.your_port.training.report import TrainingDivergence, TrainingReport
@@ -36,6 +37,7 @@ ORDER = ("batch", "loss", "gradients", "norm", "clipped", "learning_rate")
 """The order in which a step computes; then the moments, the parameters, and whatever else the user returns."""
 
 
+@own_tables(has_tables=True)
 def compare_training(
     torch_start: TorchStart,
     jax_start: JaxStart,

@@ -8,10 +8,11 @@ import jax
 import numpy as np
 import torch
 
-from parity_tests.your_port.measure.arrays import Arrays, enable_x64, flatten, is_floating, to_numpy
+from parity_tests.your_port.measure.arrays import Arrays, flatten, is_floating, to_numpy
 from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.measure.op_by_op import trace
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, default_dtype
+from parity_tests.your_port.measure.width import enable_x64
 from parity_tests.your_port.weights.positions import Places
 
 StepRecord = dict[str, Arrays]

@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import Arrays, enable_x64, is_floating
+from parity_tests.your_port.measure.arrays import Arrays, is_floating
+from parity_tests.your_port.measure.width import enable_x64
 
 _BASE = 256
 """Positions are sent digit by digit, since bfloat16 holds no larger integers exactly."""
@@ -56,12 +57,15 @@ class Affine:
         return self.again is None and is_whole and bool(np.all(self.counts == 1)) and not self.own.any()
 
     def fill(self, weights: Mapping[str, Any], _: Any = None) -> Any:
-        """Make the array of PyTorch's weights, by operations of NumPy or JAX."""
+        """Make the array of PyTorch's weights, by operations of NumPy or JAX.
+
+        A program of JAX gets copies of its own: see `enable_x64`.
+        """
         if self.again is not None or not self.terms:
-            return self.own if self.again is None else self.again(weights)
+            return self.own.copy() if self.again is None else self.again(weights)
         filled: Any = 0
         for name, term in self.terms.items():
-            taken = weights[name].reshape(-1)[term.places]
+            taken = weights[name].reshape(-1)[term.places.copy()]
             filled = filled + (taken if (term.scales == 1).all() else taken * term.scales.astype(taken.dtype))
         return filled + self.own.astype(filled.dtype) if self.own.any() else filled
 
