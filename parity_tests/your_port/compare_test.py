@@ -661,6 +661,20 @@ def test_a_linen_module_that_knows_no_dtype_runs_in_all() -> None:
     assert not [m for m in compare_case(case, "float64") if m.failed]
 
 
+class OrderInAVariable(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        order = self.variable("constants", "order", lambda: jnp.asarray(ORDER))
+        return nn.Dense(3, name="linear")(x)[order.value]
+
+
+def test_whole_numbers_of_a_linen_module_keep_their_values() -> None:
+    def call(linear: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return linear(x)[torch.tensor(ORDER)]
+
+    assert compare(torch.nn.Linear(4, 3), OrderInAVariable(), X, torch_call=call).agrees
+
+
 def test_a_linen_module_may_be_called_by_pytorch_s_path() -> None:
     class Dotted(nn.Module):
         @nn.compact

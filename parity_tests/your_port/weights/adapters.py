@@ -24,7 +24,7 @@ from parity_tests.your_port.measure.arrays import is_floating
 from parity_tests.your_port.measure.jax_side import Applied
 from parity_tests.your_port.measure.taps import tapped
 from parity_tests.your_port.weights.layouts import Layouts, Role
-from parity_tests.your_port.weights.original import Arguments, Inputs
+from parity_tests.your_port.weights.original import Arguments, Inputs, to_jax_layout
 from parity_tests.your_port.weights.weight_map import Leaf
 
 Arrays = Mapping[str, Any]
@@ -220,8 +220,24 @@ def _linen(
         order.extend(_text(path[1:]) for path in flatten_dict(created))
         return created
 
+    def initialised() -> Any:
+        """Return the variables as shapes. Those that no weight fills have values, and nothing else is computed."""
+        shapes = jax.eval_shape(initialise, *args, **kwargs)
+        kept = [path for path, x in jax.tree_util.tree_leaves_with_path(shapes) if not is_floating(x)]
+        if not kept:
+            return shapes
+        given, named = inputs.as_arguments(to_jax_layout(inputs.arrays, layouts))
+
+        @jax.jit
+        def values() -> list[Any]:
+            leaves = dict(jax.tree_util.tree_leaves_with_path(initialise(*given, **named)))
+            return [leaves[path] for path in kept]
+
+        known = dict(zip(kept, values(), strict=True))
+        return jax.tree_util.tree_map_with_path(lambda path, x: known.get(path, x), shapes)
+
     try:
-        variables = _collections(jax.eval_shape(initialise, *args, **kwargs) if variables is None else variables)
+        variables = _collections(initialised() if variables is None else variables)
     except Exception as error:
         raise ValueError(
             f"the Linen module cannot be initialised on these inputs: {type(error).__name__}: {error}. {inputs.advice}"
