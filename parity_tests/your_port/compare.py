@@ -110,7 +110,7 @@ def compare(
     in_16_bits = (pairs[0].draw(dtype) for dtype in dtypes if dtype.endswith("16"))
     precision = tuple(found for draw in in_16_bits for found in measure_precision(draw, sizes))
     notes = (*training_notes(pairs[0], torch_module, jax_module, called),)
-    notes += tuple(pairs[0].cast_in_torch()) if "float64" in dtypes else ()
+    notes += tuple(pairs[0].cast_at_the_end()) if "float64" in dtypes else ()
     notes = (unsure, *notes) if unsure and any(m.failed for m in measured) else notes
     report = _explain(
         Report(pairs[0].original.name, pairs[0], tuple(measured), notes=notes, weak=tuple(weak), precision=precision),

@@ -15,7 +15,7 @@ from parity_tests.your_port.measure.case import AFTER_A_STEP, Case, JaxSide
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import as_function, forget_programs_of
-from parity_tests.your_port.measure.judge import Measurement, is_cast_in_torch
+from parity_tests.your_port.measure.judge import Measurement, is_cast_from
 from parity_tests.your_port.measure.op_by_op import trace, without_jit
 from parity_tests.your_port.measure.width import enable_x64, look_for_tables
 from parity_tests.your_port.weights.adapters import JaxProgram
@@ -220,13 +220,16 @@ class Pair:
                 return f"JAX casts to {dtype} inside, at {place_of(operation)}"
         return f"JAX has a table in {dtype} inside"
 
-    def cast_in_torch(self) -> Iterator[str]:
-        """Say which results PyTorch casts to float32 whatever comes in, and JAX does not."""
+    def cast_at_the_end(self) -> Iterator[str]:
+        """Say which results one side casts to float32 whatever comes in, and the other one does not."""
         runs = self.draw("float64").runs()
-        for name, x in runs.truth.outputs.items():
-            in_jax = runs.jax.outputs[name]
-            if x is not None and in_jax is not None and is_cast_in_torch(in_jax, x):
-                yield f"PyTorch casts {name} to float32 at its end, and JAX does not: in 16 bits their dtypes differ"
+        outputs = {"PyTorch": runs.truth.outputs, "JAX": runs.jax.outputs}
+        for one, other in (("PyTorch", "JAX"), ("JAX", "PyTorch")):
+            for name, x in outputs[one].items():
+                wide = outputs[other][name]
+                if x is not None and wide is not None and is_cast_from(wide, x):
+                    words = f"{one} casts {name} to float32 at its end, and {other} does not"
+                    yield f"{words}: in 16 bits their dtypes differ"
 
     def with_float32_inside(self) -> list[Measurement]:
         """Measure in float64 by the rule of float32."""

@@ -18,7 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from parity_tests.your_port.cause.planting import Lines, lines_of_call
-from parity_tests.your_port.measure.arrays import is_mixed, to_numpy
+from parity_tests.your_port.measure.arrays import flatten, is_mixed, plain, to_numpy
 from parity_tests.your_port.measure.attention_steps import IN_STEPS
 from parity_tests.your_port.measure.errors import unit_roundoff
 from parity_tests.your_port.place.bisect import Search
@@ -113,6 +113,8 @@ class Steps(TorchFunctionMode):
     made: list[Step] = field(default_factory=list)
     places: dict[int, int] = field(default_factory=dict)
     """The id of a result -> its step, the last of those that wrote it."""
+    leading: set[int] = field(default_factory=set)
+    """The steps that lead to the program's results."""
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -130,6 +132,13 @@ class Steps(TorchFunctionMode):
         """Whether its numbers are some of those that it is made of, as in `x[:, 0]`: who has x has them, too."""
         x, *sources = (to_numpy(y.tensor).astype(np.float64) for y in (step, *(self.made[i] for i in step.sources)))
         return any(x.size < y.size and bool(np.isin(x, y).all()) for y in sources)
+
+    def end_in(self, results: Any) -> None:
+        """Find the steps that lead to these results of the whole program."""
+        self.leading = {self.places[id(x)] for x in flatten(plain(results))[0].values() if id(x) in self.places}
+        for place in reversed(range(len(self.made))):
+            if place in self.leading:
+                self.leading |= self.made[place].sources
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         name, options = getattr(function, "__name__", ""), kwargs or {}
@@ -220,10 +229,14 @@ class InJax:
         return Progress(self.covered(steps.values), missing)
 
     def first_missing(self, steps: Steps) -> int | None:
-        """Return the first step of PyTorch that JAX does not make, though it makes all that lead to it."""
+        """Return the first step of PyTorch that JAX does not make, though it makes all that lead to it.
+
+        Those that lead to no result, such as a part whose result the caller drops, need not be in JAX.
+        """
         known = self._known(steps, among_others=not steps.are_large)
         for place, step in enumerate(steps.made):
-            if step.is_made_of_data and not known[place] and all(known[source] for source in step.sources):
+            is_needed = step.is_made_of_data and (place in steps.leading or not steps.leading)
+            if is_needed and not known[place] and all(known[source] for source in step.sources):
                 return place
         return None
 

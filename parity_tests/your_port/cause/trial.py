@@ -90,7 +90,9 @@ class Trial:
 
         def call(*given: Any) -> Any:
             with steps:
-                return case.torch.call(*given)
+                results = case.torch.call(*given)
+            steps.end_in(results)
+            return results
 
         drawn.draw.beside(replace(case, torch=replace(case.torch, call=call))).in_torch()
         return steps

@@ -766,11 +766,12 @@ def test_the_line_tells_factors_apart(wrong: int) -> None:
 def test_without_a_known_mistake_it_says_which_step_to_print() -> None:
     def torch_side(module: Any, x: Any) -> Any:
         scores = module.a(x)
+        module.dropped = torch.cos(scores)  # as of a pooler whose result nobody takes
         cubed = scores**3
         return torch.tanh(cubed)
 
     report = compare(Module(torch_side, a=linear(6, 6)), lambda w, x: jnp.tanh(dense(w, "a", x) ** 5), X)
-    line = f"verdicts_test.py:{torch_side.__code__.co_firstlineno + 2}: scores**3"
+    line = f"verdicts_test.py:{torch_side.__code__.co_firstlineno + 3}: scores**3"
     assert f"print what goes into {line}, called at verdicts_test.py:" in str(report)
     assert "self.compute(self, *inputs) and what comes out, in both: the numbers that go in agree" in str(report)
 

@@ -151,7 +151,8 @@ class Judge:
         if in_jax.shape != in_torch.shape:
             return f"shape {list(in_jax.shape)} in {one}, {list(in_torch.shape)} in {other}"
         both_integers = in_jax.dtype.kind == in_torch.dtype.kind == "i"
-        if in_jax.dtype != in_torch.dtype and not both_integers and not is_cast_in_torch(in_jax, in_torch):
+        is_cast = is_cast_from(in_jax, in_torch) or (self.case.inside and is_cast_from(in_torch, in_jax))
+        if in_jax.dtype != in_torch.dtype and not both_integers and not is_cast:
             return f"dtype {in_jax.dtype} in {one}, {in_torch.dtype} in {other}"
         return ""
 
@@ -197,6 +198,6 @@ def median_of_draws(measured: Sequence[Measurement]) -> Measurement:
     return in_order[-1 if in_order[-1].mismatch else len(in_order) // 2]
 
 
-def is_cast_in_torch(in_jax: np.ndarray, in_torch: np.ndarray) -> bool:
-    """Whether PyTorch casts a result to float32, whatever comes in, and JAX does not."""
-    return in_jax.dtype == np.float64 and in_torch.dtype == np.float32
+def is_cast_from(wide: np.ndarray, x: np.ndarray) -> bool:
+    """Whether a program casts its result to float32, whatever comes in, and the other one does not."""
+    return wide.dtype == np.float64 and x.dtype == np.float32

@@ -382,6 +382,21 @@ def test_a_result_that_pytorch_casts_may_stay_wide_in_jax_and_is_said() -> None:
     assert "dtype bfloat16 in JAX, float32 in PyTorch" in {m.mismatch for m in sixteen.failed}
 
 
+@pytest.mark.usefixtures("verdict_alone")
+def test_a_result_that_jax_casts_is_right_if_float32_is_asked_for() -> None:
+    def port(x: Any) -> Any:
+        return jnp.tanh(x).astype(jnp.float32)
+
+    unsaid = str(compare_wide(torch.tanh, port, X))
+    assert "worst: result, float64: dtype float32 in JAX, float64 in PyTorch" in unsaid
+    assert "note: JAX casts to float32 inside, at judge_test.py:" in unsaid
+    assert "with inside='float32' the two agree" in unsaid
+    assert compare_wide(torch.tanh, port, X, inside="float32").agrees
+    assert not compare_wide(torch.tanh, lambda x: port(1.00001 * x), X, inside="float32")
+    note = "note: JAX casts result to float32 at its end, and PyTorch does not: in 16 bits their dtypes differ"
+    assert note in unsaid
+
+
 def test_a_cast_does_not_explain_what_is_wrong_without_jit_alone() -> None:
     def port(weights: Any, x: Any) -> Any:
         return blocks(weights, x) + (not isinstance(x, jax.core.Tracer)) * 1.0

@@ -108,6 +108,11 @@ def find_layouts(torch: Shape, jax: Shape, role: str | None, wish: Any = None) -
     return ()
 
 
+def is_usual(layout: Layout, role: str | None) -> bool:
+    """Whether a framework stores the weights of this role in this layout."""
+    return any(layout.words.removesuffix(", reshaped") == row.words and role in (None, *row.roles) for row in ROWS)
+
+
 def tensor_layout(name: str, rank: int, wish: str | Sequence[int] | None) -> Layout:
     """Find the layout in JAX of an input or a result; with channels last, one of fewer than three axes stays.
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from parity_tests.your_port.weights.layouts import Layout, Layouts, Role, Shape, find_layouts, wanted_layout
+from parity_tests.your_port.weights.layouts import Layout, Layouts, Role, Shape, find_layouts, is_usual, wanted_layout
 from parity_tests.your_port.weights.original import Weight
 from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, Uses, WeightMap, count_uses
 from parity_tests.your_port.weights.words import likeness, modules_of, renumbered, role_of, units_of
@@ -69,9 +69,10 @@ def match_weights(
         sources += list(_asked_for(formula, sources[: len(weights)]))
     fits: dict[_Pair, tuple[Layout, ...]] = {}
     for path, leaf in leaves.items():
-        for n, source in enumerate(sources):
-            if wishes[path].allows(leaf, source) and (found := _fit(path, leaf, source, role, layouts)):
-                fits[path, n] = found
+        allowed = [n for n, source in enumerate(sources) if wishes[path].allows(leaf, source)]
+        found = {n: fit for n in allowed if (fit := _fit(path, leaf, sources[n], role, layouts))}
+        usual = {n: fit for n, fit in found.items() if is_usual(fit[0], role(path, sources[n].weight.role))}
+        fits |= {(path, n): fit for n, fit in (usual or found).items()}
     by_name = {(path, n): _score_names(labels[path], sources[n].label) for path, n in fits}
     weigh = (0.01, 1000.0) if by_order else (1.0, 0.02)
     scores = {

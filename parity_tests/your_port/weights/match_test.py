@@ -82,6 +82,33 @@ def test_the_weights_of_a_norm_stay_together() -> None:
     assert found["ln_post.scale"] == "layernorm.weight: as it is"
 
 
+class Gated(torch.nn.Module):
+    """The names of transformers; the names of Meta's own code are in the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name, sizes in {"gate": (4, 6), "up": (4, 6), "down": (6, 4)}.items():
+            setattr(self, f"{name}_proj", torch.nn.Linear(*sizes, bias=False))
+        self.q_proj, self.o_proj = (torch.nn.Linear(4, 4, bias=False) for _ in range(2))
+        self.input_layernorm, self.post_attention_layernorm = torch.nn.RMSNorm(4), torch.nn.RMSNorm(4)
+
+
+def test_a_kernel_stays_transposed_where_its_shape_fits_another_layer_as_it_is() -> None:
+    shapes: dict[str, Shape] = {f"{name}.kernel": (4, 4) for name in ("wq", "wo")}
+    shapes |= {"w1.kernel": (4, 6), "w2.kernel": (6, 4), "w3.kernel": (4, 6)}
+    shapes |= {f"{name}.weight": (4,) for name in ("attention_norm", "ffn_norm")}
+    found = lines(Gated(), shapes, by_order=True)
+    guessed = "guessed: by size and order alone"
+    assert found == {
+        **{f"w{name}.kernel": f"{name}_proj.weight: transposed" for name in "qo"},
+        "w1.kernel": f"gate_proj.weight: transposed; {guessed}",
+        "w2.kernel": "down_proj.weight: transposed",
+        "w3.kernel": f"up_proj.weight: transposed; {guessed}",
+        "attention_norm.weight": f"input_layernorm.weight: as it is; {guessed}",
+        "ffn_norm.weight": f"post_attention_layernorm.weight: as it is; {guessed}",
+    }
+
+
 def test_a_bias_does_not_go_to_another_layer() -> None:
     """The second layer has a bias in PyTorch, and the first in JAX."""
     module = torch.nn.Sequential(torch.nn.Linear(3, 4, bias=False), torch.nn.Linear(4, 4))

@@ -12,10 +12,10 @@ ALIKE = """
     ln norm layernorm
     embed embedding emb embeddings wte
     pos wpe position positional positions
-    q query queries
-    k key keys
-    v value values
-    o out output
+    q query queries wq
+    k key keys wk
+    v value values wv
+    o out output wo
     h block blocks layer layers
     conv convolution
     bn batch
