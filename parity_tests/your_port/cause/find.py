@@ -15,7 +15,7 @@ from parity_tests.your_port.cause.cause import Cause, Explains, Found
 from parity_tests.your_port.cause.hypotheses import hypotheses, of_gradients
 from parity_tests.your_port.cause.several import find_several
 from parity_tests.your_port.cause.suspects import suspects
-from parity_tests.your_port.cause.trial import Trial
+from parity_tests.your_port.cause.trial import SHARE, Trial
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.measure.op_by_op import without_jit
@@ -47,13 +47,13 @@ def find_causes(
     if _is_random(wide):
         return Found((Cause(RANDOM, Explains.RANDOMNESS),))
     trial, found = Trial(wide, place[-1] if place else "", first, deadline, beside), Found()
-    stopped = None
+    until, stopped = trial.start + SHARE * (deadline - trial.start), None  # the rest is for the whole program
     for suspect in suspects(wide, place, within):
         if suspect.places == ("",):
             found = find_several(trial, suspect, Found())
             if found.causes:
                 return found
-        found = trial.of(suspect, hypotheses(suspect))
+        found = trial.of(suspect, hypotheses(suspect), until=until if suspect.name else deadline)
         stopped = found.stopped_after or stopped
         if found.causes:
             break

@@ -128,6 +128,13 @@ class Steps(TorchFunctionMode):
         """Whether to look at each entry again and again takes too long."""
         return sum(x.size for x in self.values) > MANY_ENTRIES
 
+    def is_needed(self, place: int) -> bool:
+        """Whether JAX has to make a step: it is made of data, and leads to a result.
+
+        A part whose result the caller drops leads to none, nor does what is computed right beside a mistake.
+        """
+        return self.made[place].is_made_of_data and (place in self.leading or not self.leading)
+
     def selects(self, step: Step) -> bool:
         """Whether its numbers are some of those that it is made of, as in `x[:, 0]`: who has x has them, too."""
         x, *sources = (to_numpy(y.tensor).astype(np.float64) for y in (step, *(self.made[i] for i in step.sources)))
@@ -225,18 +232,14 @@ class InJax:
     def progress(self, steps: Steps) -> Progress:
         """Say how much of both programs is alike."""
         known = self._known(steps)
-        missing = sum(step.is_made_of_data and not is_known for step, is_known in zip(steps.made, known, strict=True))
+        missing = sum(steps.is_needed(place) and not is_known for place, is_known in enumerate(known))
         return Progress(self.covered(steps.values), missing)
 
     def first_missing(self, steps: Steps) -> int | None:
-        """Return the first step of PyTorch that JAX does not make, though it makes all that lead to it.
-
-        Those that lead to no result, such as a part whose result the caller drops, need not be in JAX.
-        """
+        """Return the first step of PyTorch that JAX does not make, though it makes all that lead to it."""
         known = self._known(steps, among_others=not steps.are_large)
         for place, step in enumerate(steps.made):
-            is_needed = step.is_made_of_data and (place in steps.leading or not steps.leading)
-            if is_needed and not known[place] and all(known[source] for source in step.sources):
+            if steps.is_needed(place) and not known[place] and all(known[source] for source in step.sources):
                 return place
         return None
 

@@ -5,6 +5,7 @@ and inputs, PyTorch's with the mistake in it; its outputs and gradients have to 
 tensor in which the two part. All mistakes of a kind that pass are named, none that fails.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -53,14 +54,18 @@ class Trial:
         groups: Iterable[Iterable[Hypothesis]],
         note: Callable[[Hypothesis, Steps], None] | None = None,
         watch: Callable[[Steps], None] | None = None,
+        until: float = math.inf,
     ) -> Found:
         """Return the causes of the first group that explain everything, or else those that explain most.
 
         Each that does not fit is given to `note`, with the steps of PyTorch's run, which `watch` may stop.
+
+        Args:
+            until: an earlier deadline.
         """
         causes: dict[str, Cause] = {}
         now = time.process_time()
-        deadline = now + SHARE * (self.deadline - now)
+        deadline = now + SHARE * (min(until, self.deadline) - now)
         for group in groups:
             for hypothesis in group:
                 if time.process_time() > deadline:
