@@ -53,7 +53,10 @@ def settings(side: TorchTraining) -> Iterator[Deviation]:
         for value in values:
             yield from setting(side, name, value)
     if isinstance(side.optimizer, torch.optim.Adam | torch.optim.NAdam):
-        for name, steps in ADAMS.items():
+        others = dict(ADAMS)
+        if isinstance(side.optimizer, torch.optim.Adam) and not any(g["amsgrad"] for g in side.optimizer.param_groups):
+            del others["adam"]  # which are its own
+        for name, steps in others.items():
             words = f"JAX's steps are {steps}, and PyTorch's those of {type(side.optimizer).__name__}"
             yield Deviation(words, partial(_step_as, name=name))
         for root in ROOTS:

@@ -92,6 +92,11 @@ def test_what_means_the_same_does_not_part(optimizer: Callable[..., Any], transf
             "of AdamW",
         ),
         (
+            lambda p: torch.optim.Adam(p, RATE, maximize=True),
+            optax.adam(RATE),
+            "maximize is False in JAX, and True in PyTorch",
+        ),
+        (
             lambda p: torch.optim.SGD(p, RATE, momentum=0.9),
             optax.sgd(RATE, 0.8),
             "momentum is 0.8 in JAX, and 0.9 in PyTorch",
