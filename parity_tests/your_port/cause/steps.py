@@ -114,7 +114,7 @@ class Steps(TorchFunctionMode):
     places: dict[int, int] = field(default_factory=dict)
     """The id of a result -> its step, the last of those that wrote it."""
     leading: set[int] = field(default_factory=set)
-    """The steps that lead to the program's results."""
+    """The steps that lead to the program's results; none where these are not known."""
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -129,10 +129,7 @@ class Steps(TorchFunctionMode):
         return sum(x.size for x in self.values) > MANY_ENTRIES
 
     def is_needed(self, place: int) -> bool:
-        """Whether JAX has to make a step: it is made of data, and leads to a result.
-
-        A part whose result the caller drops leads to none, nor does what is computed right beside a mistake.
-        """
+        """Whether JAX has to make a step: it is made of data, and leads to a result, not to a part that is dropped."""
         return self.made[place].is_made_of_data and (place in self.leading or not self.leading)
 
     def selects(self, step: Step) -> bool:
@@ -232,7 +229,7 @@ class InJax:
     def progress(self, steps: Steps) -> Progress:
         """Say how much of both programs is alike."""
         known = self._known(steps)
-        missing = sum(steps.is_needed(place) and not is_known for place, is_known in enumerate(known))
+        missing = sum(step.is_made_of_data and not is_known for step, is_known in zip(steps.made, known, strict=True))
         return Progress(self.covered(steps.values), missing)
 
     def first_missing(self, steps: Steps) -> int | None:

@@ -61,7 +61,7 @@ class Trial:
         Each that does not fit is given to `note`, with the steps of PyTorch's run, which `watch` may stop.
 
         Args:
-            until: an earlier deadline.
+            until: an earlier deadline, in seconds of computing.
         """
         causes: dict[str, Cause] = {}
         now = time.process_time()
