@@ -61,6 +61,11 @@ def read_test(folder):
     return [Pair(*text, Alignment(*found)) for text, found in zip(texts, links, strict=True)], records
 
 
+def has_links(records):
+    """Whether a test set says which words belong together, and the model does too."""
+    return all("sure" in record and "links" in record for record in records)
+
+
 def bleu_counts(hypotheses, references):
     """Count what BLEU is computed from: lengths of both sides, matching n-grams and all n-grams, n = 1 … 4.
 
@@ -85,7 +90,7 @@ def read_counts(folder):
     pairs, records = read_test(folder)
     texts = [[detokenize(record[side]) for record in records] for side in ("translation", "reference")]
     counts = {"BLEU": bleu_counts(*texts)}
-    if all("sure" in record and "links" in record for record in records):
+    if has_links(records):
         links = [set(map(tuple, record["links"])) for record in records]
         counts["alignment error"] = alignment_counts(links, [pair.alignment for pair in pairs])
     return counts
@@ -314,7 +319,9 @@ def main():
         folders = {name: [options.out / f"{name}-{seed}" for seed in options.seeds] for name in options.attentions}
         for name, seed in ((name, seed) for seed in options.seeds for name in options.attentions):
             train(options.out / f"{name}-{seed}", name, seed, arguments)
-        tables = [compare(folders, options.out), bilinear_ranks(folders.get("bilinear", ()))]
+        tables = [compare(folders, options.out)]
+        if "bilinear" in folders and has_links(read_test(folders["bilinear"][0])[1]):
+            tables.append(bilinear_ranks(folders["bilinear"]))
     print(*map(as_markdown, tables), sep="\n\n")
 
 
