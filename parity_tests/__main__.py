@@ -3,17 +3,14 @@
     python -m parity_tests                          every case, in float64 and float32
     python -m parity_tests --case LSTM --dtype float64
     python -m parity_tests --faults                 also plant every fault, and check that each is noticed
-    python -m parity_tests --json parity.json       the same as rows for a program
 
 The exit status is 1 if anything disagrees or a planted fault goes unnoticed, and 2 if nothing could be compared.
 """
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 import tyro
@@ -27,7 +24,6 @@ from parity_tests.this_library.report import (
     FaultRow,
     Results,
     as_fault_table,
-    as_json,
     as_training_table,
     summarize_training,
 )
@@ -52,8 +48,6 @@ class Options:
     """Also run the largest cases in the dtypes that compile long and show nothing new."""
     faults: bool = False
     """Also plant the faults of the compared cases."""
-    json: Path | None = None
-    """A file to write the rows to; it must not exist."""
 
 
 def main() -> int:
@@ -63,8 +57,6 @@ def main() -> int:
     names = [name for name in all_names if not options.case or any(part in name for part in options.case)]
     if not names:
         return complain(f"no case has a name like {options.case}; there are: {', '.join(all_names)}")
-    if (path := options.json) is not None and (path.exists() or not path.absolute().parent.is_dir()):
-        return complain(f"{path} exists already, or its folder does not")
     avoid_faults()
     try:
         require_device()
@@ -72,8 +64,6 @@ def main() -> int:
         return complain(str(error))
     results = run_all(list_tasks(options, names))
     print_report(results)
-    if path is not None:
-        path.write_text(json.dumps(as_json(results), indent=2) + "\n", encoding="utf-8")
     return int(results.failed > 0 or not all(fault.caught for fault in results.faults))
 
 

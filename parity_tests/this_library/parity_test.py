@@ -36,7 +36,7 @@ QUICK: dict[str, dict[str, tuple[str, ...]]] = {
 def _runs() -> Iterator[object]:
     """Each case and dtype; the quick variants and the slow ones apart."""
     for dtype in DTYPES:
-        for case in (case for case in CASES if dtype in case.dtypes):
+        for case in CASES:
             chosen = [case.find_variant(name) for name in QUICK.get(dtype, {}).get(case.name, ())]
             quick = {v.name for v in (chosen if dtype in QUICK else case.variants) if not v.slow}
             for slow in (False, True):
@@ -57,7 +57,7 @@ def test_both_sides_agree(case: Case, dtype: str, parity: Callable[..., None], r
 
 
 def test_every_public_name_has_a_case_or_a_reason() -> None:
-    covered = {case.public_name for case in CASES}
+    covered = {case.name.partition(" (")[0] for case in CASES}  # such as one more of the same function
     assert covered | WITHOUT_CASE.keys() == set(jax_attn.__all__)
     assert not covered & WITHOUT_CASE.keys()
     assert all(WITHOUT_CASE.values())
@@ -66,7 +66,7 @@ def test_every_public_name_has_a_case_or_a_reason() -> None:
 
 
 def test_every_case_runs_in_float64() -> None:
-    assert [case.name for case in CASES if "float64" not in case.dtypes] == []
+    assert all(any("float64" in variant.dtypes for variant in case.variants) for case in CASES)
 
 
 def test_names_are_unique_and_a_looser_bound_has_a_reason() -> None:

@@ -1,7 +1,7 @@
-"""The results of the comparisons as rows, to print and for programs."""
+"""The results of the comparisons as rows and as tables."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.table import Table
 
@@ -74,15 +74,3 @@ def as_fault_table(faults: Sequence[FaultRow]) -> Table:
     shown = [fault for fault in faults if fault.side == "JAX" or not fault.caught]
     cells = ((f.name, f.side, f.case, "yes" if f.caught else "[red]NO[/red]") for f in shown)
     return layout_table("planted faults", ("fault", "planted in", "checked by", "caught"), cells)
-
-
-def as_json(results: Results) -> dict[str, Any]:
-    """Make the same for programs."""
-    return {
-        "cases": [row._asdict() for row in results.rows],
-        "training": [row._asdict() for row in results.trainings],
-        "failed": results.failed,
-        "faults": [fault._asdict() for fault in results.faults],
-        "faults_planted": len(results.faults),
-        "faults_caught": sum(fault.caught for fault in results.faults),
-    }

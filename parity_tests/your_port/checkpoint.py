@@ -135,7 +135,7 @@ def _weights_in(source: Any, side: str) -> tuple[Tensors, list[str]]:
     tensors, others = dict[str, Stored](), list[str]()
     for name, tensor in open_tensors(source).items():
         path = name.split(".")
-        is_weight = tensor.is_floating or (len(tensor.shape) > 1 and tensor.dtype.kind in "iub")
+        is_weight = is_floating(tensor) or (len(tensor.shape) > 1 and tensor.dtype.kind in "iub")
         if path[0] in NO_WEIGHTS or not is_weight:
             others.append(name)
             continue
@@ -148,7 +148,7 @@ def _weights_in(source: Any, side: str) -> tuple[Tensors, list[str]]:
 
 
 def _described(tensors: Tensors) -> list[Weight]:
-    return [Weight(n, x.shape, n, "", not x.is_floating or "running_" in n) for n, x in tensors.items()]
+    return [Weight(n, x.shape, n, "", not is_floating(x) or "running_" in n) for n, x in tensors.items()]
 
 
 def _find_places(
@@ -182,19 +182,19 @@ class _Comparison:
         if entry is None:
             self.said[path] = "PyTorch has no counterpart"
             return
-        ours, fitting = self.in_jax[path].read(), list[Layout]()
+        ours = self.in_jax[path].read()
         weights = self._read(entry.source)
         if problem := _lost_by(ours.dtype, weights):
             self.said[path] = problem
             return
-        for layout in entry.layouts:
-            theirs = entry.source.fill(weights, layout).astype(ours.dtype, copy=False)
-            fitting += [layout] * are_same(ours, theirs)
+        ways = [(way, entry.source.fill(weights, way).astype(ours.dtype, copy=False)) for way in entry.layouts]
+        fitting = [way for way, theirs in ways if are_same(ours, theirs)]
         self.said[path] = ""
         if fitting:
             self.entries[path] = replace(entry, layouts=tuple(fitting), guessed="")
         else:
-            self.said[path] = describe_difference(ours, theirs)
+            nearest = min((theirs for _, theirs in ways), key=lambda theirs: np.count_nonzero(ours != theirs))
+            self.said[path] = describe_difference(ours, nearest)
 
     def _read(self, source: Source) -> dict[str, np.ndarray]:
         return {name: self.in_torch[name].read() for name in dict.fromkeys(source.names)}
@@ -270,7 +270,7 @@ class _Comparison:
     def find_left_over(self, ignore: Sequence[str]) -> None:
         """Say what PyTorch has and JAX has not, unless it is another's second name."""
         used = {name for entry in self.entries.values() for name in entry.source.names}
-        if others := [n for n, x in self.in_torch.items() if n not in used and not x.is_floating]:
+        if others := [n for n, x in self.in_torch.items() if n not in used and not is_floating(x)]:
             self.notes.append(f"{_listed(others)} of PyTorch, in whole numbers, has no counterpart in JAX")
         for text, uses in self._map().left_in_torch.items():
             tensor = self.in_torch[uses.name]

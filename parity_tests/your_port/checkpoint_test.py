@@ -215,6 +215,14 @@ def test_a_mistake_is_named(mistake: str) -> None:
     assert [text for text in words if text not in str(report)] == []
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_square_weight_is_described_in_the_layout_that_is_nearest(transposed: bool) -> None:
+    weight = np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)
+    wrong = weight.T.copy() if transposed else weight.copy()
+    wrong[2, 3] += 1
+    assert ": 1 of 36 numbers differ, first at [2, 3]" in str(compare_weights({"w": weight}, {"w": wrong}))
+
+
 def test_a_bias_that_is_zero_in_pytorch_is_compared() -> None:
     zeros, ones = ({"dense": {"bias": np.full(3, x, np.float32)}} for x in (0, 1))
     assert "it is 1.0 everywhere in JAX" in str(compare_weights(zeros, ones))

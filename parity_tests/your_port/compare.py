@@ -88,7 +88,12 @@ def compare(
         ValueError, TypeError: the two cannot be compared; the message says what to do.
         GoldenError: the file is damaged, or was written by another version.
     """
-    _check_arguments(torch_module, jax_module, load, names, dtypes, inside, bound)
+    torch_first = callable(torch_module) or isinstance(torch_module, str | Path)
+    if not torch_first or type(jax_module).__module__.startswith("torch."):
+        raise TypeError(f"torch_module comes first and jax_module second; got {type(torch_module).__name__} first")
+    if dtypes is not None and (not dtypes or isinstance(dtypes, str) or set(dtypes) - set(DTYPES)):
+        raise ValueError(f"dtypes must be some of {DTYPES}; got {dtypes!r}")
+    wishes = Wishes(jax_module, jax_call, variables, load, names, layout, {"bound": bound, "inside": inside})
     if isinstance(inputs, Iterator):
         shared: dict[str, Any] = {"load": load, "weights": weights, "names": names, "layout": layout, "name": name}
         shared |= {"buffers": buffers, "gradients": gradients, "bound": bound, "inside": inside, "dtypes": dtypes}
@@ -100,7 +105,6 @@ def compare(
     wide = [dtype for dtype in dtypes if not dtype.endswith("16")]  # 16 bits alone would hide what differs
     widest = next(dtype for dtype in DTYPES if dtype in (wide or (DTYPES if recorded is None else recorded.dtypes)))
 
-    wishes = Wishes(jax_module, jax_call, variables, load, names, layout, {"bound": bound, "inside": inside})
     with calls_of_linen() as called:
         pairs, unsure = map_weights(originals, wishes, widest)
     pairs = [pair.with_buffers_of_jax() if pair.train else pair for pair in pairs]
@@ -151,30 +155,6 @@ def _compare_corpus(compare_inputs: Callable[[Any], Report], program: Any, batch
     return replace(report, corpus=corpus, weak=weak, notes=(*report.notes, luck))
 
 
-def _check_arguments(
-    torch_module: Any,
-    jax_module: Any,
-    load: Any,
-    names: Any,
-    dtypes: Sequence[str] | None,
-    inside: str,
-    bound: float | None,
-) -> None:
-    torch_first = callable(torch_module) or isinstance(torch_module, str | Path)
-    if not torch_first or type(jax_module).__module__.startswith("torch."):
-        raise TypeError(f"torch_module comes first and jax_module second; got {type(torch_module).__name__} first")
-    if load is not None and not callable(load):
-        raise TypeError(f"load must be a function of PyTorch's weights; got {type(load).__name__}")
-    if not isinstance(names, Mapping | None):
-        raise TypeError(f"names must be a dict of JAX's names -> PyTorch's; got {type(names).__name__}")
-    if dtypes is not None and (not dtypes or isinstance(dtypes, str) or set(dtypes) - set(DTYPES)):
-        raise ValueError(f"dtypes must be some of {DTYPES}; got {dtypes!r}")
-    if bound is not None and not 0 <= bound < 1:
-        raise ValueError(f"bound must be a relative error, from 0 to below 1; got {bound}")
-    if inside not in ("", "float32"):
-        raise ValueError(f"inside must be 'float32' or left out; got {inside!r}")
-
-
 def _read(
     torch_module: Any,
     inputs: Any,
@@ -195,6 +175,8 @@ def _read(
         if buffers:
             raise ValueError("buffers=True takes a step of training in PyTorch: leave it out where both are JAX's")
         return [read_jax(torch_module, inputs, **reading)]
+    if buffers and not hasattr(torch_module, "named_buffers"):
+        raise ValueError("buffers=True compares what a step of training moves, and a function has no buffers")
     from parity_tests.your_port.weights.torch_program import read_program
 
     return [read_program(torch_module, inputs, train=train, **reading) for train in (False, True)[: 1 + buffers]]
@@ -231,7 +213,7 @@ def _explain(report: Report, pairs: Sequence[Pair]) -> Report:
             return replace(report, compiled=compiled)
         narrow = first.narrow_inside(failed)
         if narrow and not any(m.failed for pair in pairs for m in pair.with_float32_inside()):
-            return replace(report, narrow_inside=f"{narrow}; with inside='float32' the two agree")
+            return replace(report, notes=(f"{narrow}; with inside='float32' the two agree", *report.notes))
         explained = (
             explain_difference(pair.draw(dtypes[pair.case.name]), beside=[x.case for x in pairs if x is not pair])
             for pair in parted
@@ -239,7 +221,7 @@ def _explain(report: Report, pairs: Sequence[Pair]) -> Report:
         divergence = next((found for found in explained if found is not None), None)
         held_to_float64 = not first.case.inside and any(m.dtype == "float64" for m in failed)
         if divergence is None and held_to_float64 and first.cast_in_jax:
-            report = replace(report, narrow_inside=f"{first.cast_in_jax}; within its rounding the two agree")
+            report = replace(report, notes=(f"{first.cast_in_jax}; within its rounding the two agree", *report.notes))
         report = replace(report, divergence=divergence)
     except Exception as error:  # the measurements are the verdict, whatever becomes of their explanation
         report = replace(report, trouble=f"{type(error).__name__}: {error}".splitlines()[0])

@@ -675,6 +675,39 @@ def test_whole_numbers_of_a_linen_module_keep_their_values() -> None:
     assert compare(torch.nn.Linear(4, 3), OrderInAVariable(), X, torch_call=call).agrees
 
 
+class Flagged(nn.Module):
+    """Its arguments are more than arrays: a tree with a None in it, a flag of training, and a word."""
+
+    @nn.compact
+    def __call__(self, given: Any, train: bool, reduction: str = "mean") -> Any:
+        x = nn.Dense(3, name="linear")(given["x"] if given["mask"] is None else given["x"] * given["mask"])
+        return getattr(x, reduction)(0) * (2 if train else 1)
+
+
+class TorchFlagged(torch.nn.Module):
+    """The same; its state holds more than tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 3)
+
+    def forward(self, given: Any, train: bool, reduction: str = "mean") -> Any:
+        x = self.linear(given["x"] if given["mask"] is None else given["x"] * given["mask"])
+        return getattr(x, reduction)(0) * (2 if train else 1)
+
+    def get_extra_state(self) -> Any:
+        return {"version": 2}
+
+    def set_extra_state(self, state: Any) -> None:
+        assert state["version"] == 2
+
+
+@pytest.mark.parametrize("given", [(True, "sum"), (False, "mean"), (False,)])
+def test_arguments_may_be_more_than_arrays(given: tuple[Any, ...]) -> None:
+    report = compare_wide(TorchFlagged(), Flagged(), ({"x": X, "mask": None}, *given))
+    assert report.agrees, report
+
+
 def test_a_linen_module_may_be_called_by_pytorch_s_path() -> None:
     class Dotted(nn.Module):
         @nn.compact
@@ -799,6 +832,7 @@ def square(use_bias: bool = True) -> nnx.Linear:
         (lambda: torch.nn.Linear(4, 4), square, {"bound": float("nan")}, "bound must be a relative error"),
         (lambda: torch.nn.Linear(4, 4), square, {"inside": "half"}, "inside must be"),
         (lambda: torch.nn.Linear(4, 4), square, {"dtypes": "float64"}, "dtypes must be some of"),
+        (lambda: torch.sin, lambda: jnp.sin, {"buffers": True}, "a function has no buffers"),
     ],
 )
 def test_what_cannot_be_compared_says_what_to_do(module: Any, port: Any, options: Any, message: str) -> None:

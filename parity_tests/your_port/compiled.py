@@ -134,16 +134,11 @@ class CompiledReport(Findings):
         yield from self.explain()
 
     def explain(self) -> Iterator[str]:
-        """Yield the line of the verdict that says why it differs."""
-        if self.failed:
-            yield f"  {'cause' if self.fault else 'first difference'}: {self.explanation}"
-
-    @property
-    def explanation(self) -> str:
-        """Why it differs: by a known fault of the compiler, or where."""
+        """Yield the line of the verdict that says why it differs: by a known fault of the compiler, or where."""
         if self.fault is not None:
-            return f"the compiler: {self.fault}; with the flag the two agree: {self.fault.remedy}"
-        return f"in the compiled program alone, {self.first}"
+            yield f"  cause: the compiler: {self.fault}; with the flag the two agree: {self.fault.remedy}"
+        elif self.failed:
+            yield f"  first difference: in the compiled program alone, {self.first}"
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,9 @@ The first batch is compared as any other inputs are. The others run forward, wit
 for each shape, and of each batch only numbers are kept.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -30,15 +28,13 @@ class Worst:
     batch: int
     row: int | None
     """The example in it; None where an output has no axis of examples."""
-    error: float
-    bound: float
-    mismatch: str
+    measured: Measurement
     inputs: Inputs = field(repr=False)
     """The batch."""
 
     def __str__(self) -> str:
         place = f"batch {self.batch}" if self.row is None else f"batch {self.batch}, row {self.row}"
-        return f"{self.tensor} at {place}: {self.mismatch or f'error {self.error:.2g}, bound {self.bound:.2g}'}"
+        return f"{self.tensor} at {place}: {self.measured.difference}"
 
 
 @dataclass(frozen=True)
@@ -58,8 +54,8 @@ class Corpus:
     @property
     def first_failure(self) -> Worst | None:
         """The failure with the largest share, if there is one."""
-        failed = [w for name, w in self.worst.items() if not self.shares[name].max() <= 1]
-        return max(failed, key=lambda worst: self.shares[worst.tensor].max(), default=None)
+        failed = [worst for worst in self.worst.values() if worst.measured.failed]
+        return max(failed, key=lambda worst: worst.measured.share, default=None)
 
     def table(self) -> str:
         """List how the shares of each output are distributed over the batches."""
@@ -77,7 +73,7 @@ class Corpus:
         return {**counts, "shares": shares, "worst": worst, "seen": self.seen, "unseen": self.unseen}
 
     def __str__(self) -> str:
-        most = max(self.worst.values(), key=lambda worst: self.shares[worst.tensor].max())
+        most = max(self.worst.values(), key=lambda worst: worst.measured.share)
         text = f"{self.batches:,} batches, {self.examples:,} examples; worst: {most}"
         return f"{text}; met: {'; '.join(self.seen)}" if self.seen else text
 
@@ -98,9 +94,8 @@ def run_corpus(draw: Draw, first: Inputs, batches: Iterator[Any], program: Any, 
     Raises:
         ValueError: a batch cannot be read, has another structure than the first, or is refused; the message says which.
     """
-    shares, most, worst = dict[str, list[float]](), dict[str, float](), dict[str, Worst]()
+    shares, worst = dict[str, list[float]](), dict[str, Worst]()
     met, examples = _Met(), 0
-    number = 0
     for number, batch in enumerate(chain([first], _read(batches, first, program))):
         here = _on(draw, batch)
         try:
@@ -109,8 +104,8 @@ def run_corpus(draw: Draw, first: Inputs, batches: Iterator[Any], program: Any, 
             raise ValueError(f"batch {number} cannot be run: {type(error).__name__}: {error}") from error
         for m in measured:
             shares.setdefault(m.tensor, []).append(m.share)
-            if m.share > most.get(m.tensor, -1.0):
-                most[m.tensor], worst[m.tensor] = m.share, _find_row(here, m, number, batch)
+            if m.tensor not in worst or m.share > worst[m.tensor].measured.share:
+                worst[m.tensor] = _find_row(here, m, number, batch)
         examples += _rows(batch) or 1
         met.note(batch)
     seen, unseen = met.words(weights)
@@ -121,23 +116,15 @@ def run_corpus(draw: Draw, first: Inputs, batches: Iterator[Any], program: Any, 
 def take_example(batch: Inputs, row: int | None) -> Any:
     """Cut an example out of a batch where all inputs have an axis of examples; return it as inputs of `compare`."""
     cut = row is not None and _rows(batch) is not None
-    arrays = {
-        name: _map(lambda x: x[row : row + 1] if row is not None and cut else x, value)
-        for name, value in batch.arrays.items()
-    }
-    positional, keywords = batch.as_arguments(arrays)
+    flat, rebuild = flatten(dict(batch.arrays))
+    if row is not None and cut:
+        flat = {name: x if x is None else x[row : row + 1] for name, x in flat.items()}
+    positional, keywords = batch.as_arguments(rebuild(flat))
     return positional or keywords
 
 
-def _map(function: Callable[[np.ndarray], Any], tree: Any) -> Any:
-    flat, rebuild = flatten({"": tree})
-    return rebuild({name: None if x is None else function(x) for name, x in flat.items()})[""]
-
-
 def _read(batches: Iterator[Any], first: Inputs, program: Any) -> Iterator[Inputs]:
-    number = 0
-    while True:
-        number += 1
+    for number in count(1):
         try:
             batch = next(batches)
         except StopIteration:
@@ -169,12 +156,9 @@ def _on(draw: Draw, batch: Inputs) -> Draw:
 
 def _forward(draw: Draw) -> Runs:
     """Run both programs without gradients."""
-    context: AbstractContextManager[Any] = nullcontext()
-    if find_spec("torch") is not None:
-        import torch
+    import torch  # not where PyTorch's side is a file, which is no corpus
 
-        context = torch.no_grad()
-    with context:
+    with torch.no_grad():
         return draw.against(draw.in_jax(gradients=False))
 
 
@@ -187,7 +171,7 @@ def _rows(batch: Inputs) -> int | None:
 
 def _find_row(draw: Draw, m: Measurement, number: int, batch: Inputs) -> Worst:
     """Find the row of an output that is the worst."""
-    runs, worst = _forward(draw), Worst(m.tensor, number, None, m.error, m.bound, m.mismatch, batch)
+    runs, worst = _forward(draw), Worst(m.tensor, number, None, m, batch)
     sides = [x for run in runs if (x := run.outputs.get(m.tensor)) is not None and x.ndim > 0]
     if m.mismatch or len(sides) < len(runs) or len({len(x) for x in sides}) > 1:
         return worst
@@ -210,7 +194,7 @@ class _Met:
                 continue
             if x.ndim > 1 and x.max() > 1:
                 self.ids.setdefault(name, set()).update(np.unique(x).tolist())
-            elif x.ndim == 2:  # a mask
+            elif x.ndim == 2 and "mask" in name:
                 self._note(name, (x != 0).sum(-1), x.shape[-1])
             elif x.ndim == 1 and "len" in name:
                 self._note(name, x, 0)

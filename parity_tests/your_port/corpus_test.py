@@ -124,6 +124,13 @@ def test_whole_numbers_that_are_wrong_in_one_batch_fail() -> None:
     assert json.loads(report.to_json())["corpus"]["shares"]["result"]["most"] is None
 
 
+def test_whole_numbers_that_are_no_mask_are_none() -> None:
+    batches = ((np.zeros((2, 3), int), np.random.default_rng(n).normal(size=(2, 3))) for n in range(3))
+    report = compare(lambda types, x: x + types, lambda types, x: x + types, batches, gradients=False)
+    assert report, report
+    assert "is full" not in str(report)
+
+
 def test_what_was_never_met_is_weak() -> None:
     def short() -> Iterator[Any]:
         for number in range(4):

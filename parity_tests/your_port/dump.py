@@ -11,10 +11,10 @@ A large model is written with its own weights into a folder, tensor by tensor. I
 
 import platform
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,11 +25,12 @@ import tyro
 from parity_tests.your_port.command import call_builder
 from parity_tests.your_port.golden import GoldenFolder, write_golden
 from parity_tests.your_port.measure.arrays import to_numpy
-from parity_tests.your_port.measure.case import TorchSide, name_of_draw
-from parity_tests.your_port.measure.draw import DRAWS, Draw
+from parity_tests.your_port.measure.case import TorchSide
+from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.numbers import make_numbers
 from parity_tests.your_port.measure.taps import recording
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, run_module
+from parity_tests.your_port.trained import most_common_dtype
 from parity_tests.your_port.weights.original import Original, read_inputs
 from parity_tests.your_port.weights.torch_program import describe_weights, read_program, torch_side
 
@@ -53,8 +54,6 @@ class Options:
     truth: Literal["float64", "float32"] = "float64"
     """With --large: the dtype in which PyTorch's own rounding is measured; float32 takes half the memory, and is for
     bfloat16 alone."""
-    seed: int = 0
-    """Of PyTorch's generator while the module is built."""
 
 
 def main() -> int:
@@ -63,10 +62,13 @@ def main() -> int:
     try:
         if options.out.exists() or not options.out.absolute().parent.is_dir():
             raise ValueError(f"{options.out} exists already, or its folder does not")
-        torch.manual_seed(options.seed)
-        module, inputs = _built(options.build)
+        torch.manual_seed(0)
+        built = call_builder(options.build)
+        if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], torch.nn.Module)):
+            raise ValueError(f"{options.build} must return (nn.Module, inputs); got {type(built).__name__}")
+        module, inputs = built
         versions = {"torch": torch.__version__, "numpy": np.__version__, "python": platform.python_version()}
-        facts = {"versions": versions, "seed": options.seed, "build": options.build}
+        facts = {"versions": versions, "build": options.build}
         if options.large:
             written = dump_large(module, inputs, options.out, facts, options.dtype, options.gradients, options.truth)
         else:
@@ -87,12 +89,11 @@ def dump(module: torch.nn.Module, inputs: Any, own: bool, dtypes: tuple[str, ...
     given: dict[str, Any] = {dtype: {} for dtype in dtypes}
     runs: dict[str, Any] = {dtype: {run: {} for run in (dtype, "float64", "float32")} for dtype in dtypes}
     for dtype in dtypes:
-        for draw in range(1 if dtype == "float64" or own else DRAWS):
-            variant = replace(case.variants[0], name=name_of_draw(case.variants[0].name, draw))
-            drawn = Draw(case, variant, dtype)
-            numbers = drawn.numbers
+        first = Draw(case, case.variants[0], dtype)
+        for drawn in islice(first.redrawn(), 1 if own else None):
+            numbers, variant = drawn.numbers, drawn.variant
             for run_dtype, by_name in runs[dtype].items():
-                by_name[variant.name] = drawn.in_torch(run_dtype, record=draw == 0)
+                by_name[variant.name] = drawn.in_torch(run_dtype, record=drawn is first)
             parts = {part: getattr(numbers, part) for part in ("inputs", "weights", "buffers", "differentiated")}
             given[dtype][variant.name] = {**parts, "directions": numbers.directions(runs[dtype][dtype][variant.name])}
     described = {"case": original.name, "inputs": original.inputs, "weights": original.weights}
@@ -121,13 +122,10 @@ def dump_large(
     Raises:
         ValueError: the module cannot be run, or a pattern fits no parameter.
     """
-    sizes: Counter[str] = Counter()
-    for x in module.parameters():
-        sizes[str(x.dtype).removeprefix("torch.")] += x.numel()
     if len(dtypes) > 1:
         raise ValueError(f"--large takes one --dtype; got {' '.join(dtypes)}")
-    (dtype,) = dtypes or [name for name, _ in sizes.most_common(1)] or ["float32"]
     given, described = read_inputs(inputs, module), describe_weights(module)
+    (dtype,) = dtypes or [most_common_dtype(described) or "float32"]
     chosen = {name for name, _ in module.named_parameters() if any(fnmatchcase(name, each) for each in gradients)}
     if unknown := [each for each in gradients if not any(fnmatchcase(name, each) for name in chosen)]:
         raise ValueError(f"--gradients {unknown[0]} fits no parameter; they are called like {described[0].name}")
@@ -162,14 +160,6 @@ def dump_large(
         record = {"case": original.name, "inputs": given, "weights": described, "truth": truth}
         folder.finish({**facts, **record, "numbers": {dtype: {variant.name: parts}}, "runs": {dtype: runs}})
     return (dtype,)
-
-
-def _built(place: str) -> tuple[torch.nn.Module, Any]:
-    """Call the function, and see that it returns what can be run."""
-    built = call_builder(place)
-    if not (isinstance(built, tuple) and len(built) == 2 and isinstance(built[0], torch.nn.Module)):
-        raise ValueError(f"{place} must return (nn.Module, inputs); got {type(built).__name__}")
-    return built
 
 
 if __name__ == "__main__":

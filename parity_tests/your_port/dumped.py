@@ -162,8 +162,10 @@ def read_dump(folder: Path) -> dict[str, np.ndarray]:
     for name, tensor in tensors.items():
         form = next(match for pattern in FORMS if (match := re.fullmatch(pattern, name)))
         parts = form.groupdict()
-        if parts.get("kind") != "inputs" and tensor.is_floating:
-            module = re.sub(r"^[A-Z]\w*(\.|$)", "", parts["module"])  # the class of the model
+        if parts.get("kind") != "inputs" and is_floating(tensor):
+            module = parts["module"]
+            if parts.get("kind"):  # transformers' names begin with the class of the model
+                module = re.sub(r"^[A-Z]\w*(\.|$)", "", module)
             found.setdefault(module or RESULT, tensor)
     if not found:
         raise ValueError(f"{folder} holds no floating outputs of modules")
@@ -194,7 +196,7 @@ class _Program:
         described = {
             Weight(name, x.shape, name, "unknown", "running_" in name): x.read().astype(np.float64)
             for name, x in weights.items()
-            if x.is_floating
+            if is_floating(x)
         }
         values = {weight.name: x for weight, x in described.items()}
         found = match_weights(list(described), self.port.leaves, self.port.role, names, self.layouts)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from parity_tests.your_port import command
 from parity_tests.your_port.compare import compare
-from parity_tests.your_port.dumped import compare_dump
+from parity_tests.your_port.dumped import compare_dump, read_dump
 
 X = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
 
@@ -139,6 +139,11 @@ def test_the_forms_of_names(writer: str, tmp_path: Path) -> None:
     ]
     assert [m.tensor for m in report.measurements][-2:] == ["head", "result"]
     assert report.unpaired == ()
+
+
+def test_names_that_begin_with_a_capital_are_whole(tmp_path: Path) -> None:
+    in_npy(tmp_path, {"W_q": torch.ones(2), "W_k": torch.zeros(2), "w_v.norm": torch.ones(3)})
+    assert set(read_dump(tmp_path)) == {"W_q", "W_k", "w_v.norm"}
 
 
 def test_bfloat16_is_judged_by_the_ports_own_rounding(tmp_path: Path) -> None:

@@ -167,10 +167,7 @@ class _Side:
                 for x in module.parameters():
                     x.mul_(1 + unit * torch.randint(-1, 2, x.shape, generator=generator))
 
-        def bound(function: Callable[..., Any]) -> Callable[..., Any]:
-            return partial(function, module)
-
-        functions = Decoder(bound(decoder.prefill), bound(decoder.step), bound(decoder.full))
+        functions = Decoder(*(partial(f, module) for f in (decoder.prefill, decoder.step, decoder.full)))
 
         observer = Observer()
 
@@ -317,8 +314,9 @@ class _Judge:
     def _lengths(self) -> np.ndarray:
         """The length of each prompt, without its padding."""
         mask = self.inputs.get("attention_mask")
-        first = next(iter(self.inputs.values()))
-        return np.full(len(first), first.shape[1]) if mask is None else (np.asarray(mask) != 0).sum(-1)
+        first = np.asarray(next(iter(self.inputs.values())))
+        whole = first.shape[1] if first.ndim > 1 else 1  # prompts of one axis are one token each
+        return np.full(len(first), whole) if mask is None else (np.asarray(mask) != 0).sum(-1)
 
     def tokens(self, program: str, tokens: np.ndarray, bounds: np.ndarray, end: int | None) -> None:
         """Measure tokens, until a text ends: the first that is not PyTorch's has to be a tie."""

@@ -34,6 +34,17 @@ class Wishes:
     rules: Mapping[str, Any]
     """Of a case: `bound` and `inside`."""
 
+    def __post_init__(self) -> None:
+        bound, inside = self.rules["bound"], self.rules["inside"]
+        if self.load is not None and not callable(self.load):
+            raise TypeError(f"load must be a function of PyTorch's weights; got {type(self.load).__name__}")
+        if not isinstance(self.names, Mapping | None):
+            raise TypeError(f"names must be a dict of JAX's names -> PyTorch's; got {type(self.names).__name__}")
+        if bound is not None and not 0 <= bound < 1:
+            raise ValueError(f"bound must be a relative error, from 0 to below 1; got {bound}")
+        if inside not in ("", "float32"):
+            raise ValueError(f"inside must be 'float32' or left out; got {inside!r}")
+
 
 def map_weights(originals: Sequence[Original], wishes: Wishes, dtype: str) -> tuple[list[Pair], str]:
     """Put the weights into place, in the layout of inputs and results that fits; of several the nearest.

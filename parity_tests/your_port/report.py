@@ -33,14 +33,12 @@ class Report(Findings):
     """Every tensor in every dtype, and those that only jit or only its absence makes wrong."""
     divergence: Divergence | None = None
     """Where the two part, and why."""
-    narrow_inside: str = ""
-    """What is computed in a narrower dtype inside, if that explains the difference."""
     compiled: CompiledReport | None = None
     """How the compiled program differs from its own operations, if that explains the difference."""
     trouble: str = ""
     """Why the search for the place and the cause failed, if it did."""
     notes: tuple[str, ...] = ()
-    """What a training would do otherwise: weights that are moved in one of the two alone, or apart, and dropout."""
+    """What is not computed alike though it may agree: in a training, inside of a program, or in one draw."""
     weak: tuple[str, ...] = ()
     """What these inputs and weights cannot show."""
     corpus: Corpus | None = None
@@ -105,8 +103,6 @@ class Report(Findings):
             yield from self._difference(self.divergence)
         if self.trouble:
             yield f"  the search for the place failed: {self.trouble}; please report it"
-        if self.narrow_inside:
-            yield f"  note: {self.narrow_inside}"
         for note in [*self.notes[:2], *[f"and {len(self.notes) - 2} more"] * (len(self.notes) > 2)]:
             yield f"  note: {note}"
         if left_out := sorted(self.case.constants.intersection(flatten(dict(self.case.variants[0].inputs))[0])):

@@ -20,7 +20,7 @@ from parity_tests.your_port.measure.arrays import as_numpy, flatten, is_floating
 from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide, TorchSide, Variant, random_for
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import differentiate
-from parity_tests.your_port.measure.judge import Judge, Measurement
+from parity_tests.your_port.measure.judge import Judge, Measurement, Runs
 from parity_tests.your_port.measure.numbers import Run, redrawn
 from parity_tests.your_port.measure.op_by_op import trace
 from parity_tests.your_port.measure.width import enable_x64, own_tables
@@ -216,12 +216,7 @@ class _Programs:
         )
         if judge.rule != "float64":
             _require_rounding(narrow, truth, judge.rule)
-        found = list[Measurement]()
-        for is_gradient in (False, True):
-            sides = [run.gradients if is_gradient else run.outputs for run in (many, narrow, truth)]
-            names = dict.fromkeys(name for side in sides for name in side)
-            found += (judge.measure(n, *(side.get(n) for side in sides), is_gradient=is_gradient) for n in names)
-        return found
+        return judge.compare(Runs(many, narrow, truth))
 
     # What explains a difference
 

@@ -23,7 +23,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import flatten, is_floating, to_numpy
+from parity_tests.your_port.measure.arrays import flatten, to_numpy
 
 Shape = tuple[int, ...]
 BESIDE_WEIGHTS = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "rng_state*.pth")
@@ -48,10 +48,6 @@ class Stored:
         """Describe an array or a tensor in memory."""
         dtype = str(x.dtype).removeprefix("torch.")
         return cls(tuple(x.shape), jnp.dtype(dtype), lambda: to_numpy(x))
-
-    @property
-    def is_floating(self) -> bool:
-        return is_floating(self)
 
 
 Tensors = Mapping[str, Stored]

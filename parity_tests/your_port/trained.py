@@ -102,13 +102,14 @@ def _dropout(torch_module: Any, in_jax: list[Any]) -> Iterator[str]:
 
 def differing_dtypes(pair: Pair) -> str:
     """Say which dtypes most numbers of the two modules' weights have, if only one of them has 16 bits."""
-    in_torch, in_jax = (_most_common_dtype(x) for x in (pair.original.weights, pair.port.leaves.values()))
+    in_torch, in_jax = (most_common_dtype(x) for x in (pair.original.weights, pair.port.leaves.values()))
     if in_torch and in_jax and in_torch.endswith("16") != in_jax.endswith("16"):
         return f"the weights are {in_torch} in PyTorch, {in_jax} in JAX"
     return ""
 
 
-def _most_common_dtype(leaves: Iterable[Weight | Leaf]) -> str:
+def most_common_dtype(leaves: Iterable[Weight | Leaf]) -> str:
+    """Return the dtype of most numbers; "" without any."""
     sizes: Counter[str] = Counter()
     for leaf in leaves:
         sizes[leaf.dtype] += prod(leaf.shape)

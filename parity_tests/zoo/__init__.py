@@ -4,7 +4,8 @@ port                    a port, the bugs planted in it, and what the comparison 
 recurrent, transformer  the ports; each bug is one that people reported in public, with the issue's number
 convolution
 planted                 every mistake of the harness's own table, planted in PyTorch's programs
-libraries               layers of NNX and Equinox, and Flax models of transformers, at the first try
+libraries               layers of NNX and Equinox at the first try
+large                   a model of many layers, and mistakes in it
 
 `zoo_test.py` compares them all, and plants the table.
 """

@@ -6,14 +6,10 @@ to let the two be called alike. The page on parity has the verdicts.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib import import_module
-from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from flax import nnx
@@ -160,60 +156,4 @@ def eqx_pairs() -> Iterator[Pair]:
     )
 
 
-def flax_models() -> Iterator[Pair]:
-    """Yield the Flax models that transformers had up to version 4, and its PyTorch ones; of a newer version none."""
-    if find_spec("transformers") is None or version("transformers") >= "5":
-        return
-    transformers: Any = import_module("transformers")
-    bert = {
-        "vocab_size": 40,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 24,
-    }
-    gpt = {"vocab_size": 40, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2}
-    t5 = {"vocab_size": 40, "d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2}
-    bart: dict[str, Any] = {"vocab_size": 40, "d_model": 16, "max_position_embeddings": 32, "pad_token_id": 1}
-    for part in ("encoder", "decoder"):
-        bart |= {f"{part}_layers": 2, f"{part}_attention_heads": 2, f"{part}_ffn_dim": 24}
-    configs: dict[str, Any] = {
-        "BertModel": transformers.BertConfig(**bert),
-        "BertForMaskedLM": transformers.BertConfig(**bert),
-        "BertForSequenceClassification": transformers.BertConfig(**bert),
-        "RobertaModel": transformers.RobertaConfig(**bert),
-        "GPT2Model": transformers.GPT2Config(**gpt),
-        "GPT2LMHeadModel": transformers.GPT2Config(**gpt),
-        "T5Model": transformers.T5Config(**t5),
-        "T5ForConditionalGeneration": transformers.T5Config(**t5),
-        "BartModel": transformers.BartConfig(**bart),
-        "BartForConditionalGeneration": transformers.BartConfig(**bart),
-        "MarianModel": transformers.MarianConfig(**bart, decoder_start_token_id=1),
-        "MarianMTModel": transformers.MarianConfig(**bart, decoder_start_token_id=1),
-    }
-    agree = ("BertForSequenceClassification", "GPT2Model", "GPT2LMHeadModel")
-    jax_numpy: Any = jnp
-    clip: Any = jnp.clip
-    # T5 has names that newer versions of JAX lack. Other code of this process goes on calling by the new ones.
-    jax_numpy.clip = lambda *given, a_min=None, a_max=None, **named: (
-        clip(*given, **named) if a_min is a_max is None else clip(*given, a_min, a_max)
-    )
-    for name, config in configs.items():
-        config.use_cache = False  # a cache is no tensor
-        in_torch, in_flax = getattr(transformers, name), getattr(transformers, f"Flax{name}")
-        inputs = sentences(config)
-        yield Pair(f"Flax: {name}", in_torch(config), in_flax(config), inputs, agrees=name in agree)
-        if name.startswith("T5") or name == "MarianModel":
-            narrow, agrees = {"inside": "float32"}, name.startswith("T5")
-            yield Pair(f"Flax: {name}, float32 inside", in_torch(config), in_flax(config), inputs, narrow, agrees)
-
-
-def sentences(config: Any) -> dict[str, np.ndarray]:
-    """Draw ids with padding at the end of one sentence, and the mask that says so."""
-    ids, mask = RNG.integers(2, 40, (3, 7)), np.ones((3, 7), int)
-    ids[1, 4:], mask[1, 4:] = config.pad_token_id or 0, 0
-    given = {"input_ids": ids, "attention_mask": mask}
-    return given | ({"decoder_input_ids": RNG.integers(2, 40, (3, 5))} if config.is_encoder_decoder else {})
-
-
-PAIRS = (*nnx_pairs(), *eqx_pairs(), *flax_models())
+PAIRS = (*nnx_pairs(), *eqx_pairs())

@@ -13,7 +13,7 @@ import pytest
 from parity_tests.this_library.cases import find_case
 from parity_tests.this_library.trainings import TRAININGS, free_running
 from parity_tests.your_port.measure.case import Case, Variant
-from parity_tests.your_port.measure.draw import compare_variant
+from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.jax_side import forget_programs
 from parity_tests.your_port.measure.judge import Measurement
 
@@ -70,7 +70,7 @@ class Fault:
         variant = case.find_variant(self.variant)
         if not gradients:
             case = _frozen(case, variant)
-        return [measurement for measurement in compare_variant(case, variant, "float64") if measurement.failed]
+        return [measurement for measurement in Draw(case, variant, "float64").measure_draws() if measurement.failed]
 
 
 def _frozen(case: Case, variant: Variant) -> Case:

@@ -34,16 +34,14 @@ def several(words: str, **functions: wrong.Wrong) -> Mistake:
 
 
 def mistakes_in(called: Set[str], sizes: Sequence[int]) -> Iterator[list[Mistake]]:
-    """Yield those that a program can have which calls these functions; `sizes` of its axes make wrong scales."""
-    yield from ([m for m in kind if called & m.wrong.keys()] for kind in mistakes(sizes))
+    """Yield those that a program can have which calls these functions, kind by kind, likely and cheap ones first.
 
-
-def mistakes(sizes: Sequence[int]) -> Iterator[list[Mistake]]:
-    """Yield all kind by kind, likely and cheap ones first."""
+    The `sizes` of its axes make wrong scales.
+    """
     tables = (_replaced(), _options(sizes), NORMS_WRITTEN_OUT, _masked(), CONDITIONS, LOSSES, _scaled(sizes), EXCHANGED)
-    for rows in (*tables, CONVOLUTIONS, _permuted()):
-        yield [mistake(*row) for row in rows]
-    yield [*(mistake(*row) for row in DROPPED), *IN_SEVERAL]  # a softmax may hide which of them it is
+    kinds = [[mistake(*row) for row in rows] for rows in (*tables, CONVOLUTIONS, _permuted(), DROPPED)]
+    kinds[-1] += IN_SEVERAL  # a softmax may hide which of them it is
+    yield from ([m for m in kind if called & m.wrong.keys()] for kind in kinds)
 
 
 EPSILONS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12, 1e-7, 1e-4, 1e-2, 0.0)

@@ -72,7 +72,14 @@ class Call:
 
     @property
     def name(self) -> str:
-        return self.function.__name__
+        """The function's name, without the underscore of one that works in place."""
+        name = getattr(self.function, "__name__", "")
+        return name[:-1] if name.endswith("_") and name[0] != "_" and hasattr(torch.Tensor, name[:-1]) else name
+
+    def out_of_place(self) -> "Call":
+        """Return the same call of a function that leaves its argument as it is."""
+        name = self.name
+        return self if self.function.__name__ == name else replace(self, function=getattr(torch.Tensor, name))
 
     @property
     def x(self) -> Any:
@@ -143,11 +150,9 @@ class Planted(TorchFunctionMode):
         """How often a submodule called a function."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        name = getattr(function, "__name__", "")
-        if in_place := name.endswith("_") and not name.startswith("_") and hasattr(torch.Tensor, name[:-1]):
-            name, function = name[:-1], getattr(torch.Tensor, name[:-1])
         call = Call(function, args, kwargs or {}, self._last, self.facts)
-        path, wrong, lines, here = self._frames[-1], self.wrong.get(name), (), False
+        name, path, lines, here = call.name, self._frames[-1], (), False
+        wrong = self.wrong.get(name)
         around = [place for place in self.places if place == "" or f"{path}.".startswith(f"{place}.")]
         inside = [path[len(place) :].lstrip(".") for place in around]
         if inside and (wrong or not self.wrong):
@@ -155,17 +160,19 @@ class Planted(TorchFunctionMode):
             self.sites[site] = lines = lines_of_call(self._caller)
             here = wrong is Call.right or self.site in lines or site[: len(self.site)] == self.site
         self._counts[path, name] += 1
-        result = self._result(call, wrong if here else None, lines)
-        return args[0].copy_(result) if in_place else result
+        return self._result(call, wrong if here else None, lines)
 
     def _result(self, call: Call, wrong: Callable[[Call], Any] | None, lines: Lines) -> Any:
         if wrong is not None:
             try:
-                call.result = wrong(call)
-                if wrong is not Call.right:  # which only notes the call
+                made = call.out_of_place()
+                if wrong is Call.right:  # the call is only noted
+                    made.result = call.right()
+                else:
+                    made.result = wrong(made) if made is call else call.x.copy_(wrong(made))
                     self.changed |= dict.fromkeys(lines[:1] or ("",))
-                self._last, call.before = call, None
-                return call.result
+                self._last, made.before = made, None
+                return made.result
             except NotHereError:
                 pass
         if call.name not in IN_STEPS or call.x.ndim < 3:  # attention without a batch stays whole

@@ -18,8 +18,6 @@ from parity_tests.your_port.measure.taps import torch_leaves
 from parity_tests.your_port.place.bisect import Search
 from parity_tests.your_port.place.pairing import align
 
-NO_STEPS = nullcontext()
-
 
 @dataclass(frozen=True)
 class Suspect:
@@ -39,6 +37,8 @@ class Suspect:
     """Those that it returns."""
     agrees: Callable[[Any], bool]
     """Whether results of the program are JAX's."""
+    differentiates: bool = False
+    """Whether the module needs gradients to compute its results, such as forces of an energy."""
 
     @property
     def module(self) -> torch.nn.Module | None:
@@ -47,16 +47,16 @@ class Suspect:
 
     def run(self, program: Program) -> Any:
         """Run a program instead of the right one; leave the module as it was."""
-        with torch.no_grad(), _restoring(self.root):
+        with torch.set_grad_enabled(self.differentiates), _restoring(self.root):
             return program(self.root, _copied(self.given))
 
-    def fits(self, hypothesis: Hypothesis | None = None, steps: AbstractContextManager[Any] = NO_STEPS) -> bool:
+    def fits(self, hypothesis: Hypothesis | None = None, steps: AbstractContextManager[Any] | None = None) -> bool:
         """Whether the results are JAX's; a mistake with which PyTorch cannot run explains nothing.
 
         What is computed may be noted as `steps`.
         """
         try:
-            with steps:
+            with steps or nullcontext():
                 results = self.run(hypothesis.wrong(self.program, self.places) if hypothesis else self.program)
             return self.agrees(results)
         except Exception:  # whatever PyTorch raises for a wrong shape, a wrong option, an index out of range
@@ -96,6 +96,7 @@ class _Captured:
     module: Any = None
     inputs: Any = None
     options: Any = None
+    differentiates: bool = False
     calls: dict[str, list[tuple[Any, ...]]] = field(default_factory=lambda: defaultdict(list))
     """Path of a submodule -> itself, the arguments and the results of each call."""
 
@@ -115,8 +116,14 @@ def _capture(search: Search) -> _Captured:
         found.calls[""] = [(None, (), {}, results)]
         return results
 
-    with torch.no_grad():
-        draw.beside(replace(draw.case, torch=replace(draw.case.torch, call=call))).in_torch()
+    captured = draw.beside(replace(draw.case, torch=replace(draw.case.torch, call=call)))
+    try:
+        with torch.no_grad():
+            captured.in_torch()
+    except RuntimeError:  # of autograd, in a module that differentiates
+        found.differentiates = True
+        found.calls.clear()
+        captured.in_torch()
     return found
 
 
@@ -127,8 +134,9 @@ def _restoring(module: torch.nn.Module | None) -> Iterator[None]:
     try:
         yield
     finally:
-        for buffer, before in buffers:
-            buffer.copy_(before)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
 
 def _copied(tree: Any) -> Any:
@@ -156,7 +164,9 @@ def _program(search: Search, captured: _Captured, place: str) -> Suspect:
 
     call = captured.calls[place][0]
     inputs, results = _named(call) if place else (tensors_in(captured.inputs), tensors_in(call[-1]))
-    return Suspect("", (place,), captured.module, compute, captured.inputs, inputs, results, agrees)
+    return Suspect(
+        "", (place,), captured.module, compute, captured.inputs, inputs, results, agrees, captured.differentiates
+    )
 
 
 def _submodule(search: Search, name: str, captured: _Captured) -> Suspect:
@@ -178,8 +188,9 @@ def _submodule(search: Search, name: str, captured: _Captured) -> Suspect:
                 return False
         return True
 
-    given = [(args, kwargs) for _, args, kwargs, _ in calls]
-    return Suspect(name, tuple(search.names[name]), captured.module, compute, given, *_named(calls[0]), agrees)
+    places, given = tuple(search.names[name]), [(args, kwargs) for _, args, kwargs, _ in calls]
+    named = _named(calls[0])
+    return Suspect(name, places, captured.module, compute, given, *named, agrees, captured.differentiates)
 
 
 def _agree(search: Search, name: str, in_jax: Any, made: Any, in_torch: Any) -> bool:

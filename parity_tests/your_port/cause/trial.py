@@ -16,7 +16,7 @@ from typing import Any
 from parity_tests.your_port.cause.cause import Cause, Explains, Found, most_explaining, weakest
 from parity_tests.your_port.cause.planting import Hypothesis, Places
 from parity_tests.your_port.cause.steps import Steps, Values, entries_of
-from parity_tests.your_port.cause.suspects import NO_STEPS, Suspect, suspects, tells_something
+from parity_tests.your_port.cause.suspects import Suspect, suspects, tells_something
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.judge import Measurement
@@ -71,27 +71,26 @@ class Trial:
                 if time.process_time() > deadline:
                     return Found(most_explaining(causes.values()), self.tried, time.process_time() - self.start)
                 self.tried += 1
-                steps, cause = Steps(watch=watch), None
-                if suspect.fits(hypothesis, NO_STEPS if note is None else steps):
-                    cause = self._confirmed(suspect, hypothesis)
+                steps = Steps(watch=watch)
+                if suspect.fits(hypothesis, None if note is None else steps):
+                    if (cause := self._confirmed(suspect, hypothesis)) is not None:
+                        causes.setdefault(str(cause), cause)
                 elif note is not None:
                     note(hypothesis, steps)
-                if cause is not None:
-                    causes.setdefault(str(cause), cause)
             if any(cause.explains.everything for cause in causes.values()):
                 break
         return Found(most_explaining(causes.values()), self.tried)
 
-    def with_made(self, case: Case) -> Case:
-        """Make the mistakes of `made` in PyTorch's side of a case."""
-        for hypothesis, places in self.made:
+    def with_made(self, case: Case, *more: tuple[Hypothesis, Places]) -> Case:
+        """Make the mistakes of `made`, and more, in PyTorch's side of a case."""
+        for hypothesis, places in (*self.made, *more):
             case = hypothesis.made_in(case, places)
         return case
 
     def steps(self, drawn: Search, hypothesis: Hypothesis | None = None, places: Places = ("",)) -> Steps:
         """Run PyTorch on a draw, with those mistakes and one more; note what it computes."""
-        case, steps = self.with_made(drawn.draw.case), Steps(with_lines=hypothesis is None)
-        case = case if hypothesis is None else hypothesis.made_in(case, places)
+        more = () if hypothesis is None else ((hypothesis, places),)
+        case, steps = self.with_made(drawn.draw.case, *more), Steps(with_lines=hypothesis is None)
 
         def call(*given: Any) -> Any:
             with steps:
@@ -170,19 +169,16 @@ class Trial:
 
     def _explained(self, hypothesis: Hypothesis, places: Places, draw: Draw) -> Explains | None:
         """Run both whole programs on a draw, PyTorch's with the mistake."""
-        measured = _measured(draw, hypothesis.made_in(self.with_made(draw.case), places))
+        measured = _measured(draw, self.with_made(draw.case, (hypothesis, places)))
         if not measured or any(m.failed for m in measured if not m.is_gradient):
             return None
         gradients = [m for m in measured if m.is_gradient]
         if any(m.failed for m in gradients):
             return Explains.OUTPUTS
-        others = (Draw(case, draw.variant, "float64") for case in self.beside)
-        if any(
-            m.failed
-            for other in others
-            for m in _measured(other, hypothesis.made_in(self.with_made(other.case), places))
-        ):
-            return Explains.NOT_ALL_CASES
+        for case in self.beside:
+            other = Draw(case, draw.variant, "float64")
+            if any(m.failed for m in _measured(other, self.with_made(case, (hypothesis, places)))):
+                return Explains.NOT_ALL_CASES
         return Explains.OUTPUTS_AND_GRADIENTS if gradients else Explains.OUTPUTS_COMPARED
 
 

@@ -763,6 +763,30 @@ def test_the_line_tells_factors_apart(wrong: int) -> None:
     assert str(found) == f"the factor 2 is missing in JAX, at verdicts_test.py:{line}: {text}"
 
 
+def in_place(module: Any, x: Any) -> Any:
+    y = module.a(x) * 2
+    y.unsqueeze_(0).transpose_(0, 1)
+    return y.relu_()
+
+
+def differentiated(module: Any, x: Any) -> Any:
+    """Forces: the derivative of an energy by the input."""
+    x = x.clone().requires_grad_()
+    energy = (torch.tanh(module.a(x)) * 2).sum()
+    return torch.autograd.grad(energy, x, create_graph=True)[0]
+
+
+@pytest.mark.parametrize(
+    ("compute", "port"),
+    [
+        (in_place, lambda w, x: jax.nn.relu(dense(w, "a", x))[:, None]),
+        (differentiated, lambda w, x: jax.grad(lambda x: jnp.tanh(dense(w, "a", x)).sum())(x)),
+    ],
+)
+def test_a_program_that_writes_in_place_or_differentiates_is_searched_as_others_are(compute: Any, port: Any) -> None:
+    assert cause(Module(compute, a=linear(6, 6)), port, X) == f"the factor 2 is missing in JAX {BOTH}"
+
+
 def test_without_a_known_mistake_it_says_which_step_to_print() -> None:
     def torch_side(module: Any, x: Any) -> Any:
         scores = module.a(x)

@@ -94,16 +94,6 @@ class Case:
     slow_dtypes: tuple[str, ...] = ()
     """Dtypes that `python -m parity_tests` leaves out without --slow."""
 
-    @property
-    def public_name(self) -> str:
-        """The name of what is tested: `beam_search (model)` is a case of `beam_search`."""
-        return self.name.partition(" (")[0]
-
-    @property
-    def dtypes(self) -> tuple[str, ...]:
-        """The dtypes in which any of its variants runs."""
-        return tuple(dtype for dtype in DTYPES if any(dtype in variant.dtypes for variant in self.variants))
-
     def find_variant(self, name: str) -> Variant:
         """Return the variant with this name; "" means the first."""
         return next(variant for variant in self.variants if name in ("", variant.name))

@@ -12,13 +12,11 @@ from parity_tests.your_port.measure.case import Case, Variant, name_of_draw
 from parity_tests.your_port.measure.jax_side import Transform, run_jax, trace_jax
 from parity_tests.your_port.measure.judge import Judge, Measurement, Runs, median_of_draws
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
-from parity_tests.your_port.measure.op_by_op import Program, without_jit
+from parity_tests.your_port.measure.op_by_op import Program
 from parity_tests.your_port.measure.taps import Tensor, recording
 
 DRAWS = 8
 """The draws of weights and directions below float64: in one alone PyTorch's error may be small by chance."""
-ALONE = "outputs alone"
-"""The end of the dtype of a measurement of the program that computes no gradients."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,22 +98,13 @@ class Draw:
         """Put a run in JAX's place."""
         return Runs(run, self.in_torch(self.narrow), self.in_torch())
 
-    def recorded(self) -> Runs:
-        """Run both sides, PyTorch with its intermediate tensors, JAX as where its own are recorded."""
-        return Runs(self.in_jax(without_jit), self.in_torch(self.narrow, record=True), self.in_torch(record=True))
-
     def measure(self, transform: Transform = jax.jit) -> list[Measurement]:
         """Run both sides, and measure every tensor."""
         return self.compare(self.runs(transform))
 
     def compare(self, runs: Runs) -> list[Measurement]:
         """Measure every tensor of these runs, in the order of their names."""
-        judge, found = self.judge(runs.truth), list[Measurement]()
-        for of_gradients in (False, True):
-            sides = [run.gradients if of_gradients else run.outputs for run in runs]
-            for name in sides[0].keys() | sides[1].keys():
-                found.append(judge.measure(name, *(side.get(name) for side in sides), is_gradient=of_gradients))
-        return sorted(found, key=lambda m: m.tensor)
+        return sorted(self.judge(runs.truth).compare(runs), key=lambda m: m.tensor)
 
     def judge(self, truth: Run) -> Judge:
         """Return what measures a tensor, by the rule of the case."""
@@ -136,7 +125,7 @@ class Draw:
         golden = self.case.torch.golden
         exact = self.dtype == "float64" and not self.case.inside
         yield self
-        for number in range(1, golden.draws(self.dtype) if golden is not None else 1 if exact else DRAWS):
+        for number in range(1, 1 if exact else DRAWS if golden is None else golden.draws(self.dtype)):
             variant = replace(self.variant, name=name_of_draw(self.variant.name, number))
             draw = Draw(self.case, variant, self.dtype)
             if not draw.numbers.weights and not draw.numbers.differentiated:
@@ -146,10 +135,9 @@ class Draw:
     def _measure_alone(self) -> list[Measurement]:
         if not self.in_jax().gradients:
             return []
-        alone, *in_torch = self.against(self.in_jax(gradients=False))
-        judge = self.judge(in_torch[1])
-        measured = (judge.measure(n, x, *(run.outputs.get(n) for run in in_torch)) for n, x in alone.outputs.items())
-        return [replace(m, dtype=f"{self.dtype} {ALONE}") for m in measured]
+        runs = self.against(self.in_jax(gradients=False))
+        measured = self.compare(Runs(*(replace(run, gradients={}) for run in runs)))
+        return [replace(m, dtype=f"{self.dtype} outputs alone") for m in measured]
 
     def fitting(self) -> "Draw":
         """Return the draw with the rule that fits its runs in float64: float32's where a side computes in float32."""
@@ -165,12 +153,7 @@ class Draw:
         return next((name for name in ("float16", "bfloat16", "float32") if jnp.dtype(name) in found), "")
 
 
-def compare_variant(case: Case, variant: Variant, dtype: str) -> list[Measurement]:
-    """Run both sides of one variant and measure every tensor."""
-    return Draw(case, variant, dtype).measure_draws()
-
-
 def compare_case(case: Case, dtype: str) -> list[Measurement]:
     """Compare all variants of a case that have this dtype."""
-    variants = [variant for variant in case.variants if dtype in variant.dtypes]
-    return [measurement for variant in variants for measurement in compare_variant(case, variant, dtype)]
+    draws = (Draw(case, variant, dtype) for variant in case.variants if dtype in variant.dtypes)
+    return [measurement for draw in draws for measurement in draw.measure_draws()]

@@ -145,6 +145,15 @@ class Judge:
         with np.errstate(over="ignore"):  # beside finfo.min, and of numbers that are nearly 0
             return self._worst(found, *arrays) if finite.any() else found
 
+    def compare(self, runs: Runs) -> list[Measurement]:
+        """Measure every tensor of these runs: outputs, then gradients, in the order of their names."""
+        found = list[Measurement]()
+        for is_gradient in (False, True):
+            sides = [run.gradients if is_gradient else run.outputs for run in runs]
+            names = sorted({name for side in sides for name in side})
+            found += (self.measure(n, *(side.get(n) for side in sides), is_gradient=is_gradient) for n in names)
+        return found
+
     def _different_form(self, in_jax: np.ndarray, in_torch: np.ndarray) -> str:
         """Compare shapes and dtypes. All integers count as one dtype: PyTorch's are int64, JAX's int32 without x64."""
         one, other = self.sides

@@ -16,7 +16,7 @@ from torch import nn
 
 from parity_tests import Case, JaxSide, Variant, torch_function
 from parity_tests.your_port.compare import compare
-from parity_tests.your_port.measure.draw import compare_variant
+from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.judge import Measurement, median_of_draws
 from parity_tests.your_port.measure.torch_side import Observer
 
@@ -349,7 +349,7 @@ def test_the_median_of_the_draws_counts_and_a_mismatch_in_any() -> None:
 def test_a_run_in_float32_of_another_length_says_nothing_about_rounding() -> None:
     side = torch_function(lambda inputs, options: inputs["x"][: 3 if inputs["x"].dtype == torch.float32 else 4])
     case = Case("dynamic", (Variant("one", {"x": X}),), side, JaxSide(lambda _, inputs, options: inputs["x"]))
-    assert not any(m.failed for m in compare_variant(case, case.variants[0], "float64"))
+    assert not any(m.failed for m in Draw(case, case.variants[0], "float64").measure_draws())
 
 
 def test_a_cast_to_16_bits_alone_is_named_with_its_line() -> None:

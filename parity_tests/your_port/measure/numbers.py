@@ -104,6 +104,11 @@ def make_numbers(case: Case, variant: Variant, dtype: str) -> Numbers:
     return Numbers(inputs, rebuild, weights, differentiated, direction, buffers).rounded(dtype)
 
 
+def state_of(module: Any) -> dict[str, Any]:
+    """Return the tensors of the state of PyTorch's module; what its `get_extra_state` adds may be anything."""
+    return {name: x for name, x in module.state_dict().items() if hasattr(x, "is_floating_point")}
+
+
 def _values(case: Case, variant: Variant) -> tuple[Arrays, Arrays]:
     """Draw or take the parameters with a gradient, and all else that is floating in a module's state.
 
@@ -113,7 +118,7 @@ def _values(case: Case, variant: Variant) -> tuple[Arrays, Arrays]:
     """
     assert case.torch.build is not None
     module = case.torch.build(variant.options, variant.inputs)
-    parameters, state = dict(module.named_parameters()), module.state_dict()
+    parameters, state = dict(module.named_parameters()), state_of(module)
     if variant.weights is not None:
         values = {name: variant.weights[name] for name in {**state, **parameters} if name in variant.weights}
     else:

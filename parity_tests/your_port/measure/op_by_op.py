@@ -156,20 +156,12 @@ def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Program, Any]:
     return _flat(traced), shapes
 
 
-def op_by_op(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Do as `jax.jit` does, but run the program operation by operation."""
-    return _without_compiling(function, in_python=lambda program: False)
-
-
 def without_jit(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Do the same, but let Python run the code of loops at each step, unless that takes too long."""
-    return _without_compiling(function, in_python=lambda program: not program.has_long_loops)
+    """Do as `jax.jit` does, but operation by operation; Python runs the code of loops, unless that takes too long."""
 
-
-def _without_compiling(function: Callable[..., Any], in_python: Callable[[Program], bool]) -> Callable[..., Any]:
     def run(*arguments: Any) -> Any:
         program, shapes = trace(function, *arguments)
-        if in_python(program):
+        if not program.has_long_loops:
             with jax.disable_jit():
                 return function(*arguments)
         return jax.tree.unflatten(jax.tree.structure(shapes), program.run(jax.tree.leaves(arguments)))

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import log_softmax
 
 from parity_tests.your_port.measure.arrays import is_floating
 from parity_tests.your_port.measure.draw import Draw
@@ -82,9 +83,7 @@ def _side(x: np.ndarray, truth: np.ndarray, is_logits: bool) -> Side:
     error = _error(x, truth)
     if not is_logits:
         return Side(error)
-    log_p, log_q = (
-        y - np.log(np.exp(y).sum(-1, keepdims=True)) for y in (z - z.max(-1, keepdims=True) for z in (truth, x))
-    )
+    log_p, log_q = log_softmax(truth, -1), log_softmax(x, -1)
     with np.errstate(invalid="ignore"):  # 0 · −inf
         terms = np.exp(log_p) * (log_p - log_q)
     return Side(error, float(np.nansum(terms, -1).mean()), float((x.argmax(-1) == truth.argmax(-1)).mean()))

@@ -50,7 +50,7 @@ def on_other_numbers(draw: Draw) -> tuple[list[Measurement], list[str]]:
 
     def parted(others: Mapping[str, Any]) -> list[Measurement]:
         runs = run(others) if others else None
-        is_nan = runs and any(np.isnan(x).any() for x in runs.truth.outputs.values() if _is_real(x))
+        is_nan = runs and any(np.isnan(x).any() for x in runs.truth.outputs.values() if is_floating(x))
         measured = [] if runs is None or is_nan else draw.compare(runs)
         return [m for m in measured if m.share > most]
 
@@ -70,11 +70,7 @@ def on_other_numbers(draw: Draw) -> tuple[list[Measurement], list[str]]:
 
 
 def _same(one: Run, other: Run) -> bool:
-    return all(np.array_equal(x, other.outputs[name], equal_nan=_is_real(x)) for name, x in one.outputs.items())
-
-
-def _is_real(x: np.ndarray | None) -> bool:
-    return x is not None and is_floating(x)
+    return all(np.array_equal(x, other.outputs[name], equal_nan=is_floating(x)) for name, x in one.outputs.items())
 
 
 def _varied(x: np.ndarray, name: str) -> np.ndarray:

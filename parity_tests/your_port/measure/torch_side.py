@@ -41,7 +41,10 @@ def run_torch(case: Case, variant: Variant, numbers: Numbers, dtype: str | None)
         module = case.torch.build(options_in(variant, TORCH_DTYPES.get(dtype or "")), variant.inputs).eval()
         values = weights | {name: to_tensor(array, dtype) for name, array in numbers.buffers.items()}
         module.to(next((value.dtype for value in values.values()), TORCH_DTYPES[dtype or "float32"]))
-        module.load_state_dict(_tied(module, module.state_dict() | values))
+        held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        with torch.no_grad():
+            for name, value in values.items():
+                held[name].copy_(value)
     return run_module(case, variant, module, numbers, dtype)
 
 
@@ -92,13 +95,6 @@ def to_tensor(array: np.ndarray | None, dtype: str | None) -> Any:
     if is_floating(array):  # by float64, which holds every number of the narrower dtypes and which NumPy knows
         return torch.tensor(array.astype(np.float64)).to(TORCH_DTYPES[dtype or str(array.dtype)])
     return torch.tensor(array)
-
-
-def _tied(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Give every name of a parameter with several names the value of its first one."""
-    first = {id(parameter): name for name, parameter in module.named_parameters()}
-    names = {name: first[id(x)] for name, x in module.named_parameters(remove_duplicate=False)}
-    return {name: state[names.get(name, name)] for name in state}
 
 
 OF_A_MASK = 1e5

@@ -17,6 +17,7 @@ from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.jax_side import run_jax
 from parity_tests.your_port.measure.judge import Judge, Measurement, Runs
 from parity_tests.your_port.measure.numbers import Run
+from parity_tests.your_port.measure.op_by_op import without_jit
 from parity_tests.your_port.measure.taps import Tensor, input_of, recording
 from parity_tests.your_port.place.pairing import align, kind_of, match_names, parts_of
 from parity_tests.your_port.place.values import compute_values, find_missing
@@ -53,8 +54,9 @@ class Search:
 
     @cached_property
     def runs(self) -> Runs:
-        """The runs, with PyTorch's intermediate tensors."""
-        return self.draw.recorded()
+        """The runs, PyTorch's with its intermediate tensors, JAX's as where its own are recorded."""
+        narrow, truth = (self.draw.in_torch(dtype, record=True) for dtype in (self.draw.narrow, "float64"))
+        return Runs(self.draw.in_jax(without_jit), narrow, truth)
 
     @cached_property
     def judge(self) -> Judge:

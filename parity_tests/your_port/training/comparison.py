@@ -131,7 +131,7 @@ def compare_steps(
         moves = Moves(in_torch.before(number if resync else 0), gradients, in_torch.groups)
         if "copies" in ours:  # which PyTorch has not: they should all be the parameter
             theirs = {**theirs, "copies": {name: ours["parameters"][name] for name in ours["copies"]}}
-        both = [quantity for quantity in theirs if quantity in ours]
+        both = [each for each in theirs if each in ours and (theirs[each] or ours[each])]
         for quantity in sorted(both, key=lambda quantity: (*ORDER, quantity).index(quantity)):
             b = theirs[quantity]
             a = {name: x for name, x in ours[quantity].items() if name in b or name not in frozen}

@@ -645,6 +645,40 @@ def test_parameters_may_be_one_array_and_the_loss_is_none_of_them() -> None:
     assert set(report.errors) == {"loss", "gradients", "parameters"}
 
 
+def test_what_both_steps_return_may_hold_no_arrays_and_the_optimiser_a_parameter_of_its_own() -> None:
+    weights, batches = {"weight": RNG.normal(size=(2, 3))}, [RNG.normal(size=(4, 3)) for _ in range(2)]
+    temperature = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+    def in_torch(weights: Any) -> Any:
+        model = nn.Linear(3, 2, bias=False)
+        model.load_state_dict(weights)
+        optimizer = torch.optim.AdamW([*model.parameters(), temperature], RATE, weight_decay=DECAY)
+
+        def step(x: Any) -> Any:
+            optimizer.zero_grad()
+            loss = (model(x) * temperature.detach()).square().mean()
+            loss.backward()
+            optimizer.step()
+            return {"loss": loss, "phase": "train", "auxiliary": None}
+
+        return model, optimizer, step
+
+    def in_jax(weights: Any) -> Any:
+        adam = optax.adamw(RATE, weight_decay=DECAY / 2)
+
+        def step(w: Any, state: Any, x: Any) -> Any:
+            loss, gradient = jax.value_and_grad(lambda w: ((x @ w["weight"].T) ** 2).mean())(w)
+            updates, state = adam.update(gradient, state, w)
+            found = {"loss": loss, "gradients": gradient, "phase": "train", "auxiliary": None}
+            return optax.apply_updates(w, updates), state, found
+
+        w = {"weight": jnp.asarray(weights["weight"])}
+        return w, adam.init(w), step
+
+    report = compare_training(in_torch, in_jax, weights, batches, 2)
+    assert "explained by: weight_decay is 0.05 in JAX, and 0.1 in PyTorch" in str(report), report
+
+
 @pytest.mark.parametrize("returns", [("loss",), ("loss", "logits", "tokens")])
 def test_what_both_steps_return_tells_the_loss_from_the_model(returns: tuple[str, ...]) -> None:
     def in_torch(weights: Any) -> Any:

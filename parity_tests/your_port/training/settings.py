@@ -107,15 +107,15 @@ def _decays(side: TorchTraining) -> Iterator[Deviation]:
         yield Deviation(f"{words}, and makes the parameters larger", partial(_decay_without_rate, sign=-1))
     for words, mask in masks.items():
         if decayed and mask != decayed and mask:
-            yield Deviation(f"weight decay {words}", partial(_decay, names={side.names[p] for p in mask}))
+            yield Deviation(f"weight decay {words}", partial(_decay, names={side.names.get(p) for p in mask}))
 
 
-def _decay(side: TorchTraining, names: set[str]) -> Iterator[None]:
+def _decay(side: TorchTraining, names: set[str | None]) -> Iterator[None]:
     """Let the decay act on these parameters alone."""
     decay, groups = max(group["weight_decay"] for group in side.optimizer.param_groups), []
     for group in side.optimizer.param_groups:
         for inside in (True, False):
-            params = [p for p in group["params"] if (side.names[p] in names) == inside]
+            params = [p for p in group["params"] if (side.names.get(p) in names) == inside]
             groups.append({**group, "params": params, "weight_decay": decay * inside})
     return _step_with(side, groups)
 
@@ -155,9 +155,9 @@ def _step_as(side: TorchTraining, name: str = "adam", root: float = 0.0) -> Iter
 
 
 def clippings(here: str, limit: float, linear: bool) -> Iterator[Deviation]:
-    """Yield other clippings than PyTorch's, which is by norm to `limit`, or none where that is 0.
+    """Yield other clippings than PyTorch's, which is by norm to `limit`, or none or another one where that is 0.
 
-    here: says so.
+    here: says how PyTorch clips.
     linear: the optimiser keeps nothing, so clipping after it is clipping before it.
     """
     if limit:

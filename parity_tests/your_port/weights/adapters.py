@@ -205,36 +205,27 @@ def _linen(
     Raises:
         ValueError: without `variables` it is initialised on the inputs, and refuses them.
     """
-    args, kwargs = inputs.as_shapes(layouts)
-    order: list[str] = []
+    given, order = to_jax_layout(inputs.arrays, layouts), list[str]()
 
     def name(path: Any) -> str:
         return _text(path[1:])
 
-    def initialise(*args: Any, **kwargs: Any) -> Any:
-        def enter(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            return _call(call, module, model, (args, kwargs), False)
+    def initialise(arrays: Any) -> Any:
+        def enter(module: nn.Module) -> Any:
+            return _call(call, module, model, inputs.as_arguments(arrays), False)
 
         keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
-        created = model.init(keys, *args, **kwargs, method=enter)
+        created = model.init(keys, method=enter)
         order.extend(_text(path[1:]) for path in flatten_dict(created))
         return created
 
     def initialised() -> Any:
         """Return the variables as shapes. Those that no weight fills have values, and nothing else is computed."""
-        shapes = jax.eval_shape(initialise, *args, **kwargs)
-        kept = [path for path, x in jax.tree_util.tree_leaves_with_path(shapes) if not is_floating(x)]
-        if not kept:
+        shapes = jax.eval_shape(initialise, given)
+        if all(map(is_floating, jax.tree.leaves(shapes))):
             return shapes
-        given, named = inputs.as_arguments(to_jax_layout(inputs.arrays, layouts))
-
-        @jax.jit
-        def values() -> list[Any]:
-            leaves = dict(jax.tree_util.tree_leaves_with_path(initialise(*given, **named)))
-            return [leaves[path] for path in kept]
-
-        known = dict(zip(kept, values(), strict=True))
-        return jax.tree_util.tree_map_with_path(lambda path, x: known.get(path, x), shapes)
+        kept = jax.jit(lambda given: jax.tree.map(lambda x: None if is_floating(x) else x, initialise(given)))(given)
+        return jax.tree.map(lambda x, shape: shape if x is None else x, kept, shapes, is_leaf=lambda x: x is None)
 
     try:
         variables = _collections(initialised() if variables is None else variables)
@@ -353,9 +344,12 @@ def _call(call: Call, module: Any, original: Any, arguments: Arguments, train: b
     """Call a module with training turned on or off by the arguments that it has for that."""
     args, kwargs = arguments
     function = original if call is None else call
-    accepted: Mapping[str, Any] = {}
+    accepted = list[str]()
     with suppress(TypeError, ValueError):  # it has no signature
-        accepted = inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters.values()
+        by_place = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        given = by_place[: len(args) + (call is not None)]
+        accepted = [p.name for p in parameters if p.name not in given]
     flags = {name: value != train for name, value in EVALUATION.items() if name in accepted}
     flags |= {"deterministic": True} if "deterministic" in flags else {}  # dropout stays off: it is random
     kwargs = {**flags, **kwargs}

@@ -9,9 +9,9 @@ import numpy as np
 from parity_tests.your_port.measure.arrays import is_floating, to_numpy
 from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, make_weights
 from parity_tests.your_port.measure.draw import DRAWS
-from parity_tests.your_port.measure.jax_side import run_jax
+from parity_tests.your_port.measure.jax_side import forget_programs_of, run_jax, trace_jax
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
-from parity_tests.your_port.measure.op_by_op import op_by_op, without_jit
+from parity_tests.your_port.measure.op_by_op import without_jit
 from parity_tests.your_port.measure.taps import recording
 from parity_tests.your_port.weights.adapters import JaxProgram, make_port
 from parity_tests.your_port.weights.original import Original, Weight, read_inputs
@@ -71,12 +71,12 @@ class Reference:
     def run(self, variant: str, of: str, dtype: str, record: bool) -> Run:
         """Run the module operation by operation, on numbers rounded to the dtype `of`: no compiler is in the truth."""
         numbers, named = self.numbers(variant, of).rounded(dtype), replace(self.case.variants[0], name=variant)
-        outputs = run_jax(self.case, named, numbers, dtype, {}, op_by_op).outputs if self.gradients else {}
-        floating = {name: x for name, x in outputs.items() if x is not None and is_floating(x)}
-        directions = {name: numbers.direction(name, x.shape) for name, x in floating.items()}
-        run = run_jax(self.case, named, numbers, dtype, directions, op_by_op)
-        if not record:
-            return run
-        with recording() as trace:
-            run_jax(self.case, named, numbers, dtype, {}, without_jit)
-        return replace(run, trace=trace)
+        outputs = trace_jax(self.case, named, numbers, dtype)[1] if self.gradients else {}
+        directions = {name: numbers.direction(name, x.shape) for name, x in outputs.items() if is_floating(x)}
+        run = run_jax(self.case, named, numbers, dtype, directions, without_jit)
+        if record:
+            with recording() as trace:
+                run_jax(self.case, named, numbers, dtype, {}, without_jit)
+            run = replace(run, trace=trace)
+        forget_programs_of(self.case)
+        return run

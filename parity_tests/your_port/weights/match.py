@@ -289,7 +289,7 @@ def _sources(weights: Sequence[Weight]) -> Iterator[_Source]:
     for source in whole:
         path, _, leaf = source.label.words.rpartition(".")
         for text, count, names in PARTS:
-            if text in source.name and source.shape[0] % count == 0:
+            if text in source.name and source.shape and source.shape[0] % count == 0:
                 shape = (source.shape[0] // count, *source.shape[1:])
                 layer = "".join(re.findall(r"\d+", leaf))
                 held = numbers.get(source.name.replace("bias", "weight"), 0) // count  # in JAX, a part is a module

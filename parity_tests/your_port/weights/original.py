@@ -5,11 +5,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import flatten, to_numpy
+from parity_tests.your_port.measure.arrays import flatten, is_floating, to_numpy
 from parity_tests.your_port.measure.case import RUN_DTYPE, Case, JaxSide, TorchSide, Variant
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.weights.layouts import Layout, Layouts, Shape, tensor_layout, wanted_layout
@@ -68,16 +67,6 @@ class Inputs:
         values = {**self.others, **arrays}
         return tuple(values[name] for name in self.positional), {} if self.positional else values
 
-    def as_shapes(self, layout: Layouts) -> Arguments:
-        """Return the arguments as JAX gets them, as shapes."""
-        arrays = to_jax_layout(self.arrays, layout)
-
-        def shape_of(x: np.ndarray) -> jax.ShapeDtypeStruct:
-            floating = np.issubdtype(x.dtype, np.floating)
-            return jax.ShapeDtypeStruct(x.shape, jnp.float32 if floating else jax.dtypes.canonicalize_dtype(x.dtype))
-
-        return self.as_arguments(jax.tree.map(shape_of, arrays))
-
 
 @dataclass(frozen=True)
 class Original:
@@ -99,7 +88,8 @@ class Original:
         Convolutions and batch norms have channels. Beside images, tensors of three axes may be sentences, which stay.
         """
         has_channels = any(w.role.endswith("convolution") or w.name.endswith("running_mean") for w in self.weights)
-        axes = {x.ndim for x in flatten(dict(self.inputs.arrays))[0].values()} if has_channels else set()
+        given = flatten(dict(self.inputs.arrays))[0].values() if has_channels else ()
+        axes = {x.ndim for x in given if x is not None}
         last = [{"*": "NHWC"}] * (max(axes, default=0) > 2) + [{"*": (0, 2, 3, 1)}] * (4 in axes)
         return [{}, *last]
 
@@ -107,7 +97,8 @@ class Original:
         """Make the case, without its JAX side."""
         arrays = self.inputs.arrays
         variant = Variant("given inputs", arrays, {"dtype": RUN_DTYPE}, weights=self.given)
-        constants = frozenset(n for n, x in flatten(dict(arrays))[0].items() if not np.isfinite(x).all())
+        floating = {name: x for name, x in flatten(dict(arrays))[0].items() if is_floating(x)}
+        constants = frozenset(name for name, x in floating.items() if not np.isfinite(x).all())
         return Case(self.name, (variant,), self.torch, JaxSide(lambda *_: None), constants=constants)
 
     def draw(self, dtype: str) -> Draw:

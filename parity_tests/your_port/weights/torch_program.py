@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 from parity_tests.your_port.measure.arrays import flatten, is_floating, plain, to_numpy
 from parity_tests.your_port.measure.case import AFTER_A_STEP, Case, TorchSide
 from parity_tests.your_port.measure.draw import Draw
-from parity_tests.your_port.measure.numbers import Numbers
+from parity_tests.your_port.measure.numbers import Numbers, state_of
 from parity_tests.your_port.measure.torch_side import default_dtype, to_tensor
 from parity_tests.your_port.weights.original import Inputs, Original, Weight, read_inputs
 
@@ -68,8 +67,7 @@ def torch_side(module: Any, call: Any, given: Inputs, *, train: bool, gradients:
             for part in (x for x in built.modules() if isinstance(x, torch.nn.modules.dropout._DropoutNd)):
                 part.eval()
         before = {name: x.clone() for name, x in built.named_buffers()} if train else {}
-        context: AbstractContextManager[Any] = nullcontext() if gradients else torch.no_grad()
-        with context:
+        with torch.set_grad_enabled(gradients and torch.is_grad_enabled()):
             results = target(*args, **kwargs) if call is None else call(target, *args, **kwargs)
         if not gradients:  # without a graph, but the program may return its input itself, or a weight
             flat, rebuild = flatten(plain(results))
@@ -88,26 +86,24 @@ def torch_side(module: Any, call: Any, given: Inputs, *, train: bool, gradients:
 def describe_weights(module: torch.nn.Module) -> tuple[Weight, ...]:
     """Describe every parameter, under each of its names, and every floating buffer, in order of definition."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    state = {name: x for name, x in module.state_dict().items() if x.is_floating_point()}
+    state = {name: x for name, x in state_of(module).items() if x.is_floating_point()}
     first = {id(x): name for name, x in module.named_parameters()}
     described = []
     for name, tensor in {**parameters, **state}.items():
-        role, own = _role(module.get_submodule(name.rpartition(".")[0])), first.get(id(parameters.get(name)), name)
+        part, own = module.get_submodule(name.rpartition(".")[0]), first.get(id(parameters.get(name)), name)
+        role = next(role for role, kinds in ROLES.items() if isinstance(part, kinds))
         dtype = str(tensor.dtype).removeprefix("torch.")
         described.append(Weight(name, tuple(tensor.shape), own, role, name not in parameters, dtype))
     return tuple(described)
 
 
-def _role(module: torch.nn.Module) -> str:
-    convolution, transposed = torch.nn.modules.conv._ConvNd, torch.nn.modules.conv._ConvTransposeNd
-    linear = (torch.nn.Linear, torch.nn.MultiheadAttention, torch.nn.RNNBase, torch.nn.RNNCellBase)
-    if isinstance(module, transposed):
-        return "transposed convolution"
-    if isinstance(module, convolution):
-        return "convolution"
-    if isinstance(module, torch.nn.Embedding | torch.nn.EmbeddingBag):
-        return "embedding"
-    return "linear" if isinstance(module, linear) else "unknown"
+ROLES: dict[str, Any] = {
+    "transposed convolution": torch.nn.modules.conv._ConvTransposeNd,
+    "convolution": torch.nn.modules.conv._ConvNd,
+    "embedding": (torch.nn.Embedding, torch.nn.EmbeddingBag),
+    "linear": (torch.nn.Linear, torch.nn.MultiheadAttention, torch.nn.RNNBase, torch.nn.RNNCellBase),
+    "unknown": torch.nn.Module,
+}
 
 
 # Checks: what cannot be compared is an error that says what to do
@@ -134,9 +130,8 @@ def _check_run(case: Case, numbers: Numbers, given: Inputs) -> None:
     tensors = {name: to_tensor(x, "float64") for name, x in numbers.inputs.items()}
     before = {name: x.clone() for name, x in tensors.items() if x is not None}
     module = None if case.torch.build is None else case.torch.build({}, {}).eval()
-    _require_real(
-        {} if module is None else module.state_dict(), "leave it out, or keep its two parts as two parameters"
-    )
+    state = {} if module is None else state_of(module)
+    _require_real(state, "leave it out, or keep its two parts as two parameters")
     _require_real(tensors, "give its real and its imaginary part")
     module = module and module.double()
     try:
