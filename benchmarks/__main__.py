@@ -1,8 +1,8 @@
 """Measure how fast jax_attn is: `python -m benchmarks`, with options such as `--quick --only w1 additive`.
 
-Ours is compared with torch_ref (the reference), with the fastest plain PyTorch (tuned, compiled, SDPA), and with what
-JAX offers (naive jnp, jax.nn). Each implementation runs in a process of its own. Their outputs are compared, then they
-are timed in turn. Only ratios of one run on an otherwise idle machine mean something.
+Ours is compared with torch_ref (the reference) and with the fastest plain PyTorch (tuned, compiled, SDPA). Each
+implementation runs in a process of its own. Their outputs are compared, then they are timed in turn. Only ratios of one
+run on an otherwise idle machine mean something.
 
 The exit status is 1 if two implementations disagree or one fails; 2 if an option is wrong.
 """

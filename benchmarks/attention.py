@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import torch
 from torch import Tensor
@@ -57,10 +56,6 @@ def draw_arrays(**shapes: tuple[int, ...]) -> Mapping[str, np.ndarray]:
 # Additive scores of 8 × 512 × 512 pairs of 128 features
 
 
-def naive_additive(queries: Any, keys: Any, w_v: Any) -> Any:
-    return jnp.tanh(queries[..., :, None, :] + keys[..., None, :, :]) @ w_v
-
-
 def additive(name: str, backward: bool, *ratios: Ratio) -> Workload:
     """Limit: one tanh for each of the terms, and as many again for the gradient, which must not store them."""
     given = partial(draw_arrays, queries=(8, 512, 128), keys=(8, 512, 128), w_v=(128,)), backward
@@ -68,7 +63,6 @@ def additive(name: str, backward: bool, *ratios: Ratio) -> Workload:
         OURS: partial(in_jax, jax_attn.additive_score, *given),
         REFERENCE: partial(in_torch, torch_ref.additive_score, *given),
         COMPILED: partial(in_torch, additive_score_to_compile, *given, compiled=True),
-        "naive jnp": partial(in_jax, naive_additive, *given),
     }
     needs = values("tanh", 8 * 512 * 512 * 128 * (2 if backward else 1))
     # The gradient of w_v is a sum of two million terms; PyTorch's is 4e-5 from float64's.
@@ -90,10 +84,6 @@ def sdpa(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(queries, keys, values)
 
 
-def jax_nn(queries: Any, keys: Any, values: Any) -> Any:  # its heads are the third axis
-    return jax.nn.dot_product_attention(*(x.swapaxes(1, 2) for x in (queries, keys, values))).swapaxes(1, 2)
-
-
 def dot(name: str, backward: bool, *ratios: Ratio) -> Workload:
     """Limit: for each head two products forward and five more backward: the scores again, and the gradients of the
     weights, values, queries and keys. (No exp is counted: that inside of SDPA cannot be measured alone.)
@@ -103,7 +93,6 @@ def dot(name: str, backward: bool, *ratios: Ratio) -> Workload:
         OURS: partial(in_jax, our_dot, *given),
         REFERENCE: partial(in_torch, reference_dot, *given),
         "SDPA": partial(in_torch, sdpa, *given),
-        "jax.nn": partial(in_jax, jax_nn, *given),
     }
     of_scores, of_values = (Operation("product", shape) for shape in ((1024, 64, 1024), (1024, 1024, 64)))
     needs = {of_scores: 64.0 * (3 if backward else 1), of_values: 64.0 * (4 if backward else 1)}
@@ -125,10 +114,6 @@ def tuned_softmax(scores: Tensor, valid_lens: Tensor) -> Tensor:
     return scores.masked_fill(~within, -torch.inf).softmax(-1)
 
 
-def naive_softmax(scores: Any, valid_lens: Any) -> Any:
-    return jax.nn.softmax(scores, axis=-1, where=jnp.arange(scores.shape[-1]) < valid_lens[:, None, None])
-
-
 def masked_softmax(*ratios: Ratio) -> Workload:
     """Limit: a score within its length is read, and needs one exp; every weight is written."""
     implementations = {
@@ -136,7 +121,6 @@ def masked_softmax(*ratios: Ratio) -> Workload:
         REFERENCE: partial(in_torch, torch_ref.masked_softmax, draw_scores, False),
         "tuned": partial(in_torch, tuned_softmax, draw_scores, False),
         COMPILED: partial(in_torch, tuned_softmax, draw_scores, False, compiled=True),
-        "naive jnp": partial(in_jax, naive_softmax, draw_scores, False),
     }
     within, size = int(LENS.sum()) * 512, 8 * 512 * 512
     needs = {**values("exp", within), Operation("copy", (size,)): (within + size) / (2 * size)}

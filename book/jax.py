@@ -592,15 +592,23 @@ def train_seq2seq(
     return _train(net, data_iter, lr, num_epochs, tgt_vocab["<bos>"], device, seed)
 
 
-def train_s2s_ch9(net: nn.Module, data_iter: Any, lr: float, num_epochs: int, *args: Any, **options: Any) -> Any:
+def train_s2s_ch9(
+    net: nn.Module,
+    data_iter: Any,
+    lr: float,
+    num_epochs: int,
+    tgt_vocab: Any = None,
+    device: Any = None,
+    *,
+    seed: int = 0,
+) -> Any:
     """Train as `train_seq2seq` does: `(model, data_iter, lr, num_epochs, device)` (2020), or with `tgt_vocab, device`.
 
     Without `tgt_vocab` the targets begin with `<bos>`: load the data with `edition="2020"`.
     """
-    if args and isinstance(args[0], Vocab):
-        return train_seq2seq(net, data_iter, lr, num_epochs, *args, **options)
-    device, seed = (*args, None)[0], options.get("seed", 0)
-    return _train(net, data_iter, lr, num_epochs, None, device, seed)
+    if isinstance(tgt_vocab, Vocab):
+        return train_seq2seq(net, data_iter, lr, num_epochs, tgt_vocab, device, seed=seed)
+    return _train(net, data_iter, lr, num_epochs, None, device if tgt_vocab is None else tgt_vocab, seed)
 
 
 def _train(net: Any, data_iter: Any, lr: float, num_epochs: int, bos: int | None, device: Any, seed: int) -> Any:
@@ -643,6 +651,7 @@ def _train(net: Any, data_iter: Any, lr: float, num_epochs: int, bos: int | None
             measure = loss_sum / num_tokens
             if epoch % max(1, num_epochs // 5) == 0:
                 print(f"epoch {epoch:4d}, loss {measure:.3f}")
+    jax.block_until_ready(params)
     speed = num_tokens / (time.perf_counter() - start)
     print(f"loss {measure:.3f}, {speed:.1f} tokens/sec on {(device or jax.devices()[0]).platform}")
     return net.bind({"params": params})

@@ -230,9 +230,7 @@ class MultiHeadAttention(_Kept, torch_ref.MultiHeadAttention):  # type: ignore[m
         new = "num_hiddens num_heads dropout / bias"
         forms = (new, f"key_size query_size value_size {new}")
         given = read_arguments("MultiHeadAttention", forms, args, kwargs)
-        width, heads, bias = given["num_hiddens"], given["num_heads"], given.pop("bias", False)
-        if heads < 1 or width % heads:
-            raise ValueError(f"num_hiddens must be a multiple of num_heads; got {width} for {heads} heads")
+        width, bias = given["num_hiddens"], given.pop("bias", False)
         super().__init__(use_bias=bias, **given)
         if "key_size" not in given:
             self.W_q, self.W_k, self.W_v = (_lazy(width, bias) for _ in range(3))
@@ -561,11 +559,20 @@ def train_seq2seq(
     return _train(net, data_iter, lr, num_epochs, tgt_vocab["<bos>"], device, seed)
 
 
-def train_s2s_ch9(net: nn.Module, data_iter: Any, lr: float, num_epochs: int, *args: Any, **options: Any) -> nn.Module:
+def train_s2s_ch9(
+    net: nn.Module,
+    data_iter: Any,
+    lr: float,
+    num_epochs: int,
+    tgt_vocab: Any = None,
+    device: Any = None,
+    *,
+    seed: int = 0,
+) -> nn.Module:
     """Train as `train_seq2seq`: `(model, data_iter, lr, num_epochs, device)` (2020), or with `tgt_vocab, device`."""
-    if args and isinstance(args[0], Vocab):
-        return train_seq2seq(net, data_iter, lr, num_epochs, *args, **options)
-    return _train(net, data_iter, lr, num_epochs, None, (*args, None)[0], options.get("seed", 0))
+    if isinstance(tgt_vocab, Vocab):
+        return train_seq2seq(net, data_iter, lr, num_epochs, tgt_vocab, device, seed=seed)
+    return _train(net, data_iter, lr, num_epochs, None, device if tgt_vocab is None else tgt_vocab, seed)
 
 
 def _train(net: Any, data_iter: Any, lr: float, num_epochs: int, bos: int | None, device: Any, seed: int) -> Any:

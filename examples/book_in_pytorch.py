@@ -58,4 +58,4 @@ def main(path: str = "embedded", epochs: int = 500) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:2])

@@ -14,8 +14,8 @@ from train.machine.whole_files import without_repetition
 from train.presets import PRESETS, in_family
 from train.setting import ConfigError
 
-NO_SETTINGS = ("format", "preset", "max_source_len", "max_target_len", "data_sha256", "framework")
-"""What config.json of a run folder holds beside the settings; older ones name the framework that trained the run."""
+NO_SETTINGS = ("format", "preset", "max_source_len", "max_target_len", "data_sha256")
+"""What config.json of a run folder holds beside the settings."""
 
 
 def read_config(path: Path, family: str | None = None) -> tuple[str, Config]:
@@ -95,7 +95,7 @@ def _read(hint: Any, value: Any, name: str) -> Any:
     if origin is Literal and value in arguments:
         return value
     if hint is ModelConfig and isinstance(value, dict):
-        family = value.get("family", "recurrent")  # older runs name none: there was no other
+        family = value.get("family", "recurrent")
         if family not in tuple(FAMILIES):
             raise ValueError(f"{name}.family must be {' or '.join(FAMILIES)}; got {family!r}")
         hint = FAMILIES[family]

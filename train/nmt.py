@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -75,15 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(command: Command, stop: StopRequest, started: float) -> int:
     """Prepare, train and test; return the exit status."""
-    task = prepare(command)
+    command, data, learner = prepare(command)
     stop.at_once = False  # from here until the training ends
-    folder = open_folder(task.command)
-    distributed = task.command.config.devices.is_distributed
-    reports = train(task, folder, stop)
+    folder = open_folder(command)
+    distributed = command.config.devices.is_distributed
+    reports = train(command, data, learner, folder, stop)
     if reports is not None and (stop.signal is None or distributed):
         stop.at_once = not distributed  # the other processes would wait for this one
         try:
-            test(task, folder, reports, started)
+            test(command, data, learner, folder, reports, started)
             return 0
         except KeyboardInterrupt:  # the training has its last checkpoint, and only the test is missing
             pass
@@ -97,17 +97,11 @@ def run(command: Command, stop: StopRequest, started: float) -> int:
     return 130 if stop.signal == signal.SIGINT else 0
 
 
-class Task(NamedTuple):
-    """What a training needs."""
+def prepare(command: Command) -> tuple[Command, dataset.Data, "JaxLearner"]:
+    """Read the data, start the devices and make the model. Nothing is written yet.
 
-    command: Command
-    """All its settings are set, also those that depend on the number of pairs."""
-    data: dataset.Data
-    learner: "JaxLearner"
-
-
-def prepare(command: Command) -> Task:
-    """Read the data, start the devices and make the model. Nothing is written yet."""
+    The settings that depend on the number of pairs are set in the command that it returns.
+    """
     config, vocabularies, weights = command.config, None, None
     if command.resume is not None:
         vocabularies = RunFolder(command.resume).load_vocabularies(config)
@@ -130,7 +124,7 @@ def prepare(command: Command) -> Task:
 
         processes.require_same({"the parameters of --init": sha256(config.init / WEIGHTS)})
         learner.begin_with(weights)
-    return Task(command._replace(config=config), data, learner)
+    return command._replace(config=config), data, learner
 
 
 def open_folder(command: Command) -> RunFolder:
@@ -143,13 +137,15 @@ def open_folder(command: Command) -> RunFolder:
     return RunFolder(Path(processes.from_lead(path and str(path))), writes=leads)
 
 
-def train(task: Task, folder: RunFolder, stop: StopRequest) -> Sequence[Report] | None:
+def train(
+    command: Command, data: dataset.Data, learner: "JaxLearner", folder: RunFolder, stop: StopRequest
+) -> Sequence[Report] | None:
     """Train to the end, and return all reports; None if the training was stopped before."""
     from train.machine import processes
     from train.training import console
     from train.training.recorder import RunRecorder
 
-    (preset, config, resumed), data, learner = task
+    preset, config, resumed = command
     console.CONSOLE.quiet = not folder.writes
     console.show_start(config, data, folder, learner.batches())
     with (
@@ -179,13 +175,19 @@ def train(task: Task, folder: RunFolder, stop: StopRequest) -> Sequence[Report] 
     return recorder.reports
 
 
-def test(task: Task, folder: RunFolder, reports: Sequence[Report], started: float) -> None:
+def test(
+    command: Command,
+    data: dataset.Data,
+    learner: "JaxLearner",
+    folder: RunFolder,
+    reports: Sequence[Report],
+    started: float,
+) -> None:
     """Test the trained model, and write the results."""
-    from train.machine import memory
     from train.training import console, learning_curve
     from train.translating.scoring import test_run
 
-    (preset, config, _), data, learner = task
+    preset, config, _ = command
     if data.corpus.test:
         console.CONSOLE.print("translating the test set")
     weights = learner.weights()
@@ -194,7 +196,6 @@ def test(task: Task, folder: RunFolder, reports: Sequence[Report], started: floa
     summary = {"preset": preset, "seed": config.seed, "versions": versions()}
     summary |= summarize(reports) | count_parameters(weights)
     summary |= test_run(trained, data.corpus.test, data.corpus.train, folder)
-    summary |= {"peak_memory_bytes": memory.peak(), "peak_device_memory_bytes": memory.peak_on_device()}
     summary["seconds"] = time.perf_counter() - started
     if not folder.writes:
         return
@@ -212,16 +213,7 @@ def num_reports(config: Config, num_steps: int) -> int:
 
 
 def make_learner(config: Config, data: dataset.Data) -> "JaxLearner":
-    """Start the devices, and make the model that learns on them."""
-    start_devices(config, data)
-
-    from train.training.loop import JaxLearner
-
-    return JaxLearner(config, data)
-
-
-def start_devices(config: Config, data: dataset.Data) -> None:
-    """Start JAX; join the other processes, if there are some, and see that they train the same."""
+    """Start JAX, and make the model; of several processes, join the others, and see that they train the same."""
     from train.machine import processes
     from train.machine.devices import start_jax
 
@@ -239,6 +231,9 @@ def start_devices(config: Config, data: dataset.Data) -> None:
             for name, value in of_section.items():
                 settings[f"{section}.{name}".rstrip(".").replace("_", "-")] = value
         processes.require_same(settings)
+    from train.training.loop import JaxLearner
+
+    return JaxLearner(config, data)
 
 
 def summarize(reports: Sequence[Report]) -> dict[str, Any]:

@@ -99,7 +99,6 @@ def test_the_summary_holds_the_results(run):
     assert [line["epoch"] for line in metrics] == [1, 2, 3]
     assert metrics[-1]["loss"] == summary["loss"] < metrics[0]["loss"]
     assert summary["attention_parameters"] == 2 * 32 * 32 + 32
-    assert summary["peak_memory_bytes"] is None or 2**27 < summary["peak_memory_bytes"] < 2**36
 
 
 def test_the_test_set_is_left_with_its_translations_and_links(run):

@@ -67,7 +67,7 @@ def run(options: Options) -> None:
         write = opened.enter_context(open_out(options, file, read))
         if interactive:
             print("one sentence a line; Ctrl-D ends", file=sys.stderr)
-        lines = arguments(options.sentences) if options.sentences else read_every_line(file, name, read)
+        lines = options.sentences or read_every_line(file, name, read)
         first, size = read.lines + 1, 1 if interactive else options.model.batch * translator.num_devices
         show = opened.enter_context(show_progress(options, file, read))
         for batch in batched(lines, size):
@@ -115,16 +115,6 @@ def open_input(options: Options) -> Iterator[tuple[BinaryIO, str]]:
         raise InputError(f"{options.file} cannot be read: {error.strerror}") from error
     with file:
         yield file, str(options.file)
-
-
-def arguments(sentences: Sequence[str]) -> Iterator[str]:
-    """Yield the sentences of the command line; InputError for one whose bytes are no UTF-8."""
-    for number, sentence in enumerate(sentences, 1):
-        try:
-            sentence.encode("utf-8")
-        except UnicodeEncodeError:
-            raise InputError(f"sentence {number} of the arguments is not UTF-8; convert it with iconv") from None
-        yield sentence
 
 
 @contextlib.contextmanager
@@ -202,8 +192,9 @@ def load(options: Options, alone: bool) -> Translator:
     if options.samples:
         changes = {"beam_size": 1, "num_samples": output.nbest} | changes
     config = configure(runs[0], changes, option_name)
-    if not config.sample and output.nbest > config.beam_size:
-        raise ConfigError(f"--nbest must be at most --beam-size, which is {config.beam_size}; got {output.nbest}")
+    most, name = (config.num_samples, "search.num_samples") if config.sample else (config.beam_size, "--beam-size")
+    if output.nbest > most:
+        raise ConfigError(f"--nbest must be at most {name}, which is {most}; got {output.nbest}")
     if not any(run.model.attends for run in runs):
         needed = {"alignments": output.alignments, "replace_unknown": output.replace_unknown}
         for name, value in (needed | {"heatmap": options.picture.heatmap}).items():

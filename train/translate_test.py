@@ -342,6 +342,9 @@ def test_a_line_that_is_not_utf8_is_an_error_after_the_lines_before_it(folder, c
     assert status == 2
     assert output == call(folder, "the cat sleeps .")[1]
     assert "line 2 of standard input is not UTF-8: byte 5 of it is 0xe9" in errors
+    status, output, errors = call(folder, "--split", stdin=b"\xe9\n")
+    assert (status, output) == (2, "")
+    assert "line 1 of standard input is not UTF-8" in errors
 
 
 def test_runs_with_different_vocabularies_are_no_ensemble(folder, copy):

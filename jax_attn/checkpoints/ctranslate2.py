@@ -17,8 +17,6 @@ from jax_attn.checkpoints.pretrained import (
     Option,
     Pretrained,
     find_languages,
-    find_ties,
-    name_layers,
     only,
     read_json,
     read_language,
@@ -108,7 +106,6 @@ def read(folder: Path) -> Pretrained:
     activation = attribute("activation", defaults["activation"])
     if activation not in ACTIVATIONS:
         raise ValueError(f"the activation must be one of {', '.join(ACTIVATIONS.values())}; got number {activation}")
-    ties = find_ties(rows)
     settings = TransformerConfig(
         embed_size=size,
         num_hiddens=len(arrays.get("encoder.layers.0.ffn.linear_0.bias", ())),
@@ -126,12 +123,12 @@ def read(folder: Path) -> Pretrained:
         fixed_start=is_marian,
         never=(len(tokens[1]) - 1,) if is_marian else (),
         renormalize=True,
-        tie_embeddings=ties,
         alignment_layer=attribute("alignment_layer", -1),
-        alignment_head=0 if attribute("alignment_heads", 1) == 1 else None,  # else the mean of all
+        alignment_head=0
+        if attribute("alignment_heads", 1) == 1
+        else None,  # else the mean of all, not of the first ones
     )
-    names = name_layers(settings, LAYER)
-    weights = rename(arrays, names, rows, ties)
+    settings, weights = rename(settings, LAYER, arrays, rows)
 
     start, end = "<pad>" if is_marian else config["decoder_start_token"] or config["bos_token"], config["eos_token"]
     is_fairseq = start == end  # and each side begins with its language

@@ -21,8 +21,6 @@ from jax_attn.checkpoints.pretrained import (
     Option,
     Pretrained,
     find_languages,
-    find_ties,
-    name_layers,
     only,
     read_json,
     read_options,
@@ -66,8 +64,7 @@ def read(folder: Path) -> Pretrained:
     tensors = hugging_face.read_weights(folder)
     rows = hugging_face.find_rows(tensors, True, options["tie_word_embeddings"], output_bias=False)
     layers = {name: array for name, array in tensors.items() if name not in OTHERS}
-    ties = find_ties(rows)
-    weights = rename(layers, name_layers(settings, LAYER), rows, ties)
+    settings, weights = rename(settings, LAYER, layers, rows)
 
     tokens, size, end = read_tokens(folder), len(rows["target"]), SPECIAL.index("</s>")
     if len(tokens) > size or tokens[: len(SPECIAL)] != SPECIAL:
@@ -87,7 +84,7 @@ def read(folder: Path) -> Pretrained:
     )
     longest = options["max_position_embeddings"]
     never, search = hugging_face.read_generation(generation, size, end, end)
-    settings = replace(settings, tie_embeddings=ties, start_token=end, never=never, renormalize=search["renormalize"])
+    settings = replace(settings, start_token=end, never=never, renormalize=search["renormalize"])
     search["max_len"] = min(search["max_len"], longest)
     return Pretrained(settings, weights, side, side, longest, search)
 

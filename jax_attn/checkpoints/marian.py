@@ -12,8 +12,6 @@ from jax_attn.checkpoints.hugging_face import LAYER, OTHERS, as_config, as_gener
 from jax_attn.checkpoints.pretrained import (
     Option,
     Pretrained,
-    find_ties,
-    name_layers,
     only,
     read_json,
     read_language,
@@ -57,8 +55,7 @@ def read(folder: Path) -> Pretrained:
     tensors = hugging_face.read_weights(folder)
     rows = hugging_face.find_rows(tensors, shares, ties)
     layers = {name: array for name, array in tensors.items() if name not in OTHERS}
-    ties = find_ties(rows)
-    weights = rename(layers, name_layers(settings, LAYER), rows, ties)
+    settings, weights = rename(settings, LAYER, layers, rows)
 
     vocabularies = [hugging_face.read_tokens(folder / name) for name in files]
     source, target = (
@@ -76,7 +73,7 @@ def read(folder: Path) -> Pretrained:
     )
     longest = options["max_position_embeddings"]
     never, search = hugging_face.read_generation(generation, len(target.tokens), start, end)
-    settings = replace(settings, tie_embeddings=ties, never=never, renormalize=search["renormalize"])
+    settings = replace(settings, never=never, renormalize=search["renormalize"])
     search["max_len"] = min(search["max_len"], longest)
     return Pretrained(settings, weights, source, target, longest, search)
 

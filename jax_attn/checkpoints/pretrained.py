@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
@@ -52,7 +52,9 @@ class Pretrained:
 
     def load(self, param_dtype: DTypeLike = jnp.float32) -> tuple[nn.Module, dict[str, Any]]:
         """Return the model and its parameters; ValueError if the weights have other names or shapes."""
-        module, like = self._shapes(param_dtype)
+        module = build_model(self.settings, len(self.source.tokens), len(self.target.tokens), param_dtype=param_dtype)
+        token = jnp.zeros((1, 1), jnp.int32)
+        like = jax.eval_shape(module.init, jax.random.key(0), token, token)
         try:
             return module, from_torch(self.weights, like)
         except (KeyError, TypeError) as error:
@@ -60,17 +62,7 @@ class Pretrained:
 
     def check(self) -> None:
         """Do as `load` without memory for the parameters; ValueError if the weights have other names or shapes."""
-        _, like = self._shapes(jnp.float32)
-        try:
-            jax.eval_shape(lambda weights: from_torch(weights, like), self.weights)
-        except (KeyError, TypeError) as error:
-            raise ValueError(error.args[0]) from error
-
-    def _shapes(self, param_dtype: DTypeLike) -> tuple[nn.Module, Any]:
-        sizes = len(self.source.tokens), len(self.target.tokens)
-        module = build_model(self.settings, *sizes, param_dtype=param_dtype)
-        token = jnp.zeros((1, 1), jnp.int32)
-        return module, jax.eval_shape(module.init, jax.random.key(0), token, token)
+        jax.eval_shape(lambda weights: replace(self, weights=weights).load()[1], self.weights)
 
 
 class Option(NamedTuple):
@@ -184,19 +176,25 @@ def find_ties(rows: Mapping[str, np.ndarray]) -> Ties:
 
 
 def rename(
-    layers: Mapping[str, np.ndarray], names: Mapping[str, str], rows: Mapping[str, np.ndarray], ties: str
-) -> dict[str, np.ndarray]:
-    """Return the weights by our names, with float16 and bfloat16 widened to float32, which changes no number.
+    settings: TransformerConfig,
+    layer: Mapping[str, str],
+    layers: Mapping[str, np.ndarray],
+    rows: Mapping[str, np.ndarray],
+) -> tuple[TransformerConfig, dict[str, np.ndarray]]:
+    """Return the settings with the ties that the rows have, and the weights by our names.
+
+    float16 and bfloat16 are widened to float32, which changes no number.
 
     Args:
+        settings: of the Transformer.
+        layer: see `name_layers`.
         layers: the tensors of the layers by the format's names.
-        names: the format's name for each of ours.
         rows: the tensors with a row for each token by their roles, see `name_rows`.
-        ties: `tie_embeddings`.
 
     Raises:
         ValueError: tensors are missing, are others, or hold integers, NaN or infinity.
     """
+    ties, names = find_ties(rows), name_layers(settings, layer)
     for problem, found in (
         ("missing", set(names.values()) - set(layers)),
         ("unknown", set(layers) - {*names.values()}),
@@ -210,7 +208,7 @@ def rename(
         weights[name] = array.astype(np.float32) if array.dtype.itemsize < 4 else array
         if array.dtype.kind in "biuc" or not np.isfinite(weights[name]).all():
             raise ValueError(f"{name} must hold finite numbers; got {array.dtype}, or NaN or infinity")
-    return weights
+    return replace(settings, tie_embeddings=ties), weights
 
 
 def read_json(path: Path, kind: type = dict) -> Any:

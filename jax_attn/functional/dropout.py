@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, PRNGKeyArray
 
-from jax_attn.functional.checks import require_bool, require_float, require_rate, shape_text
+from jax_attn.functional.checks import require_bool, require_float, require_rate, require_shape, shape_text
 
 
 def keep_mask(key: PRNGKeyArray, rate: float, shape: tuple[int, ...]) -> Bool[Array, "..."]:
@@ -36,6 +36,14 @@ def draw_keep_masks(
         keep_mask(key, rate, shape) if rate > 0 and 0 not in shape else None
         for key, rate, shape in zip(keys, rates, shapes, strict=True)
     ]
+
+
+def require_keep_masks(masks: Sequence[Bool[Array, "..."] | None], shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raise TypeError or ValueError unless each mask that is given is boolean and has its shape."""
+    for mask, shape in zip(masks, shapes, strict=True):
+        if mask is not None:
+            require_bool(keep_masks=mask)
+            require_shape(shape, keep_masks=mask)
 
 
 def dropout(x: Float[Array, "*shape"], rate: float, keep_mask: Bool[Array, "*#shape"]) -> Float[Array, "*shape"]:

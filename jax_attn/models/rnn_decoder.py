@@ -11,7 +11,6 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int, Num, PRNGKeyArray
 
 from jax_attn.functional.checks import (
-    require_bool,
     require_float,
     require_ids,
     require_rate,
@@ -19,7 +18,7 @@ from jax_attn.functional.checks import (
     shape_text,
     wide_dtype,
 )
-from jax_attn.functional.dropout import draw_keep_masks, drop
+from jax_attn.functional.dropout import draw_keep_masks, drop, require_keep_masks
 from jax_attn.functional.recurrence import scan
 from jax_attn.functional.softmax import masked_log_softmax
 from jax_attn.models.base_decoder import BaseDecoder
@@ -195,39 +194,19 @@ class Seq2SeqAttentionDecoder(BaseDecoder):
         return self.embed_size if self.tie_embeddings else self.num_hiddens
 
     def setup(self) -> None:
-        def dense(features: int, use_bias: bool) -> Dense:
-            return Dense(features, use_bias, dtype=self.dtype, param_dtype=self.param_dtype)
-
-        self.embedding = nn.Embed(
-            self.vocab_size,
-            self.embed_size,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            embedding_init=nn.initializers.normal(self.embed_size**-0.5 if self.tie_embeddings else 1.0),
-        )
-        self.rnn = make_recurrent(
-            self.cell,
-            self.num_hiddens,
-            self.num_layers,
-            self.dropout,
-            use_bias=self.use_bias,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-        )
+        dtypes: Any = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        draw = nn.initializers.normal(self.embed_size**-0.5 if self.tie_embeddings else 1.0)
+        self.embedding = nn.Embed(self.vocab_size, self.embed_size, embedding_init=draw, **dtypes)
+        sizes = self.num_hiddens, self.num_layers
+        self.rnn = make_recurrent(self.cell, *sizes, self.dropout, use_bias=self.use_bias, **dtypes)
         if self.bridge:
-            self.bridge_h = dense(self.num_hiddens, use_bias=True)
+            self.bridge_h = Dense(self.num_hiddens, use_bias=True, **dtypes)
             if self.cell == "lstm":
-                self.bridge_c = dense(self.num_hiddens, use_bias=True)
+                self.bridge_c = Dense(self.num_hiddens, use_bias=True, **dtypes)
         if self.query == "between":
-            self.transition = make_recurrent(
-                self.cell,
-                self.num_hiddens,
-                use_bias=self.use_bias,
-                dtype=self.dtype,
-                param_dtype=self.param_dtype,
-            )
+            self.transition = make_recurrent(self.cell, self.num_hiddens, use_bias=self.use_bias, **dtypes)
         if self.query != "previous":
-            self.attentional = dense(self.output_size, use_bias=False)
+            self.attentional = Dense(self.output_size, use_bias=False, **dtypes)
         self._setup_output(nn.initializers.lecun_normal())
 
     def prepare(
@@ -393,10 +372,7 @@ class Seq2SeqAttentionDecoder(BaseDecoder):
             keep_masks = DecoderKeepMasks()
             if drops:
                 keep_masks = self.draw_keep_masks(self.make_rng("dropout"), targets.shape, source_len)
-        for mask, shape in zip(keep_masks, self._keep_mask_shapes(targets.shape, source_len), strict=True):
-            if mask is not None:
-                require_bool(keep_masks=mask)
-                require_shape(shape, keep_masks=mask)
+        require_keep_masks(keep_masks, self._keep_mask_shapes(targets.shape, source_len))
         keep = _time_first(keep_masks, targets.shape[1])
 
         embedding_weights, cells = self._cells(memory)

@@ -10,7 +10,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from jax_attn.functional.checks import require_ids, require_lengths, require_rank, require_rate, require_shape
-from jax_attn.functional.dropout import draw_keep_masks, drop
+from jax_attn.functional.dropout import draw_keep_masks, drop, require_keep_masks
 from jax_attn.modules.recurrent import RecurrentState, make_recurrent
 
 
@@ -72,22 +72,11 @@ class Seq2SeqEncoder(nn.Module):
         super().__post_init__()
 
     def setup(self) -> None:
-        self.embedding = nn.Embed(
-            self.vocab_size,
-            self.embed_size,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            embedding_init=nn.initializers.normal(1.0),
-        )
-        self.rnn = make_recurrent(
-            self.cell,
-            self.num_hiddens,
-            self.num_layers,
-            self.dropout,
-            self.bidirectional,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-        )
+        dtypes: Any = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        draw = nn.initializers.normal(1.0)
+        self.embedding = nn.Embed(self.vocab_size, self.embed_size, embedding_init=draw, **dtypes)
+        sizes = self.num_hiddens, self.num_layers
+        self.rnn = make_recurrent(self.cell, *sizes, self.dropout, self.bidirectional, **dtypes)
 
     def __call__(
         self,
@@ -111,7 +100,9 @@ class Seq2SeqEncoder(nn.Module):
         if valid_lens is not None:  # checked even with stop_at_length=False: the attention gets the same lengths
             require_lengths(tokens.shape[-1], valid_lens=valid_lens)
             require_shape(tokens.shape[:-1], valid_lens=valid_lens)
-        if keep_masks is None:
+        if keep_masks is not None:
+            require_keep_masks(keep_masks, self._keep_mask_shapes(tokens.shape))
+        else:
             drops = not deterministic and any(self._rates)
             keep_masks = self.draw_keep_masks(self.make_rng("dropout"), tokens.shape) if drops else EncoderKeepMasks()
         embedded = (self.embedding if embedding is None else embedding)(tokens)
@@ -126,11 +117,16 @@ class Seq2SeqEncoder(nn.Module):
     @nn.nowrap
     def draw_keep_masks(self, key: PRNGKeyArray, shape: tuple[int, ...]) -> EncoderKeepMasks:
         """Draw the masks of `[*batch, T]` tokens. Parameters are not needed."""
+        return EncoderKeepMasks(*draw_keep_masks(key, self._rates, self._keep_mask_shapes(shape)))
+
+    @nn.nowrap
+    def _keep_mask_shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Return the shape of each of the `EncoderKeepMasks`."""
         *batch, time = shape
         steps = 1 if self.variational else time
         hidden = self.num_hiddens * (2 if self.bidirectional else 1)
         shapes = ((self.num_layers - 1, steps, hidden), (time, 1), (steps, self.embed_size))
-        return EncoderKeepMasks(*draw_keep_masks(key, self._rates, [(*batch, *shape) for shape in shapes]))
+        return [(*batch, *shape) for shape in shapes]
 
     @property
     def _rates(self) -> tuple[float, ...]:

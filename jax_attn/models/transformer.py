@@ -19,7 +19,6 @@ from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Int, PRNGKeyArray
 
 from jax_attn.functional.checks import (
-    require_bool,
     require_ids,
     require_lengths,
     require_rate,
@@ -27,7 +26,7 @@ from jax_attn.functional.checks import (
     shape_text,
     wide_dtype,
 )
-from jax_attn.functional.dropout import draw_keep_masks, drop
+from jax_attn.functional.dropout import draw_keep_masks, drop, require_keep_masks
 from jax_attn.functional.masks import causal_mask, length_mask
 from jax_attn.functional.positions import sinusoidal_positions
 from jax_attn.functional.softmax import masked_log_softmax
@@ -290,10 +289,7 @@ class TransformerStack(nn.Module):
             drops = not deterministic and any((self.dropout, self.dropout_attention, self.dropout_hidden))
             key = self.make_rng("dropout") if drops else None
             return KEEP_ALL if key is None else self.draw_keep_masks(key, shape, source_len)
-        for mask, expected in zip(given, self._keep_mask_shapes(shape, source_len), strict=True):
-            if mask is not None:
-                require_bool(keep_masks=mask)
-                require_shape(expected, keep_masks=mask)
+        require_keep_masks(given, self._keep_mask_shapes(shape, source_len))
         return given
 
 

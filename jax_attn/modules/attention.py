@@ -34,8 +34,8 @@ from jax_attn.functional.checks import (
     require_above_zero,
     require_float,
     require_rate,
+    require_same_batch,
     require_same_length,
-    shape_text,
     wide_dtype,
 )
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
@@ -219,20 +219,12 @@ class Attention(nn.Module, kw_only=True):
         Raises:
             ValueError, TypeError: a shape, rank or dtype does not fit; the message names both shapes.
         """
-        _require_rank_of_queries(queries, keys)
+        require_float(queries=queries, keys=keys)
+        require_same_batch(keys=keys, queries=queries)
         allowed = attention_mask((*queries.shape[:-1], keys.shape[-2]), valid_lens, mask)
         memory = self.prepare(keys, values, mask=allowed, query_size=queries.shape[-1])
         return self.attend(
             queries, memory, deterministic=deterministic, keep_mask=keep_mask, return_weights=return_weights
-        )
-
-
-def _require_rank_of_queries(queries: Array, keys: Array) -> None:
-    require_float(queries=queries, keys=keys)
-    if queries.ndim < 2 or queries.shape[:-2] != keys.shape[:-2]:
-        raise ValueError(
-            f"queries must be {shape_text((*keys.shape[:-2], 'Q', 'D'))} for keys {shape_text(keys.shape)}; "
-            f"got {shape_text(queries.shape)}"
         )
 
 

@@ -34,13 +34,8 @@ class Embeddings(nn.Module):
     param_dtype: DTypeLike = field(default=jnp.float32, kw_only=True)
 
     def setup(self) -> None:
-        self.embedding = nn.Embed(
-            self.vocab_size,
-            self.d_model,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            embedding_init=nn.initializers.normal(self.d_model**-0.5),
-        )
+        draw = nn.initializers.normal(self.d_model**-0.5)
+        self.embedding = nn.Embed(self.vocab_size, self.d_model, self.dtype, self.param_dtype, draw)
 
     def __call__(self, tokens: Int[Array, "*batch"]) -> Float[Array, "*batch feature"]:
         """Embed tokens of any shape."""

@@ -134,7 +134,8 @@ def parse(arguments: list[str]) -> Command:
 
         same = config.training.optimizer == default.training.optimizer
         known = default.training.optimizer_settings if same else {}
-        changed_settings, unknown = optimizer.read_options(config.training.optimizer, rest, f"{PROGRAM} {preset}")
+        name = config.training.optimizer
+        changed_settings, unknown = optimizer.read_options(name, known, rest, f"{PROGRAM} {preset}")
         if unknown:
             _refuse(preset, config, unknown, options)
         config = replace(config, training=replace(config.training, optimizer_settings=known | changed_settings))

@@ -62,6 +62,13 @@ def test_an_optimiser_has_its_own_options(arguments, name, settings):
     assert (config.training.optimizer, config.training.optimizer_settings) == (name, settings)
 
 
+def test_an_optimisers_option_changes_that_of_a_file(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"training": {"optimizer_settings": {"weight_decay": 0.1}}}))
+    for given, settings in (("0.0", {"weight_decay": 0.0}), ("0.2", {"weight_decay": 0.2})):
+        command = parse(["--config", str(tmp_path / "a.json"), "--training.weight-decay", given])
+        assert command.config.training.optimizer_settings == settings
+
+
 @pytest.mark.parametrize("arguments", ["--data fra.txt book", "--data fra.txt book --epochs 3"])
 def test_a_preset_after_options_is_said_to_come_first(arguments):
     words = arguments.split()

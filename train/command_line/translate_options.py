@@ -162,6 +162,8 @@ def parse(arguments: list[str], description: str | None) -> Options:
         wrong += [f"{option_name(name)} needs --sample" for name in options.sampling if name != "sample"]
     if options.file is not None and options.sentences:
         wrong.append("either sentences or --file can be given, and not both")
+    if any(sentence.encode(errors="replace").decode() != sentence for sentence in options.sentences):
+        wrong.append("a sentence of the command line is not UTF-8; convert it with iconv")
     if options.out is not None and options.sentences:
         wrong.append("--out is for a text, by --file or from the standard input; leave out the sentences")
     if options.out is not None and not options.out.absolute().parent.is_dir():

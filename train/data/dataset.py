@@ -117,22 +117,17 @@ def load(config: Config, vocabularies: Vocabularies | None = None) -> Data:
             )
         longest = settings.steps - 1, settings.steps - 2
     if not vocabularies[0].shortens:
-        longest = (
-            settings.max_len + len(vocabularies[0].prefix),
-            longest[1],
-        )  # an imported model reads as much as before
+        # An imported model reads as much as before.
+        longest = settings.max_len + len(vocabularies[0].prefix), longest[1]
     valid, test = (
         _encode_held_out(name, pairs, vocabularies, longest[0], report)
         for name, pairs in (("validation", corpus.valid), ("test", corpus.test))
     )
-    model, longest_of_all = (
-        config.model,
-        max(*longest, *(int(part.target.lens.max(initial=0)) for part in (valid, test))),
-    )
-    if model.longest is not None and longest_of_all >= model.longest:
+    longest_of_all = max(*longest, *(int(part.target.lens.max(initial=0)) for part in (valid, test)))
+    if config.model.longest is not None and longest_of_all >= config.model.longest:
         raise ConfigError(
             f"model.max-len, the number of learnt positions, must be at least {longest_of_all + 1} for these pairs; "
-            f"got {model.longest} (or take other model.positions)"
+            f"got {config.model.longest} (or take other model.positions)"
         )
     return Data(
         corpus=corpus,

@@ -145,7 +145,7 @@ class Checkpoints:
 
 
 def _warn_of(step: int, error: Exception) -> None:
-    warnings.warn(f"checkpoint step-{step} cannot be used, and the one before it is: {error}", stacklevel=3)
+    warnings.warn(f"checkpoint step-{step} cannot be used, and is left out: {error}", stacklevel=3)
 
 
 def _step(file: Path) -> int:

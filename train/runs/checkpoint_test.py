@@ -38,7 +38,7 @@ def test_any_flipped_byte_is_found_and_the_checkpoint_before_is_used(checkpoints
         good = file.read_bytes()
         file.write_bytes(content)
         with pytest.warns(
-            UserWarning, match=r"checkpoint step-128 cannot be used, and the one before it is: .* is (damaged|missing)"
+            UserWarning, match=r"checkpoint step-128 cannot be used, and is left out: .* is (damaged|missing)"
         ):
             assert checkpoints.restore(LIKE)[1] == {"step": 16}
         file.write_bytes(good)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from train.config import Config
-from train.machine.whole_files import write_json
 from train.runs.run_folder import RunFolder
 from train.setting import ConfigError
 
@@ -70,14 +69,6 @@ def test_a_broken_configuration_is_an_error_with_the_reason(copy, old, new, mess
     (copy / "config.json").write_text(text.replace(old, new))
     with pytest.raises(ConfigError, match=message):
         RunFolder(copy).load()
-
-
-@pytest.mark.parametrize("framework", ["jax", "torch"])
-def test_a_run_of_an_older_version_names_the_framework_that_trained_it(copy, framework):
-    before = RunFolder(copy).load().config
-    content = json.loads((copy / "config.json").read_text())
-    RunFolder(copy)._replace("config.json", lambda path: write_json(path, content | {"framework": framework}))
-    assert RunFolder(copy).load().config == before
 
 
 def test_a_folder_without_a_manifest_is_refused_since_nothing_would_find_damage(copy):

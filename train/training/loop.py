@@ -351,14 +351,6 @@ def _require_memory(state: Any) -> None:
         )
 
 
-class Total(NamedTuple):
-    """Losses, summed over steps in float64."""
-
-    nats: float
-    tokens: float
-    sentences: float
-    skipped: float
-
-
-def _total(losses: Losses) -> Total:
-    return Total(*(float(np.sum(x, dtype=np.float64)) for x in losses))
+def _total(losses: Losses) -> Any:
+    """Sum the losses of steps in float64."""
+    return jax.tree.map(lambda x: float(np.sum(x, dtype=np.float64)), losses)

@@ -1,6 +1,6 @@
 """The optimiser of a configuration."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, make_dataclass, replace
 from typing import Any
 
@@ -70,11 +70,17 @@ def require_setting(optimizer: str, name: str) -> None:
         raise ConfigError(f"{option} belongs to optimizer {' or '.join(owners) or 'none'}; got {optimizer}")
 
 
-def read_options(optimizer: str, arguments: Sequence[str], prog: str) -> tuple[dict[str, Any], list[str]]:
-    """Read options such as `--training.weight-decay 0.01`; return the settings that change, and what is left."""
+def read_options(
+    optimizer: str, known: Mapping[str, Any], arguments: Sequence[str], prog: str
+) -> tuple[dict[str, Any], list[str]]:
+    """Read options such as `--training.weight-decay 0.01`; return what they change, and the other arguments.
+
+    Args:
+        known: the settings before.
+    """
     default = OPTIMIZERS[optimizer]
-    settings = make_dataclass("Settings", [(f.name, f.type, getattr(default, f.name)) for f in fields(default)])
+    before = {f.name: known.get(f.name, getattr(default, f.name)) for f in fields(default)}
+    settings = make_dataclass("Settings", [(f.name, f.type, before[f.name]) for f in fields(default)])
     options = make_dataclass("Options", [("training", settings)])
     found, rest = tyro.cli(options, default=options(settings()), args=arguments, prog=prog, return_unknown_args=True)
-    values = vars(found.training)
-    return {name: value for name, value in values.items() if value != getattr(default, name)}, rest
+    return {name: value for name, value in vars(found.training).items() if value != before[name]}, rest

@@ -70,7 +70,8 @@ def batched(lines: Iterable[str], size: int) -> Iterator[Sequence[str]]:
                 yield batch
                 batch = []
     except InputError:
-        yield batch
+        if batch:
+            yield batch
         raise
     if batch:
         yield batch

@@ -225,7 +225,10 @@ class Translator:
                 raise ConfigError(f"{first.folder} and {other.folder} differ in model.source-end: one reads <eos>")
             if wrong := wrong_length(config, other.model):
                 raise ConfigError(f"{other.folder} cannot translate with these options: {wrong[0]}")
-        search, follow, attend = _functions(runs, config, min(run.max_target_len for run in runs), mesh)
+        models, params = zip(*(load_model(run) for run in runs), strict=True)
+        on_devices = params if mesh is None else jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
+        search = make_search(models, config, min(run.max_target_len for run in runs), mesh)
+        follow = make_follow(models, min(NUM_CANDIDATES, len(first.target)))
         max_source_len = min(run.max_source_len for run in runs)
         num_devices = 1 if mesh is None else mesh.size
         one_by_one = config.batch_size == num_devices == 1
@@ -235,13 +238,13 @@ class Translator:
             rows = -(-LEAST_ROWS // hypotheses)
         longest = min((run.model.longest for run in runs if run.model.longest is not None), default=None)
         return cls(
-            search=search,
+            search=partial(search, on_devices),
             source=first.source,
             target=first.target,
             max_source_len=max_source_len,
             rows=rows,
-            follow=follow,
-            attend=attend,
+            follow=partial(follow, params),
+            attend=partial(make_attend(models[0]), params[0]) if len(models) == 1 else None,
             pieces=pieces,
             num_devices=num_devices,
             longest=longest,
@@ -384,11 +387,7 @@ class Translator:
         return tuple(parts[0] if self.pieces else self.target.word(parts) for parts in names)
 
     def explain(self, translations: Sequence[Translation]) -> list[list[Steps]]:
-        """List the most probable tokens at each step of each hypothesis of each translation.
-
-        Raises:
-            ValueError: this translator was made without `follow`.
-        """
+        """List the most probable tokens at each step of each hypothesis of each translation."""
         pairs = [(t.source_text, hypothesis.ids) for t in translations for hypothesis in t.hypotheses]
         names = self.target.tokens
         explained: list[Steps] = [[] for _ in pairs]
@@ -405,22 +404,13 @@ class Translator:
         """Let the decoder read a given target for each source text. Yield batches: indices and `Followed` arrays.
 
         Pairs with an empty source are left out.
-
-        Raises:
-            ValueError: this translator was made without `follow`.
         """
-        if self.follow is None:
-            raise ValueError("reading targets needs a translator with `follow`; got None")
+        assert self.follow is not None, "a translator of a run has it"
         return self._read(self.follow, pairs, self.batch_size)
 
     def read_maps(self, pairs: Sequence[tuple[str, Sequence[int]]]) -> Iterator[tuple[list[int], Any]]:
-        """Do the same as `read_targets`, and yield `AttentionMaps`; see `train.translating.search.Attend`.
-
-        Raises:
-            ValueError: this translator was made without `attend`.
-        """
-        if self.attend is None:
-            raise ValueError("reading attention maps needs a translator with `attend`; got None")
+        """Do the same as `read_targets`, and yield `AttentionMaps`; see `train.translating.search.Attend`."""
+        assert self.attend is not None, "a translator of one run has it"
         return self._read(self.attend, pairs, min(self.batch_size, MAPS_AT_A_TIME))
 
     def _read(
@@ -531,13 +521,3 @@ def load_model(run: SavedRun) -> tuple[EncoderDecoder, Any]:
             f"{run.folder} holds no run that can be loaded: model.safetensors does not fit config.json or the "
             f"vocabularies: {error.args[0]}"
         ) from error
-
-
-def _functions(
-    runs: Sequence[SavedRun], config: SearchConfig, max_len: int, mesh: Mesh | None
-) -> tuple[Search, Follow, Attend | None]:
-    models, params = zip(*(load_model(run) for run in runs), strict=True)
-    follow = make_follow(models, min(NUM_CANDIDATES, len(runs[0].target)))
-    on_devices = params if mesh is None else jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
-    attend = partial(make_attend(models[0]), params[0]) if len(models) == 1 else None
-    return partial(make_search(models, config, max_len, mesh), on_devices), partial(follow, params), attend
