@@ -4,7 +4,7 @@ This file imports no torch until there is a difference to explain.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from parity_tests.your_port.cause.cause import Cause, Found, in_words
@@ -13,7 +13,6 @@ from parity_tests.your_port.measure.case import DTYPES, Case, Variant
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.place.bisect import Compared, Search
-from parity_tests.your_port.place.pairing import kind_of
 
 
 @dataclass(frozen=True)
@@ -24,14 +23,12 @@ class Divergence(Measurement):
     """The tensors that were compared before it, and agree."""
     symptoms: tuple[str, ...] = ()
     """What the difference looks like."""
-    found: Found = field(default_factory=Found)
-    """What the search for a known mistake found."""
+    found: Found | None = field(default_factory=Found)
+    """What the search for a known mistake found; None if it was not made, which needs PyTorch itself."""
     module: str = ""
     """PyTorch's path of the submodule in which they part; empty: the program's own code."""
     in_jax: str = ""
     """Its path in JAX."""
-    alike: tuple[str, ...] = ()
-    """PyTorch's paths of the other submodules of the same kind that part too."""
 
     @property
     def phase(self) -> str:
@@ -41,19 +38,17 @@ class Divergence(Measurement):
     @property
     def causes(self) -> tuple[Cause, ...]:
         """The known mistakes that fit: with one of them made on purpose, the two agree."""
-        return self.found.causes
+        return () if self.found is None else self.found.causes
+
+    def lines(self) -> Iterator[str]:
+        """Say where the two part, what the difference looks like, and why."""
+        after = f", after {self.agreed[-1]}" if self.agreed else ""
+        yield f"first difference: the {self.phase} pass at {self.tensor}{after}: {self.difference}"
+        yield from (f"looks like: {symptom}" for symptom in self.symptoms[:1])
+        yield f"cause: {in_words(self.found)}"
 
     def __str__(self) -> str:
-        last = f"the last that agrees is {self.agreed[-1]}" if self.agreed else "nothing before it could be compared"
-        where = f"{self.case} | {self.variant} | {self.dtype}: the {self.phase} pass differs at {self.tensor}"
-        if self.module:
-            path = f" ({self.in_jax} in JAX)" if self.in_jax not in ("", self.module) else ""
-            others = f" and {len(self.alike)} other{'s' * (len(self.alike) > 1)} of its kind" if self.alike else ""
-            where += f", inside of {self.module}{path}{others}"
-        lines = [f"{where}: {self.difference}; {last}", *(f"  looks like: {text}" for text in self.symptoms)]
-        if self.found.causes or self.found.stopped_after is not None:
-            lines.append(f"  explained by: {in_words(self.found)}")
-        return "\n".join(lines)
+        return "\n  ".join([f"{self.case} | {self.variant} | {self.dtype}", *self.lines()])
 
 
 def find_divergence(
@@ -103,12 +98,10 @@ def explain_difference(draw: Draw, seconds: float = 60.0, beside: Sequence[Case]
 def _find_in_runs(search: Search, seconds: float, beside: Sequence[Case]) -> Divergence | None:
     """Find the first tensor that differs, and the mistake that makes it; None if all agree."""
     seen = search.compare_all()
-    faults = [x for x in seen if x.measured.failed]
-    if not faults:
+    first = next((x for x in seen if x.measured.failed), None)
+    if first is None:
         return None
-    first = faults[0]
     place, module = search.place(first), search.module(first)
-    others = dict.fromkeys(search.module(fault) for fault in faults[1:] if search.place(fault))
     return Divergence(
         **vars(first.measured),
         agreed=tuple(x.measured.tensor for x in seen[: seen.index(first)] if not x.tensor.is_input),
@@ -116,14 +109,13 @@ def _find_in_runs(search: Search, seconds: float, beside: Sequence[Case]) -> Div
         found=_explain(search, first, module, time.process_time() + seconds, beside),
         module=module,
         in_jax=place[-1] if place else "",
-        alike=tuple(other for other in others if other != module and kind_of(other) == kind_of(module)),
     )
 
 
-def _explain(search: Search, first: Compared, module: str, deadline: float, beside: Sequence[Case]) -> Found:
+def _explain(search: Search, first: Compared, module: str, deadline: float, beside: Sequence[Case]) -> Found | None:
     """Search for a known mistake: in the submodules of JAX and PyTorch, or in the gradients."""
     if search.draw.case.torch.golden is not None:
-        return Found()
+        return None
     from parity_tests.your_port.cause.find import find_causes, find_gradient_causes  # they need torch
 
     if first.measured.is_gradient:

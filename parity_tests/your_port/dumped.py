@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.cause.symptoms import describe
+from parity_tests.your_port.divergence import Divergence
 from parity_tests.your_port.golden import HEADER
 from parity_tests.your_port.measure.arrays import flatten, is_floating, plain, to_numpy
 from parity_tests.your_port.measure.case import Case, JaxSide, TorchSide, Variant
@@ -32,7 +33,7 @@ from parity_tests.your_port.measure.numbers import Run
 from parity_tests.your_port.measure.taps import Tensor, recording
 from parity_tests.your_port.measure.width import enable_x64, own_tables
 from parity_tests.your_port.place.pairing import align, match_names, parts_of
-from parity_tests.your_port.record import Findings
+from parity_tests.your_port.record import Findings, Record
 from parity_tests.your_port.stored import Stored, Tensors, open_tensors
 from parity_tests.your_port.weights.adapters import JaxProgram, make_port
 from parity_tests.your_port.weights.layouts import Layouts, wanted_layout
@@ -60,12 +61,16 @@ class DumpReport(Findings):
     name: str
     measurements: tuple[Measurement, ...]
     """Of the dump's tensors, in the order in which the port computes them."""
-    agreed: str = ""
-    """The last tensor that agrees before the first that differs."""
-    symptoms: tuple[str, ...] = ()
+    divergence: Divergence | None = None
+    """The first tensor that differs."""
     unpaired: tuple[str, ...] = ()
     """The dump's tensors that are none of JAX's."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def record(self) -> Record:
+        """Everything that was found, for other programs."""
+        return replace(super().record, divergence=self.divergence)
 
     def _lines(self) -> Iterator[str]:
         failed, count = self.failed, len(self.measurements)
@@ -73,11 +78,8 @@ class DumpReport(Findings):
         yield f"{self.name} {verdict} ({count} tensors of the dump, {self.measurements[0].dtype})"
         worst = max(self.measurements, key=lambda m: m.share)
         yield f"  worst: {worst.tensor}: {worst.difference}"
-        if failed:
-            after = f", after {self.agreed}" if self.agreed else ""
-            yield f"  first difference: {failed[0].tensor}{after}: {failed[0].difference}"
-            yield from (f"  looks like: {symptom}" for symptom in self.symptoms[:1])
-            yield "  cause: not looked for, which needs PyTorch itself"
+        if self.divergence is not None:
+            yield from (f"  {line}" for line in self.divergence.lines())
         if self.unpaired:
             more = " …" * (len(self.unpaired) > SHOWN)
             yield f"  left over in the dump: {', '.join(self.unpaired[:SHOWN])}{more}"
@@ -144,7 +146,9 @@ def compare_dump(
     if first is None:
         return report
     symptoms = describe(pairs[first].truth, pairs[first].dumped) if dtype in ("float32", "float64") else ()
-    return replace(report, agreed=measured[first - 1].tensor if first else "", symptoms=symptoms)
+    agreed = tuple(m.tensor for m in measured[:first])
+    divergence = Divergence(**vars(measured[first]), agreed=agreed, symptoms=symptoms, found=None)
+    return replace(report, divergence=divergence)
 
 
 def read_dump(folder: Path) -> dict[str, np.ndarray]:

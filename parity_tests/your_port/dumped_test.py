@@ -164,7 +164,10 @@ def test_another_dtype_of_a_tensor_is_none_of_the_port_and_nan_is(tmp_path: Path
     (tmp_path / "second").mkdir()
     in_safetensors(tmp_path / "second", found)
     report = compare_dump(tmp_path / "second", Port(), X, weights=MODEL.state_dict())
-    assert "first difference: blocks.1, after blocks.1.down: NaN in 1 places in PyTorch, in 0 in JAX" in str(report)
+    assert (
+        "first difference: the forward pass at blocks.1, after blocks.1.down: NaN in 1 places in PyTorch, in 0 in JAX"
+        in str(report)
+    )
 
 
 @pytest.mark.parametrize(
@@ -177,7 +180,7 @@ def test_another_dtype_of_a_tensor_is_none_of_the_port_and_nan_is(tmp_path: Path
 )
 def test_a_mistake_is_located(dump: Path, mistake: str, place: str) -> None:
     report = compare_dump(dump, Port(mistake), X, weights=dump.parent / "model.safetensors")
-    assert f"  first difference: {place}: error " in str(report)
+    assert f"  first difference: the forward pass at {place}: error " in str(report)
     assert report.record.verdict == "differs"
 
 
@@ -228,4 +231,4 @@ def test_the_command_takes_a_dump(dump: Path, capsys: pytest.CaptureFixture[str]
     )
     assert command.main([f"{port}:build"], isolated=False) == 0
     assert command.main([f"{port}:wrong"], isolated=False) == 1
-    assert "first difference: blocks.1.norm" in capsys.readouterr().out
+    assert "first difference: the forward pass at blocks.1.norm" in capsys.readouterr().out

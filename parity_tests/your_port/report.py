@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
-from parity_tests.your_port.cause.cause import Blind, in_words
+from parity_tests.your_port.cause.cause import Blind
 from parity_tests.your_port.compiled import CompiledReport
 from parity_tests.your_port.corpus import Corpus
 from parity_tests.your_port.divergence import Divergence
@@ -100,7 +100,7 @@ class Report(Findings):
         if self.compiled is not None:
             yield from self.compiled.explain()
         if self.divergence is not None:
-            yield from self._difference(self.divergence)
+            yield from (f"  {line}" for line in self.divergence.lines())
         if self.trouble:
             yield f"  the search for the place failed: {self.trouble}; please report it"
         for note in [*self.notes[:2], *[f"and {len(self.notes) - 2} more"] * (len(self.notes) > 2)]:
@@ -132,13 +132,6 @@ class Report(Findings):
         cast = f"; for float64 its weights are cast{fields}" if wide else ""
         placed = sum(bool(x.source.names) or x.is_computed for x in self.map.entries.values())
         yield f"  weights: {placed} placed{guessed} (print(report.map) shows how){cast}"
-
-    def _difference(self, found: Divergence) -> Iterator[str]:
-        after = f", after {found.agreed[-1]}" if found.agreed else ""
-        yield f"  first difference: the {found.phase} pass at {found.tensor}{after}: {found.difference}"
-        yield from (f"  looks like: {symptom}" for symptom in found.symptoms[:1])
-        recorded = self.case.torch.golden is not None
-        yield f"  cause: {'not looked for, which needs PyTorch itself' if recorded else in_words(found.found)}"
 
     def table(self) -> str:
         """List every tensor with its error, its bound and PyTorch's own error."""

@@ -60,8 +60,10 @@ class Found(NamedTuple):
     """The line of PyTorch's code whose result JAX does not compute; beside causes, not even when they are mended."""
 
 
-def in_words(found: Found) -> str:
+def in_words(found: Found | None) -> str:
     """Say what the causes are: the one, or that it is one of several."""
+    if found is None:
+        return "not looked for, which needs PyTorch itself"
     text = f"print what goes into {found.next_step} and what comes out, in both: the numbers that go in agree, "
     text += "perhaps in another order; those that come out do not"
     if not found.causes:

@@ -110,13 +110,6 @@ def test_another_setting_is_named(optimizer: Callable[..., Any], transformation:
     assert cause in str(found)
 
 
-def test_the_epsilon_of_clipping_is_named() -> None:
-    clipped = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(RATE))
-    found = find_update_divergence(lambda p: torch.optim.SGD(p, RATE), clipped, clip_norm=1.0)
-    assert found is not None
-    assert found.causes == ("the norm is clipped without PyTorch's epsilon of 1e-6 in JAX",)
-
-
 def test_another_rate_looks_like_a_factor_and_is_named() -> None:
     found = find_update_divergence(lambda p: torch.optim.SGD(p, RATE), optax.sgd(3 * RATE), shapes={"a.b": (2, 3)})
     assert found is not None
