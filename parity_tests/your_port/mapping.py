@@ -18,7 +18,7 @@ from parity_tests.your_port.weights.layouts import Layouts
 from parity_tests.your_port.weights.load import Load, call_load, map_by_load
 from parity_tests.your_port.weights.match import LeftOverError, Names, match_weights
 from parity_tests.your_port.weights.original import Original
-from parity_tests.your_port.weights.weight_map import AGREES, Leaf
+from parity_tests.your_port.weights.weight_map import AGREES, Leaf, WeightMap
 
 
 @dataclass(frozen=True)
@@ -110,15 +110,16 @@ def _in_layouts(originals: Sequence[Original], wishes: Wishes, layouts: Layouts,
     pairs = [Pair(first, port, found, draft, train=step > 0) for step, draft in enumerate(drafts)]
     for pair in pairs:
         pair.check_structure()
-    tried = pairs[0]
-    maps = [found]
+    tried, others = pairs[0], list[WeightMap]()
     if wishes.load is None and any(entry.guessed for entry in found.entries.values()):
-        maps += [match(by_order=True, shared=left_over is not None)]
-    maps = [m.choose(tried.distance, tried.gradients_agree) for m in maps]
-    best = maps[0]
-    if len(maps) > 1:
-        named, ordered = map(tried.distance, maps)
-        best = maps[ordered < 0.5 * max(AGREES, named)]  # of two that differ alike, names say more
+        others += [match(by_order=True, shared=left_over is not None)]
+    left = {w.name for w in first.weights if not w.is_buffer} & {use.name for use in found.left_in_torch.values()}
+    if wishes.load is None and found.kept and left:  # a variable of the user's own kind may be a parameter
+        others += [match(variables=True, shared=left_over is not None)]
+    best = found.choose(tried.distance, tried.gradients_agree)
+    for other in (each.choose(tried.distance, tried.gradients_agree) for each in others):
+        if tried.distance(other) < 0.5 * max(AGREES, tried.distance(best)):  # of two that differ alike, names say more
+            best = other
     if left_over is not None and tried.distance(best) >= AGREES:
         raise left_over
     return [replace(pair, map=best) for pair in pairs]

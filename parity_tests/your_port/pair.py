@@ -95,8 +95,13 @@ class Pair:
         arguments = self.original.inputs.as_arguments(to_jax_layout(inputs, layouts))
         results, after = self.port.run(placed, arguments, dtype, self.train)
         sources = {path: entry.source.names for path, entry in self.map.entries.items() if path in after}
-        names = {path: names[0] for path, names in sources.items() if names and names[0] in shapes}
-        return to_torch_layout(plain(results), layouts), {n: after[p].reshape(shapes[n]) for p, n in names.items()}
+        buffers = {
+            name: part.reshape(shapes[name])
+            for path, names in sources.items()
+            if names and {*names} <= shapes.keys()
+            for name, part in zip(names, after[path].reshape(len(names), -1), strict=True)  # of a stack several
+        }
+        return to_torch_layout(plain(results), layouts), buffers
 
     def with_buffers_of_jax(self) -> "Pair":
         """Return the pair that also compares the buffers that a step of training moves in JAX alone."""
@@ -187,7 +192,15 @@ class Pair:
 
     def compiled(self, dtype: str) -> list[Measurement]:
         """Measure the compiled programs; of the outputs alone, what only one of the two programs makes wrong."""
-        measured = self.draw(dtype).measure_draws(alone=True)
+        draw = self.draw(dtype)
+        try:
+            draw.in_jax()
+        except Exception as error:  # its results could be traced: see `check_structure`
+            raise ValueError(
+                f"the JAX module cannot be run with its gradients in {dtype}: {type(error).__name__}: {error}. To "
+                "compare its results alone: gradients=False"
+            ) from error
+        measured = draw.measure_draws(alone=True)
         failed = {m.tensor for m in measured if m.failed and m.dtype == dtype}
         return [m for m in measured if m.dtype == dtype or m.failed != (m.tensor in failed)]
 
@@ -218,7 +231,7 @@ class Pair:
         for operation, _ in draw.traced()[0].everywhere():
             if any(getattr(x.aval, "dtype", None) == dtype for x in operation.equation.outvars):
                 return f"JAX casts to {dtype} inside, at {place_of(operation)}"
-        return f"JAX has a table in {dtype} inside"
+        return f"JAX has a table or a constant in {dtype} inside"
 
     def cast_at_the_end(self) -> Iterator[str]:
         """Say which results one side casts to float32 whatever comes in, and the other one does not."""
@@ -266,8 +279,10 @@ class Pair:
         outputs = [m for m in failed if not m.is_gradient]  # a gradient may have its own reason
         if any(m.mismatch or m.error > 2 * m.torch_error + 8 * unit_roundoff("float32") for m in outputs or failed):
             return ""
-        build = self.case.torch.build
-        own = {} if build is None else dict(build({}, {}).named_buffers())  # also those that no state dict has
-        tables = [*self.draft.numbers.buffers, *(name for name, x in own.items() if x.is_floating_point())]
+        build, tables = self.case.torch.build, [*self.draft.numbers.buffers]
+        for path, part in () if build is None else build({}, {}).named_modules():  # also those that no state dict has
+            held = {**dict(part.named_buffers(recurse=False)), **vars(part)}.items()
+            floating = (n for n, x in held if hasattr(x, "is_complex") and (x.is_floating_point() or x.is_complex()))
+            tables += [f"{path}.{name}".lstrip(".") for name in floating]
         used = {name for path in self.used for name in self.map.entries[path].source.names}
         return next((f"PyTorch's {name} is a table made in float32" for name in tables if name not in used), "")

@@ -188,7 +188,7 @@ def _weights(suspect: Suspect) -> Iterator[Hypothesis]:
     state = _state_of(suspect)
     biases = [name for name in state if "bias" in name.rpartition(".")[2]]
     others = [name for name in state if name not in biases]
-    packed = [name for name in biases if len(state[name]) % 3 == 0]
+    packed = [name for name in biases if state[name].ndim and len(state[name]) % 3 == 0]
     ratios = {name: x.shape[0] / x.shape[1] for name, x in state.items() if x.ndim == 2}
     stacked = [name for name, ratio in ratios.items() if ratio in (2, 3, 4)]
     rows: list[tuple[str, list[str], Callable[[Tensor], Tensor]]] = [
@@ -256,7 +256,8 @@ def _of_rotation(state: Weights, functions: Collection[str]) -> Iterator[Hypothe
     For heads of 4 the two orders are the same, and what PyTorch joins the rotated features with tells which one it has.
     """
     pairs, halves = "x[2i] and x[2i + 1]", "x[i] and x[i + d/2]"
-    named = [name for name in state if name.split(".")[-2:][0].removeprefix("w").lstrip("_").startswith(("q", "k"))]
+    last = {name: name.split(".")[-2:][0].removeprefix("w").lstrip("_") for name, x in state.items() if x.ndim}
+    named = [name for name, words in last.items() if words.startswith(("q", "k"))]
     has_pairs, has_halves = {"stack", "view_as_complex", "__setitem__"} & {*functions}, "cat" in functions
     common = gcd(*(len(state[name]) for name in named))
     for size in range(4, min(common, LARGEST_HEAD) + 1, 2):

@@ -21,6 +21,7 @@ from parity_tests.your_port.cause.planting import Lines, lines_of_call
 from parity_tests.your_port.measure.arrays import flatten, is_mixed, plain, to_numpy
 from parity_tests.your_port.measure.attention_steps import IN_STEPS
 from parity_tests.your_port.measure.errors import unit_roundoff
+from parity_tests.your_port.measure.taps import holds_numbers
 from parity_tests.your_port.place.bisect import Search
 from parity_tests.your_port.place.values import compute_values
 
@@ -144,6 +145,14 @@ class Steps(TorchFunctionMode):
             if place in self.leading:
                 self.leading |= self.made[place].sources
 
+    def _changed_with(self, written: Any) -> list[torch.Tensor]:
+        """Return a tensor that a function has written in place, and those that are views of the same numbers."""
+        if not holds_numbers(written):
+            return []
+        address = written.untyped_storage().data_ptr()
+        alike = (step.tensor for step in self.made if step.tensor.untyped_storage().data_ptr() == address)
+        return [*{id(x): x for x in (written, *alike)}.values()]
+
     def __torch_function__(self, function, types, args=(), kwargs=None):
         name, options = getattr(function, "__name__", ""), kwargs or {}
         if name in IN_STEPS and args and args[0].ndim > 2:  # as where a mistake is planted
@@ -151,15 +160,19 @@ class Steps(TorchFunctionMode):
                 return IN_STEPS[name](*args, **options)
         result = function(*args, **options)
         leaves = jax.tree.leaves((args, kwargs), is_leaf=is_mixed)
-        given = [x for x in leaves if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        given = [x for x in leaves if holds_numbers(x)]
         sources = {self.places[id(x)] for x in given if id(x) in self.places}
         made_of_data = len(sources) < len(given) or any(self.made[place].is_made_of_data for place in sources)
         results = result if isinstance(result, tuple | list) else (result,)
-        for x in results:
-            if isinstance(x, torch.Tensor) and x.is_floating_point():
+        is_in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+        changed = self._changed_with(args[0] if is_in_place and args else options.get("out"))
+        for x in {id(x): x for x in (*results, *changed)}.values():
+            if holds_numbers(x):
                 line = _line_and_caller(lines_of_call()) if self.with_lines else ""
+                before = {self.places[id(x)]} if id(x) in self.places else set[int]()
                 self.places[id(x)] = len(self.made)
-                self.made.append(Step(x, entries_of(to_numpy(x)), line, sources, made_of_data, len(results) > 1))
+                entries = entries_of(to_numpy(x))
+                self.made.append(Step(x, entries, line, sources | before, made_of_data, len(results) > 1))
                 if self.watch is not None:
                     self.watch(self)
         return result

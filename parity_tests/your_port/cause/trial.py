@@ -17,6 +17,7 @@ from parity_tests.your_port.cause.cause import Cause, Explains, Found, most_expl
 from parity_tests.your_port.cause.planting import Hypothesis, Places
 from parity_tests.your_port.cause.steps import Steps, Values, entries_of
 from parity_tests.your_port.cause.suspects import Suspect, suspects, tells_something
+from parity_tests.your_port.measure.arrays import is_floating
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.judge import Measurement
@@ -164,6 +165,7 @@ class Trial:
         if not in_jax:
             return True
         made, rule = self.steps(drawn, hypothesis, places).values, self.search.judge.rule
+        made += [entries_of(x) for x in drawn.draw.numbers.inputs.values() if is_floating(x)]
         alike = ([y for y in made if y.size == x.size > 0] for x in in_jax)
         return all(not ys or Values(ys, rule).places(entries_of(x)) for x, ys in zip(in_jax, alike, strict=True))
 

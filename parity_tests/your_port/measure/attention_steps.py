@@ -36,6 +36,12 @@ def multi_head_attention_forward(*args: Any, **options: Any) -> Any:
     """Attend as `torch.nn.functional.multi_head_attention_forward`, without its rarest options."""
     given = _named(args, options)
     q, k, v = (_projected(given, i) for i in range(3))
+    more = [[x.unflatten(-1, (given["num_heads"], -1)).movedim(0, -2).expand(*k.shape[:-2], 1, -1) for x in pair]
+            for pair in [(given["bias_k"], given["bias_v"])] if pair[0] is not None]  # fmt: skip
+    more += [[torch.zeros_like(x[..., :1, :]) for x in (k, v)]] * given["add_zero_attn"]
+    for one in more:  # a key and a value that any query may attend to
+        k, v = (torch.cat([x, y], -2) for x, y in zip((k, v), one, strict=True))
+        given |= {name: x if x is None else F.pad(x, (0, 1)) for name, x in given.items() if name.endswith("_mask")}
     hidden, mask = given["key_padding_mask"], given["attn_mask"]
     masks = [] if hidden is None else [hidden[..., None, None, :]]
     if mask is not None:
@@ -66,9 +72,11 @@ def _repeated(x: Any, query: Any) -> Any:
     return x.repeat_interleave(query.shape[-3] // x.shape[-3], -3)
 
 
-def scores_of_products(query: Any, key: Any, *_: Any, scale: float | None = None, **__: Any) -> Any:
+def scores_of_products(
+    query: Any, key: Any, *_: Any, scale: float | None = None, enable_gqa: bool = False, **__: Any
+) -> Any:
     """Compute the scores inside of `scaled_dot_product_attention`, without its masks."""
-    key = key if query.shape[:-2] == key.shape[:-2] else _repeated(key, query)
+    key = _repeated(key, query) if enable_gqa else key
     return query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
 
 

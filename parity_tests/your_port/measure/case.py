@@ -113,7 +113,7 @@ def make_weights(case: Case, variant: Variant, shapes: Mapping[str, tuple[int, .
     """Draw parameters by PyTorch name, none of them zero: a missing bias of zeros would go unnoticed."""
     weights = {}
     for name, shape in shapes.items():
-        scale = 0.5 if len(shape) < 2 else 0.6 * (8 / math.prod(shape[1:])) ** 0.5
+        scale = 0.5 if len(shape) < 2 else 0.6 * (8 / max(1, math.prod(shape[1:]))) ** 0.5
         draw = random_for(case.name, variant.name, name).normal(size=shape)
         weights[name] = draw * scale
     return weights

@@ -1,7 +1,7 @@
 """Run one variant in JAX: its outputs and its gradients, as NumPy arrays by name."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import reduce
 from typing import Any
 
 import flax.linen as nn
@@ -40,7 +40,26 @@ class Applied:
     def __getattr__(self, method: str) -> Callable[..., Any]:
         if method.startswith("_"):  # JAX looks for `__wrapped__` and the like
             raise AttributeError(method)
-        return partial(self, method=method)
+        value = vars(self._module).get(method, Ellipsis)
+        return _Part(self, (method,)) if value is Ellipsis or isinstance(value, nn.Module) else value
+
+
+class _Part:
+    """A method or a submodule of an `Applied`, by its path."""
+
+    def __init__(self, applied: Applied, path: tuple[str, ...]) -> None:
+        self._applied, self._path = applied, path
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        def enter(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            return reduce(getattr, self._path, module)(*args, **kwargs)
+
+        return self._applied(*args, method=enter, **kwargs)
+
+    def __getattr__(self, name: str) -> "_Part":
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return _Part(self._applied, (*self._path, name))
 
 
 _programs: dict[Any, Any] = {}
@@ -84,7 +103,9 @@ def run_jax(
                 look_for_tables(compute, moved, fixed)
             _programs[key] = transform(differentiate(compute))
         outputs, gradients = _programs[key](moved, fixed, dict(directions))
-        return Run(as_numpy(outputs), as_numpy({name: x for part in gradients for name, x in part.items()}))
+        of_weights, of_inputs = gradients or (dict[str, Any](), dict[str, Any]())
+        of_inputs = {numbers.called(name): x for name, x in of_inputs.items()}
+        return Run(as_numpy(outputs), as_numpy({**of_weights, **of_inputs}))
 
 
 def as_function(case: Case, variant: Variant, numbers: Numbers, dtype: str) -> tuple[Callable[..., Any], Any, Any]:

@@ -75,6 +75,10 @@ class Numbers:
     buffers: dict[str, np.ndarray] = field(default_factory=dict)
     """Running statistics, other floating buffers and frozen parameters, by PyTorch name: they have no gradient."""
 
+    def called(self, name: str) -> str:
+        """Call an input's gradient: not as that of a weight which has the input's name."""
+        return f"{name}, the input" if name in self.weights else name
+
     def rounded(self, dtype: str, others: Mapping[str, Any] | None = None) -> "Numbers":
         """Return them in a dtype, with `others` of some names."""
         parts = (self.inputs, self.weights, self.buffers)
@@ -123,7 +127,8 @@ def _values(case: Case, variant: Variant) -> tuple[Arrays, Arrays]:
         values = {name: variant.weights[name] for name in {**state, **parameters} if name in variant.weights}
     else:
         values = {name: to_numpy(x) for name, x in state.items() if name not in parameters and x.is_floating_point()}
-        values |= make_weights(case, variant, {name: tuple(x.shape) for name, x in parameters.items()})
+        floating = {name: tuple(x.shape) for name, x in parameters.items() if x.is_floating_point()}
+        values |= make_weights(case, variant, floating)
         statistics = make_weights(case, variant, {n: x.shape for n, x in values.items() if "running_" in n})
         values |= {name: np.exp(x) if name.endswith("var") else x for name, x in statistics.items()}
         for path, part in module.named_modules():
@@ -135,7 +140,8 @@ def _values(case: Case, variant: Variant) -> tuple[Arrays, Arrays]:
             values |= {name: x for name, x in frozen.items() if x.min() < x.max()}
     values = {name: x for name, x in values.items() if is_floating(x)}
     trained = {name: x for name, x in values.items() if name in parameters and parameters[name].requires_grad}
-    aliases = {name for name, x in module.named_parameters(remove_duplicate=False)} - parameters.keys()
+    held = (module.named_parameters, module.named_buffers)
+    aliases = {name for named in held for name in {*dict(named(remove_duplicate=False))} - dict(named()).keys()}
     return trained, {name: x for name, x in values.items() if name not in trained and name not in aliases}
 
 

@@ -112,6 +112,7 @@ class Program:
     def dtypes(self) -> set[Any]:
         """The dtypes of all results and tables, but for booleans that are cast: every dtype has 0 and 1."""
         found = {x.dtype for x in self._constants if np.shape(x)}
+        found |= {np.dtype(np.float32) for x in self._constants if _was_float32(x)}
         for operation, _ in self.everywhere():
             given, made = operation.equation.invars, operation.equation.outvars
             if operation.name != "convert_element_type" or given[0].aval.dtype != bool:
@@ -148,6 +149,17 @@ class Program:
             for number in unused:
                 values.pop(number, None)
         return [values[number] for number in self.results]
+
+
+def _was_float32(x: Any) -> bool:
+    """Whether a constant was rounded to float32: it has at most 24 digits, and needs more than 12 of them."""
+    if not jnp.issubdtype(getattr(x, "dtype", type(x)), jnp.floating):
+        return False
+    values = np.asarray(x, np.float64)
+    values = values[np.isfinite(values)]
+    values = values[values % 1 != 0]
+    digits = np.frexp(values)[0] * 2**24
+    return bool((digits % 1 == 0).all() and (digits % 2**12 != 0).any())
 
 
 def trace(function: Callable[..., Any], *arguments: Any) -> tuple[Program, Any]:

@@ -156,7 +156,14 @@ def torch_leaves(tree: Any) -> dict[str, Any]:
     """Return PyTorch's floating tensors in tuples, lists, mappings and dataclasses by name."""
     torch: Any = sys.modules.get("torch")
     leaves = {} if torch is None else flatten(plain(tree))[0]
-    return {name: x for name, x in leaves.items() if isinstance(x, torch.Tensor) and x.is_floating_point()}
+    return {name: x for name, x in leaves.items() if holds_numbers(x)}
+
+
+def holds_numbers(x: Any) -> bool:
+    """Whether it is a floating tensor of PyTorch, and none inside of `torch.vmap` or `torch.func.grad`."""
+    torch: Any = sys.modules.get("torch")
+    is_floating = torch is not None and isinstance(x, torch.Tensor) and x.is_floating_point()
+    return is_floating and torch._C._functorch.maybe_get_level(x) < 0
 
 
 def _record_torch(trace: Trace, of: str, tree: Any, is_input: bool = False) -> Any:

@@ -12,7 +12,7 @@ from parity_tests.your_port.measure.arrays import as_numpy, flatten, is_floating
 from parity_tests.your_port.measure.attention_steps import scores_of_heads, scores_of_products
 from parity_tests.your_port.measure.case import Case, TorchSide, Variant
 from parity_tests.your_port.measure.numbers import Numbers, Run, options_in
-from parity_tests.your_port.measure.taps import hooked
+from parity_tests.your_port.measure.taps import holds_numbers, hooked
 
 TORCH_DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 
@@ -40,12 +40,22 @@ def run_torch(case: Case, variant: Variant, numbers: Numbers, dtype: str | None)
     if case.torch.build is not None:
         module = case.torch.build(options_in(variant, TORCH_DTYPES.get(dtype or "")), variant.inputs).eval()
         values = weights | {name: to_tensor(array, dtype) for name, array in numbers.buffers.items()}
-        module.to(next((value.dtype for value in values.values()), TORCH_DTYPES[dtype or "float32"]))
+        in_dtype(module, next((value.dtype for value in values.values()), TORCH_DTYPES[dtype or "float32"]))
         held = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        with torch.no_grad():
-            for name, value in values.items():
-                held[name].copy_(value)
+        for name, value in values.items():
+            held[name].data = value  # not `copy_`: a buffer made by `expand` cannot be written
     return run_module(case, variant, module, numbers, dtype)
+
+
+def in_dtype(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """Convert a module, also its complex buffers, whose imaginary part `to` drops, and tensors that it just holds."""
+
+    def convert(x: torch.Tensor) -> torch.Tensor:
+        return x.to(dtype.to_complex() if x.is_complex() else dtype) if x.is_complex() or x.is_floating_point() else x
+
+    for part in module.modules():
+        vars(part).update({name: convert(x) for name, x in vars(part).items() if isinstance(x, torch.Tensor)})
+    return module._apply(convert)
 
 
 def run_module(
@@ -61,7 +71,9 @@ def run_module(
         results = case.torch.call(module, inputs, options)
     outputs, _ = flatten(plain(results), case.outputs)
     outputs = dict(sorted(outputs.items(), key=lambda item: observer.order.get(id(item[1]), 0)))
-    gradients = _gradients(numbers, outputs, {name: tensors[name] for name in numbers.differentiated} | parameters)
+    sources = {numbers.called(name): tensors[name] for name in numbers.differentiated} | parameters
+    with default_dtype(dtype or "float32"):  # what is computed anew in the backward pass makes tensors, too
+        gradients = _gradients(numbers, outputs, sources, is_module=module is not None)
     narrow = dtype == "float64" and observer.saw_float32
     return Run(as_numpy(outputs), as_numpy(gradients), observer.max_score, is_narrow_inside=narrow)
 
@@ -78,14 +90,20 @@ def default_dtype(dtype: str) -> Iterator[None]:
 
 
 def _gradients(
-    numbers: Numbers, outputs: Mapping[str, Any], sources: Mapping[str, torch.Tensor]
+    numbers: Numbers, outputs: Mapping[str, Any], sources: Mapping[str, torch.Tensor], is_module: bool
 ) -> dict[str, torch.Tensor]:
     ends = {name: x for name, x in outputs.items() if x is not None and x.requires_grad}
     if not ends or not sources:
         return {}
     directions = [to_tensor(numbers.direction(name, tuple(x.shape)), None).to(x.dtype) for name, x in ends.items()]
-    gradients = torch.autograd.grad(list(ends.values()), list(sources.values()), directions, materialize_grads=True)
-    return {name: x.to_dense() for name, x in zip(sources, gradients, strict=True)}  # of a sparse embedding
+    if is_module:  # the module is a copy, in which reentrant checkpoints may write
+        torch.autograd.backward(list(ends.values()), directions)
+        found = [torch.zeros_like(x) if x.grad is None else x.grad for x in sources.values()]
+        for x in sources.values():
+            x.grad = None
+    else:
+        found = torch.autograd.grad(list(ends.values()), list(sources.values()), directions, materialize_grads=True)
+    return {name: x.to_dense() for name, x in zip(sources, found, strict=True)}  # of a sparse embedding
 
 
 def to_tensor(array: np.ndarray | None, dtype: str | None) -> Any:
@@ -114,7 +132,7 @@ class Observer(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         scores_of = SCORES.get(getattr(function, "__name__", ""))
-        if scores_of is not None:
+        if scores_of is not None and holds_numbers(next(iter((*args, *kwargs.values())))):
             with torch.no_grad():
                 scores = scores_of(*args, **kwargs).abs()
             scores = scores[scores < OF_A_MASK]

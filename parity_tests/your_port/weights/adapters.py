@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from flax.traverse_util import flatten_dict
 
 from parity_tests.your_port.measure.arrays import is_floating
 from parity_tests.your_port.measure.jax_side import Applied
@@ -216,8 +215,9 @@ def _linen(
 
         keys = {"params": jax.random.key(0), "dropout": jax.random.key(0)}
         created = model.init(keys, method=enter)
-        order.extend(_text(path[1:]) for path in flatten_dict(created))
-        return created
+        unboxed = nn.meta.unbox(created)
+        order.extend(name(path) for path, _ in _as_defined(unboxed, created))
+        return unboxed
 
     def initialised() -> Any:
         """Return the variables as shapes. Those that no weight fills have values, and nothing else is computed."""
@@ -228,7 +228,7 @@ def _linen(
         return jax.tree.map(lambda x, shape: shape if x is None else x, kept, shapes, is_leaf=lambda x: x is None)
 
     try:
-        variables = _collections(initialised() if variables is None else variables)
+        variables = _collections(initialised() if variables is None else nn.meta.unbox(variables))
     except Exception as error:
         raise ValueError(
             f"the Linen module cannot be initialised on these inputs: {type(error).__name__}: {error}. {inputs.advice}"
@@ -253,7 +253,10 @@ def _linen(
         after = {**_named(filled, name), **_named(bound.updated, name)}
         return results, {path: after[path] for path in buffers}
 
-    return JaxProgram("linen", flax_role, model, leaves, run, lambda loaded: _named(_collections(loaded), name))
+    def read(loaded: Any) -> Any:
+        return _named(_collections(nn.meta.unbox(loaded)), name)
+
+    return JaxProgram("linen", flax_role, model, leaves, run, read)
 
 
 def _collections(variables: Any) -> Any:
@@ -265,7 +268,7 @@ def _setting_dtype(dtype: Any, model: Any) -> Callable[..., Any]:
 
     def intercept(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
         _set_dtype(context.module, dtype, model)
-        for child in jax.tree.leaves(vars(context.module), is_leaf=lambda x: isinstance(x, nn.Module)):
+        for child in jax.tree.leaves(vars(context.module), is_leaf=_is_leaf):
             if isinstance(child, nn.Module) and child is not context.module.parent:
                 _set_dtype(child, dtype, model)  # a cell makes its first state before it is called
         return next_function(*args, **kwargs)
@@ -291,8 +294,18 @@ def _is_float32(module: Any, field: str) -> bool:
 # Equinox, and any other callable tree
 
 
+def _is_leaf(x: Any) -> bool:
+    """Whether a field of a module is a module, or what JAX takes for no tree: a dict with keys of several kinds."""
+    return isinstance(x, nn.Module) or (isinstance(x, Mapping) and len({*map(type, x)}) > 1)
+
+
 def _equinox(model: Any, call: Call) -> JaxProgram:
     leaves = {path: Leaf.of(x) for path, x in _named(model).items() if is_floating(x)}
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(model)]
+    own = {_text(path) for path in paths if type(_holder(model, path)).__module__.startswith("equinox.")}
+
+    def role(path: str, role: str) -> str:
+        return equinox_role(path, role) if path in own else flax_role(path.removesuffix(".value"), role)
 
     def set_other(path: Any, leaf: Any, dtype: Any, train: bool) -> Any:
         if _text(path[-1:]) == "inference" and isinstance(leaf, bool):
@@ -311,12 +324,22 @@ def _equinox(model: Any, call: Call) -> JaxProgram:
             return results, {}
         return results[0], {f"1.{path}": x for path, x in _named(results[1]).items()}
 
-    return JaxProgram("equinox", equinox_role, model, leaves, run, _named)
+    return JaxProgram("equinox", role, model, leaves, run, _named)
+
+
+def _holder(held: Any, path: tuple[Any, ...]) -> Any:
+    """Return the module that holds a leaf."""
+    for key in map(_key, path[:-1]):
+        inner = held[key] if isinstance(held, list | tuple | Mapping) else getattr(held, str(key), None)
+        if isinstance(inner, nnx.Variable):
+            break
+        held = inner
+    return held
 
 
 def _returns_state(results: Any, model: Any) -> bool:
     """Whether a pair of module and state returns a pair of results and new state, as `eqx.nn.make_with_state` makes."""
-    pairs = all(isinstance(x, tuple) and len(x) == 2 for x in (results, model))
+    pairs = all(isinstance(x, tuple) and len(x) == 2 and not jax.tree_util.all_leaves(x[1:]) for x in (results, model))
     structures: list[Any] = [jax.tree.structure(x[1]) for x in (results, model)] if pairs else [0, 1]
     return structures[0] == structures[1]
 

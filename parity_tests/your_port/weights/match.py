@@ -41,6 +41,7 @@ def match_weights(
     layouts: Layouts | None = None,
     by_order: bool = False,
     shared: bool = False,
+    variables: bool = False,
 ) -> WeightMap:
     """Match every weight of the JAX side with one of PyTorch's.
 
@@ -69,7 +70,8 @@ def match_weights(
         sources += list(_asked_for(formula, sources[: len(weights)]))
     fits: dict[_Pair, tuple[Layout, ...]] = {}
     for path, leaf in leaves.items():
-        allowed = [n for n, source in enumerate(sources) if wishes[path].allows(leaf, source)]
+        trained = replace(leaf, is_buffer=leaf.is_buffer and not variables)
+        allowed = [n for n, source in enumerate(sources) if wishes[path].allows(trained, source)]
         found = {n: fit for n in allowed if (fit := _fit(path, leaf, sources[n], role, layouts))}
         usual = {n: fit for n, fit in found.items() if is_usual(fit[0], role(path, sources[n].weight.role))}
         fits |= {(path, n): fit for n, fit in (usual or found).items()}
@@ -305,7 +307,7 @@ def _sources(weights: Sequence[Weight]) -> Iterator[_Source]:
             groups[starred][int(found[0])] = source
     for (starred, layers), words in zip(groups.items(), renumbered(groups), strict=True):
         first, *others = ordered = [layers[index] for index in sorted(layers)]
-        if others and {source.shape for source in others} == {first.shape} and not first.weight.is_buffer:
+        if others and {source.shape for source in others} == {first.shape}:
             made = Joined(tuple(part for source in ordered for part in source.made.parts), stacked=True)
             unit = (starred.rpartition(".")[0], *first.label.unit)
             yield replace(first, made=made, label=replace(first.label, words=words, unit=unit))

@@ -1,6 +1,7 @@
 """PyTorch's side of a comparison, as the rest of `compare` knows it: live, or read from a file. Imports no torch."""
 
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -133,13 +134,21 @@ def _parameters(program: Any, count: int) -> list[str]:
 def _as_array(value: Any) -> Any:
     """Make NumPy arrays of the arrays of any library, floats in float64; all else stays."""
     if isinstance(value, Mapping):
-        return {name: _as_array(part) for name, part in value.items()}
+        kind = OrderedDict if isinstance(value, OrderedDict) else dict
+        return kind((name, _as_array(part)) for name, part in value.items())
     if isinstance(value, tuple | list):
         return tuple(_as_array(part) for part in value)
     if not hasattr(value, "shape"):
         return value
     array = to_numpy(value)
     return array.astype(np.float64) if jnp.issubdtype(array.dtype, jnp.floating) else array
+
+
+def in_given_order(tree: Any, given: Any) -> Any:
+    """Put the keys of dicts into the order in which they were given: JAX sorts them."""
+    if isinstance(given, Mapping):
+        return type(tree)((name, in_given_order(tree[name], part)) for name, part in given.items())
+    return tuple(map(in_given_order, tree, given)) if isinstance(given, tuple) else tree
 
 
 def _holds_arrays(value: Any) -> bool:

@@ -2,17 +2,20 @@
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 from parity_tests.your_port.measure.arrays import flatten, is_floating, plain, to_numpy
 from parity_tests.your_port.measure.case import AFTER_A_STEP, Case, TorchSide
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.numbers import Numbers, state_of
-from parity_tests.your_port.measure.torch_side import default_dtype, to_tensor
-from parity_tests.your_port.weights.original import Inputs, Original, Weight, read_inputs
+from parity_tests.your_port.measure.torch_side import default_dtype, in_dtype, to_tensor
+from parity_tests.your_port.weights.original import Inputs, Original, Weight, in_given_order, read_inputs
 
 
 def read_program(
@@ -39,7 +42,7 @@ def read_program(
     _require_readable(program)
     if values is not None and is_module:
         try:
-            copy.deepcopy(program).load_state_dict({name: to_tensor(x, None) for name, x in values.items()})
+            copied(program).load_state_dict({name: to_tensor(x, None) for name, x in values.items()})
         except RuntimeError as error:
             raise ValueError(f"weights must be a state dict of the PyTorch module: {error}") from error
     side = torch_side(program, call, given, train=train, gradients=gradients)
@@ -47,7 +50,7 @@ def read_program(
     name = name or (type(program).__name__ if is_module else getattr(program, "__name__", "function"))
     original = Original(f"{name}, a training step" if train else name, side, given, described, values)
     draw = original.draw("float64")
-    _check_run(draw.case, draw.numbers, given)
+    _check_run(draw.case, draw.numbers, given, gradients)
     _check_results(draw, gradients)
     return original
 
@@ -60,7 +63,7 @@ def torch_side(module: Any, call: Any, given: Inputs, *, train: bool, gradients:
     is_module = isinstance(module, torch.nn.Module)
 
     def run(built: Any, inputs: Any, _: Any) -> Any:
-        args, kwargs = given.as_arguments(inputs)
+        args, kwargs = given.as_arguments(in_given_order(inputs, given.arrays))
         target = built if is_module else module
         if train:  # but without dropout, which is random
             built.train()
@@ -77,7 +80,42 @@ def torch_side(module: Any, call: Any, given: Inputs, *, train: bool, gradients:
         moved = {name: x for name, x in built.named_buffers() if x.is_floating_point() and not x.equal(before[name])}
         return {"result": plain(results), **{f"{name}{AFTER_A_STEP}": x.clone() for name, x in moved.items()}}
 
-    return TorchSide(run, (lambda options, inputs: copy.deepcopy(module).cpu()) if is_module else None)
+    return TorchSide(run, (lambda options, inputs: copied(module).cpu()) if is_module else None)
+
+
+class _Detaching(TorchFunctionMode):
+    """Copy tensors that were computed, such as a weight of `weight_norm` or attention weights that a module keeps."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.Tensor.__deepcopy__ and not args[0].is_leaf:
+            x, memo = args
+            return memo.setdefault(id(x), x.detach().clone())
+        return function(*args, **(kwargs or {}))
+
+
+def copied(module: torch.nn.Module) -> torch.nn.Module:
+    """Copy a module. Functions that it holds, such as hooks, and that know the module get to know the copy."""
+    memo: dict[int, Any] = {}
+    with _Detaching():
+        found = copy.deepcopy(module, memo)
+
+    def renewed(x: Any) -> Any:
+        if isinstance(x, MethodType):
+            return MethodType(x.__func__, renewed(x.__self__))
+        if id(x) in memo or not isinstance(x, FunctionType) or not x.__closure__:
+            return memo.get(id(x), x)
+        cells = tuple(CellType() for _ in x.__closure__)
+        made = memo[id(x)] = FunctionType(x.__code__, x.__globals__, x.__name__, x.__defaults__, cells)
+        made.__kwdefaults__ = x.__kwdefaults__
+        for cell, before in zip(cells, x.__closure__, strict=True):
+            with suppress(ValueError):  # it is empty
+                cell.cell_contents = renewed(before.cell_contents)
+        return made
+
+    for part in found.modules():
+        for held in (vars(part), part._forward_hooks, part._forward_pre_hooks, part._backward_hooks):
+            held.update({key: renewed(x) for key, x in held.items() if isinstance(x, FunctionType)})
+    return found
 
 
 # The weights
@@ -85,12 +123,13 @@ def torch_side(module: Any, call: Any, given: Inputs, *, train: bool, gradients:
 
 def describe_weights(module: torch.nn.Module) -> tuple[Weight, ...]:
     """Describe every parameter, under each of its names, and every floating buffer, in order of definition."""
-    parameters = dict(module.named_parameters(remove_duplicate=False))
+    parameters = {n: x for n, x in module.named_parameters(remove_duplicate=False) if x.is_floating_point()}
     state = {name: x for name, x in state_of(module).items() if x.is_floating_point()}
-    first = {id(x): name for name, x in module.named_parameters()}
+    held = parameters | dict(module.named_buffers(remove_duplicate=False))
+    first = {id(x): name for name, x in (*module.named_parameters(), *module.named_buffers())}
     described = []
     for name, tensor in {**parameters, **state}.items():
-        part, own = module.get_submodule(name.rpartition(".")[0]), first.get(id(parameters.get(name)), name)
+        part, own = module.get_submodule(name.rpartition(".")[0]), first.get(id(held.get(name)), name)
         role = next(role for role, kinds in ROLES.items() if isinstance(part, kinds))
         dtype = str(tensor.dtype).removeprefix("torch.")
         described.append(Weight(name, tuple(tensor.shape), own, role, name not in parameters, dtype))
@@ -125,15 +164,18 @@ def _require_readable(program: Any) -> None:
         raise ValueError("PyTorch's side is one of TorchScript: give the module or function from which it was made")
 
 
-def _check_run(case: Case, numbers: Numbers, given: Inputs) -> None:
+def _check_run(case: Case, numbers: Numbers, given: Inputs, gradients: bool) -> None:
     """Raise ValueError if PyTorch cannot be run, returns what is no tensor, or writes into its inputs."""
     tensors = {name: to_tensor(x, "float64") for name, x in numbers.inputs.items()}
     before = {name: x.clone() for name, x in tensors.items() if x is not None}
+    differentiated = numbers.differentiated if gradients else ()
+    for name in differentiated:  # as in a run, but no leaf: what is written in place is said below
+        tensors[name] = tensors[name].requires_grad_().clone()
     module = None if case.torch.build is None else case.torch.build({}, {}).eval()
     state = {} if module is None else state_of(module)
     _require_real(state, "leave it out, or keep its two parts as two parameters")
     _require_real(tensors, "give its real and its imaginary part")
-    module = module and module.double()
+    module = module and in_dtype(module, torch.float64)
     try:
         with default_dtype("float64"):
             results = case.torch.call(module, numbers.rebuild(tensors), {})
@@ -150,7 +192,8 @@ def _check_run(case: Case, numbers: Numbers, given: Inputs) -> None:
             raise ValueError(f"PyTorch's {name} is no tensor but {type(x).__name__}: leave it out by torch_call")
         _require_real({name: x}, "return its real and its imaginary part by torch_call and jax_call")
     for name, x in before.items():
-        if not torch.equal(torch.nan_to_num(tensors[name]), torch.nan_to_num(x)):
+        is_written = name in differentiated and tensors[name]._version > 0
+        if is_written or not torch.equal(torch.nan_to_num(tensors[name]), torch.nan_to_num(x)):
             first = name.partition(".")[0]
             names = given.positional or (*given.others, *given.arrays)
             passed = {x: f"{x}.clone()" if x == first == name else x for x in names}
