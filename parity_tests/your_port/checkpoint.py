@@ -258,6 +258,7 @@ class _Comparison:
                 unsure[layouts[0].words] += not self.said[path]
             elif fitting:
                 self.entries[path] = replace(self.entries[path], layouts=fitting)
+                unsure[fitting[0].words] += len(shown[kind]) > 1
             else:
                 self.said[path] = (
                     f"it is square and stands {layouts[0].words}, unlike the {shown[kind].total()} others called "

@@ -215,6 +215,14 @@ def test_a_mistake_is_named(mistake: str) -> None:
     assert [text for text in words if text not in str(report)] == []
 
 
+def test_a_square_weight_of_a_name_that_many_kinds_have_is_said() -> None:
+    rng = np.random.default_rng(0)
+    table, linear, square = (rng.normal(size=size).astype(np.float32) for size in ((7, 4), (6, 4), (4, 4)))
+    in_torch = {"embed.weight": table, "fc.weight": linear, "mix.weight": square}
+    report = compare_weights(in_torch, {"embed": {"w": table}, "fc": {"w": linear.T}, "mix": {"w": square}})
+    assert "note:" in str(report), report
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_square_weight_is_described_in_the_layout_that_is_nearest(transposed: bool) -> None:
     weight = np.random.default_rng(0).normal(size=(6, 6)).astype(np.float32)

@@ -177,7 +177,9 @@ class _Side:
                 yield
 
         def as_tensor(x: np.ndarray) -> torch.Tensor:
-            return torch.tensor(x).to(TORCH_DTYPES[dtype]) if is_floating(x) else torch.tensor(x.astype(np.int64))
+            if is_floating(x):
+                return torch.tensor(x).to(TORCH_DTYPES[dtype])
+            return torch.tensor(x if x.dtype == bool else x.astype(np.int64))
 
         given = {key: as_tensor(x) for key, x in inputs.items()}
         return cls("PyTorch", functions, given, dtype, as_tensor, context, observer)

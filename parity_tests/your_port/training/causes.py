@@ -223,7 +223,10 @@ def _in_updates(trials: list[JaxTraining], close: float) -> Iterator[str]:
     close = min(close, SHARE * before)
 
     def left(*rows: Deviation) -> float:
-        return _left(trials, rows, moments, close)
+        try:
+            return _left(trials, rows, moments, close)
+        except (KeyError, RuntimeError, ValueError):  # such as amsgrad, of a state that was loaded
+            return np.inf
 
     def rated(*rows: Deviation) -> dict[str, float]:
         """The same with the learning rates that bring PyTorch closest to JAX."""
@@ -253,6 +256,8 @@ def _in_updates(trials: list[JaxTraining], close: float) -> Iterator[str]:
 def _clipping(records: list[StepRecord]) -> tuple[str, float]:
     """Read from PyTorch's gradients how they were clipped: in words, and to which norm (0: not by norm)."""
     for record in records:
+        if not {"gradients", "clipped"} <= record.keys():
+            continue
         raw, clipped = (_flat(record[q], record["gradients"]) for q in ("gradients", "clipped"))
         norm, least = (float(np.linalg.norm(x)) for x in (raw, clipped))
         if not np.array_equal(raw, clipped):

@@ -122,6 +122,7 @@ def compare_steps(
     errors: dict[str, np.ndarray] = {}
     places = list[TrainingDivergence]()
     frozen = {name for parameter, name in in_torch.names.items() if not parameter.requires_grad}
+    moved = {name for group in in_torch.groups for name in group}
     for number in range(steps):
         if resync and number > 0:
             in_jax.take_over(in_torch[number - 1])
@@ -134,7 +135,8 @@ def compare_steps(
         both = [each for each in theirs if each in ours and (theirs[each] or ours[each])]
         for quantity in sorted(both, key=lambda quantity: (*ORDER, quantity).index(quantity)):
             b = theirs[quantity]
-            a = {name: x for name, x in ours[quantity].items() if name in b or name not in frozen}
+            idle = {*ours[quantity]} - moved if quantity in ALL_MOMENTS else frozen  # what another optimiser moves
+            a = {name: x for name, x in ours[quantity].items() if name in b or name not in idle}
             by_tensor = tensor_errors(a, b) if own else errors_of(quantity, a, b, moves)
             parted = tuple(part for part, error in by_tensor.items() if not error <= bound)
             # Of equal errors the first: a wrong beta gives all tensors the same one, up to the last digits.
@@ -204,6 +206,8 @@ def _symptoms(place: TrainingDivergence, in_jax: JaxTraining) -> Iterator[str]:
     quantity, tensor, step = place.quantity, place.tensor, place.step - 1
     found, in_torch = in_jax.records[step], in_jax.beside
     a, b = (record.get(quantity, {}).get(tensor) for record in (found, in_torch[step]))
+    if a is not None and b is not None and a.shape != b.shape:
+        yield f"{list(a.shape)} in JAX, {list(b.shape)} in PyTorch"
     if a is not None and b is not None and a.dtype != b.dtype:
         yield f"{a.dtype} in JAX, {b.dtype} in PyTorch"
     if quantity == "parameters" and a is not None and b is not None:  # what the step added to them
@@ -221,8 +225,14 @@ def _notes(in_jax: JaxTraining, resync: bool) -> Iterator[str]:
     found, in_torch, others = in_jax.records[0], in_jax.beside[0], in_jax.places.others
     if others:
         yield f"no weight of PyTorch's is in JAX's {', '.join(others)}"
-    pairs = [(x["gradients"], x["clipped"]) for x in in_jax.beside.records if "clipped" in x]
-    if in_jax.beside.clips and all(np.array_equal(x, b[name]) for a, b in pairs for name, x in a.items() if name in b):
+    given = {name for group in in_jax.beside.groups for name in group}
+    trained = {name for parameter, name in in_jax.beside.names.items() if parameter.requires_grad}
+    if left := sorted({name for each in ALL_MOMENTS for name in found.get(each, {})} & trained - given):
+        names = ", ".join(left[:3]) + " …" * (len(left) > 3)
+        yield f"PyTorch's optimiser has no {names}: their moments are not compared"
+    pairs = [(x["gradients"], x["clipped"]) for x in in_jax.beside.records if {"clipped", "gradients"} <= x.keys()]
+    same = [np.array_equal(x, b[name]) for a, b in pairs for name, x in a.items() if name in b]
+    if in_jax.beside.clips and same and all(same):
         yield "PyTorch's clipping changes no gradient in these steps, so it is not compared: a lower limit shows it"
     statistics = [name for name, _ in in_jax.beside.model.named_buffers() if "running_" in name]
     if statistics and not _own(found, in_torch):
@@ -230,9 +240,10 @@ def _notes(in_jax: JaxTraining, resync: bool) -> Iterator[str]:
     alone = [quantity for quantity in found if quantity not in (*in_torch, *ALL_MOMENTS, "copies")]
     if alone:
         yield f"PyTorch gives nothing to compare with JAX's {', '.join(alone)}"
-    missing = [quantity for quantity in ("gradients", *ALL_MOMENTS) if quantity in in_torch and quantity not in found]
+    missing = [each for each in in_torch if each not in found and each not in ("rates", "clipped", "learning_rate")]
     if missing:
-        yield f"JAX gives nothing to compare with PyTorch's {', '.join(missing)}" + " or to take over" * resync
+        taken = resync and any(each in ("gradients", *ALL_MOMENTS) for each in missing)
+        yield f"JAX gives nothing to compare with PyTorch's {', '.join(missing)}" + " or to take over" * taken
 
 
 def _in_dtype(x: Any, dtype: str) -> Any:

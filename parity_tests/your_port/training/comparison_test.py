@@ -250,7 +250,7 @@ def test_a_right_pair_stays_quiet(steps: int, resync: bool) -> None:
     assert not report.failed, str(report)
     assert report.errors.keys() == {*("batch", "loss", "gradients", "exp_avg", "exp_avg_sq", "parameters", "ema")}
     assert 0 < report.worst.error <= report.bound
-    assert report.notes == ()
+    assert report.notes == ("JAX gives nothing to compare with PyTorch's norm",)
 
 
 DEFAULT, SLOW = (), pytest.mark.slow
@@ -403,7 +403,7 @@ def test_a_search_that_fails_leaves_the_verdict() -> None:
 
     report = compare(Settings(clip="none"), start=start, steps=1)
     assert report.divergence.quantity == "exp_avg"
-    assert report.notes == ("the search for a cause failed: ValueError: another model",)
+    assert report.notes[1:] == ("the search for a cause failed: ValueError: another model",)
 
 
 def test_dropout_left_on_is_named() -> None:

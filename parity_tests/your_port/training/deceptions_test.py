@@ -679,6 +679,129 @@ def test_what_both_steps_return_may_hold_no_arrays_and_the_optimiser_a_parameter
     assert "explained by: weight_decay is 0.05 in JAX, and 0.1 in PyTorch" in str(report), report
 
 
+WIDE, NARROW = {"first.weight": RNG.normal(size=(3, 3)), "after.weight": RNG.normal(size=(3, 3))}, 1e-3
+ROWS_OF_X = [RNG.normal(size=(4, 3)) for _ in range(4)]
+
+
+class Squares(nn.Module):
+    """Its layers have names that are sorted otherwise than they are defined."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.after = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return self.after(torch.tanh(self.first(x)))
+
+
+def of_squares(
+    w: Any, make: Callable[[Any], Any] | None = None, model: nn.Module | None = None, how: str = "backward"
+) -> Any:
+    model = Squares() if model is None else model
+    model.load_state_dict(w)
+    optimizers = [torch.optim.Adam(model.parameters(), RATE)] if make is None else make(model)
+
+    def step(x: Any) -> Any:
+        model.zero_grad()
+        if how == "closure":
+            return optimizers[0].step(lambda: [loss := model(x).square().mean(), loss.backward()][0]) and None
+        loss = model(x).square().mean()
+        if how == "backward":
+            loss.backward()
+        else:
+            for p, g in zip(model.parameters(), torch.autograd.grad(loss, [*model.parameters()]), strict=True):
+                p.grad = g
+        for optimizer in optimizers:
+            optimizer.step()
+        return {"loss": loss}
+
+    return model, optimizers[0], step
+
+
+def of_squares_in_jax(w: Any, tx: Any = None, read: Callable[[Any], Any] = lambda found: found) -> Any:
+    tx, params = optax.adam(RATE) if tx is None else tx, tuple(jnp.asarray(x) for x in w.values())
+
+    def step(p: Any, state: Any, x: Any) -> Any:
+        loss, gradient = jax.value_and_grad(lambda p: ((jnp.tanh(x @ p[0].T) @ p[1].T) ** 2).mean())(p)
+        updates, state = tx.update(gradient, state, p)
+        return optax.apply_updates(p, updates), state, read({"loss": loss, "gradients": gradient})
+
+    return params, tx.init(params), step
+
+
+def of_squares_compared(in_torch: Any = of_squares, in_jax: Any = of_squares_in_jax, **options: Any) -> Any:
+    return compare_training(in_torch, in_jax, WIDE, ROWS_OF_X, 4, **options)
+
+
+def test_weights_come_in_pytorchs_order_and_gradients_may_be_written_by_hand_or_in_a_closure() -> None:
+    assert of_squares_compared()
+    assert of_squares_compared(partial(of_squares, how="by hand"))
+    assert of_squares_compared(partial(of_squares, how="closure"))
+
+
+def test_what_another_optimiser_moves_is_compared_but_for_its_moments() -> None:
+    def two(model: Any) -> Any:
+        rates = ((model.first, RATE), (model.after, NARROW))
+        return [torch.optim.Adam(part.parameters(), rate) for part, rate in rates]
+
+    def rates(second: float) -> Any:
+        return optax.multi_transform({"a": optax.adam(RATE), "b": optax.adam(second)}, ("a", "b"))
+
+    right, wrong = (
+        of_squares_compared(partial(of_squares, make=two), partial(of_squares_in_jax, tx=rates(rate)))
+        for rate in (NARROW, 2 * NARROW)
+    )
+    assert right, right
+    assert "PyTorch's optimiser has no after.weight: their moments are not compared" in str(right)
+    assert not wrong
+
+
+def test_a_module_may_be_compared_again() -> None:
+    model = Squares().double()
+    first = of_squares_compared(
+        partial(of_squares, model=model), partial(of_squares_in_jax, tx=optax.adam(RATE, eps=1e-6))
+    )
+    assert "eps is 1e-06 in JAX" in str(first)
+    again = of_squares_compared(partial(of_squares, model=model))
+    assert again, again
+
+
+def test_a_wrong_sign_shows_in_float32_beside_large_weights() -> None:
+    report = of_squares_compared(
+        partial(of_squares, make=lambda model: [torch.optim.Adam(model.parameters(), 1e-6)]),
+        partial(of_squares_in_jax, tx=optax.adam(-1e-6)),
+        dtype="float32",
+    )
+    assert not report
+
+
+@pytest.mark.parametrize(
+    ("in_torch", "in_jax", "words"),
+    [
+        (lambda w: (*of_squares(w)[:2], lambda x: 1.0), of_squares_in_jax, "PyTorch's step must return a mapping"),
+        (of_squares, partial(of_squares_in_jax, read=lambda found: found["loss"]), "JAX's step must return a mapping"),
+        (
+            lambda w: (of_squares(w)[0], [1], None),
+            of_squares_in_jax,
+            "must return one optimizer of torch.optim; got list",
+        ),
+        (
+            lambda w: (nn.Sequential(of_squares(w)[0]), *of_squares(w)[1:]),
+            of_squares_in_jax,
+            "the model's 0.first.weight is no name of weights, such as first.weight",
+        ),
+        (
+            of_squares,
+            partial(of_squares_in_jax, read=lambda found: {**found, "gradients": {"params": found["gradients"]}}),
+            "JAX's gradients have neither the form of params nor PyTorch's names",
+        ),
+    ],
+)
+def test_what_a_side_returns_is_checked(in_torch: Any, in_jax: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        of_squares_compared(in_torch, in_jax)
+
+
 @pytest.mark.parametrize("returns", [("loss",), ("loss", "logits", "tokens")])
 def test_what_both_steps_return_tells_the_loss_from_the_model(returns: tuple[str, ...]) -> None:
     def in_torch(weights: Any) -> Any:

@@ -18,8 +18,10 @@ from parity_tests.your_port.measure.errors import DECADES, relative_error
 
 ROUNDING_OF_RATES = 2.0**-21
 """Of a schedule that is computed in float32, in a few operations."""
-FLOOR, FLOOR_OF_ROUNDING = 1e-6, 100.0
-"""The share of the other tensors' size by which every entry is measured at least."""
+FLOOR = {"float64": 1e-4, "float32": 1e-2}
+"""The share of the other tensors' size by which every entry is measured at least: where terms cancel, that is left."""
+SMALL, FLOOR_OF_ROUNDING = {"float64": 1e-6, "float32": 1e-4}, {"float64": 100.0, "float32": 5000.0}
+"""The share of the largest gradient below which one may be rounding, and the wider bound that its entry then has."""
 
 
 class Moves(NamedTuple):
@@ -35,14 +37,17 @@ class Moves(NamedTuple):
 
 def errors_of(quantity: str, in_jax: Arrays, in_torch: Arrays, moves: Moves | None) -> dict[str, float]:
     """Measure each tensor of a quantity; `moves` are needed for parameters."""
+    if quantity == "learning_rate":
+        errors = tensor_errors(in_jax, in_torch)
+        return {name: 0.0 if error <= ROUNDING_OF_RATES else error for name, error in errors.items()}
     if quantity != "parameters" or moves is None:
-        return tensor_errors(in_jax, in_torch, FLOOR)
+        return tensor_errors(in_jax, in_torch, FLOOR[_dtype(in_torch)])
     a, b = (
         {name: x - moves.before[name] for name, x in side.items() if name in moves.before}
         for side in (in_jax, in_torch)
     )
     for name in a.keys() & b.keys():  # what is equal but for the last digits has moved alike
-        near = 64 * np.finfo(in_torch[name].dtype).eps * np.abs(in_torch[name])
+        near = (4 if moves.gradients else 64) * np.finfo(in_torch[name].dtype).eps * np.abs(in_torch[name])
         a[name] = np.where(np.abs(in_jax[name] - in_torch[name]) <= near, b[name], a[name])
     groups = [set(group) for group in moves.groups]
     errors = dict[str, float]()
@@ -66,11 +71,14 @@ def _at_the_rate_of(theirs: Arrays, ours: Arrays) -> Arrays:
 def _floors(moved: Arrays, gradients: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """Return the share for each entry: a large one where its gradient is so small that it may be rounding."""
     known = {name: np.abs(x) for name, x in gradients.items() if name in moved and x.size}
-    least = FLOOR * max((float(x.max()) for x in known.values()), default=0.0)
-    return {
-        name: np.where(known[name] <= least, FLOOR_OF_ROUNDING, 1.0) if name in known else FLOOR_OF_ROUNDING
-        for name in moved
-    }
+    dtype = _dtype(moved)
+    rounding = FLOOR_OF_ROUNDING[dtype]
+    least = SMALL[dtype] * max((float(x.max()) for x in known.values()), default=0.0)
+    return {name: np.where(known[name] <= least, rounding, 1.0) if name in known else rounding for name in moved}
+
+
+def _dtype(arrays: Mapping[str, np.ndarray]) -> str:
+    return "float32" if any(x.dtype == np.float32 for x in arrays.values()) else "float64"
 
 
 def tensor_errors(

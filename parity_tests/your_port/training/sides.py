@@ -55,6 +55,14 @@ class TorchTraining(_Training):
             self.model, self.optimizer, self.step = _checked(started, "PyTorch's function", "model, optimizer, step")
             self.model.to(TORCH_DTYPES[dtype])
         self.names = {parameter: name for name, parameter in self.model.named_parameters()}
+        if not isinstance(self.optimizer, torch.optim.Optimizer):
+            kind = type(self.optimizer).__name__
+            raise TypeError(f"PyTorch's function must return one optimizer of torch.optim; got {kind}")
+        if unknown := [name for name in self.names.values() if name not in weights]:
+            raise TypeError(
+                f"the model's {unknown[0]} is no name of weights, such as {next(iter(weights))}: return the module "
+                "whose state dict they are, and not one around it"
+            )
         self.record: StepRecord = {}
         self.read: Callable[[Any], Any] = lambda batch: batch
         """What is read instead of a batch."""
@@ -63,13 +71,15 @@ class TorchTraining(_Training):
         self.clips = False
         """Whether anything writes into gradients between the backward pass and the optimiser."""
         self._versions: dict[str, int] = {}
+        self._runs = False
+        """Another training may have the same module, and its hooks."""
         for parameter in self.names:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._after_backward)
         self._changed, self.changes = ExitStack(), list[AroundStep]()
         """What is done otherwise in each step of the optimiser."""
         self.optimizer.register_step_pre_hook(self._before_update)
-        self.optimizer.register_step_post_hook(lambda *_: self._changed.close())
+        self.optimizer.register_step_post_hook(self._after_update)
 
     @property
     def tied(self) -> dict[str, str]:
@@ -102,11 +112,19 @@ class TorchTraining(_Training):
         self.record, read = {}, self.read(batch)
         tensors = _as_tensors(read)
         with default_dtype(self.dtype):
-            returned = dict(self.step(tensors))
+            self._runs = True
+            try:
+                returned = _returned(self.step(tensors), "PyTorch")
+            finally:
+                self._runs = False
         _require_unchanged("PyTorch", read, tensors)
         gradients = self.record.get("gradients", {})  # which came from the outputs back
-        self.record["gradients"] = {name: gradients[name] for name in self.names.values() if name in gradients}
-        return self.record | self.state() | {quantity: _named(value) for quantity, value in returned.items()}
+        if gradients:
+            self.record["gradients"] = {name: gradients[name] for name in self.names.values() if name in gradients}
+        again = {name for name, first in self.tied.items() if name != first}
+        named = {quantity: _named(value).items() for quantity, value in returned.items()}
+        found = {quantity: {name: x for name, x in held if name not in again} for quantity, held in named.items()}
+        return self.record | self.state() | found
 
     def state(self) -> StepRecord:
         """Return the optimiser's moments, and the parameters."""
@@ -118,6 +136,8 @@ class TorchTraining(_Training):
         return found | {"parameters": {name: _copy(parameter) for parameter, name in self.names.items()}}
 
     def _after_backward(self, parameter: torch.Tensor) -> None:
+        if not self._runs:
+            return
         if (name := self.names[parameter]) in self.given:  # type: ignore[index]
             parameter.grad = torch.tensor(self.given[name])
         self._note_gradient("gradients", parameter)
@@ -128,8 +148,15 @@ class TorchTraining(_Training):
             name = self.names[parameter]  # type: ignore[index]
             self.record.setdefault(quantity, {})[name] = _copy(parameter.grad)
 
-    def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        for parameter in self.names:
+    def _after_update(self, *_: Any) -> None:
+        if "clipped" not in self.record:  # a closure has computed them meanwhile
+            for parameter in self.names:
+                self._note_gradient("clipped", parameter)
+        self._changed.close()
+
+    def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        has_closure = len(args) > 1 or "closure" in kwargs  # the optimiser itself is the first argument
+        for parameter in () if has_closure else self.names:
             self._note_gradient("clipped", parameter)
             if parameter.grad is not None:
                 self.clips |= parameter.grad._version != self._versions.get(self.names[parameter])
@@ -148,7 +175,7 @@ class JaxTraining(_Training):
         super().__init__(beside.weights)
         self.start, self.beside, self.wide = start, beside, beside.dtype == "float64"
         with enable_x64(self.wide):
-            started = start(copied(dict(beside.weights)))
+            started = start({name: x.copy() for name, x in beside.weights.items()})
             self.params, self.opt_state, self.step = _checked(started, "JAX's function", "params, opt_state, step")
         narrow = {x.dtype.name for x in jax.tree.leaves(self.params) if is_floating(x)} - {beside.dtype}
         if narrow:
@@ -167,13 +194,17 @@ class JaxTraining(_Training):
         """Train on a batch; return what the step returns, the moments that the state holds, and the parameters."""
         read = copied(batch)
         with enable_x64(self.wide):
-            self.params, self.opt_state, returned = self.step(self.params, self.opt_state, read)
+            made = self.step(self.params, self.opt_state, read)
+        self.params, self.opt_state, returned = _checked(made, "JAX's step", "params, opt_state, mapping")
+        returned = _returned(returned, "JAX")
         _require_unchanged("JAX", batch, read)
         leaves: StepRecord = {}
         for path, leaf in jax.tree_util.tree_leaves_with_path(self._trees):
             quantity, parameter = self._place(path, leaf)
             if quantity:
                 leaves.setdefault(quantity, {})[parameter] = np.asarray(leaf)
+        if "parameters" not in leaves:
+            raise TypeError("JAX's step returns params of another form than JAX's function: the same tree is needed")
         record = {quantity: self.places.to_torch(arrays) for quantity, arrays in leaves.items()}
         record |= {quantity: self._read(quantity, value) for quantity, value in returned.items()}
         copies = self._copies(leaves["parameters"], record["parameters"])
@@ -227,7 +258,11 @@ class JaxTraining(_Training):
         leaves = {jax.tree_util.keystr(path): np.asarray(x) for path, x in jax.tree_util.tree_leaves_with_path(value)}
         known = {path: x for path, x in leaves.items() if self.places.has(path, x)}
         if not known or leaves.keys() - known.keys() - {*self.places.others}:
-            return _named(value)
+            named = _named(value)
+            if quantity in GRADIENTS and not named.keys() <= self.places.shapes.keys():
+                names = ", ".join([*named][:3])
+                raise TypeError(f"JAX's {quantity} have neither the form of params nor PyTorch's names: {names} …")
+            return named
         return self.places.to_torch(known, added=quantity in GRADIENTS)
 
 
@@ -235,6 +270,16 @@ def _checked(started: Any, side: str, form: str) -> Any:
     if not (isinstance(started, tuple) and len(started) == 3):
         raise TypeError(f"{side} must return ({form})")
     return started
+
+
+def _returned(found: Any, side: str) -> dict[str, Any]:
+    """Return what a step returns, by name; a step may return nothing."""
+    if found is not None and not isinstance(found, Mapping):
+        kind = type(found).__name__
+        raise TypeError(
+            f"{side}'s step must return a mapping of what is compared, such as {{'loss': loss}}; got {kind}"
+        )
+    return dict(found or {})
 
 
 def _as_tensors(batch: Any) -> Any:

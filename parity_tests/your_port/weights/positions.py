@@ -219,6 +219,7 @@ class Places:
                 np.add.at(count[name].reshape(-1), places, 1)
         dtype = np.result_type(*leaves.values())
         whole = [name for name in self.parameters if count[name].all()]
+        added &= any((count[name] == 1).any() for name in whole)  # else all are held once for each device
         return {name: (total[name] if added else total[name] / count[name]).astype(dtype) for name in whole}
 
     def to_jax(self, arrays: Mapping[str, np.ndarray]) -> Arrays:
