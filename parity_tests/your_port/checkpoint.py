@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,8 @@ def _weights_in(source: Any, side: str) -> tuple[Tensors, list[str]]:
     tensors, others = dict[str, Stored](), list[str]()
     for name, tensor in open_tensors(source).items():
         path = name.split(".")
+        if tensor.dtype.kind == "c":  # compared as its two parts, along one more axis
+            tensor = Stored((*tensor.shape, 2), np.dtype(f"f{tensor.dtype.itemsize // 2}"), partial(_parts_of, tensor))
         is_weight = is_floating(tensor) or (len(tensor.shape) > 1 and tensor.dtype.kind in "iub")
         if path[0] in NO_WEIGHTS or not is_weight:
             others.append(name)
@@ -145,6 +148,11 @@ def _weights_in(source: Any, side: str) -> tuple[Tensors, list[str]]:
     if not tensors:
         raise ValueError(f"{side} has no weights: {_name_of(source)} holds no floating tensors")
     return tensors, others
+
+
+def _parts_of(tensor: Stored) -> np.ndarray:
+    x = tensor.read()
+    return np.stack([x.real, x.imag], -1)
 
 
 def _described(tensors: Tensors) -> list[Weight]:
@@ -201,7 +209,7 @@ class _Comparison:
 
     def look_elsewhere(self) -> None:
         """Say whose numbers stand where something differs. Where names did not decide, the numbers do."""
-        wrong = [path for path, text in self.said.items() if text]
+        wrong, by_numbers = [path for path, text in self.said.items() if text], list[str]()
         standing = self._by_fingerprint({path: self.in_jax[path] for path in wrong})
         for path in wrong:
             ours, own = self.in_jax[path].read(), self.entries.get(path)
@@ -214,9 +222,13 @@ class _Comparison:
                 layouts = find_layouts(self._shape(held[0].parts[0][0]), self.in_jax[path].shape, None)
                 if layouts:
                     self.place(path, Entry(held[0], layouts, "found by its numbers"))
+                    by_numbers += [f"{path} is {held[0]}"] * (not self.said[path])
             if held and self.said[path]:
                 instead = "" if own is None else f", not of {own.source}"
                 self.said[path] = f"it holds the numbers of PyTorch's {' or '.join(map(str, held[:2]))}{instead}"
+        if by_numbers:
+            count = "1 tensor was" if len(by_numbers) == 1 else f"{len(by_numbers)} tensors were"
+            self.notes.append(f"{count} found by numbers, since names leave it open: {_listed(by_numbers)}")
 
     def _by_fingerprint(self, like: Tensors) -> dict[Any, list[Joined]]:
         """Read what PyTorch has of these sizes and dtypes: whole weights, and what entries are made of."""

@@ -1,5 +1,6 @@
 """Two checkpoints: right ones in every format, planted mistakes, and files that are damaged."""
 
+import argparse
 import json
 import os
 import re
@@ -213,6 +214,26 @@ def test_a_mistake_is_named(mistake: str) -> None:
     report = compare_weights(WEIGHTS, tree)
     assert len(report.failed) == failed, report
     assert [text for text in words if text not in str(report)] == []
+
+
+def test_weights_that_are_found_by_their_numbers_are_said_and_complex_ones_are_weights() -> None:
+    rng = np.random.default_rng(0)
+    gate, up, down = (rng.normal(size=size).astype(np.float32) for size in ((8, 4), (8, 4), (4, 8)))
+    in_torch = {f"mlp.{name}_proj.weight": x for name, x in (("gate", gate), ("up", up), ("down", down))}
+    exchanged = {name: {"kernel": x.T} for name, x in (("w1", up), ("w3", gate), ("w2", down))}
+    assert "found by numbers, since names leave it open: w1.kernel is mlp.up_proj" in str(
+        compare_weights(in_torch, exchanged)
+    )
+    for dtype in (np.complex64, np.complex128):
+        x = rng.normal(size=(3, 4)).astype(dtype)
+        assert compare_weights({"w": x}, {"w": x})
+        assert "12 of 24 numbers differ" in str(compare_weights({"w": x}, {"w": x + 1}))
+
+
+def test_a_file_that_holds_more_than_tensors_is_no_damaged_one(tmp_path: Path) -> None:
+    torch.save({"model": {"a": torch.ones(3)}, "args": argparse.Namespace(lr=1)}, tmp_path / "all.pth")
+    with pytest.raises(OSError, match=r"holds more than tensors \(argparse\.Namespace\).*save its state dict alone"):
+        compare_weights(tmp_path / "all.pth", {"a": np.ones(3, np.float32)})
 
 
 def test_a_square_weight_of_a_name_that_many_kinds_have_is_said() -> None:

@@ -833,6 +833,13 @@ def square(use_bias: bool = True) -> nnx.Linear:
         (lambda: torch.nn.Linear(4, 4), square, {"inside": "half"}, "inside must be"),
         (lambda: torch.nn.Linear(4, 4), square, {"dtypes": "float64"}, "dtypes must be some of"),
         (lambda: torch.sin, lambda: jnp.sin, {"buffers": True}, "a function has no buffers"),
+        (
+            lambda: torch.nn.Linear(4, 4).forward,
+            lambda: jnp.sin,
+            {},
+            "If the function calls a module, give that instead",
+        ),
+        (lambda: torch.nn.Linear(4, 4), lambda: lambda x: jnp.sin(x), {}, "A function gets the weights first"),
     ],
 )
 def test_what_cannot_be_compared_says_what_to_do(module: Any, port: Any, options: Any, message: str) -> None:

@@ -173,9 +173,10 @@ class Pair:
                 look_for_tables(*as_function(draw.case, draw.variant, draw.numbers, callers))
             _, shapes = draw.traced()
         except Exception as error:
+            first = "A function gets the weights first, and then the inputs. " * (self.port.kind == "function")
             raise ValueError(
                 f"the JAX module cannot be run in {self.draft.dtype} on these inputs: {type(error).__name__}: {error}. "
-                f"{self.original.inputs.advice}; if it runs in float32 alone, dtypes=('float32',)"
+                f"{first}{self.original.inputs.advice}; if it runs in float32 alone, dtypes=('float32',)"
             ) from error
         sides = self.draft.in_torch().outputs, shapes
         if not any(sides):

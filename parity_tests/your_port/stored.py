@@ -12,6 +12,7 @@
 import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -166,6 +167,14 @@ def _torch(path: Path) -> Iterator[tuple[str, Stored]]:
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # pickle's and torch's own
+        others = list[str]()
+        with suppress(Exception):  # it is no file of torch.save
+            others = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        if others:
+            raise OSError(
+                f"{path} holds more than tensors ({', '.join(others[:3])}), and to read that may run code: where you "
+                "trust it, load it with torch.load(…, weights_only=False), and save its state dict alone"
+            ) from error
         raise ValueError(error) from error
     if isinstance(loaded, torch.Tensor):
         yield "", Stored.of(loaded)

@@ -180,10 +180,11 @@ def _check_run(case: Case, numbers: Numbers, given: Inputs, gradients: bool) -> 
         with default_dtype("float64"):
             results = case.torch.call(module, numbers.rebuild(tensors), {})
     except Exception as error:
-        raise ValueError(
-            f"PyTorch's module cannot be run in float64 on these inputs: {type(error).__name__}: {error}. If it needs "
-            f"other arguments, give them in inputs, or torch_call=lambda {given.parameters}: …"
-        ) from error
+        advice = f"If it needs other arguments, give them in inputs, or torch_call=lambda {given.parameters}: …"
+        if module is None:  # what a function holds is not converted
+            advice += " If the function calls a module, give that instead, and the call as torch_call"
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"PyTorch's module cannot be run in float64 on these inputs: {reason}. {advice}") from error
     named = flatten(plain(results))[0]
     if all(x is None for x in named.values()):
         raise ValueError("PyTorch returns no tensor: return the tensors to be compared by torch_call and jax_call")
