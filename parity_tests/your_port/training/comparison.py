@@ -240,7 +240,9 @@ def _notes(in_jax: JaxTraining, resync: bool) -> Iterator[str]:
     alone = [quantity for quantity in found if quantity not in (*in_torch, *ALL_MOMENTS, "copies")]
     if alone:
         yield f"PyTorch gives nothing to compare with JAX's {', '.join(alone)}"
-    missing = [each for each in in_torch if each not in found and each not in ("rates", "clipped", "learning_rate")]
+    missing = [
+        each for each in in_torch if each not in found and each not in ("rates", "clipped", "learning_rate", "batch")
+    ]
     if missing:
         taken = resync and any(each in ("gradients", *ALL_MOMENTS) for each in missing)
         yield f"JAX gives nothing to compare with PyTorch's {', '.join(missing)}" + " or to take over" * taken

@@ -390,7 +390,7 @@ def test_a_cause_that_is_found_in_float32_is_not_confirmed() -> None:
     narrow = {name: x.float() for name, x in WEIGHTS.items()}
     report = compare_training(torch_start, jax_start(Settings(rate=1e-3)), narrow, batches, 1, dtype="float32")
     assert not report.divergence.confirmed
-    assert str(report).splitlines()[-1] == f"  explained by (in float32, not confirmed): {RATE_1.format(0.00025)}"
+    assert f"  explained by (in float32, not confirmed): {RATE_1.format(0.00025)}" in str(report).splitlines()
 
 
 def test_a_search_that_fails_leaves_the_verdict() -> None:
