@@ -45,10 +45,12 @@ class Suspect:
         """The submodule, or the first of a stack."""
         return None if self.root is None else self.root.get_submodule(self.places[0])
 
-    def run(self, program: Program) -> Any:
-        """Run a program instead of the right one; leave the module as it was."""
+    def run(self, program: Program, steps: AbstractContextManager[Any] | None = None) -> Any:
+        """Run a program instead of the right one, and note its steps; leave the module as it was, in any case."""
         with torch.set_grad_enabled(self.differentiates), _restoring(self.root):
-            return program(self.root, _copied(self.given))
+            given = _copied(self.given)
+            with steps or nullcontext():
+                return program(self.root, given)
 
     def fits(self, hypothesis: Hypothesis | None = None, steps: AbstractContextManager[Any] | None = None) -> bool:
         """Whether the results are JAX's; a mistake with which PyTorch cannot run explains nothing.
@@ -56,9 +58,8 @@ class Suspect:
         What is computed may be noted as `steps`.
         """
         try:
-            with steps or nullcontext():
-                results = self.run(hypothesis.wrong(self.program, self.places) if hypothesis else self.program)
-            return self.agrees(results)
+            program = hypothesis.wrong(self.program, self.places) if hypothesis else self.program
+            return self.agrees(self.run(program, steps))
         except Exception:  # whatever PyTorch raises for a wrong shape, a wrong option, an index out of range
             return False
 
