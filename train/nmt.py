@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -75,15 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(command: Command, stop: StopRequest, started: float) -> int:
     """Prepare, train and test; return the exit status."""
-    command, data, learner = prepare(command)
+    task = prepare(command)
     stop.at_once = False  # from here until the training ends
-    folder = open_folder(command)
-    distributed = command.config.devices.is_distributed
-    reports = train(command, data, learner, folder, stop)
+    folder = open_folder(task.command)
+    distributed = task.command.config.devices.is_distributed
+    reports = train(task, folder, stop)
     if reports is not None and (stop.signal is None or distributed):
         stop.at_once = not distributed  # the other processes would wait for this one
         try:
-            test(command, data, learner, folder, reports, started)
+            test(task, folder, reports, started)
             return 0
         except KeyboardInterrupt:  # the training has its last checkpoint, and only the test is missing
             pass
@@ -97,11 +97,17 @@ def run(command: Command, stop: StopRequest, started: float) -> int:
     return 130 if stop.signal == signal.SIGINT else 0
 
 
-def prepare(command: Command) -> tuple[Command, dataset.Data, "JaxLearner"]:
-    """Read the data, start the devices and make the model. Nothing is written yet.
+class Task(NamedTuple):
+    """What a training needs."""
 
-    The settings that depend on the number of pairs are set in the command that it returns.
-    """
+    command: Command
+    """All its settings are set, also those that depend on the number of pairs."""
+    data: dataset.Data
+    learner: "JaxLearner"
+
+
+def prepare(command: Command) -> Task:
+    """Read the data, start the devices and make the model. Nothing is written yet."""
     config, vocabularies, weights = command.config, None, None
     if command.resume is not None:
         vocabularies = RunFolder(command.resume).load_vocabularies(config)
@@ -124,7 +130,7 @@ def prepare(command: Command) -> tuple[Command, dataset.Data, "JaxLearner"]:
 
         processes.require_same({"the parameters of --init": sha256(config.init / WEIGHTS)})
         learner.begin_with(weights)
-    return command._replace(config=config), data, learner
+    return Task(command._replace(config=config), data, learner)
 
 
 def open_folder(command: Command) -> RunFolder:
@@ -137,15 +143,13 @@ def open_folder(command: Command) -> RunFolder:
     return RunFolder(Path(processes.from_lead(path and str(path))), writes=leads)
 
 
-def train(
-    command: Command, data: dataset.Data, learner: "JaxLearner", folder: RunFolder, stop: StopRequest
-) -> Sequence[Report] | None:
+def train(task: Task, folder: RunFolder, stop: StopRequest) -> Sequence[Report] | None:
     """Train to the end, and return all reports; None if the training was stopped before."""
     from train.machine import processes
     from train.training import console
     from train.training.recorder import RunRecorder
 
-    preset, config, resumed = command
+    (preset, config, resumed), data, learner = task
     console.CONSOLE.quiet = not folder.writes
     console.show_start(config, data, folder, learner.batches())
     with (
@@ -175,19 +179,12 @@ def train(
     return recorder.reports
 
 
-def test(
-    command: Command,
-    data: dataset.Data,
-    learner: "JaxLearner",
-    folder: RunFolder,
-    reports: Sequence[Report],
-    started: float,
-) -> None:
+def test(task: Task, folder: RunFolder, reports: Sequence[Report], started: float) -> None:
     """Test the trained model, and write the results."""
     from train.training import console, learning_curve
     from train.translating.scoring import test_run
 
-    preset, config, _ = command
+    (preset, config, _), data, learner = task
     if data.corpus.test:
         console.CONSOLE.print("translating the test set")
     weights = learner.weights()

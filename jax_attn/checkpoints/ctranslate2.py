@@ -124,9 +124,8 @@ def read(folder: Path) -> Pretrained:
         never=(len(tokens[1]) - 1,) if is_marian else (),
         renormalize=True,
         alignment_layer=attribute("alignment_layer", -1),
-        alignment_head=0
-        if attribute("alignment_heads", 1) == 1
-        else None,  # else the mean of all, not of the first ones
+        # Of several heads CTranslate2 shows the mean of the first ones, and this library that of all.
+        alignment_head=0 if attribute("alignment_heads", 1) == 1 else None,
     )
     settings, weights = rename(settings, LAYER, arrays, rows)
 

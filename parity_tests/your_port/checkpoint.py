@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any
 
@@ -195,14 +195,16 @@ class _Comparison:
         if problem := _lost_by(ours.dtype, weights):
             self.said[path] = problem
             return
-        ways = [(way, entry.source.fill(weights, way).astype(ours.dtype, copy=False)) for way in entry.layouts]
-        fitting = [way for way, theirs in ways if are_same(ours, theirs)]
-        self.said[path] = ""
+        fitting, least, nearest = list[Layout](), inf, ""
+        for layout in entry.layouts:  # one after the other, since a weight may be large
+            theirs = entry.source.fill(weights, layout).astype(ours.dtype, copy=False)
+            if are_same(ours, theirs):
+                fitting.append(layout)
+            elif (count := float(np.count_nonzero(ours != theirs))) < least:
+                least, nearest = count, describe_difference(ours, theirs)
+        self.said[path] = "" if fitting else nearest
         if fitting:
             self.entries[path] = replace(entry, layouts=tuple(fitting), guessed="")
-        else:
-            nearest = min((theirs for _, theirs in ways), key=lambda theirs: np.count_nonzero(ours != theirs))
-            self.said[path] = describe_difference(ours, nearest)
 
     def _read(self, source: Source) -> dict[str, np.ndarray]:
         return {name: self.in_torch[name].read() for name in dict.fromkeys(source.names)}

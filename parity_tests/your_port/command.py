@@ -157,13 +157,8 @@ def _compare(options: Options) -> Record:
     from parity_tests.your_port.compare import compare
     from parity_tests.your_port.dumped import compare_dump, is_dump
 
-    first = (
-        built.get("torch_module")
-        if isinstance(built, Mapping)
-        else built[0]
-        if isinstance(built, tuple) and built
-        else None
-    )
+    in_order = built if isinstance(built, tuple) else ()
+    first = built.get("torch_module") if isinstance(built, Mapping) else next(iter(in_order), None)
     if options.blind and isinstance(first, str | Path):
         raise BuildError(f"--blind makes mistakes in PyTorch's module, and {first} is a record of its runs")
     if isinstance(built, Mapping) and "inputs" in built and is_dump(first):

@@ -24,7 +24,6 @@ QUANTILES = {"least": 0.0, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "most": 1.0
 class Worst:
     """The batch with the largest share of the bound of an output."""
 
-    tensor: str
     batch: int
     row: int | None
     """The example in it; None where an output has no axis of examples."""
@@ -34,7 +33,7 @@ class Worst:
 
     def __str__(self) -> str:
         place = f"batch {self.batch}" if self.row is None else f"batch {self.batch}, row {self.row}"
-        return f"{self.tensor} at {place}: {self.measured.difference}"
+        return f"{self.measured.tensor} at {place}: {self.measured.difference}"
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,7 @@ def _rows(batch: Inputs) -> int | None:
 
 def _find_row(draw: Draw, m: Measurement, number: int, batch: Inputs) -> Worst:
     """Find the row of an output that is the worst."""
-    runs, worst = _forward(draw), Worst(m.tensor, number, None, m, batch)
+    runs, worst = _forward(draw), Worst(number, None, m, batch)
     sides = [x for run in runs if (x := run.outputs.get(m.tensor)) is not None and x.ndim > 0]
     if m.mismatch or len(sides) < len(runs) or len({len(x) for x in sides}) > 1:
         return worst

@@ -346,7 +346,7 @@ def test_a_variable_of_ones_own_kind_may_be_a_parameter() -> None:
 
 
 class Boxed(nn.Module):
-    """As in models for many devices, its kernel has names of axes; its parameters are a tuple; a field has any keys."""
+    """As in models for many devices, its kernel has names of axes; a field is a dict with keys of any kind."""
 
     width: int = 4
     sizes: Any = None

@@ -197,6 +197,8 @@ class Pair:
         try:
             draw.in_jax()
         except Exception as error:  # its results could be traced: see `check_structure`
+            if not self.draft.in_torch().gradients:
+                raise
             raise ValueError(
                 f"the JAX module cannot be run with its gradients in {dtype}: {type(error).__name__}: {error}. To "
                 "compare its results alone: gradients=False"

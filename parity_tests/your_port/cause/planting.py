@@ -26,6 +26,7 @@ from parity_tests.your_port.measure.arrays import flatten, plain
 from parity_tests.your_port.measure.attention_steps import IN_STEPS
 from parity_tests.your_port.measure.case import Case
 from parity_tests.your_port.place.pairing import kind_of
+from parity_tests.your_port.weights import torch_program
 
 Program = Callable[[Any, Any], Any]
 """(the outermost module, inputs) -> results."""
@@ -201,8 +202,6 @@ class Planted(TorchFunctionMode):
 LIBRARIES = ("torch", "einops", "jaxtyping", "beartype")
 """What a user's line may call, and where nobody looks for a mistake."""
 FILES = [spec.origin for name in LIBRARIES if (spec := find_spec(name)) is not None and spec.origin is not None]
-CALLS_THE_PROGRAM = str(Path(__file__).parents[1] / "weights" / "torch_program.py")
-"""What stands further out is no part of the program."""
 NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (*(Path(x).parent for x in FILES), Path(__file__).parents[1]))
 
 
@@ -212,7 +211,7 @@ def lines_of_call(last: FrameType | None = None) -> Lines:
     found, in_module = list[str](), None
     while frame is not None and frame is not last:
         code = frame.f_code
-        if code.co_filename == CALLS_THE_PROGRAM:
+        if code.co_filename == torch_program.__file__:  # it calls the program: nothing further out is part of that
             break
         if code.co_name == "_call_impl":
             found = found or [""]

@@ -54,7 +54,7 @@ def flatten(
 
 def is_mixed(x: Any) -> bool:
     """Whether it is a dict whose keys JAX cannot sort: it stays whole."""
-    return isinstance(x, dict) and len({type(key) for key in x}) > 1
+    return isinstance(x, Mapping) and len({type(key) for key in x}) > 1
 
 
 def name_of(path: tuple[Any, ...], names: tuple[str, ...] = ()) -> str:

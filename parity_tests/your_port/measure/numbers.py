@@ -76,7 +76,7 @@ class Numbers:
     """Running statistics, other floating buffers and frozen parameters, by PyTorch name: they have no gradient."""
 
     def called(self, name: str) -> str:
-        """Call an input's gradient: not as that of a weight which has the input's name."""
+        """Name the gradient of an input; a weight may have the input's name."""
         return f"{name}, the input" if name in self.weights else name
 
     def rounded(self, dtype: str, others: Mapping[str, Any] | None = None) -> "Numbers":

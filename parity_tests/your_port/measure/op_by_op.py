@@ -152,7 +152,7 @@ class Program:
 
 
 def _was_float32(x: Any) -> bool:
-    """Whether a constant was rounded to float32: it has at most 24 digits, and needs more than 12 of them."""
+    """Whether a constant was rounded to float32: it has at most 24 binary digits, and more than 12."""
     if not jnp.issubdtype(getattr(x, "dtype", type(x)), jnp.floating):
         return False
     values = np.asarray(x, np.float64)

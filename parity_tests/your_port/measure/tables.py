@@ -53,8 +53,14 @@ def as_table(rows: Sequence[Row]) -> Table:
     headings = ("case", "dtype", "forward", "gradients", "worst\nULP", "PyTorch's\nown", "of its\nbound", "verdict")
     cells = (
         (
-            *(escape(r.case), r.dtype, f"{r.forward:.1e}", f"{r.gradients:.1e}", f"{r.ulps:.2g}", f"{r.torch:.1e}"),
-            *(f"{r.share:.0%}" if r.share < 100 else "> 100", verdict(bool(r.failures))),
+            escape(r.case),
+            r.dtype,
+            f"{r.forward:.1e}",
+            f"{r.gradients:.1e}",
+            f"{r.ulps:.2g}",
+            f"{r.torch:.1e}",
+            f"{r.share:.0%}" if r.share < 100 else "> 100",
+            verdict(bool(r.failures)),
         )
         for r in rows
     )

@@ -160,10 +160,15 @@ def torch_leaves(tree: Any) -> dict[str, Any]:
 
 
 def holds_numbers(x: Any) -> bool:
-    """Whether it is a floating tensor of PyTorch, and none inside of `torch.vmap` or `torch.func.grad`."""
+    """Whether it is a floating tensor of PyTorch with a storage: none inside of `torch.vmap` or `torch.func.grad`."""
     torch: Any = sys.modules.get("torch")
-    is_floating = torch is not None and isinstance(x, torch.Tensor) and x.is_floating_point()
-    return is_floating and torch._C._functorch.maybe_get_level(x) < 0
+    if torch is None or not isinstance(x, torch.Tensor) or not x.is_floating_point():
+        return False
+    try:
+        x.untyped_storage()
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _record_torch(trace: Trace, of: str, tree: Any, is_input: bool = False) -> Any:

@@ -55,7 +55,7 @@ def in_dtype(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
 
     for part in module.modules():
         vars(part).update({name: convert(x) for name, x in vars(part).items() if isinstance(x, torch.Tensor)})
-    return module._apply(convert)
+    return module._apply(convert)  # what `to` calls, and modules override that hold more than PyTorch knows of
 
 
 def run_module(
@@ -96,7 +96,7 @@ def _gradients(
     if not ends or not sources:
         return {}
     directions = [to_tensor(numbers.direction(name, tuple(x.shape)), None).to(x.dtype) for name, x in ends.items()]
-    if is_module:  # the module is a copy, in which reentrant checkpoints may write
+    if is_module:  # reentrant checkpoints refuse `autograd.grad`; the module is a copy, so that its `grad` is free
         torch.autograd.backward(list(ends.values()), directions)
         found = [torch.zeros_like(x) if x.grad is None else x.grad for x in sources.values()]
         for x in sources.values():

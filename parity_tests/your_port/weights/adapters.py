@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from parity_tests.your_port.measure.arrays import is_floating
+from parity_tests.your_port.measure.arrays import is_floating, is_mixed
 from parity_tests.your_port.measure.jax_side import Applied
 from parity_tests.your_port.measure.taps import tapped
 from parity_tests.your_port.weights.layouts import Layouts, Role
@@ -268,7 +268,7 @@ def _setting_dtype(dtype: Any, model: Any) -> Callable[..., Any]:
 
     def intercept(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
         _set_dtype(context.module, dtype, model)
-        for child in jax.tree.leaves(vars(context.module), is_leaf=_is_leaf):
+        for child in jax.tree.leaves(vars(context.module), is_leaf=lambda x: isinstance(x, nn.Module) or is_mixed(x)):
             if isinstance(child, nn.Module) and child is not context.module.parent:
                 _set_dtype(child, dtype, model)  # a cell makes its first state before it is called
         return next_function(*args, **kwargs)
@@ -292,11 +292,6 @@ def _is_float32(module: Any, field: str) -> bool:
 
 
 # Equinox, and any other callable tree
-
-
-def _is_leaf(x: Any) -> bool:
-    """Whether a field of a module is a module, or what JAX takes for no tree: a dict with keys of several kinds."""
-    return isinstance(x, nn.Module) or (isinstance(x, Mapping) and len({*map(type, x)}) > 1)
 
 
 def _equinox(model: Any, call: Call) -> JaxProgram:

@@ -50,6 +50,7 @@ def match_weights(
         by_order: let the order in which weights were defined weigh more than their names.
         shared: let JAX's weights that are left over be copies of others, as of a weight that PyTorch uses twice. Those
             that the user names may be so in any case.
+        variables: let JAX's variables that are no parameters hold parameters of PyTorch, as those of an adapter may.
 
     Raises:
         LeftOverError: weights of the JAX side are left over; the message lists what is left on both sides.

@@ -113,7 +113,7 @@ def copied(module: torch.nn.Module) -> torch.nn.Module:
         return made
 
     for part in found.modules():
-        for held in (vars(part), part._forward_hooks, part._forward_pre_hooks, part._backward_hooks):
+        for held in (vars(part), *(x for x in vars(part).values() if isinstance(x, dict))):  # hooks are in dicts
             held.update({key: renewed(x) for key, x in held.items() if isinstance(x, FunctionType)})
     return found
 
