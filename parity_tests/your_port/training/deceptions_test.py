@@ -1,6 +1,7 @@
 """Trainings made to deceive: what could pass as agreement, or be explained by what it is not."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -774,6 +775,70 @@ def test_a_wrong_sign_shows_in_float32_beside_large_weights() -> None:
         dtype="float32",
     )
     assert not report
+
+
+def normed(w: Any, saved: Any = None) -> Any:
+    """Train with biases that reach no result, since a batch norm takes the mean away: their gradients are rounding."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2))
+    model.load_state_dict(w)
+    optimizer = torch.optim.Adam(model.parameters(), RATE)
+    if saved is not None:
+        optimizer.load_state_dict(deepcopy(saved))
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return {"loss": loss}
+
+    return model, optimizer, step
+
+
+def normed_in_jax(w: Any, eps: float = 1e-8, saved: Any = None) -> Any:
+    params = {name: jnp.asarray(x) for name, x in w.items() if name.endswith(("weight", "bias"))}
+    tx = optax.adam(RATE, eps=eps)
+    state = tx.init(params)
+    if saved is not None:
+        kept = [saved["state"][number] for number in range(len(params))]
+        mu, nu = ({n: jnp.asarray(k[m].double().numpy()) for n, k in zip(params, kept, strict=True)} for m in MOMENTS)
+        state = (state[0]._replace(count=jnp.asarray(len(ROWS_OF_X), jnp.int32), mu=mu, nu=nu), *state[1:])
+
+    def loss_of(p: Any, x: Any) -> Any:
+        x = jax.nn.standardize(x @ p["0.weight"].T + p["0.bias"], 0, epsilon=1e-5) * p["1.weight"] + p["1.bias"]
+        return ((jnp.tanh(x) @ p["3.weight"].T + p["3.bias"]) ** 2).mean()
+
+    @jax.jit
+    def step(p: Any, state: Any, x: Any) -> Any:
+        loss, gradients = jax.value_and_grad(loss_of)(p, x)
+        updates, state = tx.update(gradients, state, p)
+        return optax.apply_updates(p, updates), state, {"loss": loss, "gradients": gradients}
+
+    return params, state, step
+
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_gradients_that_are_rounding_are_not_a_difference_and_hide_none(dtype: Any, is_resumed: bool) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)).double()
+    weights, saved = deepcopy(model.state_dict()), None
+    if is_resumed:
+        model, optimizer, step = normed(weights)
+        for x in ROWS_OF_X:
+            step(torch.tensor(x, dtype=torch.float32))
+        weights, saved = model.state_dict(), optimizer.state_dict()
+
+    def compared(eps: float) -> Any:
+        in_torch, in_jax = partial(normed, saved=saved), partial(normed_in_jax, saved=saved, eps=eps)
+        return compare_training(in_torch, in_jax, weights, ROWS_OF_X, 4, dtype=dtype)
+
+    assert compared(1e-8), compared(1e-8)
+    assert "eps is 0.0001 in JAX, and 1e-08 in PyTorch" in str(compared(1e-4))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class Deviation(NamedTuple):
 
 
 ALTERNATIVES: dict[str, tuple[Any, ...]] = {
-    "eps": (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-3),
+    "eps": (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3),
     "weight_decay": (0.0, *(float(f"{digit}e-{power}") for power in range(1, 6) for digit in (1, 2, 3, 5))),
     "momentum": (0.0,),
     "dampening": (0.0, 0.1, 0.5, 0.9),
