@@ -777,22 +777,16 @@ def test_a_wrong_sign_shows_in_float32_beside_large_weights() -> None:
     assert not report
 
 
-def normed(w: Any, saved: Any = None) -> Any:
-    """Train with biases that reach no result, since a batch norm takes the mean away: their gradients are rounding."""
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2))
-    model.load_state_dict(w)
+def normed() -> nn.Module:
+    """Make biases that reach no result, since a batch norm takes the mean away: their gradients are rounding."""
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2))
+
+
+def resumed(model: nn.Module, saved: Any = None) -> list[Any]:
     optimizer = torch.optim.Adam(model.parameters(), RATE)
     if saved is not None:
         optimizer.load_state_dict(deepcopy(saved))
-
-    def step(x: Any) -> Any:
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        return {"loss": loss}
-
-    return model, optimizer, step
+    return [optimizer]
 
 
 def normed_in_jax(w: Any, eps: float = 1e-8, saved: Any = None) -> Any:
@@ -800,8 +794,8 @@ def normed_in_jax(w: Any, eps: float = 1e-8, saved: Any = None) -> Any:
     tx = optax.adam(RATE, eps=eps)
     state = tx.init(params)
     if saved is not None:
-        kept = [saved["state"][number] for number in range(len(params))]
-        mu, nu = ({n: jnp.asarray(k[m].double().numpy()) for n, k in zip(params, kept, strict=True)} for m in MOMENTS)
+        kept, moments = [saved["state"][number] for number in range(len(params))], ("exp_avg", "exp_avg_sq")
+        mu, nu = ({n: jnp.asarray(k[m].double().numpy()) for n, k in zip(params, kept, strict=True)} for m in moments)
         state = (state[0]._replace(count=jnp.asarray(len(ROWS_OF_X), jnp.int32), mu=mu, nu=nu), *state[1:])
 
     def loss_of(p: Any, x: Any) -> Any:
@@ -817,24 +811,23 @@ def normed_in_jax(w: Any, eps: float = 1e-8, saved: Any = None) -> Any:
     return params, state, step
 
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("is_resumed", [False, True])
 def test_gradients_that_are_rounding_are_not_a_difference_and_hide_none(dtype: Any, is_resumed: bool) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2)).double()
-    weights, saved = deepcopy(model.state_dict()), None
+        weights, saved = normed().double().state_dict(), None
     if is_resumed:
-        model, optimizer, step = normed(weights)
+        model, optimizer, step = of_squares(weights, make=resumed, model=normed())
         for x in ROWS_OF_X:
             step(torch.tensor(x, dtype=torch.float32))
         weights, saved = model.state_dict(), optimizer.state_dict()
 
     def compared(eps: float) -> Any:
-        in_torch, in_jax = partial(normed, saved=saved), partial(normed_in_jax, saved=saved, eps=eps)
+        def in_torch(w: Any) -> Any:
+            return of_squares(w, partial(resumed, saved=saved), normed())
+
+        in_jax = partial(normed_in_jax, saved=saved, eps=eps)
         return compare_training(in_torch, in_jax, weights, ROWS_OF_X, 4, dtype=dtype)
 
     assert compared(1e-8), compared(1e-8)

@@ -47,7 +47,7 @@ def errors_of(quantity: str, in_jax: Arrays, in_torch: Arrays, moves: Moves | No
         for side in (in_jax, in_torch)
     )
     for name in a.keys() & b.keys():  # what is equal but for the last digits has moved alike
-        steps = 1 if moves.gradients else 16  # one since the two were equal, or any number
+        steps = 1 if moves.gradients else 16  # since the two were equal: one, or an unknown number
         near = 4 * steps * np.finfo(in_torch[name].dtype).eps * np.abs(in_torch[name])
         a[name] = np.where(np.abs(in_jax[name] - in_torch[name]) <= near, b[name], a[name])
     groups = [set(group) for group in moves.groups]
