@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 from rich.console import Console
@@ -30,11 +31,11 @@ CONSOLE = Console(highlight=False, width=max(shutil.get_terminal_size().columns,
 class Options:
     """What to measure."""
 
-    only: tuple[str, ...] = ()
-    """Words from the names of workloads or ratios; default: everything."""
+    only: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[WORD ...]", help_behavior_hint="")] = ()
+    """Words from the names of workloads or ratios. By default everything."""
     quick: bool = False
     """Take fewer rounds."""
-    json: Path | None = None
+    json: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")] = None
     """Write the results to this new file."""
 
 

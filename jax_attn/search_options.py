@@ -45,7 +45,7 @@ class SearchOptions:
             "better."
         ),
     ] = "all"
-    force_end: Annotated[bool, Doc("Let the last token allowed be <eos>, at no cost.")] = False
+    force_end: Annotated[bool, Doc("End a translation of max_len tokens with <eos>, whose log p counts as 0.")] = False
     min_len: Annotated[
         int, Range(0, 65_536), Doc("The smallest number of tokens of a translation, <eos> included.")
     ] = 0

@@ -1,8 +1,7 @@
 """Print how far JAX and PyTorch are apart: `python -m parity_tests`.
-
-    python -m parity_tests                          every case, in float64 and float32
-    python -m parity_tests --case LSTM --dtype float64
-    python -m parity_tests --faults                 also plant every fault, and check that each is noticed
+$ python -m parity_tests                             # every case, in float64 and float32
+$ python -m parity_tests --case LSTM --dtype float64
+$ python -m parity_tests --faults                    # also plant every fault, and check that each is noticed
 
 The exit status is 1 if anything disagrees or a planted fault goes unnoticed, and 2 if nothing could be compared.
 """
@@ -11,7 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.console import Console
@@ -40,7 +39,7 @@ CONSOLE = Console(highlight=False)
 class Options:
     """What to compare."""
 
-    case: tuple[str, ...] = ()
+    case: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[NAME ...]", help_behavior_hint="")] = ()
     """Names of cases, or parts of names; `training` is one of them. By default all."""
     dtype: tuple[Literal["float64", "float32", "bfloat16"], ...] = ("float64", "float32")
     """Each case runs in those for which it has inputs."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from typing_extensions import Doc
-from tyro.conf import Fixed, OmitArgPrefixes, Suppress, arg
+from tyro.conf import Fixed, OmitArgPrefixes, Suppress
 
 from jax_attn.ranges import Range, wrong_numbers
 from jax_attn.search_options import BeamSize, LengthPenalty, SearchOptions
@@ -44,11 +44,7 @@ def parse_mesh(text: str) -> MeshShape:
     return MeshShape(int(found[1]), int(found[2] or 1))
 
 
-def _default_by_pairs(default: str) -> str:
-    return "(default: by the number of pairs)" if default == "None" else f"(default: {default})"
-
-
-BY_PAIRS = arg(metavar="N", help_behavior_hint=_default_by_pairs)
+BY_PAIRS = without_default("N", "by the number of pairs")
 """Show an option that `train.presets.fit_to_pairs` chooses where it is None."""
 
 
@@ -59,11 +55,11 @@ class CorpusConfig:
     split: Literal["hash", "first"] = "hash"
     """hash: draw each part from all over the file, by a hash of the source. first: train on the first pairs."""
     train: Annotated[int | None, Range(1, 10_000_000), N] = None
-    """Pairs for training; the default is 20,000 of the embedded corpus, or all that are left of a file."""
+    """Pairs for training; without it 20,000 of the embedded corpus, or all that are left of a file."""
     valid: Annotated[int | None, Range(0, 10_000_000), N] = None
-    """Pairs for validation; the default is 500 of the embedded corpus, or 2 % of a file but at most 1000."""
+    """Pairs for validation; without it 500 of the embedded corpus, or 2 % of a file but at most 1000."""
     test: Annotated[int | None, Range(0, 10_000_000), N] = None
-    """Pairs that are translated and scored at the end; the default is as for valid."""
+    """Pairs that are translated and scored at the end; without it as many as for valid."""
     tokenizer: Tokenizer = "words"
     """How text is cut into tokens. unigram and bpe: subwords with case, by sentencepiece. words: lower case, cut at
     punctuation and after an apostrophe. book: lower case, cut only before , . and !
@@ -83,7 +79,7 @@ class CorpusConfig:
     max_len: Size = 100
     """Leave out training pairs with more tokens than this on a side."""
     steps: Annotated[int | None, Range(3, 65_536), N] = None
-    """Pad every sentence to this many tokens, <bos> and <eos> included; the default fits the longest pair."""
+    """Pad every sentence to this many tokens, <bos> and <eos> included; without it what the longest pair needs."""
 
     @property
     def languages(self) -> tuple[str | None, str | None]:
@@ -102,7 +98,7 @@ class TrainingConfig:
     """Compute the gradients of a batch in this many parts, one after another, in less memory."""
     num_widths: Annotated[int | None, Range(1, 16), N] = None
     """How many widths sentences are padded to. More widths pad less, but each compiles the training step once.
-    By default 4 for a file, 1 for the embedded corpus or with loss sentences."""
+    Without it 4 for a file, 1 for the embedded corpus or with loss sentences."""
     learning_rate: Annotated[float, Range(1e-30, 1e3)] = 0.005
     """The learning rate, at its highest."""
     schedule: Literal["constant", "cosine", "inverse_sqrt", "plateau"] = "cosine"
@@ -156,7 +152,7 @@ class SearchConfig(SearchOptions):
     batch_size: Size = 100
     """Sentences translated at a time, rounded up to a multiple of 8; it changes no translation."""
     examples: Annotated[tuple[str, ...], without_default("[SENTENCE ...]")] = ()
-    """Sentences to translate at the end; the default is the first 8 of the test set."""
+    """Sentences to translate at the end; without any the first 8 of the test set."""
 
     @property
     def function(self) -> str:
@@ -206,7 +202,7 @@ class Config:
     data: Annotated[tuple[str, ...], without_default("FILE [FILE]")] = ()
     """A file with source<TAB>target on each line; two files with one sentence on each line; a stem with languages;
     or multi30k:de-en, tatoeba:eng-fra or d2l:eng-fra, which is downloaded once.
-    The default is the embedded English-French corpus."""
+    Without it the embedded English-French corpus."""
     valid: Annotated[tuple[str, ...], without_default("FILE [FILE]")] = ()
     """Pairs for validation, given as for data; by default they are held out of data."""
     test: Annotated[tuple[str, ...], without_default("FILE [FILE]")] = ()

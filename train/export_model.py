@@ -2,10 +2,10 @@
 $ python -m train.nmt --init runs/en-fr --data pairs.txt --out runs/mine
 $ python -m train.export_model runs/mine --out folders/mine
 
-`transformers.AutoModelForSeq2SeqLM.from_pretrained("folders/mine")` then loads the same weights. RUN is an imported
-run, one that goes on from it, or one of subwords with a Transformer in Marian's form:
+RUN is an imported run, or one that goes on from it. It may also be a Transformer with subwords in Marian's form, which
+`--corpus.tokenizer unigram --model.family transformer --model.positions halves` of `train.nmt` trains.
 
-$ python -m train.nmt --corpus.tokenizer unigram --model.family transformer --model.positions halves --out runs/mine
+Then `transformers.AutoModelForSeq2SeqLM.from_pretrained("folders/mine")` loads the same weights.
 """
 
 import sys

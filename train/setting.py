@@ -13,9 +13,18 @@ class ConfigError(ValueError):
     """A setting that cannot be used; the message says which, what it must be, and what it is."""
 
 
-def without_default(metavar: str) -> Any:
-    """Show an option whose default its description explains."""
-    return arg(metavar=metavar, help_behavior_hint="")
+def without_default(metavar: str, otherwise: str = "") -> Any:
+    """Show an option that is not set by default, with its value where a preset or a file sets it.
+
+    Args:
+        otherwise: the default to show where it is not set; by default the description says what happens then.
+    """
+
+    def hint(default: str) -> str:
+        shown = otherwise if default in ("None", "") else default
+        return f"(default: {shown})" if shown else ""
+
+    return arg(metavar=metavar, help_behavior_hint=hint)
 
 
 NUMBERS = ConstructorRegistry()

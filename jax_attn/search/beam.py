@@ -66,7 +66,7 @@ def beam_search(
             `beam_size` best of them by score are the result. "first" ends with the first `beam_size` of them; "likely"
             goes on while the best unfinished one, at its present length, has a better score than the worst of them;
             "never" takes `max_len` for its length.
-        force_end: whether a sentence of `max_len` tokens ends with `eos`, at no cost.
+        force_end: whether a sentence of `max_len` tokens ends with `eos`, whose log p counts as 0.
         min_len: the minimum number of tokens in a sentence, `eos` included.
         no_repeat_ngram: n: no n consecutive tokens occur twice in a sentence. None is off.
         renormalize: let the probabilities of the tokens that `min_len` and `no_repeat_ngram` allow sum to 1, as in

@@ -1,12 +1,14 @@
 """Compare a port from the command line, as continuous integration and agents do.
-$ python -m parity_tests.your_port compare port.py:build --json port.json --markdown port.md
+$ jax-attn compare port.py:build --json port.json --markdown port.md
+$ jax-attn compare --compiled port.py:build
+$ jax-attn compare --weights model.safetensors checkpoints/1000
 
-`build()` in port.py returns the arguments of `compare`: a tuple (torch_module, jax_module, inputs), or a dict with any
-of them by name. The exit status is 0 where the two agree, 1 where they differ, and 2 where they cannot be compared: one
-line then says why, and what to do. With --compiled, build() returns (function or module, inputs), and the compiled
-program is held to its own operations (`compare_compiled`). With --weights, two checkpoints are compared bit for bit,
-and no model runs (`compare_weights`); build() is then left out, or returns a dict of names, layout, load and ignore.
-docs/porting.md says what each line of the verdict asks for.
+The function `build` in port.py returns the arguments of `compare`: a tuple (torch_module, jax_module, inputs), or a
+dict with any of them by name. With --compiled it returns (function or module, inputs). With --weights it is left out,
+or returns a dict of names, layout, load and ignore.
+
+The exit status is 0 if the two agree, 1 if they differ, and 2 if they cannot be compared: then one line says why, and
+what to do. docs/porting.md says what each line of the verdict asks for.
 """
 
 from __future__ import annotations
@@ -36,21 +38,22 @@ REMEDY = "use smaller inputs or fewer layers, or compare less: dtypes=('float64'
 
 
 NO_FILES = (Path(), Path())
+OptionalFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
 class Options:
     """What to compare, and what to write."""
 
-    build: Annotated[str, tyro.conf.Positional] = ""
+    build: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE.py:FUNCTION", help_behavior_hint="")] = ""
     """A file and a function in it, such as port.py:build."""
     weights: Annotated[tuple[Path, Path], tyro.conf.arg(metavar="TORCH JAX", help_behavior_hint="")] = (
         NO_FILES  # not None, with which tyro would take what stands behind the two, too
     )
     """Compare two checkpoints, PyTorch's and JAX's: files or folders of safetensors, torch.save, NumPy or Orbax."""
-    json: Path | None = None
+    json: OptionalFile = None
     """Write everything that was found to this file."""
-    markdown: Path | None = None
+    markdown: OptionalFile = None
     """Write a table for a pull request to this file."""
     compiled: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Hold a compiled JAX program to its own operations, without PyTorch, at the sizes that will run."""
@@ -70,8 +73,7 @@ def main(arguments: Sequence[str] | None = None, isolated: bool = True) -> int:
         isolated: compare in a process of its own, so that nothing that the builder does to it (an exit, a closed
             output) passes as a verdict.
     """
-    program = "python -m parity_tests.your_port compare"
-    options = tyro.cli(Options, prog=program, description=__doc__, args=arguments)
+    options = tyro.cli(Options, prog="jax-attn compare", description=__doc__, args=arguments)
     if problem := _problem_of(options):
         print(f"error: {problem}", file=sys.stderr)
         return 2

@@ -141,6 +141,12 @@ def test_names_do_not_break_the_lines_or_the_markdown(port, capsys) -> None:
     assert names == {"| `d�e`", r"| \`c\`", r"| a\|b", "| `�[2Jf`"}
 
 
+def test_help_names_the_command_of_the_documentation(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert capsys.readouterr().out.startswith("usage: jax-attn compare [-h] [OPTIONS] FILE.py:FUNCTION\n")
+
+
 def test_a_folder_that_is_missing_is_said_before_anything_runs(port, capsys) -> None:
     assert main([f"{port}:raises", "--json", f"{port.parent}/none/port.json"]) == 2
     assert "the folder of" in capsys.readouterr().err

@@ -1,9 +1,9 @@
-"""Write PyTorch's side of a comparison into a file, for a machine without PyTorch (see `golden`).
+"""Write PyTorch's side of a comparison into a file, for a machine without PyTorch.
+$ python -m parity_tests.your_port.dump model.py:build --out torch.npz
+$ python -m parity_tests.your_port.dump model.py:build --out torch --large
 
-    python -m parity_tests.your_port.dump model.py:build --out torch.npz
-    python -m parity_tests.your_port.dump model.py:build --out torch --large
-
-`build()` in model.py returns (module, inputs); the inputs are a tuple of positional arguments, or a dict of keywords.
+The function `build` in model.py returns (module, inputs). The inputs are a tuple of positional arguments, or a dict of
+keywords.
 
 A large model is written with its own weights into a folder, tensor by tensor. It runs in its own dtype and in float64
 (`--truth`), in which the same module is converted in place. So nothing is held twice.
@@ -39,10 +39,10 @@ from parity_tests.your_port.weights.torch_program import describe_weights, read_
 class Options:
     """What to write."""
 
-    build: Annotated[str, tyro.conf.Positional]
+    build: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE.py:FUNCTION")]
     """A file and a function in it, such as model.py:build."""
     out: Path
-    """The file to write; it must not exist."""
+    """The file to write, with --large the folder; it must not exist."""
     weights: Literal["drawn", "own"] = "drawn"
     """Drawn weights show mistakes that zeros and ones hide; `own` are those of the module that was built."""
     dtype: tuple[Literal["float64", "float32", "bfloat16"], ...] = ()

@@ -111,7 +111,7 @@ class Report(Findings):
             yield f"  jit: {m.tensor} is {'wrong' if m.failed else 'right'} only without jit"
         if self.weak:
             more = " …" * (len(self.weak) > 3)
-            yield f"  weak: {'; '.join(self.weak[:3])}{more}, which may hide mistakes (print(report.blind) shows which)"
+            yield f"  weak: {'; '.join(self.weak[:3])}{more}"
         if self._blind is not None:
             yield f"  blind: {self._blind}"
         yield from self._weights("float64" in dtypes)

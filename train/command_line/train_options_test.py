@@ -127,6 +127,23 @@ def test_all_help_shows_the_settings_of_every_optimiser(capsys):
 
 
 @pytest.mark.parametrize(
+    ("preset", "shown"),
+    [
+        ("book", "20,000 of the embedded corpus, or all that are left of a file. (default: 1000)"),
+        ("multi30k", "Without it the embedded English-French corpus. (default: multi30k:de-en)"),
+        ("own", "1 for the embedded corpus or with loss sentences. (default: 6)"),
+        ("own", "Passes over the training pairs. (default: by the number of pairs)"),
+        ("demo", "1 for the embedded corpus or with loss sentences. --training.learning-rate"),
+    ],
+)
+def test_all_help_shows_the_defaults_that_the_preset_sets(preset, shown, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")  # one column
+    with pytest.raises(SystemExit):
+        parse([preset, "--help-all"])
+    assert shown in " ".join(capsys.readouterr().out.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("--training.batchsize 3", "--training.batch-size"),

@@ -108,7 +108,7 @@ class Model:
     target_language: OptionalCode = None
     """And that of the translations. A line may name its own: `>>fra_Latn<< text` or `deu_Latn>>fra_Latn<< text`."""
     prefix: Annotated[str, arg(metavar="TEXT", help_behavior_hint="")] = ""
-    """Begin every translation with this text, at no cost."""
+    """Begin every translation with this text, whose log p counts as 0."""
     ensemble: Annotated[UseAppendAction[tuple[Path, ...]], arg(metavar="RUN")] = ()
     """Average the probabilities with those of another run with the same vocabularies."""
     batch: Annotated[int, Range(1, 1_000_000), arg(metavar="N")] = 1000

@@ -22,7 +22,7 @@ Search = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], SearchResult
 """search(sources [rows, S], source_lens [rows], numbers [rows], prefix [rows, P]) -> hypotheses.
 
 Sampling draws by `numbers`, each sentence's number in its text, so that the batch does not change what is drawn. Each
-hypothesis begins with its prefix, at no cost.
+hypothesis begins with its prefix, whose log p counts as 0.
 """
 
 

@@ -18,10 +18,11 @@ from parity_tests.your_port.measure.numbers import Run, redrawn
 
 
 def find_constant(variant: Variant) -> list[str]:
-    """Say which inputs are the same number everywhere."""
+    """Say which inputs are the same number everywhere, in one sentence or none."""
     flat, _ = flatten(dict(variant.inputs))
-    arrays = {name: np.asarray(x) for name, x in flat.items() if x is not None}
-    return [f"{name} is {x.flat[0]:g} everywhere" for name, x in arrays.items() if _is_constant(x)]
+    found = {name: x for name, x in flat.items() if x is not None and _is_constant(np.asarray(x))}
+    told = f"{_everywhere(found)}, which may hide mistakes (print(report.blind) shows which)"
+    return [told] if found else []
 
 
 def on_other_numbers(draw: Draw) -> tuple[list[Measurement], list[str]]:
@@ -56,8 +57,7 @@ def on_other_numbers(draw: Draw) -> tuple[list[Measurement], list[str]]:
 
     if parted(weights):
         names = [name for name, x in weights.items() if parted({name: x})] or weights
-        told = ", ".join(f"{name} is {values[name].flat[0]:g} everywhere" for name in [*names][:3])
-        weak.append(f"{told}{' …' * (len(names) > 3)}, and with other numbers the two differ")
+        weak.append(f"{_everywhere({name: values[name] for name in names})}, and with other numbers the two differ")
     if found := parted(inputs):
         first = draw.runs()
         for name, x in inputs.items():
@@ -67,6 +67,11 @@ def on_other_numbers(draw: Draw) -> tuple[list[Measurement], list[str]]:
                 unread.append(replace(found[0], mismatch=words))
         weak += [] if unread else [f"with other numbers in {', '.join(inputs)} the two differ"]
     return unread, weak
+
+
+def _everywhere(constant: Mapping[str, Any]) -> str:
+    told = ", ".join(f"{name} is {np.ravel(x)[0]:g} everywhere" for name, x in [*constant.items()][:3])
+    return told + " …" * (len(constant) > 3)
 
 
 def _same(one: Run, other: Run) -> bool:
