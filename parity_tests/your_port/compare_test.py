@@ -400,6 +400,24 @@ def test_channels_go_where_the_port_has_them(size: tuple[int, int]) -> None:
 
 
 @pytest.mark.usefixtures("verdict_alone")
+def test_results_that_are_no_images_keep_their_axes() -> None:
+    def attended(picture: Any, x: Any) -> Any:
+        y = picture(x)
+        rows = y.reshape(2, 3, 20).permute(0, 2, 1)
+        return y, torch.softmax(rows[:, None] @ rows[:, None].mT, -1)
+
+    def port(picture: Any, x: Any) -> Any:
+        y = picture(x)
+        rows = y.reshape(2, 20, 3)
+        return y, jax.nn.softmax(rows[:, None] @ rows[:, None].mT)
+
+    x = RNG.normal(size=(2, 3, 4, 5))
+    report = compare_outputs(Picture(), PicturePort(), x, torch_call=attended, jax_call=port)
+    assert report.agrees, report
+    assert not compare_outputs(Picture(), PicturePort(nnx.tanh), x, torch_call=attended, jax_call=port)
+
+
+@pytest.mark.usefixtures("verdict_alone")
 def test_where_channels_fit_in_two_ways_and_neither_agrees_layout_is_needed() -> None:
     report = compare_outputs(Picture(), PicturePort(nnx.tanh), RNG.normal(size=(2, 3, 3, 3)))
     assert "channels fit first and last in JAX, and neither agrees: give layout=" in str(report)

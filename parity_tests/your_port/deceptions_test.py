@@ -445,6 +445,57 @@ def test_a_buffer_that_jax_alone_moves_differs() -> None:
     assert [m.tensor for m in report.failed] == ["moving_mean after a step"]
 
 
+class LinenDropped(linen.Module):
+    @linen.compact
+    def __call__(self, x: Any, train: bool = False) -> Any:
+        x = linen.Dropout(0.5, deterministic=not train)(linen.Dense(6)(x))
+        return linen.BatchNorm(use_running_average=not train, momentum=0.9, epsilon=1e-5)(x)
+
+
+class NnxDropped(nnx.Module):
+    def __init__(self) -> None:
+        rngs = nnx.Rngs(0)
+        self.fc, self.drop = nnx.Linear(6, 6, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+        self.norm = nnx.BatchNorm(6, momentum=0.9, rngs=rngs)
+
+    def __call__(self, x: Any, train: bool = False) -> Any:
+        return self.norm(self.drop(self.fc(x), deterministic=not train), use_running_average=not train)
+
+
+class EquinoxDropped(eqx.Module):
+    fc: eqx.nn.Linear
+    drop: eqx.nn.Dropout
+    norm: eqx.nn.BatchNorm
+
+    def __init__(self) -> None:
+        self.fc, self.drop = eqx.nn.Linear(6, 6, key=jax.random.key(0)), eqx.nn.Dropout(0.5)
+        self.norm = eqx.nn.BatchNorm(6, "batch", momentum=0.9, mode="batch")
+
+    def __call__(self, x: Any, state: Any) -> Any:
+        return self.norm(self.drop(self.fc(x)), state)
+
+
+def in_a_batch(given: Any, x: Any) -> Any:
+    module, state = given
+    return jax.vmap(module, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(x, state)
+
+
+@pytest.mark.usefixtures("verdict_alone")
+@pytest.mark.parametrize(
+    ("port", "options"),
+    [
+        (LinenDropped, {}),
+        (NnxDropped, {}),
+        (lambda: eqx.nn.make_with_state(EquinoxDropped)(), {"jax_call": in_a_batch}),
+    ],
+    ids=["Linen", "NNX", "Equinox"],
+)
+def test_a_step_of_training_has_no_dropout_whatever_turns_it_on(port: Any, options: Any) -> None:
+    module = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5), nn.BatchNorm1d(6))
+    report = compare_wide(module, port(), X, buffers=True, **options)
+    assert [m.tensor for m in report.failed] == ["2.running_var after a step"]  # which JAX's libraries keep otherwise
+
+
 def test_what_is_wrong_in_training_alone_is_not_blamed_on_jit() -> None:
     report = compare_wide(Moving(), NnxMoving(flows=False), X, buffers=True)
     assert [m.tensor for m in report.failed] == ["gradient of x"]
@@ -502,6 +553,23 @@ def test_a_sparse_gradient_is_compared_as_a_dense_one() -> None:
 def test_a_lazy_module_has_to_be_called_before() -> None:
     with pytest.raises(ValueError, match="lazy and has no weights yet: call it once before"):
         compare_wide(nn.LazyLinear(5), nnx.Linear(6, 5, rngs=nnx.Rngs(0)), X)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (np.zeros((0, 6)), "results have no numbers: choose inputs without an axis of length 0"),
+        (({"x": X, "mode": "mean"},), r"input\.mode of the inputs is no array but str.*by torch_call and jax_call"),
+    ],
+)
+def test_inputs_that_show_nothing_or_are_no_arrays_are_refused(inputs: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        compare_wide(nn.Linear(6, 5), nnx.Linear(6, 5, rngs=nnx.Rngs(0)), inputs)
+
+
+def test_the_refusal_of_a_function_says_what_it_gets() -> None:
+    with pytest.raises(ValueError, match="A function gets the inputs alone: PyTorch has no weights"):
+        compare_wide(nn.Softmax(-1), lambda w, x: jax.nn.softmax(x), X)
 
 
 # Complex numbers

@@ -60,6 +60,8 @@ def map_weights(originals: Sequence[Original], wishes: Wishes, dtype: str) -> tu
         Exception: no layout fits; that of the first.
     """
     first = originals[0]
+    if (load := wishes.load) is not None and first.whole:
+        wishes = replace(wishes, load=lambda state: load({**state, **{n: x.copy() for n, x in first.whole.items()}}))
     if wishes.load is not None and wishes.variables is None and is_function(wishes.module):
         wishes = replace(wishes, variables=call_load(wishes.load, first.weights))
     fitting, errors = list[list[Pair]](), list[Exception]()
@@ -99,17 +101,25 @@ def _in_layouts(originals: Sequence[Original], wishes: Wishes, layouts: Layouts,
     first = originals[0]
     leaves = {w.name: Leaf(w.shape) for w in first.weights}
     port = make_port(wishes.module, wishes.call, wishes.variables, first.inputs, layouts, leaves)
-    match = partial(match_weights, first.weights, port.leaves, port.role, wishes.names, layouts)
+    whole = first.whole if port.kind == "function" and wishes.variables is None else {}
+    match = partial(match_weights, first.weights, port.leaves, port.role, wishes.names, layouts, whole=whole)
     left_over = None
     try:
         found = match() if wishes.load is None else map_by_load(wishes.load, first.weights, port)
     except LeftOverError as error:
         left_over, found = error, match(shared=True)
     drafts = [original.draw(dtype) for original in originals]
-    drafts = [replace(draw, case=replace(draw.case, layouts=layouts, **wishes.rules)) for draw in drafts]
-    pairs = [Pair(first, port, found, draft, train=step > 0) for step, draft in enumerate(drafts)]
+
+    def paired(layouts: Layouts) -> list[Pair]:
+        cases = [replace(draw.case, layouts=layouts, **wishes.rules) for draw in drafts]
+        made = [replace(draw, case=case) for draw, case in zip(drafts, cases, strict=True)]
+        return [Pair(first, port, found, draft, train=step > 0) for step, draft in enumerate(made)]
+
+    pairs = paired(layouts)
     for pair in pairs:
         pair.check_structure()
+    if not wishes.layout and (names := pairs[0].unlike_images()):
+        pairs = paired({**dict.fromkeys(names, "as it is"), **layouts})
     tried, others = pairs[0], list[WeightMap]()
     if wishes.load is None and any(entry.guessed for entry in found.entries.values()):
         others += [match(by_order=True, shared=left_over is not None)]

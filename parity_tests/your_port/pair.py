@@ -38,7 +38,8 @@ class PlacingSide(JaxSide):
         entries, leaves = self.pair.map.entries, self.pair.map.leaves
         all_names = [weight.name for weight in self.pair.original.weights]
         needs = {path: entry.needs(all_names) for path, entry in entries.items()}
-        placed = {
+        placed = jax.device_put({**self.pair.map.whole})
+        placed |= {
             path: jax.device_put(entries[path].fill(fixed), leaves[path].sharding)
             for path, names in needs.items()
             if names and names <= fixed.keys()
@@ -173,7 +174,12 @@ class Pair:
                 look_for_tables(*as_function(draw.case, draw.variant, draw.numbers, callers))
             _, shapes = draw.traced()
         except Exception as error:
-            first = "A function gets the weights first, and then the inputs. " * (self.port.kind == "function")
+            gets = (
+                "the weights first, and then the inputs"
+                if self.port.leaves
+                else "the inputs alone: PyTorch has no weights"
+            )
+            first = f"A function gets {gets}. " * (self.port.kind == "function")
             raise ValueError(
                 f"the JAX module cannot be run in {self.draft.dtype} on these inputs: {type(error).__name__}: {error}. "
                 f"{first}{self.original.inputs.advice}; if it runs in float32 alone, dtypes=('float32',)"
@@ -188,6 +194,19 @@ class Pair:
                 f"the results are not of the same structure: PyTorch returns {texts[0]}; JAX returns {texts[1]}. Let "
                 f"both return the same by torch_call=lambda {parameters}: … or jax_call=lambda {parameters}: …"
             )
+
+    def unlike_images(self) -> list[str]:
+        """Name the results that have PyTorch's shape only if their axes stay, as weights of attention beside images."""
+        layouts, truth, found = self.draft.case.layouts, self.draft.in_torch().outputs, list[str]()
+        if not layouts:
+            return found
+        _, shapes = self.draw().traced()
+        for name in shapes.keys() - flatten(dict(self.original.inputs.arrays))[0].keys():
+            turned, wanted = np.shape(shapes[name]), np.shape(truth[name])
+            in_jax = to_jax_layout({name: np.broadcast_to(0.0, turned)}, layouts)
+            if turned != wanted and in_jax[name].shape == wanted:
+                found.append(name)
+        return found
 
     # Measuring
 

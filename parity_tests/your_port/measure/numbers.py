@@ -42,7 +42,9 @@ class Run:
         return {**self.outputs, **{gradient_of(name): x for name, x in self.gradients.items()}}
 
     def require_defined(self) -> None:
-        """Raise ValueError for NaN in PyTorch's results, where nothing can be compared."""
+        """Raise ValueError for NaN in PyTorch's results, or none but empty ones, where nothing can be compared."""
+        if not any(np.size(x) for x in self.outputs.values() if x is not None):
+            raise ValueError("PyTorch's results have no numbers: choose inputs without an axis of length 0")
         for name, x in self.tensors.items():
             if x is not None and is_floating(x) and (count := int(np.isnan(x).sum())):
                 raise ValueError(

@@ -182,6 +182,8 @@ def _nnx(model: nnx.Module, call: Call) -> JaxProgram:
         module.set_attributes(deterministic=True, use_running_average=not train, raise_if_not_found=False)
         for _, part in nnx.iter_modules(module):
             _set_dtype(part, dtype, model)
+            if train and isinstance(part, nnx.Dropout):
+                part.rate = 0.0  # it is random
         with tapped(module) as module:
             results = _call(call, module, model, arguments, train)
         after = _named(nnx.state(module), name) if train else {}
@@ -235,7 +237,7 @@ def _linen(
         ) from error
     arrays = _named(variables, name)
     buffers = _named({key: tree for key, tree in variables.items() if key != "params"}, name)
-    leaves = {path: Leaf.of(arrays[path], path in buffers) for path in order or arrays}
+    leaves = {path: Leaf.of(arrays[path], path in buffers) for path in order or arrays if is_floating(arrays[path])}
 
     def run(weights: Arrays, arguments: Arguments, dtype: Any, train: bool) -> tuple[Any, dict[str, Any]]:
         filled = _filled(variables, weights, dtype, name)
@@ -243,7 +245,7 @@ def _linen(
         if unknown:
             raise ValueError(f"JAX keeps its own value of {', '.join(unknown)}: give the module's variables=")
         bound = Applied(model, filled, [key for key in variables if key != "params"] if train else [])
-        with nn.intercept_methods(_setting_dtype(dtype, model)):
+        with nn.intercept_methods(_setting_up(dtype, model, train)):
             if pretrained is None or train:
                 results = _call(call, bound, model, arguments, train)
             else:
@@ -263,10 +265,15 @@ def _collections(variables: Any) -> Any:
     return variables if "params" in variables else {"params": variables}
 
 
-def _setting_dtype(dtype: Any, model: Any) -> Callable[..., Any]:
-    """Make an interceptor that lets every Linen module compute in the run's dtype, those built inside included."""
+def _setting_up(dtype: Any, model: Any, train: bool) -> Callable[..., Any]:
+    """Make an interceptor that lets every Linen module compute in the run's dtype, those built inside included.
+
+    In a step of training it turns dropout off, which is random.
+    """
 
     def intercept(next_function: Any, args: Any, kwargs: Any, context: Any) -> Any:
+        if train and isinstance(context.module, nn.Dropout):
+            object.__setattr__(context.module, "rate", 0.0)
         _set_dtype(context.module, dtype, model)
         for child in jax.tree.leaves(vars(context.module), is_leaf=lambda x: isinstance(x, nn.Module) or is_mixed(x)):
             if isinstance(child, nn.Module) and child is not context.module.parent:
@@ -304,7 +311,7 @@ def _equinox(model: Any, call: Call) -> JaxProgram:
 
     def set_other(path: Any, leaf: Any, dtype: Any, train: bool) -> Any:
         if _text(path[-1:]) == "inference" and isinstance(leaf, bool):
-            return not train
+            return not train or "Dropout" in type(_holder(model, path)).__name__  # which is random
         if _text(path[-1:]) in DTYPE_FIELDS and leaf is jnp.float32:  # a field that is not static
             return dtype
         is_counter = jnp.issubdtype(getattr(leaf, "dtype", bool), jnp.integer) and getattr(leaf, "weak_type", False)

@@ -45,8 +45,8 @@ def map_by_load(load: Load, weights: Sequence[Weight], port: JaxProgram) -> Weig
     Raises:
         ValueError: the function fails, or does not return what the JAX module has.
     """
-    shapes = {w.name: w.shape for w in weights}
-    _check({path: x for path, x in port.read(call_load(load, weights)).items() if is_floating(x)}, port)
+    shapes, loaded = {w.name: w.shape for w in weights}, port.read(call_load(load, weights))
+    _check({path: x for path, x in loaded.items() if is_floating(x)}, port)
     places = read_places(lambda arrays: port.read(load(arrays)), shapes, {w.name: w.first for w in weights})
     if computed := [path for path, made in places.items() if made.again is not None]:
         _check_traceable(load, weights, computed)
@@ -56,7 +56,15 @@ def map_by_load(load: Load, weights: Sequence[Weight], port: JaxProgram) -> Weig
     uses = count_uses(weights, entries)
     if computed:  # nobody sees which numbers are used there
         uses = {name: used for name, used in uses.items() if used.counts.any()}
-    return WeightMap(port.leaves, entries, uses, remarks=tuple(_remarks(entries, uses, port)))
+    whole = {path: np.asarray(jnp.asarray(x)) for path, x in loaded.items() if _is_whole(x)}  # as wide as JAX's own
+    return WeightMap(port.leaves, entries, uses, remarks=tuple(_remarks(entries, uses, port)), whole=whole)
+
+
+def _is_whole(x: Any) -> bool:
+    """Whether it is an array of whole numbers or booleans. A counter of a weak type has the width of the run."""
+    kinds = (np.integer, np.bool_)
+    is_array = hasattr(x, "shape") and not getattr(x, "weak_type", False)
+    return is_array and any(jnp.issubdtype(x.dtype, kind) for kind in kinds)
 
 
 def _check(arrays: Arrays, port: JaxProgram) -> None:

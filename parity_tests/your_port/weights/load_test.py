@@ -199,6 +199,55 @@ def test_a_converter_that_fails_says_how(load: Any, message: str) -> None:
         compare_wide(Torch(), Linen(), X, load=load)
 
 
+class Ordered(torch.nn.Module):
+    """A state with whole numbers."""
+
+    def __init__(self, order: tuple[int, ...] = (2, 0, 1)) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 3)
+        self.register_buffer("order", torch.tensor(order))
+        self.register_buffer("shown", torch.tensor([True, False, True]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)[self.order] * self.shown
+
+
+class LinenOrdered(nn.Module):
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        order = self.variable("constants", "order", lambda: jnp.zeros(3, int)).value
+        shown = self.variable("constants", "shown", lambda: jnp.zeros(3, bool)).value
+        return nn.Dense(3, name="fc")(x)[order] * shown
+
+
+def ordered(state: Any) -> dict[str, Any]:
+    params = {"fc": {"kernel": state["fc.weight"].T, "bias": state["fc.bias"]}}
+    return {"params": params, "constants": {"order": state["order"], "shown": state["shown"]}}
+
+
+def ordered_function(w: Any, x: Any) -> Any:
+    return (x @ w["fc.weight"].T + w["fc.bias"])[w["order"]] * w["shown"]
+
+
+@pytest.mark.parametrize(
+    ("port", "load"),
+    [(LinenOrdered, ordered), (lambda: ordered_function, None), (lambda: ordered_function, dict)],
+    ids=["Linen", "function", "function with load"],
+)
+@pytest.mark.usefixtures("verdict_alone")
+def test_whole_numbers_of_the_state_go_into_the_port(port: Callable[[], Any], load: Any) -> None:
+    report = compare_wide(Ordered(), port(), X, load=load)
+    assert report.agrees, report
+    given = Ordered((1, 2, 0)).state_dict()
+    assert compare_wide(Ordered(), port(), X, load=load, weights=given).agrees
+    wrong = {"load": lambda state: load({**state, "order": np.arange(3)})} if load else {"jax_call": unordered}
+    assert not compare_wide(Ordered(), port(), X, **wrong)
+
+
+def unordered(function: Any, w: Any, x: Any) -> Any:
+    return function({**w, "order": jnp.arange(3)}, x)
+
+
 def test_places_are_read_in_bfloat16_and_of_tied_weights() -> None:
     def load(arrays: Any) -> dict[str, Any]:
         return {"x": jnp.asarray(arrays["w"][:, ::-1].T, jnp.bfloat16), "y": arrays["tied"], "n": np.arange(3)}

@@ -42,6 +42,7 @@ def match_weights(
     by_order: bool = False,
     shared: bool = False,
     variables: bool = False,
+    whole: Mapping[str, np.ndarray] | None = None,
 ) -> WeightMap:
     """Match every weight of the JAX side with one of PyTorch's.
 
@@ -51,6 +52,7 @@ def match_weights(
         shared: let JAX's weights that are left over be copies of others, as of a weight that PyTorch uses twice. Those
             that the user names may be so in any case.
         variables: let JAX's variables that are no parameters hold parameters of PyTorch, as those of an adapter may.
+        whole: whole numbers that JAX gets beside its weights.
 
     Raises:
         LeftOverError: weights of the JAX side are left over; the message lists what is left on both sides.
@@ -76,7 +78,7 @@ def match_weights(
         found = {n: fit for n in allowed if (fit := _fit(path, leaf, sources[n], role, layouts))}
         usual = {n: fit for n, fit in found.items() if is_usual(fit[0], role(path, sources[n].weight.role))}
         fits |= {(path, n): fit for n, fit in (usual or found).items()}
-    by_name = {(path, n): _score_names(labels[path], sources[n].label) for path, n in fits}
+    by_name = {(path, n): _score_names(labels[path], sources[n]) for path, n in fits}
     weigh = (0.01, 1000.0) if by_order else (1.0, 0.02)
     scores = {
         (path, n): weigh[0] * by_name[path, n]
@@ -100,7 +102,7 @@ def match_weights(
         if not wishes[path].is_said:
             entries[path] = replace(entries[path], source=made, guessed="")
     kept = tuple(p for p, leaf in leaves.items() if p not in entries and (leaf.is_buffer or wishes[p].keeps))
-    found_map = WeightMap(leaves, entries, count_uses(weights, entries), kept)
+    found_map = WeightMap(leaves, entries, count_uses(weights, entries), kept, whole=whole or {})
     if left := {path: leaf.shape for path, leaf in leaves.items() if path not in entries and path not in kept}:
         raise LeftOverError(_complain(left, found_map, any(w.role == "convolution" for w in weights)), found_map)
     return found_map
@@ -172,11 +174,11 @@ _Pair = tuple[str, int]
 """A JAX weight, and the number of what it may be made of."""
 
 
-def _score_names(leaf: _Label, source: _Label) -> float:
-    """Say how well the two fit by their names."""
-    roles = {leaf.role, source.role}
+def _score_names(leaf: _Label, source: _Source) -> float:
+    """Say how well the two fit by their names; the second name of a tied weight comes after all other weights."""
+    roles = {leaf.role, source.label.role}
     role = 0.0 if "" in roles else 0.5 if len(roles) == 1 else -0.5
-    return likeness(leaf.words, source.words) + role
+    return likeness(leaf.words, source.label.words) + role - 1.0 * (not source.weight.is_first)
 
 
 def _score_sizes(leaf: _Label, source: _Source) -> float:

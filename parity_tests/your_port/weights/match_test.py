@@ -200,6 +200,14 @@ def test_tied_weights_fill_two_places() -> None:
     assert found == {"emb.embedding": "emb.weight: as it is", "head.kernel": "emb.weight: transposed"}
 
 
+def test_the_second_name_of_a_weight_comes_after_every_other_weight() -> None:
+    layer = torch.nn.Linear(4, 4)
+    model = torch.nn.ModuleDict({"layers": torch.nn.ModuleList([layer, layer, torch.nn.Linear(4, 4)])})
+    found = lines(model, {"layers.0.kernel": (4, 4), "layers.2.kernel": (4, 4)})
+    assert found["layers.0.kernel"] == "layers.0.weight: transposed"
+    assert found["layers.2.kernel"] == "layers.2.weight: transposed"
+
+
 @pytest.mark.parametrize(
     ("module", "jax", "how"),
     [

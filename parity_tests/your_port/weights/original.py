@@ -81,6 +81,8 @@ class Original:
     """The values of weights and buffers by name, where they are not drawn."""
     kept: dict[Any, Any] = field(default_factory=dict, repr=False)
     """The runs that were made: see `Draw`."""
+    whole: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """The whole numbers and booleans of the state by name, such as an index of positions or a mask."""
 
     @property
     def layouts(self) -> list[Layouts]:
@@ -118,6 +120,12 @@ def read_inputs(inputs: Any, program: Any) -> Inputs:
     arrays = {name: value for name, value in read.items() if _holds_arrays(value)}
     if not arrays:
         raise ValueError("inputs must hold an array: an array, a tuple of arguments, or a dict of keywords")
+    for name, x in flatten(arrays)[0].items():
+        if not isinstance(x, np.ndarray | int | float | None):
+            raise ValueError(
+                f"{name} of the inputs is no array but {type(x).__name__}, beside arrays: leave it out, and give it to "
+                "both sides by torch_call and jax_call"
+            )
     return Inputs(arrays, () if keywords else tuple(inputs), {n: v for n, v in read.items() if n not in arrays})
 
 

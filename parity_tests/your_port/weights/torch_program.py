@@ -41,14 +41,16 @@ def read_program(
     is_module = isinstance(program, torch.nn.Module)
     _require_readable(program)
     if values is not None and is_module:
+        program = copied(program)
         try:
-            copied(program).load_state_dict({name: to_tensor(x, None) for name, x in values.items()})
+            program.load_state_dict({name: to_tensor(x, None) for name, x in values.items()})
         except RuntimeError as error:
             raise ValueError(f"weights must be a state dict of the PyTorch module: {error}") from error
     side = torch_side(program, call, given, train=train, gradients=gradients)
     described = describe_weights(program) if is_module else ()
+    whole = whole_numbers(program) if is_module else {}
     name = name or (type(program).__name__ if is_module else getattr(program, "__name__", "function"))
-    original = Original(f"{name}, a training step" if train else name, side, given, described, values)
+    original = Original(f"{name}, a training step" if train else name, side, given, described, values, whole=whole)
     draw = original.draw("float64")
     _check_run(draw.case, draw.numbers, given, gradients)
     _check_results(draw, gradients)
@@ -134,6 +136,12 @@ def describe_weights(module: torch.nn.Module) -> tuple[Weight, ...]:
         dtype = str(tensor.dtype).removeprefix("torch.")
         described.append(Weight(name, tuple(tensor.shape), own, role, name not in parameters, dtype))
     return tuple(described)
+
+
+def whole_numbers(module: torch.nn.Module) -> dict[str, np.ndarray]:
+    """Return the whole numbers and booleans of a module's state, by name."""
+    others = (torch.is_floating_point, torch.is_complex, lambda x: x.is_quantized)
+    return {name: to_numpy(x) for name, x in state_of(module).items() if not any(test(x) for test in others)}
 
 
 ROLES: dict[str, Any] = {
