@@ -9,12 +9,13 @@ unit roundoff of the run's dtype, a logit may be off by
 
 where size is the largest logit of the position, and e the most that PyTorch's own logits are off there: in this dtype,
 or in float64 with each weight moved by u at random. Where a router's choice is within rounding, e is as large as the
-jump. In free-running generation, another token is a tie if PyTorch's logits of the two are within twice the bound.
+jump. Logits that a softmax makes 0, such as the −1e9 of a token that is never to be chosen, count as equal, and not as
+a size. In free-running generation, another token is a tie if PyTorch's logits of the two are within twice the bound.
 """
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -32,6 +33,8 @@ from parity_tests.your_port.measure.width import enable_x64, own_tables
 from parity_tests.your_port.record import Findings
 
 MOVED_RUNS = 3
+REACH = 745.0
+"""How far below the largest logit of a position a probability is above 0, in float64."""
 FULL, STEPS, FREE, OWN = "full forward", "prefill and steps", "free-running", "generate"
 
 
@@ -59,7 +62,7 @@ def compare_generation(
     inputs: Mapping[str, Any],
     *,
     tokens: int = 32,
-    end: int | None = None,
+    end: int | Sequence[int] | None = None,
     dtype: str = "float64",
     name: str = "",
 ) -> "GenerationReport":
@@ -73,7 +76,7 @@ def compare_generation(
         inputs: the prompts for both sides, NumPy's arrays by name. Prompts of several lengths show more: padding on the
             left, and an `attention_mask` of it.
         tokens: how many new tokens there are. More than a window or the steps of a cache show more.
-        end: the token that ends a text.
+        end: the token that ends a text, or several of which each does.
         dtype: float64, or a narrower one. PyTorch's module is copied and converted.
         name: what the report calls the two.
 
@@ -320,11 +323,12 @@ class _Judge:
         whole = first.shape[1] if first.ndim > 1 else 1  # prompts of one axis are one token each
         return np.full(len(first), whole) if mask is None else (np.asarray(mask) != 0).sum(-1)
 
-    def tokens(self, program: str, tokens: np.ndarray, bounds: np.ndarray, end: int | None) -> None:
+    def tokens(self, program: str, tokens: np.ndarray, bounds: np.ndarray, end: Any) -> None:
         """Measure tokens, until a text ends: the first that is not PyTorch's has to be a tie."""
         size, ties = _size(self.truth), list[str]()
         for row, (mine, theirs) in enumerate(zip(tokens, self.chosen, strict=True)):
-            length = 1 + int((theirs == end).argmax()) if end is not None and end in theirs else len(theirs)
+            ends = np.isin(theirs, [] if end is None else end)
+            length = 1 + int(ends.argmax()) if ends.any() else len(theirs)
             found = Measurement(self.case, f"JAX's {program}", self.dtype, f"prompt {row}", 0.0, 0.0, rule=self.rule)
             shared = min(length, len(mine))
             apart = np.flatnonzero(mine[:shared] != theirs[:shared])
@@ -361,8 +365,7 @@ class _Judge:
 
     def report(self, bounds: np.ndarray) -> GenerationReport:
         """Return what was found. Where rounding is as large as the choice of a token, logits show nothing."""
-        best = np.sort(self.truth, -1)[..., -2:]
-        lost = bounds > best[..., 1] - self.truth.mean(-1)
+        lost = bounds > self.truth.max(-1) - np.maximum(self.truth, _least(self.truth)).mean(-1)
         if lost.any():
             share = f"{lost.mean():.0%} of the positions"
             self.notes.append(
@@ -371,16 +374,23 @@ class _Judge:
         return GenerationReport(self.case, tuple(self.measurements), tuple(self.difference), tuple(self.notes))
 
 
+def _least(truth: np.ndarray) -> np.ndarray:
+    """Return the logit whose probability is 0, for each prompt and position."""
+    return np.where(np.isfinite(truth), truth, -np.inf).max(-1, keepdims=True) - REACH
+
+
 def _apart(logits: np.ndarray, truth: np.ndarray) -> np.ndarray:
-    """Return how far logits are apart at most, for each prompt and position."""
-    with np.errstate(invalid="ignore"):  # −inf − −inf
+    """Return how far logits are apart at most, for each prompt and position; those of probability 0 are equal."""
+    logits, truth = (np.maximum(x, _least(truth)) for x in (logits, truth))
+    with np.errstate(invalid="ignore"):  # inf − inf
         apart = np.where(logits == truth, 0.0, np.abs(logits - truth))
     return np.where(np.isnan(apart), np.inf, apart).max(-1)
 
 
 def _size(logits: np.ndarray) -> np.ndarray:
-    """Return the largest finite logit of each prompt and position."""
-    return np.abs(np.where(np.isfinite(logits), logits, 0.0)).max(-1) + np.finfo(float).tiny
+    """Return the largest finite logit of each prompt and position, without those of probability 0."""
+    seen = np.isfinite(logits) & (logits > _least(logits))
+    return np.abs(np.where(seen, logits, 0.0)).max(-1) + np.finfo(float).tiny
 
 
 # The models of transformers

@@ -194,6 +194,7 @@ def test_a_right_port_agrees_in_each_dtype_though_rounding_may_change_an_expert(
         report = compare(dtype)
         assert report.agrees, report
         assert len(report.measurements) == 3 * 17 + 2 * 3
+    assert compare(end=(ROWS, END)).agrees, "there may be several tokens that end a text"
     assert max(m.error for m in report.measurements) > 1  # an expert changed, and PyTorch's own rounding shows it
     assert "in bfloat16, rounding may make any token the best one at " in str(report)
 
@@ -247,44 +248,57 @@ def test_a_cache_of_pytorch_that_is_wrong_is_said() -> None:
     assert "PyTorch's full forward is right" in str(report)
 
 
-def test_another_token_is_a_tie_only_within_rounding() -> None:
-    class Same(torch.nn.Module):
-        """Two tokens have the same logits, but for a part in 10¹²."""
+def with_logits(*logits: float) -> tuple[torch.nn.Module, Decoder]:
+    """Make a model whose logits are these, whatever comes in."""
+    module = torch.nn.ParameterDict({"logits": torch.tensor(logits)})
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.logits = torch.nn.Parameter(torch.tensor([0.0, 1.0, 1.0 + 1e-7]))
+    def rows(module: Any, *shape: int) -> Any:
+        return module["logits"].expand(*shape, len(logits))
 
-        def forward(self, count: int) -> Any:
-            return self.logits.expand(2, count, 3)
-
-    module = Same()
-    own = Decoder(
-        lambda module, inputs: (module(1)[:, 0], None),
-        lambda module, tokens, cache: (module(1)[:, 0], None),
-        lambda module, inputs, tokens: module(tokens.shape[1] + 1),
+    return module, Decoder(
+        lambda module, inputs: (rows(module, 2), None),
+        lambda module, tokens, cache: (rows(module, 2), None),
+        lambda module, inputs, tokens: rows(module, 2, tokens.shape[1] + 1),
     )
 
-    def jax_side(dtype: str, *logits: float) -> Decoder:
-        with jax.enable_x64(dtype == "float64"):
-            row = jnp.asarray(logits, dtype)
 
-        def rows(*shape: int) -> Any:
-            return jnp.broadcast_to(row, (*shape, 3))
+def compare_logits(in_torch: Any, dtype: str, *in_jax: float) -> GenerationReport:
+    """Compare two models whose logits are constants."""
+    with jax.enable_x64(dtype == "float64"):
+        row = jnp.asarray(in_jax, dtype)
 
-        return Decoder(
-            lambda inputs: (rows(2), None),
-            lambda tokens, cache: (rows(2), None),
-            lambda inputs, tokens: rows(2, tokens.shape[1] + 1),
-        )
+    def rows(*shape: int) -> Any:
+        return jnp.broadcast_to(row, (*shape, len(row)))
 
+    jax_side = Decoder(
+        lambda inputs: (rows(2), None),
+        lambda tokens, cache: (rows(2), None),
+        lambda inputs, tokens: rows(2, tokens.shape[1] + 1),
+    )
     prompts = {"input_ids": np.ones((2, 3), np.int32)}
-    tie = compare_generation((module, own), jax_side("float32", 0, 1 + 2e-7, 1), prompts, tokens=2, dtype="float32")
+    return compare_generation(with_logits(*in_torch), jax_side, prompts, tokens=2, dtype=dtype)
+
+
+def test_another_token_is_a_tie_only_within_rounding() -> None:
+    same = (0.0, 1.0, 1.0 + 1e-7)  # but for a part in 10⁷
+    tie = compare_logits(same, "float32", 0, 1 + 2e-7, 1)
     assert tie.agrees, tie
     assert "free-running: another token by a tie in prompt 0 at new token 0, 1 instead of 2: margin " in str(tie)
-    wrong = compare_generation((module, own), jax_side("float32", 0, 1.1, 1), prompts, tokens=2, dtype="float32")
+    wrong = compare_logits(same, "float32", 0, 1.1, 1)
     assert not wrong
     assert {m.variant for m in wrong.failed} == {"JAX's full forward", "JAX's prefill and steps"}
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@pytest.mark.parametrize("hidden", [-1e9, float(np.finfo(np.float32).min), -np.inf])
+def test_the_logit_of_a_token_that_is_never_chosen_hides_no_difference(hidden: float, dtype: str) -> None:
+    in_torch = (hidden, 1.0, 2.0, 1.5)
+    for same in (hidden, -1e9):
+        right = compare_logits(in_torch, dtype, same, 1, 2, 1.5)
+        assert right.agrees, right
+        assert "may make any token the best one" not in str(right)
+    for wrong in ((hidden, 1, 2, 1.75), (-10, 1, 2, 1.5), (hidden, 1, 2, -np.inf)):
+        assert not compare_logits(in_torch, dtype, *wrong)
 
 
 def test_a_prompt_for_which_pytorch_has_nan_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,8 @@ SHARE = 0.01
 """A mistake explains a difference if so much of it is left at most."""
 CLIP_EPSILON = 1e-5
 """How far the epsilon of a clipping may move the gradients."""
+SCALES = {2.0**power for power in range(8, 25)}
+"""How mixed precision may scale a loss: by 2 ** 16 at first. A number of micro-batches is smaller."""
 OF_THE_LOSS, OF_UPDATES = 3, 8
 """JAX's training goes on for so many steps, since one step fits more than one explanation."""
 
@@ -132,6 +134,17 @@ def _in_loss(quantity: str, step: int, trials: list[JaxTraining], in_jax: JaxTra
     pairs = [(a, b) for a, b, _ in as_is[0][step:] + as_is[1]]
     clipped = [worst_error("clipped", a["gradients"], b["clipped"]) for a, b in pairs if "clipped" in b and not only]
     clips = any(worst_error("clipped", b["clipped"], b["gradients"]) > 0 for _, b in pairs if "clipped" in b)
+    scales = {
+        float(f"{_ratio(b['gradients'], a['gradients']):.9g}")
+        for a, b in pairs
+        if "gradients" in a and "gradients" in b
+    }
+    if quantity == "gradients" and clips and len(scales) == 1 and scales <= SCALES:
+        yield (
+            f"the gradients of PyTorch's backward() are {scales.pop():.0f} times JAX's, which PyTorch undoes later, as "
+            "with a GradScaler: leave it out here, by GradScaler(enabled=False)"
+        )
+        return
     if quantity == "gradients" and clips and max(clipped, default=np.inf) <= CLIP_EPSILON:
         yield "the gradients that JAX returns are clipped already; return them as they are before"
         return
@@ -225,7 +238,7 @@ def _in_updates(trials: list[JaxTraining], close: float) -> Iterator[str]:
     def left(*rows: Deviation) -> float:
         try:
             return _left(trials, rows, moments, close)
-        except (KeyError, RuntimeError, ValueError):  # such as amsgrad, of a state that was loaded
+        except (KeyError, RuntimeError, TypeError, ValueError):  # such as amsgrad, of a state that was loaded
             return np.inf
 
     def rated(*rows: Deviation) -> dict[str, float]:

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from parity_tests.your_port.cause.symptoms import describe
-from parity_tests.your_port.measure.arrays import is_floating, to_numpy
+from parity_tests.your_port.measure.arrays import Arrays, is_floating, to_numpy
 from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.measure.width import own_tables
 from parity_tests.your_port.training.causes import find_causes
@@ -120,6 +120,7 @@ def compare_steps(
         own: each tensor is measured against itself alone, as in the trainings of this project.
     """
     errors: dict[str, np.ndarray] = {}
+    smallest: dict[str, np.ndarray] = {}
     places = list[TrainingDivergence]()
     frozen = {name for parameter, name in in_torch.names.items() if not parameter.requires_grad}
     moved = {name for group in in_torch.groups for name in group}
@@ -127,9 +128,12 @@ def compare_steps(
         if resync and number > 0:
             in_jax.take_over(in_torch[number - 1])
         ours, theirs = in_jax.run(in_torch.batches[number]), in_torch[number]
-        # Of several steps each gradient, and each rounding of the rate, leaves its own trace.
-        gradients = theirs.get("clipped", {}) if resync else {}
-        moves = Moves(in_torch.before(number if resync else 0), gradients, in_torch.groups)
+        gradients = theirs.get("clipped", {})
+        if not resync:  # of several steps each gradient, and each rounding of the rate, leaves its own trace
+            smallest |= _shares(gradients, smallest)
+            gradients = smallest if in_torch.dtype == "float32" else {}
+        since = 1 if resync else number + 1
+        moves = Moves(in_torch.before(number + 1 - since), gradients, in_torch.groups, since)
         if "copies" in ours:  # which PyTorch has not: they should all be the parameter
             theirs = {**theirs, "copies": {name: ours["parameters"][name] for name in ours["copies"]}}
         both = [each for each in theirs if each in ours and (theirs[each] or ours[each])]
@@ -148,6 +152,12 @@ def compare_steps(
     divergence = next((place for place in places if place.tensors), None)
     measured = tuple(_measured(name, in_torch.dtype, [x for x in places if x.quantity == each]) for each in errors)
     return TrainingReport(name, steps, bound, errors, worst, measured, divergence, notes)
+
+
+def _shares(gradients: Arrays, smallest: Arrays) -> Arrays:
+    """Return each entry's share of the step's largest gradient, or its smallest so far."""
+    largest = max((float(np.abs(x).max(initial=0.0)) for x in gradients.values()), default=0.0) or 1.0
+    return {name: np.minimum(np.abs(x) / largest, smallest.get(name, np.inf)) for name, x in gradients.items()}
 
 
 def _measured(name: str, dtype: str, places: Sequence[TrainingDivergence]) -> Measurement:

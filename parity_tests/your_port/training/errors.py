@@ -30,9 +30,11 @@ class Moves(NamedTuple):
     before: Arrays
     """The parameters from which both sides moved."""
     gradients: Mapping[str, np.ndarray]
-    """PyTorch's of this step; without one, a parameter's may be rounding."""
+    """PyTorch's of the step, or of several the smallest; without one, a parameter's may be rounding."""
     groups: Iterable[Iterable[str]]
     """The parameters of each of the optimiser's groups. What is in none of them is a group, too."""
+    steps: int = 1
+    """How many were taken since the two sides were equal."""
 
 
 def errors_of(quantity: str, in_jax: Arrays, in_torch: Arrays, moves: Moves | None) -> dict[str, float]:
@@ -47,17 +49,19 @@ def errors_of(quantity: str, in_jax: Arrays, in_torch: Arrays, moves: Moves | No
         for side in (in_jax, in_torch)
     )
     for name in a.keys() & b.keys():  # what is equal but for the last digits has moved alike
-        steps = 1 if moves.gradients else 16  # since the two were equal: one, or an unknown number
-        near = 4 * steps * np.finfo(in_torch[name].dtype).eps * np.abs(in_torch[name])
+        near = 4 * min(moves.steps, 16) * np.finfo(in_torch[name].dtype).eps * np.abs(in_torch[name])
         a[name] = np.where(np.abs(in_jax[name] - in_torch[name]) <= near, b[name], a[name])
     groups = [set(group) for group in moves.groups]
+    # What is frozen in PyTorch must not move at all: a parameter without a gradient, or a whole group.
+    frozen = {name for name, x in b.items() if moves.gradients and name not in moves.gradients and not x.any()}
     errors = dict[str, float]()
     for group in [*groups, {*a, *b}.difference(*groups)]:
         ours, theirs = ({name: x for name, x in side.items() if name in group} for side in (a, b))
-        if any(x.any() for x in theirs.values()):
+        moved = any(x.any() for x in theirs.values())
+        if moved:
             errors |= tensor_errors(_at_the_rate_of(theirs, ours), theirs, _floors(theirs, moves.gradients))
-        else:  # what is frozen must not move at all
-            errors |= {name: float("inf" if np.any(ours.get(name)) else 0) for name in {**theirs, **ours}}
+        for name in frozen & theirs.keys() if moved else {**theirs, **ours}:
+            errors[name] = float("inf" if np.any(ours.get(name)) else 0)
     return {name: errors[name] for name in {**b, **a}}
 
 
