@@ -482,7 +482,7 @@ def test_a_net_of_the_readers_own():
     vocab = d2l.Vocab([f"w{i}" for i in range(8)], reserved_tokens=["<pad>", "<bos>", "<eos>"])
     ids, lens = d2l.build_array_nmt([["w1", "w2"], ["w3"]], vocab, 4)
     net = d2l.EncoderDecoder(OwnEncoder(), OwnDecoder())
-    net = d2l.train_seq2seq(net, d2l.load_array((ids, lens, ids, lens), 2), 0.1, 40, vocab)
+    net = d2l.train_seq2seq(net, d2l.load_array((ids, lens, ids, lens), 2), 0.1, 40, vocab, "cpu")
     translation, weights = d2l.predict_seq2seq(net, "w1 w2", vocab, vocab, 4, None, True)
     assert translation == "w1 w2"
     close([step[0][0][0] for step in weights], np.full((3, 4), 1 / 4))

@@ -586,7 +586,7 @@ def train_seq2seq(
     Args:
         net: an `EncoderDecoder`, or another module of the same call.
         data_iter: batches from `load_data_nmt`.
-        device: from `try_gpu`; by default JAX's.
+        device: from `try_gpu`, or a kind of device such as "cpu"; by default JAX's.
         seed: what the parameters and dropout are drawn from.
     """
     return _train(net, data_iter, lr, num_epochs, tgt_vocab["<bos>"], device, seed)
@@ -653,7 +653,7 @@ def _train(net: Any, data_iter: Any, lr: float, num_epochs: int, bos: int | None
                 print(f"epoch {epoch:4d}, loss {measure:.3f}")
     jax.block_until_ready(params)
     speed = num_tokens / (time.perf_counter() - start)
-    print(f"loss {measure:.3f}, {speed:.1f} tokens/sec on {(device or jax.devices()[0]).platform}")
+    print(f"loss {measure:.3f}, {speed:.1f} tokens/sec on {value.device.platform}")
     return net.bind({"params": params})
 
 

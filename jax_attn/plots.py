@@ -79,7 +79,7 @@ def show_heatmaps(
     """Draw a grid of heatmaps that share their axes and their colour scale, as d2l.ai's `show_heatmaps` does.
 
     Args:
-        matrices: `[rows, columns, Q, K]`.
+        matrices: `[rows, columns, Q, K]`. A cell that is NaN or infinite stays blank.
         xlabel: the name of the horizontal axis, K: usually "keys".
         ylabel: the name of the vertical axis, Q: usually "queries".
         titles: one for each column.
@@ -98,10 +98,11 @@ def show_heatmaps(
     rows, columns = grid.shape[:2]
     if titles is not None and len(titles) < columns:
         raise ValueError(f"titles must be {columns}, one a column; got {len(titles)}")
+    finite = np.ma.masked_invalid(grid)  # masked log weights are −inf, and would leave no scale for the others
     figure = make_figure(figsize=figsize, layout="constrained")
     axes = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     for (i, j), axis in np.ndenumerate(axes):
-        image = axis.imshow(grid[i, j], cmap=cmap, vmin=grid.min(), vmax=grid.max())
+        image = axis.imshow(grid[i, j], cmap=cmap, vmin=finite.min(), vmax=finite.max())
         axis.locator_params(integer=True)
         if i == rows - 1:
             axis.set_xlabel(xlabel)
@@ -144,6 +145,8 @@ def show_alignments(
     if not examples:
         raise ValueError("examples must not be empty")
     links = {} if links is None else links
+    if len(links) > len(FRAMES):
+        raise ValueError(f"links must have at most {len(FRAMES)} names; got {', '.join(links)}")
     for name, given in (("titles", titles), *links.items()):
         if given is not None and len(given) != len(examples):
             raise ValueError(f"{name} must be {len(examples)}, one a heatmap; got {len(given)}")

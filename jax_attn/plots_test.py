@@ -41,6 +41,15 @@ def test_heatmaps_stand_in_a_grid_with_one_colour_scale_and_labels_at_the_edges(
     ]
 
 
+@pytest.mark.parametrize("blank", [np.nan, -np.inf])
+def test_a_heatmap_with_a_cell_that_is_not_finite_keeps_its_scale(blank):
+    matrices = np.arange(8.0).reshape(1, 2, 2, 2)
+    matrices[0, 0, 0, 0] = blank
+    figure = show_heatmaps(matrices, "keys", "queries")
+    assert {axis.images[0].get_clim() for axis in figure.axes[:2]} == {(1, 7)}
+    assert shown_size(figure)
+
+
 def test_alignments_have_the_words_on_both_axes():
     *axes, _ = show_alignments(EXAMPLES).axes
     assert len(axes) == 3
@@ -106,6 +115,8 @@ def test_wrong_shapes_raise():
         show_alignments(EXAMPLES, links={"gold": [set(), set()]})
     with pytest.raises(ValueError, match=r"gold must be within \[2, 2\]; got \(2, 0\)"):
         show_alignments(EXAMPLES, links={"gold": [{(2, 0)}, set(), set()]})
+    with pytest.raises(ValueError, match="links must have at most 3 names; got a, b, c, d"):
+        show_alignments(EXAMPLES, links={name: [set()] * 3 for name in "abcd"})
     with pytest.raises(ValueError, match="examples must not be empty"):
         show_alignments([])
 

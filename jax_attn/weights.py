@@ -84,7 +84,7 @@ def _fill(leaf: Leaf, tensor: Any, like: Any) -> Any:
         raise ValueError(f"{leaf.name} must be {list(expected)}; got {list(array.shape)}")
     if jnp.issubdtype(like.dtype, jnp.floating) and not jnp.issubdtype(array.dtype, jnp.inexact):
         raise TypeError(f"{leaf.name} must have a floating dtype; got {array.dtype}")
-    if jnp.promote_types(array.dtype, like.dtype) != like.dtype:
+    if not np.can_cast(array.dtype, like.dtype):
         raise TypeError(f"{leaf.name} is {array.dtype} and would lose digits as {like.dtype}; convert it first")
     array = array.T if leaf.transposed else array
     return jnp.array(array, like.dtype) if isinstance(array, Array) else jax.device_put(_copy(array, like.dtype))

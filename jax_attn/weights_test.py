@@ -81,8 +81,10 @@ def test_another_shape_is_refused_in_pytorch_s_layout_and_nothing_is_broadcast()
 def test_a_dtype_that_would_lose_digits_is_refused_and_a_wider_leaf_is_filled():
     with pytest.raises(TypeError, match=r"dense\.bias is float64 and would lose digits as float32"):
         from_torch(STATE_DICT | {"dense.bias": np.arange(3.0)}, PARAMS)
-    filled = from_torch(STATE_DICT | {"dense.bias": np.arange(3, dtype=np.float16)}, PARAMS)
-    assert filled["params"]["dense"]["bias"].dtype == jnp.float32
+    for dtype in (np.float16, jnp.bfloat16, jnp.float8_e4m3fn):
+        filled = from_torch(STATE_DICT | {"dense.bias": np.arange(3).astype(dtype)}, PARAMS)
+        assert filled["params"]["dense"]["bias"].dtype == jnp.float32
+        assert filled["params"]["dense"]["bias"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("dtype", [bool, np.int8, np.int32, np.uint16])

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Num
 
@@ -89,6 +90,10 @@ def blockwise_attention(
     queries, keys, values, *parameters_ = (x.astype(wide) for x in (queries, keys, values, *parameters_))
     lens = None if valid_lens is None else checked_lens(valid_lens, shape)
     mask = None if mask is None else checked_mask(mask, shape)
+    if 0 in batch:
+        return jnp.zeros((*shape[:-1], values.shape[-1]), jnp.result_type(*named.values()))
+    if lens is not None:  # under jit they are not checked, and must not reach into what fills up the last block
+        lens = jnp.minimum(lens, np.int32(num_keys))
     attended = _attended(lens, mask, num_keys)
     inputs = queries, zero_unattended(keys, attended), zero_unattended(values, attended)
     blocks = [_cut(x, block_size, -2) for x in inputs]

@@ -136,6 +136,26 @@ def test_a_last_axis_may_be_empty(x64, sizes):
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12), by_blocks, plain)
 
 
+@pytest.mark.parametrize("masking", ["lengths", "mask", "mask and lengths"])
+def test_a_batch_may_be_empty(x64, masking):
+    inputs = [x[:0] if x.shape[:1] == (B,) else x for x in make_inputs()[:3]]
+    by_blocks, plain = both(dot_score, (*inputs, ()), **{name: x[:0] for name, x in MASKINGS[masking].items()})
+    jax.tree.map(np.testing.assert_array_equal, by_blocks, plain)
+    assert by_blocks[0].shape == (0, Q, 3)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float32])
+def test_lengths_beyond_the_keys_are_all_keys_under_jit(dtype):
+    """They cannot be checked there. The last block is filled up with zeros, whose scores are no scores."""
+    inputs, lens = make_inputs("scaled_dot", jnp.float32)[:3], np.array([200, 3], dtype)
+
+    @jax.jit
+    def by_blocks(lens):
+        return blockwise_attention(dot_score, *inputs, lens, block_size=BLOCK)
+
+    np.testing.assert_array_equal(by_blocks(lens), by_blocks(np.array([K, 3], dtype)))
+
+
 def test_vmap_gives_the_same(x64):
     inputs, lens = make_inputs(), jnp.asarray(MASKINGS["lengths"]["valid_lens"])
 

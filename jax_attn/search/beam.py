@@ -94,7 +94,7 @@ def beam_search(
     last = max_len - 1 if force_end else None
     constraints = Constraints(eos, min_len, no_repeat_ngram, prefix, prefix_lens, last, renormalize, free_prefix)
     inputs = make_inputs(step, state, memory, bos, max_len, batch_size, constraints, beam_size)
-    num_keys = inputs.outputs.num_keys
+    eos, num_keys = inputs.constraints.eos, inputs.outputs.num_keys
     penalties = make_penalties(
         length_penalty, length_norm, coverage_penalty, num_keys, batch_size, source_lens=source_lens
     )

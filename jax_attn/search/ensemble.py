@@ -17,8 +17,8 @@ def ensemble(steps: Sequence[Step]) -> Step:
 
     .. math:: \log p(n) = \log \frac{1}{M} \sum_m p_m(n)
 
-    Its state and memory are tuples with one entry for each model. The weights are the mean over the models that return
-    weights, or None if no model does. Source: Sutskever et al., 2014.
+    Its state and memory are tuples or lists with one entry for each model. The weights are the mean over the models
+    that return weights, or None if no model does. Source: Sutskever et al., 2014.
 
         step = ensemble([first.step, second.step])
         beam_search(step, (first_state, second_state), (first_memory, second_memory), ...)
@@ -39,7 +39,8 @@ def ensemble(steps: Sequence[Step]) -> Step:
         log_probs = _stack("log_probs", [log_probs for log_probs, _, _ in results])
         weights = [weights for _, _, weights in results if weights is not None]
         mean_weights = _stack("weights", weights).mean(axis=0) if weights else None
-        return _log_of_mean(log_probs), tuple(state for _, state, _ in results), mean_weights
+        states = [new_state for _, new_state, _ in results]
+        return _log_of_mean(log_probs), states if isinstance(state, list) else tuple(states), mean_weights
 
     return combined
 

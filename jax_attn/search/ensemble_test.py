@@ -50,6 +50,8 @@ def test_a_model_with_itself_searches_like_the_model():
     twice = beam_search(ensemble([step, step]), (jnp.zeros(1),) * 2, (memory,) * 2, **SETTINGS)
     np.testing.assert_array_equal(twice.ids, alone.ids)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), twice, alone)
+    of_lists = beam_search(ensemble([step, step]), [jnp.zeros(1)] * 2, [memory] * 2, **SETTINGS)
+    jax.tree.map(np.testing.assert_array_equal, of_lists, twice)
 
 
 def test_invalid_steps_states_and_outputs_are_refused(own_checks):

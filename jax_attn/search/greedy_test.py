@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_attn import greedy_search
+from jax_attn import beam_search, greedy_search
 
 EOS, BOS = 0, 3
 # The most probable token after each: 3 -> 1 -> 2 -> eos, and for the second sentence 3 -> 2 -> 1 -> 2 -> 1 …
@@ -25,6 +25,19 @@ def test_the_most_probable_token_is_taken_until_eos_or_max_len():
     np.testing.assert_allclose(result.scores, np.log(0.7) * np.array([[3], [5]]), rtol=1e-6)
     np.testing.assert_array_equal(result.weights[0, 0], np.eye(6)[:5] * [[1], [1], [1], [0], [0]])
     np.testing.assert_array_equal(result.weights[1, 0], np.eye(6)[:5])
+
+
+@pytest.mark.parametrize(
+    ("search", "options"), [(greedy_search, {}), (beam_search, {"beam_size": 1}), (beam_search, {"stop": "first"})]
+)
+def test_ids_of_numpy_s_int64_are_ids_under_x64(x64, own_checks, search, options):
+    def of_sentence(tokens, state, memory):
+        return jnp.log(0.1 + 0.6 * jax.nn.one_hot(NEXT[0, tokens], 4)), state, None
+
+    ids = {"bos": np.int64(BOS), "eos": np.int64(EOS)}
+    result = search(of_sentence, jnp.zeros(1), None, max_len=4, batch_size=1, **ids, **options)
+    assert result.ids[0, 0].tolist() == [1, 2, EOS, EOS]
+    assert result.ids.dtype == jnp.int32
 
 
 def test_search_stops_when_every_sentence_has_ended():

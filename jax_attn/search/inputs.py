@@ -55,6 +55,7 @@ def make_inputs(
             raise ValueError(f"{name} must be at least 1; got {size}")
     require_options(min_len=constraints.min_len, no_repeat_ngram=constraints.no_repeat_ngram)
     require_integer(bos=bos, eos=constraints.eos)
+    constraints = constraints._replace(eos=int(constraints.eos))  # NumPy's int64 would widen the ids under x64
     for leaf in jax.tree.leaves(state):
         if jnp.shape(leaf)[:1] != (batch_size,):
             raise ValueError(f"every leaf of the state must be [{batch_size}, ...]; got {list(jnp.shape(leaf))}")
