@@ -262,6 +262,8 @@ def check(config: Config) -> None:
         wrong.append(f"corpus.sampling needs corpus.tokenizer unigram; got {tokenizer}")
     if not config.data and (config.valid or config.test):
         wrong.append("valid and test are files beside those of data; give data, too")
+    if not config.data and config.languages:
+        wrong.append("languages are the endings of the files of data; give data, too")
     if len(config.languages) not in (0, 2):
         wrong.append(f"languages must be the source's and the target's, as in de en; got {len(config.languages)}")
     wrong += _without_validation(config) + _wrong_devices(config)

@@ -18,19 +18,22 @@ NO_SETTINGS = ("format", "preset", "max_source_len", "max_target_len", "data_sha
 """What config.json of a run folder holds beside the settings."""
 
 
-def read_config(path: Path, family: str | None = None) -> tuple[str, Config]:
+def read_config(path: Path, family: str | None = None, given: str | None = None) -> tuple[str, Config]:
     """Return the preset that a file names (`preset: book`; demo without a name), changed by the file's settings.
 
     Args:
         family: of the model, instead of the file's.
+        given: the preset of the command line, which takes the place of a name in the file.
 
     Raises:
-        ConfigError: there is no such file, or it holds something else.
+        ConfigError: there is no such file, it holds something else, or it names another preset than the one given.
     """
     values = _read_file(path)
-    preset = values.get("preset", "demo")
+    preset = values.get("preset", given or "demo")
     if not isinstance(preset, str) or preset not in PRESETS:
         raise ConfigError(f"{path}: there is no preset {preset!r}; there are: {', '.join(PRESETS)}")
+    if given not in (None, preset):
+        raise ConfigError(f"{path} changes the preset {preset}, and not {given}: name {preset}, or leave the name out")
     values = {key: value for key, value in values.items() if key not in (*NO_SETTINGS, "out")}  # each run has its own
     try:
         default = PRESETS[preset]
@@ -105,8 +108,8 @@ def _read(hint: Any, value: Any, name: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
         return read_settings(hint, value, f"{name}.")
     if origin is tuple and isinstance(value, str):
-        return (value,)
-    if origin is tuple and isinstance(value, list | tuple):
+        value = [value]
+    if origin is tuple and isinstance(value, list | tuple) and (... in arguments or len(value) == len(arguments)):
         return tuple(_read(arguments[0], item, name) for item in value)
     if origin is dict and isinstance(value, dict):
         return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
@@ -122,4 +125,6 @@ def _read(hint: Any, value: Any, name: str) -> Any:
 def _describe(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(map(str, get_args(hint)))
+    if get_origin(hint) is tuple and ... not in get_args(hint):
+        return f"{len(get_args(hint))} values"
     return "settings" if hint is ModelConfig or dataclasses.is_dataclass(hint) else getattr(hint, "__name__", str(hint))

@@ -69,12 +69,34 @@ def test_json_and_toml_mean_the_same(tmp_path, name, text):
             "model.embed-size must be a multiple of model.num-heads; got 64 for 5 heads",
         ),
         ("a.json", '{"epochs": 0}', r"epochs must be in \[1, 1000000\]; got 0"),
+        ("a.json", '{"languages": ["de", "en"]}', "languages are the endings of the files of data; give data, too"),
+        ("a.json", '{"corpus": {"tokenizer": "pretrained"}}', "corpus.tokenizer pretrained needs --init"),
+        *(
+            ("a.json", json.dumps({"training": {"optimizer_settings": settings}}), message)
+            for settings, message in (
+                ({"weight_decay": "x"}, "training.weight_decay must be float; got 'x'"),
+                ({"eps": True}, "training.eps must be float; got True"),
+                ({"betas": 0.9}, "training.betas must be 2 values; got 0.9"),
+                ({"betas": [0.9]}, r"training.betas must be 2 values; got \(0.9,\)"),
+                ({"momentum": 0.9}, "training.momentum belongs to optimizer sgd or momentum or rmsprop; got adam"),
+            )
+        ),
     ],
 )
 def test_a_file_that_cannot_be_used_is_an_error(tmp_path, name, text, message):
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=message):
         parse(["--config", str(tmp_path / name)])
+
+
+def test_a_file_changes_the_preset_of_the_command_line_and_may_not_name_another(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('{"epochs": 3}')
+    assert parse(["multi30k", "--config", str(path)]) == parse(["multi30k", "--epochs", "3"])
+    path.write_text('{"preset": "multi30k", "epochs": 3}')
+    assert parse(["multi30k", "--config", str(path)]) == parse(["multi30k", "--epochs", "3"])
+    with pytest.raises(ConfigError, match="changes the preset multi30k, and not book: name multi30k, or leave"):
+        parse(["book", "--config", str(path), "--data", "fra.txt"])
 
 
 def test_a_file_without_a_family_is_of_a_recurrent_model_and_another_family_has_its_own_defaults(tmp_path):

@@ -27,6 +27,7 @@ from train.command_line.translate_options import PICTURES, OptionalCode, Search,
 from train.data.corpus import CorpusError, Pair, counted
 from train.data.download import is_name
 from train.data.load_corpus import find_corpus, load_corpus, read_whole
+from train.runs.run_folder import TEST
 from train.setting import NUMBERS, ConfigError
 
 if TYPE_CHECKING:
@@ -153,13 +154,28 @@ def warn_of_other_languages(saved: SavedRun, evaluation: Evaluation) -> None:
 
 
 def own_test(saved: SavedRun, mirror: str | None) -> Sequence[Pair]:
-    """Make the run's own test set again; ConfigError or CorpusError if its data are not there or it has none."""
+    """Make the run's own test set again.
+
+    Raises:
+        ConfigError, CorpusError: the run has no test set, or its data are not there, or others than in the training.
+    """
+    from train.translating.scoring import MAX_PAIRS, words_of
+
     config = saved.config
     if not config.data and config.corpus.tokenizer == "pretrained":
         raise ConfigError(f"{saved.folder} was imported, and has no test set of its own; name one with --data")
     pairs = load_corpus(replace(config, mirror=mirror or config.mirror)).test
     if not pairs:
         raise ConfigError(f"{saved.folder} was trained without a test set; name one with --data")
+    if (path := saved.folder / TEST).is_file():  # else the training has not ended
+        with path.open(encoding="utf-8") as file:
+            tested = [(record["source"], record["reference"]) for record in map(json.loads, file)]
+        scored = pairs[:: -(-len(pairs) // MAX_PAIRS)]
+        if tested != [(words_of(saved.source, pair.source), words_of(saved.target, pair.target)) for pair in scored]:
+            raise ConfigError(
+                f"the sentence pairs have changed since {saved.folder} was trained, and some of them may have been "
+                "trained on; name a test set with --data"
+            )
     return pairs
 
 

@@ -3,12 +3,14 @@
 import gzip
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import pytest
 
 from train import evaluate
 from train.data.corpus import CorpusError, Pair
+from train.machine.whole_files import sha256
 from train.runs.run_folder import RunFolder
 from train.translate import Translator
 from train.translating import scoring
@@ -35,6 +37,19 @@ def test_the_runs_own_test_set_gives_the_scores_of_its_summary(run, capsys):
     )
     assert report["scores"]["chrF"]["score"] == pytest.approx(summary["chrf"])
     assert report["nats_per_token"] == pytest.approx(summary["test_nats_per_token"])
+
+
+def test_a_test_set_that_has_changed_since_the_training_is_an_error(run, capsys, tmp_path):
+    copy = shutil.copytree(run[0], tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoint", "tensorboard"))
+    for name in ("config.json", "manifest.json"):
+        path = copy / name
+        path.write_text(path.read_text().replace('"train": 600', '"train": 601'))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["files"]["config.json"] = [sha256(copy / "config.json")]
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    status, output, errors = call(capsys, copy)
+    assert (status, output) == (2, "")
+    assert f"the sentence pairs have changed since {copy} was trained, and some of them may have been" in errors
 
 
 def test_the_alignment_error_of_each_head_is_drawn_and_printed(run, capsys, tmp_path):

@@ -471,6 +471,22 @@ def test_one_command_goes_on_training(folder, tmp_path):
     assert all((after.weights[name] == again.weights[name]).all() for name in before.weights)
 
 
+@pytest.mark.slow  # a training is compiled
+def test_a_test_sentence_that_is_too_long_for_the_model_does_not_end_a_training(folder, tmp_path, capsys):
+    (folder / "generation_config.json").unlink()
+    run_import(folder, tmp_path / "run")
+    pairs, test = tmp_path / "pairs.txt", tmp_path / "test.txt"
+    pairs.write_text("".join(f"the cat {i}\tle chat {i}\n" for i in "abcdefghijklmnop"), encoding="utf-8")
+    test.write_text(f"the cat\tle chat\n{'cat ' * 20}\tle chat\n", encoding="utf-8")
+    command = ["--init", str(tmp_path / "run"), "--data", str(pairs), "--test", str(test), "--valid", str(test)]
+    assert nmt.main([*command, "--training.best", "bleu", "--epochs", "1", "--out", str(tmp_path / "tuned")]) == 0
+    assert json.loads((tmp_path / "tuned" / "summary.json").read_text())["test_pairs"] == 2
+    warning = "warning: sentence 2 has 60 pieces and is translated in part: the model reads 15\n"
+    assert warning in capsys.readouterr().err
+    assert evaluate.main([str(tmp_path / "run"), "--data", str(test)]) == 0
+    assert warning in capsys.readouterr().err
+
+
 def test_a_cut_file_of_ctranslate2_is_an_error_wherever_it_is_cut(tmp_path, capsys):
     path = tmp_path / "folder"
     path.mkdir()

@@ -108,15 +108,14 @@ class Task(NamedTuple):
 
 def prepare(command: Command) -> Task:
     """Read the data, start the devices and make the model. Nothing is written yet."""
-    config, vocabularies, weights = command.config, None, None
-    if command.resume is not None:
-        vocabularies = RunFolder(command.resume).load_vocabularies(config)
-    else:
-        if config.init is not None:
-            from train.training.fine_tuning import load_weights
+    config, weights = command.config, None
+    if config.init is not None and (command.resume is None or not RunFolder(command.resume).has_begun()):
+        from train.training.fine_tuning import load_weights
 
-            weights = load_weights(config.init, config)
-            vocabularies = RunFolder(config.init).load_vocabularies(config)
+        weights = load_weights(config.init, config)
+    known = command.resume or config.init
+    vocabularies = None if known is None else RunFolder(known).load_vocabularies(config)
+    if command.resume is None:
         RunFolder.require_free(config.out or Path("runs") / f".{command.preset}")
     data = dataset.load(config, vocabularies)
     config = fit_to_pairs(config, len(data.train))
@@ -160,7 +159,7 @@ def train(task: Task, folder: RunFolder, stop: StopRequest) -> Sequence[Report] 
             folder.save_inputs(preset, config, (data.source, data.target), data.facts())
         elif folder.writes:
             folder.save_config(preset, config, data.facts())
-        resume = resumed is not None and (config.init is not None or processes.from_lead(folder.has_begun()))
+        resume = resumed is not None and processes.from_lead(folder.has_begun())
         recorder = RunRecorder(folder, progress, lambda: stop.signal is not None, resume=resume)
         try:
             ended = learner.fit(recorder)

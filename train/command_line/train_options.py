@@ -111,7 +111,7 @@ def parse(arguments: list[str]) -> Command:
         if run is not None and not run.is_dir():
             raise ConfigError(f"there is no folder {run}; name the run folder that `python -m train.nmt` wrote")
     if file is not None:  # its settings are the defaults of the options
-        preset, default = read_config(file, family if origin.config else None)
+        preset, default = read_config(file, family if origin.config else None, preset if has_preset else None)
         if family not in (None, default.model.family):
             raise ConfigError(f"a training with --init {init} must have its --model.family {default.model.family}")
     elif family is not None:
@@ -123,18 +123,19 @@ def parse(arguments: list[str]) -> Command:
     for name in (*config.data, *config.valid, *config.test):
         if name in PRESETS:
             _refuse(preset, config, [name], options)
-    if resume is not None and not config.data and config.corpus.tokenizer == "pretrained":
+    if config.corpus.tokenizer == "pretrained" and config.init is None:
+        if resume is None:
+            raise ConfigError("corpus.tokenizer pretrained needs --init, an imported run")
         raise ConfigError(
             f"{resume} was imported, and has no training to resume; begin one: --init {resume} --data FILE"
         )
     if preset == "own" and not config.data:
         raise ConfigError("the preset own needs --data FILE, your sentence pairs")
-    if rest:
+    if rest or config.training.optimizer_settings:
         from train.training import optimizer  # imports JAX
 
-        same = config.training.optimizer == default.training.optimizer
-        known = default.training.optimizer_settings if same else {}
         name = config.training.optimizer
+        known = default.training.optimizer_settings if name == default.training.optimizer else {}
         changed_settings, unknown = optimizer.read_options(name, known, rest, f"{PROGRAM} {preset}")
         if unknown:
             _refuse(preset, config, unknown, options)

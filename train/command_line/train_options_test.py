@@ -67,6 +67,8 @@ def test_an_optimisers_option_changes_that_of_a_file(tmp_path):
     for given, settings in (("0.0", {"weight_decay": 0.0}), ("0.2", {"weight_decay": 0.2})):
         command = parse(["--config", str(tmp_path / "a.json"), "--training.weight-decay", given])
         assert command.config.training.optimizer_settings == settings
+    command = parse(["--config", str(tmp_path / "a.json"), "--training.optimizer", "adagrad"])
+    assert command.config.training.optimizer_settings == {}  # they were those of the other optimiser
 
 
 @pytest.mark.parametrize("arguments", ["--data fra.txt book", "--data fra.txt book --epochs 3"])

@@ -14,6 +14,7 @@ import sentencepiece
 
 from train.config import CorpusConfig
 from train.data.corpus import Pairs
+from train.data.pair_files import CUT
 from train.data.tokens import clean
 from train.data.vocabulary import EOS, SPECIAL, UNKNOWN, Vocabulary, until_eos
 from train.presets import vocab_size_for
@@ -183,6 +184,7 @@ def _train(texts: Iterator[str], config: CorpusConfig, size: int, coverage: floa
         hard_vocab_limit=config.vocab_size is not None,  # else fewer, if the text has no more pieces
         character_coverage=coverage,
         normalization_rule_name="identity",
+        max_sentence_length=CUT,  # in bytes; by default sentencepiece leaves out sentences of more than 4,192
         **special,
         unk_surface=SPECIAL[UNKNOWN],
         shuffle_input_sentence=False,

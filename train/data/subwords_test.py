@@ -110,6 +110,16 @@ def test_a_size_that_nobody_asked_for_is_as_large_as_the_text_allows():
     assert pieces.decode(pieces.encode(text)) == " ".join(text.split())
 
 
+def test_a_long_line_teaches_its_characters_too():
+    long = " ".join(pair.source for pair in PAIRS) + " 龍"
+    assert len(long) > 10_000
+    pairs = [*PAIRS, Pair(long[-9_000:], "un"), Pair("one", long[-9_000:])]
+    pieces, _ = build_vocabularies(CorpusConfig(tokenizer="unigram", vocab_size=300), pairs)
+    assert UNKNOWN not in pieces.encode("龍")
+    with pytest.raises(ConfigError, match=r"corpus\.vocab-size must be at most"):  # and not: there is no text
+        build_vocabularies(CorpusConfig(tokenizer="unigram", vocab_size=9000), pairs[-1:])
+
+
 def test_a_size_that_does_not_fit_the_corpus_is_an_error_with_the_one_that_would():
     with pytest.raises(ConfigError, match=r"corpus.vocab-size must be at most \d+, since .* got 9000") as error:
         build(vocab_size=9000)

@@ -23,8 +23,6 @@ FILES = {
 
 def build_vocabularies(config: CorpusConfig, pairs: Pairs) -> tuple[Vocabulary, Vocabulary]:
     """Learn both vocabularies from the training pairs; ConfigError if they are too few for the size asked for."""
-    if config.tokenizer == "pretrained":
-        raise ConfigError("corpus.tokenizer pretrained needs --init, an imported run")
     if config.tokenizer in SUBWORDS:
         from train.data.subwords import train_pieces
 

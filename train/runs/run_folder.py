@@ -213,6 +213,8 @@ class RunFolder:
             return
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # a checkpoint, which is on the disk when it counts, cannot be used without them
 
     def metrics_sha256(self, count: int) -> str:
         """Return the SHA-256 of the first `count` lines of metrics.jsonl, by which a checkpoint knows its run."""

@@ -1,6 +1,7 @@
 """Damaged folders, and folders of other versions."""
 
 import json
+import os
 import shutil
 
 import numpy as np
@@ -16,6 +17,14 @@ FILES = ("config.json", "model.safetensors", "source.json", "target.json", "test
 @pytest.fixture
 def copy(run, tmp_path):
     return shutil.copytree(run[0], tmp_path / "copy", ignore=shutil.ignore_patterns("checkpoint", "tensorboard"))
+
+
+def test_metrics_are_on_the_disk_before_a_checkpoint_counts_on_them(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("os.fsync", lambda descriptor: synced.append((os.fstat(descriptor).st_ino, path.read_text())))
+    path = tmp_path / "metrics.jsonl"
+    RunFolder(tmp_path).append_metrics({"step": 1})
+    assert synced == [(path.stat().st_ino, '{"step": 1}\n')]
 
 
 def test_every_flipped_bit_is_found_and_the_file_named(copy):

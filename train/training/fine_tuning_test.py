@@ -25,6 +25,18 @@ def test_a_training_begins_with_the_parameters_and_vocabularies_of_a_run(run, tm
     assert json.loads((out / "config.json").read_text())["init"] == str(start)
 
 
+@pytest.mark.slow
+def test_a_training_that_ends_before_its_first_checkpoint_begins_with_the_run_again(run, tmp_path, monkeypatch):
+    start, out = run[0], tmp_path / "tuned"
+    with monkeypatch.context() as patch:
+        patch.setattr("train.training.loop.JaxLearner._take_steps", lambda *_: 1 / 0)
+        assert nmt.main(["--init", str(start), "--training.learning-rate", "1e-30", "--out", str(out)]) == 1
+    assert nmt.main(["--resume", str(out), "--max-steps", "2"]) == 0
+    ours, theirs = load_file(out / "model.safetensors"), load_file(start / "model.safetensors")
+    for name, array in theirs.items():
+        np.testing.assert_allclose(ours[name], array, rtol=1e-6, err_msg=name)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -218,14 +218,21 @@ class JaxLearner:
         self, pairs: PairIds, groups: Sequence[Group], start: Position
     ) -> Iterator[tuple[int, int, Group, Examples]]:
         """Yield the index of a group, its steps until the end of the call, what the call takes, and the batches."""
-        left, first = (self.config.max_steps or sys.maxsize) - start.step, start.taken
+        step, end = start.step, start.taken
         for index, group in enumerate(groups[start.group :], start.group):
-            end = min(group.num_steps, first + left)
-            part = group.part(first, end)
-            yield index, end, part, self._take_own(pairs, part.rows, part.bucket)
-            left, first = left - (end - first), 0
-            if not left:
-                return
+            while (first := end) < group.num_steps:
+                end = min(group.num_steps, first + self._steps_left(step, start.reported))
+                if end == first:
+                    return
+                part = group.part(first, end)
+                yield index, end, part, self._take_own(pairs, part.rows, part.bucket)
+                step += end - first
+            end = 0
+
+    def _steps_left(self, step: int, reported: int) -> int:
+        """Return the steps until the training ends, or until the next report is due, if there was one at `reported`."""
+        left, every = (self.config.max_steps or sys.maxsize) - step, self.config.training.valid_every
+        return left if every is None else min(left, every - (step - reported) % every)
 
     def _take_own(self, pairs: PairIds, rows: Int[np.ndarray, "step batch"], bucket: Bucket) -> Examples:
         """Take this process's rows of batches, which are filled up until all devices have as many rows."""

@@ -95,6 +95,7 @@ def test_a_training_that_stops_anywhere_ends_with_the_same_bits(learner, start):
     learner._compiled.clear()
     assert learner.fit(whole)
     assert whole.reports[-1].step == learner.num_steps == 3 * learner.steps_per_epoch
+    assert [report.step for report in whole.reports] == [*range(10, learner.num_steps, 10), learner.num_steps]
     assert min(report.valid_loss for report in whole.reports) == whole.saved[1]["best"]
     assert whole.saved[0].rate_factor < 1  # the plateau was met
     assert equal(learner.weights(), whole.weights)  # the best parameters, not the last

@@ -1,7 +1,7 @@
 """The optimiser of a configuration."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, make_dataclass, replace
+from dataclasses import fields, make_dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,7 +10,9 @@ import tyro
 from optax import GradientTransformation
 
 from jax_attn.optim import OPTIMIZERS, Optimizer, clip_by_global_norm
+from jax_attn.settings import OptimizerName
 from train.config import TrainingConfig
+from train.config_file import read_settings
 from train.setting import ConfigError, setting_name
 
 
@@ -48,8 +50,9 @@ def chosen_optimizer(config: TrainingConfig) -> Optimizer:
     """Find the optimiser and change its settings; ConfigError for a setting or a value that it cannot use."""
     for name in config.optimizer_settings:
         require_setting(config.optimizer, name)
+    default = OPTIMIZERS[config.optimizer]
     try:
-        chosen = replace(OPTIMIZERS[config.optimizer], **config.optimizer_settings)
+        chosen = read_settings(type(default), vars(default) | config.optimizer_settings)
     except ValueError as error:
         raise ConfigError(f"training.{error}") from error
     if getattr(chosen, "eps", 1) == 0:
@@ -71,16 +74,16 @@ def require_setting(optimizer: str, name: str) -> None:
 
 
 def read_options(
-    optimizer: str, known: Mapping[str, Any], arguments: Sequence[str], prog: str
+    optimizer: OptimizerName, known: Mapping[str, Any], arguments: Sequence[str], prog: str
 ) -> tuple[dict[str, Any], list[str]]:
     """Read options such as `--training.weight-decay 0.01`; return what they change, and the other arguments.
 
     Args:
         known: the settings before.
     """
-    default = OPTIMIZERS[optimizer]
-    before = {f.name: known.get(f.name, getattr(default, f.name)) for f in fields(default)}
-    settings = make_dataclass("Settings", [(f.name, f.type, before[f.name]) for f in fields(default)])
+    chosen = chosen_optimizer(TrainingConfig(optimizer=optimizer, optimizer_settings=dict(known)))
+    before = vars(chosen)
+    settings = make_dataclass("Settings", [(f.name, f.type, before[f.name]) for f in fields(chosen)])
     options = make_dataclass("Options", [("training", settings)])
     found, rest = tyro.cli(options, default=options(settings()), args=arguments, prog=prog, return_unknown_args=True)
     return {name: value for name, value in vars(found.training).items() if value != before[name]}, rest

@@ -29,14 +29,9 @@ def check_search(
             f"{option_name('beam_size')} must be at most {vocab_size}, the size of the target vocabulary; "
             f"got {search.beam_size}"
         )
-    wrong += wrong_length(search, model, option_name)
+    wrong += wrong_length(search, model, max_target_len, option_name)
     if search.coverage_penalty and not model.attends:
         wrong.append(f"{option_name('coverage_penalty')} needs attention, and the model has none")
-    if search.max_len is None and search.min_len > max_target_len:
-        wrong.append(
-            f"{option_name('min_len')} must be at most {max_target_len}, the longest target in the training, "
-            f"unless {option_name('max_len')} is given; got {search.min_len}"
-        )
     if not wrong:
         needed, available = search_bytes(search, model, vocab_size, max_source_len, max_target_len), memory.total()
         if available is not None and needed > available:
@@ -49,11 +44,19 @@ def check_search(
         raise ConfigError("; ".join(wrong))
 
 
-def wrong_length(search: SearchConfig, model: ModelConfig, option_name: Callable[[str], str] = str) -> list[str]:
-    """Say whether translations may become longer than the model can read."""
-    if search.max_len is None or model.longest is None or search.max_len <= model.longest:
+def wrong_length(
+    search: SearchConfig, model: ModelConfig, max_target_len: int, option_name: Callable[[str], str] = str
+) -> list[str]:
+    """Say whether translations may become longer than the model can read, or must become longer than they may."""
+    most, least = option_name("max_len"), option_name("min_len")
+    if search.max_len is None:
+        if search.min_len <= max_target_len:
+            return []
+        longest = f"{max_target_len}, the longest target in the training, unless {most} is given"
+        return [f"{least} must be at most {longest}; got {search.min_len}"]
+    if model.longest is None or search.max_len <= model.longest:
         return []
-    return [f"{option_name('max_len')} must be at most {model.longest}, the learnt positions; got {search.max_len}"]
+    return [f"{most} must be at most {model.longest}, the learnt positions; got {search.max_len}"]
 
 
 def search_bytes(

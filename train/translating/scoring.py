@@ -4,7 +4,7 @@ import heapq
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -86,6 +86,7 @@ class Reading(NamedTuple):
 def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
     """Translate the sources, and read the references. Memory is bounded: see `MAX_PAIRS` and `CHUNK`.
 
+    A source that is too long is shortened with a warning, also for an imported model: it shall not end a training.
     Several processes share the pairs. What is shown and pictured is of the process's own.
 
     Raises:
@@ -106,6 +107,7 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
     pictured: list[tuple[tuple[bool, int], int, Translation]] = []
     texts, words, readings = list[str](), list[tuple[str, ...]](), list[Reading]()
     own = own_part(len(pairs))
+    translator = replace(translator, shortens=True)
     for start in range(own.start, own.stop, CHUNK):
         chunk = pairs[start : min(start + CHUNK, own.stop)]
         translated = translator([pair.source for pair in chunk], start + 1)

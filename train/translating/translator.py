@@ -163,6 +163,8 @@ class Translator:
     """Search one sentence at a time: the other rows stay empty."""
     prefix: tuple[int, ...] = ()
     """The tokens that every translation begins with."""
+    shortens: bool = True
+    """Translate a sentence that is too long in part, with a warning. Else it is an error."""
 
     @classmethod
     def load(
@@ -210,7 +212,8 @@ class Translator:
         first = runs[0]
         forced = tuple(first.target.encode(prefix))
         _, of_target = first.source.prefix, first.target.prefix  # ConfigError where a language is to be chosen
-        needed, most = len(of_target) + len(forced), config.max_len or first.max_target_len
+        longest_target = min(run.max_target_len for run in runs)
+        needed, most = len(of_target) + len(forced), config.max_len or longest_target
         if UNKNOWN in forced:
             raise ConfigError(f"the prefix {prefix!r} has tokens that {first.folder} does not know")
         if needed > most:
@@ -223,11 +226,11 @@ class Translator:
                 )
             if other.model.source_end != first.model.source_end:
                 raise ConfigError(f"{first.folder} and {other.folder} differ in model.source-end: one reads <eos>")
-            if wrong := wrong_length(config, other.model):
+            if wrong := wrong_length(config, other.model, other.max_target_len):
                 raise ConfigError(f"{other.folder} cannot translate with these options: {wrong[0]}")
         models, params = zip(*(load_model(run) for run in runs), strict=True)
         on_devices = params if mesh is None else jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
-        search = make_search(models, config, min(run.max_target_len for run in runs), mesh)
+        search = make_search(models, config, longest_target, mesh)
         follow = make_follow(models, min(NUM_CANDIDATES, len(first.target)))
         max_source_len = min(run.max_source_len for run in runs)
         num_devices = 1 if mesh is None else mesh.size
@@ -251,6 +254,7 @@ class Translator:
             source_end=first.model.source_end,
             one_by_one=one_by_one,
             prefix=forced,
+            shortens=first.source.shortens,
         )
 
     @overload
@@ -303,14 +307,14 @@ class Translator:
         ids, tokens, limit = vocabulary.encode(sentence), vocabulary.cut(sentence), self.max_source_len - len(before)
         if len(ids) > limit and number is not None:
             unit = "words" if self.source.lower_case else "pieces"
-            if not self.source.shortens:
+            if not self.shortens:
                 raise ConfigError(
                     f"sentence {number} has {len(ids)} {unit}, and the model reads {limit}: "
                     "split it into sentences, or let --split do it"
                 )
             warnings.warn(
                 f"sentence {number} has {len(ids)} {unit} and is translated in part: "
-                f"the model reads {limit}, as many as its longest in training",
+                f"the model reads {limit}" + ", as many as its longest in training" * self.source.shortens,
                 stacklevel=3,
             )
         ids = ids[:limit]

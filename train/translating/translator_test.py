@@ -101,6 +101,15 @@ def test_models_of_an_ensemble_read_the_same(folder):
         Translator.from_runs([run, other], run.config.search)
 
 
+def test_an_ensemble_writes_no_more_than_the_shortest_targets_of_its_trainings(folder):
+    run = RunFolder(folder).load()
+    other, search = replace(run, max_target_len=4), replace(run.config.search, max_len=None)
+    with pytest.raises(ConfigError, match="min_len must be at most 4, the longest target in the training"):
+        Translator.from_runs([run, other], replace(search, min_len=5))
+    with pytest.raises(ConfigError, match=r"a prefix of .* tokens is longer than a translation, 4"):
+        Translator.from_runs([run, other], search, prefix="je ne bois pas le café sucré .")
+
+
 def test_unknown_characters_are_copied_as_words(folder):
     translator = Translator.load(folder)
     read = translator.read("the 龍cat sleeps .")
