@@ -214,6 +214,9 @@ def _explain(report: Report, pairs: Sequence[Pair]) -> Report:
         narrow = first.narrow_inside(failed)
         if narrow and not any(m.failed for pair in pairs for m in pair.with_float32_inside()):
             return replace(report, notes=(f"{narrow}; with inside='float32' the two agree", *report.notes))
+        if first.agrees_in_bfloat16():
+            told = f"{first.cast_in_jax}; with dtypes=('bfloat16',) the two agree"
+            return replace(report, notes=(told, *report.notes))
         explained = (
             explain_difference(pair.draw(dtypes[pair.case.name]), beside=[x.case for x in pairs if x is not pair])
             for pair in parted

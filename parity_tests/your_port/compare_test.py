@@ -203,6 +203,19 @@ def test_a_softmax_in_float32_is_said_and_may_be_meant() -> None:
     assert not compare_wide(softmax, lambda x: 1.00001 * port(x), X, inside="float32").agrees
 
 
+@pytest.mark.usefixtures("place_alone")
+@pytest.mark.parametrize(("scale", "agrees"), [(1.0, True), (1.1, False)])
+def test_a_port_in_bfloat16_is_said(scale: float, agrees: bool) -> None:
+    def port(x: Any) -> Any:
+        return scale * jnp.tanh(x.astype(jnp.bfloat16))
+
+    report = compare(torch.tanh, port, X)
+    assert not report
+    note = f"compare_test.py:{port.__code__.co_firstlineno + 1}; with dtypes=('bfloat16',) the two agree"
+    assert (note in str(report)) == agrees, report
+    assert compare(torch.tanh, port, X, dtypes=("bfloat16",)).agrees == agrees
+
+
 # Weights that find their place by trying, and sums
 
 

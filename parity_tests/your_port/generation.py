@@ -307,13 +307,14 @@ class _Judge:
         if padded.any() and np.array_equal(rows, padded):
             yield "only the prompts with padding part: positions, or the mask, count the padding"
         starts, lengths = first[rows], (lengths + first)[rows]
+        cache = "a cache or " * (program == STEPS)
         if wrong.sum() > 1 and (starts > 2).all() and len({*lengths.tolist()}) == 1:
-            yield f"from a length of {lengths[0]} on, padding not counted: positions, a cache or a window end there"
+            yield f"from a length of {lengths[0]} on, padding not counted: positions, {cache}a window end there"
         elif wrong.sum() > 1 and (starts > 2).all() and len({*starts.tolist()}) == 1:
             length = self._lengths.max() + starts[0]
-            yield f"from new token {starts[0]} on, a length of {length} with padding: a cache or a window ends there"
+            yield f"from new token {starts[0]} on, a length of {length} with padding: {cache}a window ends there"
         elif not wrong[:, 1:].any():
-            yield "only the first new token parts: it is prefill"
+            yield "only the first new token parts" + ": it is prefill" * (program == STEPS)
 
     @property
     def _lengths(self) -> np.ndarray:

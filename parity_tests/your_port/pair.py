@@ -271,6 +271,12 @@ class Pair:
         draw = self.draw("float64")
         return replace(draw, case=replace(self.case, inside="float32")).measure_draws()
 
+    def agrees_in_bfloat16(self) -> bool:
+        """Whether JAX computes in bfloat16 whatever comes in, and the two agree in that dtype."""
+        if self.draw().narrowest_in_jax != "bfloat16" or self.original.torch.golden is not None:
+            return False
+        return not any(m.failed for m in self.compiled("bfloat16"))
+
     def compiler(self, failed: Sequence[Measurement], measured: Sequence[Measurement]) -> CompiledReport | None:
         """Hold the compiled programs to their own operations, where every failure may be the compiler's.
 
