@@ -205,6 +205,12 @@ HABITS: dict[str, tuple[Callable[[], Any], Any, Callable[..., Any], Callable[...
         lambda w, x: dense(w, x) @ dense(w, x).T + w["bias"],
         lambda w, x: dense(w, x) @ dense(w, x).T * 1.5 + w["bias"],
     ),
+    "a function that Equinox compiles": (
+        lambda: Module(lambda m, x: torch.tanh(m.fc(x))),
+        X,
+        eqx.filter_jit(lambda w, x: jnp.tanh(dense(w, x))),
+        eqx.filter_jit(lambda w, x: dense(w, x)),
+    ),
     "attention with a key more": (
         lambda: Module(lambda m, x: m.a(x, x, x, need_weights=False)[0], a=attention()),
         ROWS,

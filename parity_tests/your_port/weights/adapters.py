@@ -85,8 +85,10 @@ def make_port(
 
 def is_function(model: Any) -> bool:
     """Whether it has no weights of its own."""
-    is_module = isinstance(model, nnx.Module | nn.Module) or _is_pretrained(model)
-    return not is_module and jax.tree_util.all_leaves([model])
+    if isinstance(model, nnx.Module | nn.Module) or _is_pretrained(model):
+        return False
+    wrapped = getattr(model, "__wrapped__", None)  # `eqx.filter_jit` makes a module of a function
+    return jax.tree_util.all_leaves([model]) or (wrapped is not None and is_function(wrapped))
 
 
 def _is_pretrained(model: Any) -> bool:
