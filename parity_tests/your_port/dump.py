@@ -32,7 +32,7 @@ from parity_tests.your_port.measure.taps import recording
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, run_module
 from parity_tests.your_port.trained import most_common_dtype
 from parity_tests.your_port.weights.original import Original, read_inputs
-from parity_tests.your_port.weights.torch_program import describe_weights, read_program, torch_side, whole_numbers
+from parity_tests.your_port.weights.torch_program import describe_weights, integers_of, read_program, torch_side
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ def dump(module: torch.nn.Module, inputs: Any, own: bool, dtypes: tuple[str, ...
                 by_name[variant.name] = drawn.in_torch(run_dtype, record=drawn is first)
             parts = {part: getattr(numbers, part) for part in ("inputs", "weights", "buffers", "differentiated")}
             given[dtype][variant.name] = {**parts, "directions": numbers.directions(runs[dtype][dtype][variant.name])}
-    described = {"case": original.name, "inputs": original.inputs, "weights": original.weights, "whole": original.whole}
-    return {**described, "numbers": given, "runs": runs}
+    described = {name: getattr(original, name) for name in ("inputs", "weights", "integers")}
+    return {"case": original.name, **described, "numbers": given, "runs": runs}
 
 
 def dump_large(
@@ -132,8 +132,8 @@ def dump_large(
     for name, x in module.named_parameters():
         x.requires_grad_(name in chosen)
     side = torch_side(module, None, given, train=False, gradients=bool(gradients))
-    whole = whole_numbers(module)
-    original = Original(type(module).__name__, TorchSide(side.call), given, described, whole=whole)
+    integers = integers_of(module)
+    original = Original(type(module).__name__, TorchSide(side.call), given, described, integers=integers)
     case = original.case()
     variant = case.variants[0]
     drawn = make_numbers(case, variant, dtype)
@@ -158,7 +158,7 @@ def dump_large(
             runs[run_dtype] = {variant.name: kept_run}
         parts = {part: getattr(numbers, part) for part in ("inputs", "weights", "buffers", "differentiated")}
         parts["directions"] = numbers.directions(runs[truth][variant.name])
-        record = {"case": original.name, "inputs": given, "weights": described, "whole": whole, "truth": truth}
+        record = {"case": original.name, "inputs": given, "weights": described, "integers": integers, "truth": truth}
         folder.finish({**facts, **record, "numbers": {dtype: {variant.name: parts}}, "runs": {dtype: runs}})
     return (dtype,)
 

@@ -55,7 +55,7 @@ class Golden:
         """PyTorch's side, as `compare` takes it."""
         weights = tuple(Weight(**weight) for weight in self.header["weights"])
         side, inputs = TorchSide(_cannot_run, golden=self), Inputs(**self.header["inputs"])
-        return Original(self.header["case"], side, inputs, weights, whole=self.header.get("whole", {}))
+        return Original(self.header["case"], side, inputs, weights, integers=self.header.get("integers", {}))
 
     @property
     def dtypes(self) -> tuple[str, ...]:

@@ -60,8 +60,8 @@ def map_weights(originals: Sequence[Original], wishes: Wishes, dtype: str) -> tu
         Exception: no layout fits; that of the first.
     """
     first = originals[0]
-    if (load := wishes.load) is not None and first.whole:
-        wishes = replace(wishes, load=lambda state: load({**state, **{n: x.copy() for n, x in first.whole.items()}}))
+    if (load := wishes.load) is not None and first.integers:
+        wishes = replace(wishes, load=lambda state: load({**state, **{n: x.copy() for n, x in first.integers.items()}}))
     if wishes.load is not None and wishes.variables is None and is_function(wishes.module):
         wishes = replace(wishes, variables=call_load(wishes.load, first.weights))
     fitting, errors = list[list[Pair]](), list[Exception]()
@@ -101,8 +101,8 @@ def _in_layouts(originals: Sequence[Original], wishes: Wishes, layouts: Layouts,
     first = originals[0]
     leaves = {w.name: Leaf(w.shape) for w in first.weights}
     port = make_port(wishes.module, wishes.call, wishes.variables, first.inputs, layouts, leaves)
-    whole = first.whole if port.kind == "function" and wishes.variables is None else {}
-    match = partial(match_weights, first.weights, port.leaves, port.role, wishes.names, layouts, whole=whole)
+    integers = first.integers if port.kind == "function" and wishes.variables is None else {}
+    match = partial(match_weights, first.weights, port.leaves, port.role, wishes.names, layouts, integers=integers)
     left_over = None
     try:
         found = match() if wishes.load is None else map_by_load(wishes.load, first.weights, port)

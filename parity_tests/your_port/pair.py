@@ -38,7 +38,7 @@ class PlacingSide(JaxSide):
         entries, leaves = self.pair.map.entries, self.pair.map.leaves
         all_names = [weight.name for weight in self.pair.original.weights]
         needs = {path: entry.needs(all_names) for path, entry in entries.items()}
-        placed = jax.device_put({**self.pair.map.whole})
+        placed = jax.device_put({**self.pair.map.integers})
         placed |= {
             path: jax.device_put(entries[path].fill(fixed), leaves[path].sharding)
             for path, names in needs.items()

@@ -56,12 +56,14 @@ def map_by_load(load: Load, weights: Sequence[Weight], port: JaxProgram) -> Weig
     uses = count_uses(weights, entries)
     if computed:  # nobody sees which numbers are used there
         uses = {name: used for name, used in uses.items() if used.counts.any()}
-    whole = {path: np.asarray(jnp.asarray(x)) for path, x in loaded.items() if _is_whole(x)}  # as wide as JAX's own
-    return WeightMap(port.leaves, entries, uses, remarks=tuple(_remarks(entries, uses, port)), whole=whole)
+    integers = {
+        path: np.asarray(jnp.asarray(x)) for path, x in loaded.items() if _is_integer(x)
+    }  # as wide as JAX's own
+    return WeightMap(port.leaves, entries, uses, remarks=tuple(_remarks(entries, uses, port)), integers=integers)
 
 
-def _is_whole(x: Any) -> bool:
-    """Whether it is an array of whole numbers or booleans. A counter of a weak type has the width of the run."""
+def _is_integer(x: Any) -> bool:
+    """Whether it is an array of integers or booleans. A counter of a weak type has the width of the run."""
     kinds = (np.integer, np.bool_)
     is_array = hasattr(x, "shape") and not getattr(x, "weak_type", False)
     return is_array and any(jnp.issubdtype(x.dtype, kind) for kind in kinds)

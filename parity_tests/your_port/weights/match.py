@@ -42,7 +42,7 @@ def match_weights(
     by_order: bool = False,
     shared: bool = False,
     variables: bool = False,
-    whole: Mapping[str, np.ndarray] | None = None,
+    integers: Mapping[str, np.ndarray] | None = None,
 ) -> WeightMap:
     """Match every weight of the JAX side with one of PyTorch's.
 
@@ -52,7 +52,7 @@ def match_weights(
         shared: let JAX's weights that are left over be copies of others, as of a weight that PyTorch uses twice. Those
             that the user names may be so in any case.
         variables: let JAX's variables that are no parameters hold parameters of PyTorch, as those of an adapter may.
-        whole: whole numbers that JAX gets beside its weights.
+        integers: integers and booleans that JAX gets beside its weights.
 
     Raises:
         LeftOverError: weights of the JAX side are left over; the message lists what is left on both sides.
@@ -102,7 +102,7 @@ def match_weights(
         if not wishes[path].is_said:
             entries[path] = replace(entries[path], source=made, guessed="")
     kept = tuple(p for p, leaf in leaves.items() if p not in entries and (leaf.is_buffer or wishes[p].keeps))
-    found_map = WeightMap(leaves, entries, count_uses(weights, entries), kept, whole=whole or {})
+    found_map = WeightMap(leaves, entries, count_uses(weights, entries), kept, integers=integers or {})
     if left := {path: leaf.shape for path, leaf in leaves.items() if path not in entries and path not in kept}:
         raise LeftOverError(_complain(left, found_map, any(w.role == "convolution" for w in weights)), found_map)
     return found_map

@@ -81,8 +81,8 @@ class Original:
     """The values of weights and buffers by name, where they are not drawn."""
     kept: dict[Any, Any] = field(default_factory=dict, repr=False)
     """The runs that were made: see `Draw`."""
-    whole: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """The whole numbers and booleans of the state by name, such as an index of positions or a mask."""
+    integers: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """The integers and booleans of the state by name, such as an index of positions or a mask."""
 
     @property
     def layouts(self) -> list[Layouts]:

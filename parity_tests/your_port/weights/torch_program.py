@@ -48,9 +48,11 @@ def read_program(
             raise ValueError(f"weights must be a state dict of the PyTorch module: {error}") from error
     side = torch_side(program, call, given, train=train, gradients=gradients)
     described = describe_weights(program) if is_module else ()
-    whole = whole_numbers(program) if is_module else {}
+    integers = integers_of(program) if is_module else {}
     name = name or (type(program).__name__ if is_module else getattr(program, "__name__", "function"))
-    original = Original(f"{name}, a training step" if train else name, side, given, described, values, whole=whole)
+    original = Original(
+        f"{name}, a training step" if train else name, side, given, described, values, integers=integers
+    )
     draw = original.draw("float64")
     _check_run(draw.case, draw.numbers, given, gradients)
     _check_results(draw, gradients)
@@ -138,8 +140,8 @@ def describe_weights(module: torch.nn.Module) -> tuple[Weight, ...]:
     return tuple(described)
 
 
-def whole_numbers(module: torch.nn.Module) -> dict[str, np.ndarray]:
-    """Return the whole numbers and booleans of a module's state, by name."""
+def integers_of(module: torch.nn.Module) -> dict[str, np.ndarray]:
+    """Return the integers and booleans of a module's state, by name."""
     others = (torch.is_floating_point, torch.is_complex, lambda x: x.is_quantized)
     return {name: to_numpy(x) for name, x in state_of(module).items() if not any(test(x) for test in others)}
 

@@ -180,8 +180,8 @@ class WeightMap:
     """JAX's variables that keep their own values."""
     remarks: tuple[str, ...] = ()
     """What the user's `load` does beyond putting each weight into one place."""
-    whole: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Whole numbers and booleans that JAX gets beside its weights, by JAX name."""
+    integers: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Integers and booleans that JAX gets beside its weights, by JAX name."""
 
     @property
     def left_in_torch(self) -> dict[str, Uses]:
@@ -190,7 +190,7 @@ class WeightMap:
 
     def place(self, weights: Mapping[str, Any]) -> dict[str, Any]:
         """Put PyTorch's weights into their places; differentiable where they are JAX arrays."""
-        return {**self.whole, **{path: entry.fill(weights) for path, entry in self.entries.items()}}
+        return {**self.integers, **{path: entry.fill(weights) for path, entry in self.entries.items()}}
 
     def choose(
         self, distance: Callable[["WeightMap"], float], confirm: Callable[["WeightMap"], bool] = lambda _: True
