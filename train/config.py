@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -269,6 +270,40 @@ def check(config: Config) -> None:
     wrong += _without_validation(config) + _wrong_devices(config)
     if wrong:
         raise ConfigError("; ".join(wrong))
+
+
+NEEDED: dict[str, tuple[str, Callable[[Config], bool]]] = {
+    **dict.fromkeys(
+        ("corpus.vocab_size", "corpus.joint"),
+        ("corpus.tokenizer unigram or bpe", lambda config: config.corpus.tokenizer in SUBWORDS),
+    ),
+    "corpus.min_freq": ("corpus.tokenizer words or book", lambda config: config.corpus.tokenizer not in SUBWORDS),
+    "corpus.split": ("data", lambda config: bool(config.data)),
+    "model.num_heads": (
+        "model.attention multi_head",
+        lambda config: getattr(config.model, "attention", "multi_head") == "multi_head",  # a Transformer has no other
+    ),
+    **dict.fromkeys(
+        ("training.plateau_factor", "training.plateau_patience"),
+        ("training.schedule plateau", lambda config: config.training.schedule == "plateau"),
+    ),
+    **dict.fromkeys(
+        ("search.temperature", "search.top_k", "search.top_p", "search.seed"),
+        ("search.sample", lambda config: config.search.sample),
+    ),
+}
+"""Settings that are read only with another one: that one in words, and whether it is so."""
+
+
+def require_effect(config: Config, default: Config) -> None:
+    """Raise ConfigError, with every setting that was changed and that this run does not read."""
+    idle = [
+        f"{path.replace('_', '-')} does nothing without {words}"
+        for path, (words, is_met) in NEEDED.items()
+        if not is_met(config) and attrgetter(path)(config) != attrgetter(path)(default)
+    ]
+    if idle:
+        raise ConfigError("; ".join(idle))
 
 
 def _wrong_devices(config: Config) -> list[str]:

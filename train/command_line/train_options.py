@@ -14,7 +14,7 @@ from typing_extensions import Doc
 from tyro.conf import arg
 
 from jax_attn.settings import FAMILIES, other_family
-from train.config import Config, check
+from train.config import Config, check, require_effect
 from train.config_file import read_config
 from train.presets import ABOUT, PRESETS, in_family
 from train.setting import NUMBERS, ConfigError, setting_name
@@ -142,6 +142,7 @@ def parse(arguments: list[str]) -> Command:
         config = replace(config, training=replace(config.training, optimizer_settings=known | changed_settings))
         optimizer.chosen_optimizer(config.training)
     check(config)
+    require_effect(config, default)
     return Command(preset, config, resume)
 
 

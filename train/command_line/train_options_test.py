@@ -209,6 +209,13 @@ ONE_VOCABULARY = (
             "--model.family transformer --model.max-len 40",
             "model.max-len is the number of learnt positions, and model.positions is interleaved",
         ),
+        ("--model.num-heads 2", "model.num-heads does nothing without model.attention multi_head"),
+        (
+            "--corpus.vocab-size 50 --search.top-k 3",
+            "corpus.vocab-size does nothing without corpus.tokenizer unigram or bpe; "
+            "search.top-k does nothing without search.sample",
+        ),
+        ("multi30k --corpus.min-freq 2", "corpus.min-freq does nothing without corpus.tokenizer words or book"),
         ("--model.tie-embeddings all", f"model.tie-embeddings all {ONE_VOCABULARY}"),
         ("multi30k --corpus.no-joint", f"model.tie-embeddings all {ONE_VOCABULARY}"),
         ("multi30k-transformer --corpus.no-joint", f"model.tie-embeddings all {ONE_VOCABULARY}"),
