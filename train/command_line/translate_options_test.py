@@ -12,7 +12,7 @@ def test_every_option_of_a_search_is_one_of_training_and_of_translating(option):
     value = {"length_norm": "gnmt", "stop": "first", "force_end": True, "renormalize": True}.get(option, 1)
     name, words = option.replace("_", "-"), [] if value is True else [str(value)]
     options = parse(["run", f"--{name}", *words, "--sample"], None)
-    config = parse_training([f"--search.{name}", *words]).config
+    config = parse_training([f"--search.{name}", *words, "--search.sample"]).config
     given = options.search | options.sampling
     assert set(given) == {option, "sample"}
     assert given[option] == getattr(config.search, option) == value
