@@ -214,7 +214,7 @@ def _explain(report: Report, pairs: Sequence[Pair]) -> Report:
         narrow = first.narrow_inside(failed)
         if narrow and not any(m.failed for pair in pairs for m in pair.with_float32_inside()):
             return replace(report, notes=(f"{narrow}; with inside='float32' the two agree", *report.notes))
-        if first.agrees_in_bfloat16():
+        if any(m.mismatch for m in failed) and first.agrees_in_bfloat16():  # its results have that dtype
             told = f"{first.cast_in_jax}; with dtypes=('bfloat16',) the two agree"
             return replace(report, notes=(told, *report.notes))
         explained = (
