@@ -272,34 +272,32 @@ def check(config: Config) -> None:
         raise ConfigError("; ".join(wrong))
 
 
-NEEDED: dict[str, tuple[str, Callable[[Config], bool]]] = {
-    **dict.fromkeys(
-        ("corpus.vocab_size", "corpus.joint"),
-        ("corpus.tokenizer unigram or bpe", lambda config: config.corpus.tokenizer in SUBWORDS),
-    ),
-    "corpus.min_freq": ("corpus.tokenizer words or book", lambda config: config.corpus.tokenizer not in SUBWORDS),
-    "corpus.split": ("data", lambda config: bool(config.data)),
-    "model.num_heads": (
+NEEDED: tuple[tuple[str, str, Callable[[Config], bool]], ...] = (
+    ("corpus.vocab_size corpus.joint", "corpus.tokenizer unigram or bpe", lambda c: c.corpus.tokenizer in SUBWORDS),
+    ("corpus.min_freq", "corpus.tokenizer words or book", lambda c: c.corpus.tokenizer not in SUBWORDS),
+    ("corpus.split", "data", lambda c: bool(c.data)),
+    # a Transformer, which has no other attention, has no such setting
+    (
+        "model.num_heads",
         "model.attention multi_head",
-        lambda config: getattr(config.model, "attention", "multi_head") == "multi_head",  # a Transformer has no other
+        lambda c: getattr(c.model, "attention", "") in ("", "multi_head"),
     ),
-    **dict.fromkeys(
-        ("training.plateau_factor", "training.plateau_patience"),
-        ("training.schedule plateau", lambda config: config.training.schedule == "plateau"),
+    (
+        "training.plateau_factor training.plateau_patience",
+        "training.schedule plateau",
+        lambda c: c.training.schedule == "plateau",
     ),
-    **dict.fromkeys(
-        ("search.temperature", "search.top_k", "search.top_p", "search.seed"),
-        ("search.sample", lambda config: config.search.sample),
-    ),
-}
+    ("search.temperature search.top_k search.top_p search.seed", "search.sample", lambda c: c.search.sample),
+)
 """Settings that are read only with another one: that one in words, and whether it is so."""
 
 
 def require_effect(config: Config, default: Config) -> None:
-    """Raise ConfigError, with every setting that was changed and that this run does not read."""
+    """Raise ConfigError, with every setting that differs from the default and that this run does not read."""
     idle = [
         f"{path.replace('_', '-')} does nothing without {words}"
-        for path, (words, is_met) in NEEDED.items()
+        for paths, words, is_met in NEEDED
+        for path in paths.split()
         if not is_met(config) and attrgetter(path)(config) != attrgetter(path)(default)
     ]
     if idle:

@@ -159,7 +159,7 @@ def own_test(saved: SavedRun, mirror: str | None) -> Sequence[Pair]:
     Raises:
         ConfigError, CorpusError: the run has no test set, or its data are not there, or others than in the training.
     """
-    from train.translating.scoring import MAX_PAIRS, words_of
+    from train.translating.scoring import scored_step, words_of
 
     config = saved.config
     if not config.data and config.corpus.tokenizer == "pretrained":
@@ -170,7 +170,7 @@ def own_test(saved: SavedRun, mirror: str | None) -> Sequence[Pair]:
     if (path := saved.folder / TEST).is_file():  # else the training has not ended
         with path.open(encoding="utf-8") as file:
             tested = [(record["source"], record["reference"]) for record in map(json.loads, file)]
-        scored = pairs[:: -(-len(pairs) // MAX_PAIRS)]
+        scored = pairs[:: scored_step(pairs)]
         if tested != [(words_of(saved.source, pair.source), words_of(saved.target, pair.target)) for pair in scored]:
             raise ConfigError(
                 f"the sentence pairs have changed since {saved.folder} was trained, and some of them may have been "

@@ -197,10 +197,9 @@ class Pair:
 
     def unlike_images(self) -> list[str]:
         """Name the results that have PyTorch's shape only if their axes stay, as weights of attention beside images."""
-        layouts, truth, found = self.draft.case.layouts, self.draft.in_torch().outputs, list[str]()
-        if not layouts:
-            return found
-        _, shapes = self.draw().traced()
+        if not (layouts := self.draft.case.layouts):
+            return []
+        truth, (_, shapes), found = self.draft.in_torch().outputs, self.draw().traced(), list[str]()
         for name in shapes.keys() - flatten(dict(self.original.inputs.arrays))[0].keys():
             turned, wanted = np.shape(shapes[name]), np.shape(truth[name])
             in_jax = to_jax_layout({name: np.broadcast_to(0.0, turned)}, layouts)

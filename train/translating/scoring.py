@@ -99,10 +99,9 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
                 f"a reference has {needed} tokens, <eos> included, and the model has learnt {translator.longest} "
                 "positions (model.max-len); leave it out, or train with more"
             )
-    if len(pairs) > MAX_PAIRS:
-        step = -(-len(pairs) // MAX_PAIRS)
+    if (step := scored_step(pairs)) > 1:
         warnings.warn(f"only one in {step} of the {len(pairs)} pairs is scored, for want of memory", stacklevel=2)
-        pairs = pairs[::step]
+    pairs = pairs[::step]
     shown: list[Translation] = []
     pictured: list[tuple[tuple[bool, int], int, Translation]] = []
     texts, words, readings = list[str](), list[tuple[str, ...]](), list[Reading]()
@@ -135,6 +134,11 @@ def evaluate(translator: Translator, pairs: Sequence[Pair]) -> Evaluation:
         shown=shown,
         pictured=[t for _, _, t in pictured],
     )
+
+
+def scored_step(pairs: Sequence[Pair]) -> int:
+    """Return n where one in n pairs is scored, so that there are at most `MAX_PAIRS`."""
+    return max(1, -(-len(pairs) // MAX_PAIRS))
 
 
 def as_reference(pair: Pair, vocabulary: Vocabulary) -> str:

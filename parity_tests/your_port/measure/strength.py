@@ -21,8 +21,7 @@ def find_constant(variant: Variant) -> list[str]:
     """Say which inputs are the same number everywhere, in one sentence or none."""
     flat, _ = flatten(dict(variant.inputs))
     found = {name: x for name, x in flat.items() if x is not None and _is_constant(np.asarray(x))}
-    told = f"{_everywhere(found)}, which may hide mistakes (print(report.blind) shows which)"
-    return [told] if found else []
+    return [f"{_everywhere(found)}, which may hide mistakes (print(report.blind) shows which)"] if found else []
 
 
 def on_other_numbers(draw: Draw) -> tuple[list[Measurement], list[str]]:

@@ -134,15 +134,10 @@ def _in_loss(quantity: str, step: int, trials: list[JaxTraining], in_jax: JaxTra
     pairs = [(a, b) for a, b, _ in as_is[0][step:] + as_is[1]]
     clipped = [worst_error("clipped", a["gradients"], b["clipped"]) for a, b in pairs if "clipped" in b and not only]
     clips = any(worst_error("clipped", b["clipped"], b["gradients"]) > 0 for _, b in pairs if "clipped" in b)
-    scales = {
-        float(f"{_ratio(b['gradients'], a['gradients']):.9g}")
-        for a, b in pairs
-        if "gradients" in a and "gradients" in b
-    }
-    if quantity == "gradients" and clips and len(scales) == 1 and scales <= SCALES:
+    if quantity == "gradients" and clips and (scale := _scale(pairs)):
         yield (
-            f"the gradients of PyTorch's backward() are {scales.pop():.0f} times JAX's, which PyTorch undoes later, as "
-            "with a GradScaler: leave it out here, by GradScaler(enabled=False)"
+            f"the gradients of PyTorch's backward() are {scale:.0f} times JAX's, which PyTorch undoes later, as with a "
+            "GradScaler: leave it out here, by GradScaler(enabled=False)"
         )
         return
     if quantity == "gradients" and clips and max(clipped, default=np.inf) <= CLIP_EPSILON:
@@ -177,6 +172,13 @@ def _as_factor(pairs: list[tuple[StepRecord, StepRecord]], step: int) -> Iterato
         yield f"the loss and all gradients are {times}: a sum for a mean, or another divisor"
     elif constant and not gradients:
         yield f"the loss is {times}: a sum for a mean, or another divisor"
+
+
+def _scale(pairs: list[tuple[StepRecord, StepRecord]]) -> float:
+    """Return the scale of mixed precision by which PyTorch's gradients are larger in every step; 0 if it is none."""
+    both = [(a["gradients"], b["gradients"]) for a, b in pairs if "gradients" in a and "gradients" in b]
+    scales = {float(f"{_ratio(theirs, ours):.9g}") for ours, theirs in both}
+    return scales.pop() if len(scales) == 1 and scales <= SCALES else 0.0
 
 
 def _ratio(a: Arrays, b: Arrays) -> float:
@@ -238,7 +240,7 @@ def _in_updates(trials: list[JaxTraining], close: float) -> Iterator[str]:
     def left(*rows: Deviation) -> float:
         try:
             return _left(trials, rows, moments, close)
-        except (KeyError, RuntimeError, TypeError, ValueError):  # such as amsgrad, of a state that was loaded
+        except (KeyError, RuntimeError, TypeError, ValueError):  # amsgrad, of a loaded state; Adafactor's two eps
             return np.inf
 
     def rated(*rows: Deviation) -> dict[str, float]:
