@@ -26,7 +26,7 @@ from parity_tests.your_port.measure.numbers import Numbers, Run
 from parity_tests.your_port.measure.taps import Tensor
 from parity_tests.your_port.weights.original import Inputs, Original, Weight
 
-FORMAT = 6
+FORMAT = 7
 """The version of the file's form: another where a reader would misread it."""
 ARRAY = "name of an array"
 """The key of what stands instead of an array in the file's text."""
@@ -181,7 +181,9 @@ HEADER = "golden.json"
 
 
 def _checksum(array: np.ndarray) -> int:
-    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    """Return that of the bytes, and of what they mean: `.npy` has none, and a bit of it is the order of the bytes."""
+    form = zlib.crc32(f"{array.dtype.str} {array.shape}".encode())
+    return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, form)
 
 
 def _read(path: Path) -> tuple[str, int, dict[str, np.ndarray]]:

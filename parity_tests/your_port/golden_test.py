@@ -102,7 +102,7 @@ def test_the_file_says_what_wrote_it(golden: Path) -> None:
     record = load_golden(golden)
     header = record.header
     assert header["versions"].keys() == {"torch", "python", "numpy"}
-    assert header["format"] == 6
+    assert header["format"] == 7
     assert [record.draws(dtype) for dtype in ("float64", "float32")] == [1, 8]
     with pytest.raises(GoldenError, match="has no run in bfloat16: write it again, or pass other dtypes"):
         record.draws("bfloat16")
@@ -120,9 +120,9 @@ def test_a_file_that_cannot_be_trusted_is_an_error(golden: Path, tmp_path: Path)
             jax.tree.map(np.testing.assert_array_equal, load_golden(bad).header, load_golden(golden).header)
     with np.load(golden) as file:
         arrays = dict(file)
-    text = json.dumps({**json.loads(str(arrays["header"])), "format": 7})
+    text = json.dumps({**json.loads(str(arrays["header"])), "format": 8})
     np.savez(bad, **{**arrays, "header": np.array(text)})
-    with pytest.raises(GoldenError, match=r"has format 7, by .*reads format 6"):
+    with pytest.raises(GoldenError, match=r"has format 8, by .*reads format 7"):
         load_golden(bad)
     np.savez(bad, header=np.array({"a": object()}, dtype=object))
     with pytest.raises(GoldenError, match="no golden file"):
@@ -139,7 +139,7 @@ def test_a_golden_folder_reads_no_file_outside_of_it(tmp_path: Path) -> None:
     np.save(outside, np.ones(3))
     with GoldenFolder(tmp_path / "golden") as folder:
         folder.finish({})
-    text = json.dumps({"format": 6, "sums": {"../outside.npy": zlib.crc32(outside.read_bytes())}})
+    text = json.dumps({"format": 7, "sums": {"../outside.npy": zlib.crc32(outside.read_bytes())}})
     (tmp_path / "golden" / HEADER).write_text(f"{zlib.crc32(text.encode())}\n{text}", encoding="utf-8")
     with pytest.raises(GoldenError, match=r"the checksum of \.\./outside\.npy is wrong"):
         load_golden(tmp_path / "golden")
@@ -157,6 +157,20 @@ def test_a_file_that_somebody_has_edited_is_an_error(golden: Path, tmp_path: Pat
     np.savez(bad, **{**arrays, number: arrays[number] + 1})
     with pytest.raises(GoldenError, match=rf"the checksum of {number} is wrong"):
         load_golden(bad)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(b"<f4", b">f4"), (b"<f4", b"<i4"), (b"(2, 3)", b"(3, 2)"), (b": False", b": True ")]
+)
+def test_what_the_bytes_of_a_folder_mean_is_checked_too(before: bytes, after: bytes, tmp_path: Path) -> None:
+    with GoldenFolder(tmp_path / "golden") as folder:
+        folder.finish({"x": np.arange(6, dtype=np.float32).reshape(2, 3)})
+    file = tmp_path / "golden" / "0.npy"
+    changed = file.read_bytes().replace(before, after)
+    assert changed != file.read_bytes()
+    file.write_bytes(changed)
+    with pytest.raises(GoldenError, match=r"the checksum of 0\.npy is wrong"):
+        load_golden(tmp_path / "golden")
 
 
 def test_a_wrong_build_is_answered_in_a_line(
