@@ -91,16 +91,24 @@ def _cannot_run(*_: Any) -> Any:
 
 
 def _pack(value: Any, store: Callable[[np.ndarray, str], str], name: str = "") -> Any:
-    """Describe nested values and records in what JSON can hold; `store` takes an array and returns its name."""
+    """Describe nested values and records in what JSON can hold; `store` takes an array and returns its name.
+
+    Raises:
+        ValueError: there is a value among the inputs that JSON would change, such as a complex number.
+    """
     if isinstance(value, np.ndarray | np.generic):
         array = value if isinstance(value, np.ndarray) else np.asarray(value)
         return {ARRAY: store(array, name), "bfloat16": value.dtype == jnp.bfloat16}
     if is_dataclass(value):
         value = vars(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _pack(part, store, f"{name}/{key}") for key, part in value.items()}
     if isinstance(value, list | tuple | frozenset):
         return [_pack(part, store, name) for part in (sorted(value) if isinstance(value, frozenset) else value)]
+    if not isinstance(value, str | int | float | None):
+        raise ValueError(
+            f"{name[1:]} is {value!r:.80}, which JSON cannot hold: let the module that `build` returns hold it"
+        )
     return value
 
 

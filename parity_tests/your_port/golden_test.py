@@ -15,7 +15,7 @@ import torch
 
 from parity_tests import GoldenError, load_golden
 from parity_tests.your_port import dump
-from parity_tests.your_port.golden import HEADER, GoldenFolder
+from parity_tests.your_port.golden import HEADER, GoldenFolder, write_golden
 
 ROOT = Path(__file__).parents[2]
 
@@ -171,6 +171,13 @@ def test_what_the_bytes_of_a_folder_mean_is_checked_too(before: bytes, after: by
     file.write_bytes(changed)
     with pytest.raises(GoldenError, match=r"the checksum of 0\.npy is wrong"):
         load_golden(tmp_path / "golden")
+
+
+@pytest.mark.parametrize("value", [{1: "a"}, 3 + 2j, torch.float32])
+def test_what_json_would_change_is_no_input(value: object, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"inputs/others/mode is .*, which JSON cannot hold"):
+        write_golden(tmp_path / "golden.npz", {"inputs": {"others": {"mode": value}}})
+    assert not (tmp_path / "golden.npz").exists()
 
 
 def test_a_wrong_build_is_answered_in_a_line(
