@@ -29,7 +29,7 @@ from parity_tests.your_port.measure.case import TorchSide
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.numbers import make_numbers
 from parity_tests.your_port.measure.taps import recording
-from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, run_module
+from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, run_module, state_in_dtype
 from parity_tests.your_port.trained import most_common_dtype
 from parity_tests.your_port.weights.original import Original, read_inputs
 from parity_tests.your_port.weights.torch_program import describe_weights, integers_of, read_program, torch_side
@@ -138,7 +138,7 @@ def dump_large(
     variant = case.variants[0]
     drawn = make_numbers(case, variant, dtype)
     with GoldenFolder(out) as folder:
-        state = module.eval().to(TORCH_DTYPES[dtype]).state_dict()
+        state = state_in_dtype(module.eval(), TORCH_DTYPES[dtype]).state_dict()
         kept = {weight.name: folder.keep(to_numpy(state[weight.name])) for weight in described if weight.is_first}
         del state  # it holds the numbers in this dtype
         weights, buffers = ({n: x for n, x in kept.items() if (n in chosen) is wanted} for wanted in (True, False))
@@ -146,7 +146,7 @@ def dump_large(
         numbers = replace(drawn, weights=weights, buffers=buffers, differentiated=differentiated)
         runs: dict[str, Any] = {}
         for run_dtype in (dtype, truth):
-            module.to(TORCH_DTYPES[run_dtype])
+            state_in_dtype(module, TORCH_DTYPES[run_dtype])
             with recording(keep=folder.keep) as trace:
                 run = run_module(case, variant, module, numbers, run_dtype)
             outputs, gradients_kept = (

@@ -180,6 +180,23 @@ def test_what_json_would_change_is_no_input(value: object, tmp_path: Path) -> No
     assert not (tmp_path / "golden.npz").exists()
 
 
+def test_a_complex_buffer_keeps_its_imaginary_part_in_a_folder(tmp_path: Path) -> None:
+    class Rotated(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(4))
+            self.register_buffer("turn", torch.polar(torch.ones(2), torch.tensor([0.5, 1.0])), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.view_as_real(torch.view_as_complex((x * self.scale).view(-1, 2, 2)) * self.turn).flatten(1)
+
+    x, module = torch.randn(3, 4), Rotated()
+    expected = module(x).detach().numpy()
+    dump.dump_large(module, (x,), tmp_path / "golden", {})
+    run = load_golden(tmp_path / "golden").run("given inputs", "float32", "float64", False)
+    np.testing.assert_allclose(run.outputs["result"], expected, rtol=1e-5)
+
+
 def test_a_wrong_build_is_answered_in_a_line(
     golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,14 +48,20 @@ def run_torch(case: Case, variant: Variant, numbers: Numbers, dtype: str | None)
 
 
 def in_dtype(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """Convert a module, also its complex buffers, whose imaginary part `to` drops, and tensors that it just holds."""
-
-    def convert(x: torch.Tensor) -> torch.Tensor:
-        return x.to(dtype.to_complex() if x.is_complex() else dtype) if x.is_complex() or x.is_floating_point() else x
-
+    """Convert a module, also its complex buffers, and tensors that it just holds."""
     for part in module.modules():
-        vars(part).update({name: convert(x) for name, x in vars(part).items() if isinstance(x, torch.Tensor)})
-    return module._apply(convert)  # what `to` calls, and modules override that hold more than PyTorch knows of
+        held = {name: x for name, x in vars(part).items() if isinstance(x, torch.Tensor)}
+        vars(part).update({name: _converted(x, dtype) for name, x in held.items()})
+    return state_in_dtype(module, dtype)
+
+
+def state_in_dtype(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """Convert a module as `to` does, which however drops the imaginary part of complex buffers."""
+    return module._apply(lambda x: _converted(x, dtype))  # modules override it that hold more than PyTorch knows of
+
+
+def _converted(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return x.to(dtype.to_complex() if x.is_complex() else dtype) if x.is_complex() or x.is_floating_point() else x
 
 
 def run_module(
