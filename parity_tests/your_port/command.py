@@ -128,7 +128,7 @@ def run(options: Options) -> tuple[int, list[str]]:
     try:
         record = _compare(options)
     except (Exception, SystemExit) as error:  # whosever it is, the two were not compared
-        record = Record(options.name, [f"error: {_in_one_line(error)}"])
+        record = Record(options.name, [f"error: {in_one_line(error)}"])
     try:
         record.write(*files)
     except OSError as error:
@@ -195,7 +195,7 @@ def _compare_weights(options: Options, built: Any) -> Record:
     return compare_weights(*options.weights, **built, track=bar).record
 
 
-def _in_one_line(error: BaseException) -> str:
+def in_one_line(error: BaseException) -> str:
     """Say what was raised; what was raised on purpose says what to do."""
     from parity_tests.your_port.record import printable
 

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 import tyro
 
-from parity_tests.your_port.command import call_builder
+from parity_tests.your_port.command import call_builder, in_one_line
 from parity_tests.your_port.golden import GoldenFolder, write_golden
 from parity_tests.your_port.measure.arrays import to_numpy
-from parity_tests.your_port.measure.case import TorchSide
+from parity_tests.your_port.measure.case import DTYPES, TorchSide
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.numbers import make_numbers
 from parity_tests.your_port.measure.taps import recording
@@ -74,8 +74,8 @@ def main() -> int:
         else:
             written = options.dtype or ("float64", "float32")
             write_golden(options.out, {**facts, **dump(module, inputs, options.weights == "own", written)})
-    except (ValueError, RuntimeError) as error:  # PyTorch refuses wrong shapes with the latter
-        print(f"error: {error}", file=sys.stderr)
+    except Exception as error:  # also what the module raises
+        print(f"error: {in_one_line(error)}", file=sys.stderr)
         return 2
     files = options.out.iterdir() if options.large else [options.out]
     print(f"{options.out}: {', '.join(written)}, {sum(file.stat().st_size for file in files) / 1e6:.1f} MB")
@@ -126,6 +126,8 @@ def dump_large(
         raise ValueError(f"--large takes one --dtype; got {' '.join(dtypes)}")
     given, described = read_inputs(inputs, module), describe_weights(module)
     (dtype,) = dtypes or [most_common_dtype(described) or "float32"]
+    if dtype not in DTYPES:
+        raise ValueError(f"the module is {dtype}, in which nothing is compared: give --dtype {' or '.join(DTYPES)}")
     chosen = {name for name, _ in module.named_parameters() if any(fnmatchcase(name, each) for each in gradients)}
     if unknown := [each for each in gradients if not any(fnmatchcase(name, each) for name in chosen)]:
         raise ValueError(f"--gradients {unknown[0]} fits no parameter; they are called like {described[0].name}")

@@ -32,6 +32,12 @@ class Net(torch.nn.Module):
 
 def build():
     return Net(), (torch.randn(4, 3), (torch.randn(2), torch.arange(3)))
+
+def half():
+    return Net().half(), build()[1]
+
+def no_inputs():
+    return Net(), {"x": torch.randn(4, 3)}
 """
 
 PORT = """
@@ -79,7 +85,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_dump(patch: pytest.MonkeyPatch, build: str, out: Path) -> int:
-    patch.setattr(sys, "argv", ["dump", build, "--out", str(out)])
+    patch.setattr(sys, "argv", ["dump", *build.split(), "--out", str(out)])
     patch.setattr(sys, "path", [*sys.path])
     return dump.main()
 
@@ -207,6 +213,12 @@ def test_a_wrong_build_is_answered_in_a_line(
         (f"{model}:missing", "new.npz", "has no function missing"),
         (f"{tmp_path / 'other.py'}:build", "new.npz", "must return (nn.Module, inputs); got int"),
         (f"{model}:build", "other.py", "exists already"),
+        (
+            f"{model}:half --large",
+            "new",
+            "the module is float16, in which nothing is compared: give --dtype float64 or",
+        ),
+        (f"{model}:no_inputs --large", "new", "error: TypeError: "),
     ):
         assert run_dump(monkeypatch, build, tmp_path / out) == 2
         assert message in capsys.readouterr().err
