@@ -230,6 +230,18 @@ def test_weights_that_are_found_by_their_numbers_are_said_and_complex_ones_are_w
         assert "12 of 24 numbers differ" in str(compare_weights({"w": x}, {"w": x + 1}))
 
 
+def test_a_difference_in_8_or_16_bits_is_no_rounding_and_no_offset() -> None:
+    for dtype in (jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.bfloat16):
+        x = np.array([[0.125, 2, 3], [1.5, -1, 0.5]], dtype)
+        y = x.copy()
+        y[0, 0] = 2
+        assert str(compare_weights({"w": x}, {"w": y})).endswith("in JAX, 0.125 (0x" + f"{bits(x):x}) in PyTorch")
+
+
+def bits(x: np.ndarray) -> int:
+    return int(x.view(f"u{x.itemsize}").flat[0])
+
+
 def test_a_file_that_holds_more_than_tensors_is_no_damaged_one(tmp_path: Path) -> None:
     torch.save({"model": {"a": torch.ones(3)}, "args": argparse.Namespace(lr=1)}, tmp_path / "all.pth")
     with pytest.raises(OSError, match=r"holds more than tensors \(argparse\.Namespace\).*save its state dict alone"):
