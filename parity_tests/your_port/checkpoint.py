@@ -134,7 +134,8 @@ def _weights_in(source: Any, side: str) -> tuple[Tensors, list[str]]:
         ValueError: there are no weights.
     """
     tensors, others = dict[str, Stored](), list[str]()
-    for name, tensor in open_tensors(source).items():
+    opened = open_tensors(source)
+    for name, tensor in opened.items():
         path = name.split(".")
         if tensor.dtype.kind == "c":  # compared as its two parts, along one more axis
             tensor = Stored((*tensor.shape, 2), np.dtype(f"f{tensor.dtype.itemsize // 2}"), partial(_parts_of, tensor))
@@ -144,7 +145,7 @@ def _weights_in(source: Any, side: str) -> tuple[Tensors, list[str]]:
             continue
         path = path[1:] if path[0] == "params" and len(path) > 1 else path
         short = ".".join(path[:-1] if path[-1] == "value" and len(path) > 1 else path)
-        tensors[name if short in tensors else short] = tensor
+        tensors[name if short in opened or short in tensors else short] = tensor
     if not tensors:
         raise ValueError(f"{side} has no weights: {_name_of(source)} holds no floating tensors")
     return tensors, others

@@ -242,6 +242,15 @@ def bits(x: np.ndarray) -> int:
     return int(x.view(f"u{x.itemsize}").flat[0])
 
 
+def test_every_tensor_of_a_tree_is_kept_whatever_its_keys_are() -> None:
+    """Keys of two types, and a name that is another one's without its `params` or `value`."""
+    x, y = np.ones(3, np.float32), np.zeros((2, 3), np.float32)
+    right({"a": x, "b": {1: y, "c": x}}, {"a": x, "b": {1: y, "c": x}})
+    assert "b.1: JAX has no counterpart" in str(compare_weights({"a": x, "b": {1: y, "c": x}}, {"a": x}))
+    for name in ("params.a", "a.value"):
+        assert f"{name}: JAX has no counterpart" in str(compare_weights({name: y, "a": x}, {"a": x}))
+
+
 def test_a_file_that_holds_more_than_tensors_is_no_damaged_one(tmp_path: Path) -> None:
     torch.save({"model": {"a": torch.ones(3)}, "args": argparse.Namespace(lr=1)}, tmp_path / "all.pth")
     with pytest.raises(OSError, match=r"holds more than tensors \(argparse\.Namespace\).*save its state dict alone"):

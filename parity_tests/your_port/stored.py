@@ -24,7 +24,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import flatten, to_numpy
+from parity_tests.your_port.measure.arrays import flatten, is_mixed, to_numpy
 
 Shape = tuple[int, ...]
 BESIDE_WEIGHTS = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "rng_state*.pth")
@@ -72,11 +72,17 @@ def open_tensors(source: Any) -> dict[str, Stored]:
 
 
 def _in_memory(tree: Any) -> dict[str, Stored]:
-    leaves = flatten(tree)[0].items()
-    arrays = {name: x for name, x in leaves if hasattr(x, "shape") and hasattr(x, "dtype")}
-    return {
-        name: Stored.of(x) for name, x in arrays.items() if not str(x.dtype).startswith("key<")
-    }  # of random numbers
+    found = dict[str, Stored]()
+    for name, x in flatten(tree)[0].items():
+        if is_mixed(x):  # such as an index and a word, which JAX cannot sort
+            inside = _in_memory({str(key): part for key, part in x.items()})
+            found |= {f"{name}.{part}": tensor for part, tensor in inside.items()}
+        elif hasattr(x, "shape") and hasattr(x, "dtype") and not str(x.dtype).startswith("key<"):  # of random numbers
+            if hasattr(x, "detach") and (x.is_meta or x.is_quantized or str(x.layout) != "torch.strided"):
+                kind = f"{x.dtype}, {x.layout}, on {x.device}"
+                raise ValueError(f"{name} is no plain array of numbers ({kind}): give it as one, or leave it out")
+            found[name] = Stored.of(x)
+    return found
 
 
 # Files
