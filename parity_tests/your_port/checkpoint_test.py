@@ -251,6 +251,19 @@ def test_every_tensor_of_a_tree_is_kept_whatever_its_keys_are() -> None:
         assert f"{name}: JAX has no counterpart" in str(compare_weights({name: y, "a": x}, {"a": x}))
 
 
+def test_a_tensor_that_numpy_cannot_show_is_read_or_named(tmp_path: Path) -> None:
+    turned = torch.complex(torch.arange(3.0), torch.ones(3)).conj()
+    torch.save({"w": turned}, tmp_path / "conj.pt")
+    right(tmp_path / "conj.pt", {"w": turned.resolve_conj().numpy()})
+    for x in (torch.eye(2).to_sparse(), torch.empty(2, device="meta")):
+        with pytest.raises(ValueError, match="w is no plain array of numbers"):
+            compare_weights({"w": x}, WEIGHTS)
+    for dtype in (jnp.bfloat16, jnp.float8_e4m3fn, "f4,i4"):
+        np.savez(tmp_path / "a.npz", w=np.zeros(3, dtype), v=np.ones(2))
+        with pytest.raises(ValueError, match=r"w has the dtype .*save it as float32"):
+            compare_weights(tmp_path / "a.npz", WEIGHTS)
+
+
 def test_a_file_that_holds_more_than_tensors_is_no_damaged_one(tmp_path: Path) -> None:
     torch.save({"model": {"a": torch.ones(3)}, "args": argparse.Namespace(lr=1)}, tmp_path / "all.pth")
     with pytest.raises(OSError, match=r"holds more than tensors \(argparse\.Namespace\).*save its state dict alone"):

@@ -13,6 +13,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+import zlib
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -100,8 +101,12 @@ def _in_file(path: Path) -> Iterator[tuple[str, Stored]]:
     with path.open("rb"):  # whose error names the file
         pass
     try:
-        yield from READERS[path.suffix](path)
-    except (ValueError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
+        for name, tensor in READERS[path.suffix](path):
+            if np.dtype(tensor.dtype).type is np.void:
+                dtype = "NumPy's name for a record, and what it makes of bfloat16 and float8: save it as float32"
+                raise ValueError(f"{name or 'its array'} has the dtype {tensor.dtype}, {dtype}")
+            yield name, tensor
+    except (ValueError, TypeError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())[:200]
         raise ValueError(f"{path} is damaged, cut short, or not what its name says: {reason}") from error
 
@@ -161,8 +166,11 @@ def _npz(path: Path) -> Iterator[tuple[str, Stored]]:
 
 
 def _read_npz(path: Path, key: str) -> np.ndarray:
-    with np.load(path, allow_pickle=False) as arrays:
-        return arrays[key]
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return arrays[key]
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise ValueError(f"{key} of {path} is damaged: {error}") from error
 
 
 def _torch(path: Path) -> Iterator[tuple[str, Stored]]:

@@ -21,7 +21,7 @@ def is_floating(x: Any) -> bool:
 def to_numpy(tensor: Any) -> np.ndarray:
     """Convert a tensor of any framework to a NumPy array with the same bits, bfloat16 and float8 included."""
     if hasattr(tensor, "detach"):  # a torch tensor
-        tensor = tensor.detach().cpu()
+        tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
         name = str(tensor.dtype).removeprefix("torch.")
         if name.startswith(("bfloat16", "float8")):  # no dtypes of NumPy; float32 holds each number exactly
             return tensor.float().numpy().astype(jnp.dtype(name))
