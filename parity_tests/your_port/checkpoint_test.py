@@ -264,6 +264,21 @@ def test_a_tensor_that_numpy_cannot_show_is_read_or_named(tmp_path: Path) -> Non
             compare_weights(tmp_path / "a.npz", WEIGHTS)
 
 
+def test_an_index_is_held_to_its_parts(tmp_path: Path) -> None:
+    folder = parts_of(tmp_path / "lost", WEIGHTS)
+    part = folder / "model-2-of-2.safetensors"
+    save_file({name: WEIGHTS[name] for name in list(WEIGHTS)[8:]}, part)
+    with pytest.raises(ValueError, match=f"lacks {list(WEIGHTS)[7]}, which its index says to be in model-2-of-2"):
+        compare_weights(folder, WEIGHTS)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": 3}}')
+    with pytest.raises(ValueError, match="3 is of no kind that is read"):
+        compare_weights(folder, WEIGHTS)
+    two = parts_of(tmp_path / "two", WEIGHTS)
+    (two / "model.fp16.safetensors.index.json").write_bytes((two / "model.safetensors.index.json").read_bytes())
+    with pytest.raises(ValueError, match=r"holds 2 checkpoints \(model\.fp16\..*\): give a folder of one"):
+        compare_weights(two, WEIGHTS)
+
+
 def test_a_file_that_holds_more_than_tensors_is_no_damaged_one(tmp_path: Path) -> None:
     torch.save({"model": {"a": torch.ones(3)}, "args": argparse.Namespace(lr=1)}, tmp_path / "all.pth")
     with pytest.raises(OSError, match=r"holds more than tensors \(argparse\.Namespace\).*save its state dict alone"):

@@ -208,7 +208,8 @@ READERS: dict[str, Callable[[Path], Iterator[tuple[str, Stored]]]] = {
 
 
 def _in_folder(path: Path) -> dict[str, Stored]:
-    files = _files_of_index(path) or [
+    index = _read_index(path)
+    files = [path / part for part in sorted(set(index.values()))] or [
         file
         for file in sorted(path.rglob("*"))
         if file.suffix in READERS and not any(fnmatchcase(file.name, name) for name in BESIDE_WEIGHTS)
@@ -226,17 +227,27 @@ def _in_folder(path: Path) -> dict[str, Stored]:
             found[own] = tensor
     return found
 
+    if missing := [name for name in index if name not in found]:
+        raise ValueError(f"{path} lacks {missing[0]}, which its index says to be in {index[missing[0]]}")
 
-def _files_of_index(path: Path) -> list[Path]:
-    """Return the parts that `model.safetensors.index.json` lists, if there is one."""
+def _read_index(path: Path) -> dict[str, str]:
+    """Return in which part each tensor is, as `model.safetensors.index.json` says it, if there is one.
+
+    Raises:
+        ValueError: it is damaged, or there are several, such as one for another dtype.
+    """
     indices = sorted(path.glob("*.safetensors.index.json")) or sorted(path.glob("*.bin.index.json"))
-    if not indices:
-        return []
+    if len(indices) > 1:
+        names = ", ".join(index.name for index in indices)
+        raise ValueError(f"{path} holds {len(indices)} checkpoints ({names}): give a folder of one")
     try:
-        parts = set(json.loads(indices[0].read_text("utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError) as error:
+        return {
+            name: str(part)
+            for index in indices
+            for name, part in json.loads(index.read_text("utf-8"))["weight_map"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{indices[0]} is damaged: it has no weight_map") from error
-    return [path / part for part in sorted(parts)]
 
 
 # Orbax
