@@ -421,6 +421,13 @@ def run(*arguments: Any) -> int:
     return command.main([str(argument) for argument in arguments], isolated=False)
 
 
+def test_a_builder_that_goes_elsewhere_finds_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_file(WEIGHTS, "model.safetensors")
+    Path("port.py").write_text("import os\ndef build(): os.chdir('/'); return {}\n")
+    assert run("--weights", "model.safetensors", "model.safetensors", "port.py:build") == 0
+
+
 def test_the_command_says_it_by_its_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_file(WEIGHTS, tmp_path / "model.safetensors")
     saved = write_orbax(tmp_path / "orbax", ported(WEIGHTS))

@@ -138,6 +138,7 @@ def run(options: Options) -> tuple[int, list[str]]:
 
 def _compare(options: Options) -> Record:
     """Call the builder, and compare what it returns."""
+    weights = [file.absolute() for file in options.weights]  # before the builder goes elsewhere
     if find_spec("torch") is not None:  # not where PyTorch's side is a file
         import torch
 
@@ -149,7 +150,7 @@ def _compare(options: Options) -> Record:
         raise
     require_device()  # after the builder, which may set flags before JAX starts
     if options.weights != NO_FILES:
-        return _compare_weights(options, built)
+        return _compare_weights(weights, options.build, built)
     if options.compiled:
         if not (isinstance(built, tuple) and len(built) == 2):
             raise BuildError(f"{options.build} must return (function or module, inputs); got {type(built).__name__}")
@@ -159,27 +160,25 @@ def _compare(options: Options) -> Record:
     from parity_tests.your_port.compare import compare
     from parity_tests.your_port.dumped import compare_dump, is_dump
 
-    in_order = built if isinstance(built, tuple) else ()
-    first = built.get("torch_module") if isinstance(built, Mapping) else next(iter(in_order), None)
-    if options.blind and isinstance(first, str | Path):
-        raise BuildError(f"--blind makes mistakes in PyTorch's module, and {first} is a record of its runs")
-    if isinstance(built, Mapping) and "inputs" in built and is_dump(first):
-        return compare_dump(**built).record
-    if isinstance(built, Mapping):
-        report = compare(**built)
-    elif isinstance(built, tuple) and len(built) in (2, 3):
-        report = compare(*built)
-    else:
+    if isinstance(built, tuple) and len(built) in (2, 3):
+        built = dict(zip(("torch_module", "jax_module", "inputs"), built, strict=False))
+    if not isinstance(built, Mapping):
         raise BuildError(
             f"{options.build} must return (torch_module, jax_module, inputs), or a dict of compare's arguments; "
             f"got {type(built).__name__}"
         )
+    first = built.get("torch_module")
+    if options.blind and isinstance(first, str | Path):
+        raise BuildError(f"--blind makes mistakes in PyTorch's module, and {first} is a record of its runs")
+    if "inputs" in built and is_dump(first):
+        return compare_dump(**built).record
+    report = compare(**built)
     if options.blind:
         report.blind  # noqa: B018 (it is kept, and the verdict then has its line)
     return report.record
 
 
-def _compare_weights(options: Options, built: Any) -> Record:
+def _compare_weights(weights: Sequence[Path], build: str, built: Any) -> Record:
     from rich.console import Console
     from rich.progress import track
 
@@ -187,12 +186,10 @@ def _compare_weights(options: Options, built: Any) -> Record:
 
     said = ("names", "layout", "load", "ignore")
     if not isinstance(built, Mapping) or not built.keys() <= set(said):
-        raise BuildError(
-            f"with --weights, {options.build} must return a dict of some of {', '.join(said)}; got {built!r:.200}"
-        )
+        raise BuildError(f"with --weights, {build} must return a dict of some of {', '.join(said)}; got {built!r:.200}")
     screen = Console(stderr=True)
     bar = partial(track, description="tensors", console=screen, transient=True, disable=not screen.is_terminal)
-    return compare_weights(*options.weights, **built, track=bar).record
+    return compare_weights(*weights, **built, track=bar).record
 
 
 def in_one_line(error: BaseException) -> str:

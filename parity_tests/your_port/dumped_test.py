@@ -232,3 +232,6 @@ def test_the_command_takes_a_dump(dump: Path, capsys: pytest.CaptureFixture[str]
     assert command.main([f"{port}:build"], isolated=False) == 0
     assert command.main([f"{port}:wrong"], isolated=False) == 1
     assert "first difference: the forward pass at blocks.1.norm" in capsys.readouterr().out
+        "def in_order(): return build()['torch_module'], Port(), X\n"
+    assert command.main([f"{port}:in_order"], isolated=False) == 1
+    assert "note: the port ran with its own weights" in capsys.readouterr().out
