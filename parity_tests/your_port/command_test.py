@@ -47,6 +47,7 @@ def closes(): sys.stdout.close(); os.close(1); return right()
 def is_killed(): os.kill(os.getpid(), 9)
 def both(x): return {"a|b": x, "`c`": x, "d\\ne": x, chr(27) + "[2Jf": x}
 def names(): return {**pair(both), "torch_module": both, "name": "a\\n# b | `c` <d>"}
+def weights_of_a_file(): return {**right(), "weights": "model.pt"}
 def nan_bound(): return {**right(), "bound": float("nan")}
 def empty(): return (lambda x: {}), (lambda x: {}), X
 """
@@ -81,6 +82,10 @@ def test_the_status_and_the_first_line_say_whether_the_two_agree(port, build, st
         ("port.py:too_large", "out of memory: use smaller inputs"),
         ("port.py:too_large_inside", "out of memory: use smaller inputs"),
         ("port.py:no_file --blind", "--blind makes mistakes in PyTorch's module, and none.npz is a record of its runs"),
+        (
+            "port.py:weights_of_a_file",
+            "weights must be a state dict of the PyTorch module; got 'model.pt': read the file",
+        ),
         ("port.py:no_file", "No such file or directory: 'none.npz'"),
     ],
 )

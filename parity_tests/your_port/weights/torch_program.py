@@ -37,6 +37,10 @@ def read_program(
         ValueError: it cannot; the message says what to do.
     """
     given = read_inputs(inputs, program)
+    if not isinstance(weights, Mapping | None):
+        raise ValueError(
+            f"weights must be a state dict of the PyTorch module; got {weights!r:.80}: read the file first"
+        )
     values = None if weights is None else {name: to_numpy(weight) for name, weight in weights.items()}
     is_module = isinstance(program, torch.nn.Module)
     _require_readable(program)
