@@ -157,6 +157,10 @@ def read_dump(folder: Path) -> dict[str, np.ndarray]:
     Raises:
         OSError, ValueError: a file cannot be read, or the dump is of several ranks or passes.
     """
+        for pair in pairs:
+            if np.isnan(pair.dumped).all():
+                reason = "NaN everywhere on both sides" if pair.dumped.size else "empty"
+                raise ValueError(f"{pair.name} is {reason}, so nothing can be compared: choose other inputs or weights")
     tensors, found = open_tensors(folder), dict[str, Stored]()
     for what, pattern in SHARED.items():
         if len(several := {match[1] for name in tensors if (match := re.search(pattern, name))}) > 1:

@@ -193,6 +193,32 @@ def test_the_ports_own_weights_are_said(dump: Path) -> None:
         compare_dump(dump, described, X)
 
 
+class Pairs(nnx.Module):
+    """Return two tensors in a submodule and in the whole."""
+
+    def __init__(self, activation: Any = jax.numpy.tanh) -> None:
+        self.inner = PairOf(activation)
+
+    def __call__(self, x: Any) -> Any:
+        return self.inner(x)
+
+
+class PairOf(nnx.Module):
+    def __init__(self, activation: Any) -> None:
+        self.scale, self.activation = nnx.Param(jax.numpy.ones(4)), activation
+
+    def __call__(self, x: Any) -> Any:
+        return x * self.scale, self.activation(x)
+
+
+def test_numbers_that_are_none_do_not_agree(tmp_path: Path) -> None:
+    for name, x in (("nan", np.full((3, 4), np.nan, np.float32)), ("empty", np.ones((0, 4), np.float32))):
+        (tmp_path / name).mkdir()
+        in_npy(tmp_path / name, {"inner": torch.tensor(x)})
+        with pytest.raises(ValueError, match=r"inner is (NaN everywhere|empty), so nothing can be compared"):
+            compare_dump(tmp_path / name, Pairs(), x)
+
+
 def test_what_cannot_be_read_or_paired_says_why(dump: Path, tmp_path: Path) -> None:
     ranks = tmp_path / "ranks"
     ranks.mkdir()
@@ -228,10 +254,10 @@ def test_the_command_takes_a_dump(dump: Path, capsys: pytest.CaptureFixture[str]
         "from parity_tests.your_port.dumped_test import Port, X\n"
         f"def build(mistake=''): return dict(jax_module=Port(mistake), inputs=X, **{given})\n"
         "def wrong(): return build('epsilon')\n"
+        "def in_order(): return build()['torch_module'], Port(), X\n"
     )
     assert command.main([f"{port}:build"], isolated=False) == 0
-    assert command.main([f"{port}:wrong"], isolated=False) == 1
-    assert "first difference: the forward pass at blocks.1.norm" in capsys.readouterr().out
-        "def in_order(): return build()['torch_module'], Port(), X\n"
     assert command.main([f"{port}:in_order"], isolated=False) == 1
     assert "note: the port ran with its own weights" in capsys.readouterr().out
+    assert command.main([f"{port}:wrong"], isolated=False) == 1
+    assert "first difference: the forward pass at blocks.1.norm" in capsys.readouterr().out
