@@ -7,12 +7,16 @@
 | the dumper of SGLang | `forward_pass_id=1___rank=0___name=layers.0___dump_index=3` | that of layers.0 |
 | the forward hooks of SGLang | `Pass00000.pt`, a dict by module | their outputs |
 
-Inputs of modules are left out. A dump does not say how much rounding matters in PyTorch. So the port says it: it runs
-in float64, which is the truth, and in the dump's dtype, where its own error is e. The dump is then judged as a run of
-JAX otherwise is (see `measure.judge`).
+Inputs of modules are left out. Where a module returns several tensors, those of the same name or number are compared,
+and where the names say nothing, the first of each side.
+
+A dump does not say how much rounding matters in PyTorch. So the port says it: it runs in float64, which is the truth,
+and in the dump's dtype, where its own error is e. The dump is then judged as a run of JAX otherwise is (see
+`measure.judge`).
 """
 
 import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +38,7 @@ from parity_tests.your_port.measure.taps import Tensor, recording
 from parity_tests.your_port.measure.width import enable_x64, own_tables
 from parity_tests.your_port.place.pairing import align, match_names, parts_of
 from parity_tests.your_port.record import Findings, Record
-from parity_tests.your_port.stored import Stored, Tensors, open_tensors
+from parity_tests.your_port.stored import Tensors, open_tensors
 from parity_tests.your_port.weights.adapters import JaxProgram, make_port
 from parity_tests.your_port.weights.layouts import Layouts, wanted_layout
 from parity_tests.your_port.weights.match import Names, match_weights
@@ -43,12 +47,17 @@ from parity_tests.your_port.weights.weight_map import WeightMap, match_paths
 
 FORMS = (
     r"(?:.*___)?name=(?P<module>.+?)(?:___.*)?",
-    r"(?P<module>.+?)_(?P<kind>inputs|outputs)(?:_(?P<part>.+))?",
+    r"(?P<module>[A-Z].*?)_(?P<kind>inputs|outputs)(?:_(?P<part>.+))?",
+    r"(?P<module>.+)\[(?P<part>[\d.]+)\]",
     r"(?P<module>.+)",
 )
 """The forms of names; the first that fits the whole name is taken."""
 SHARED = {"rank": r"(?<![a-z])rank=(\d+)", "forward pass": r"forward_pass_id=(\d+)"}
 """What all tensors of a dump must have in common."""
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+"""Those in which a port can run, the narrowest first."""
+Outputs = Mapping[str, Mapping[str, Sequence[np.ndarray]]]
+"""What each module returned, by the names of its parts, call by call; a single tensor has the name ""."""
 RESULT = "result"
 """What the model as a whole returns."""
 SHOWN = 3
@@ -64,7 +73,7 @@ class DumpReport(Findings):
     divergence: Divergence | None = None
     """The first tensor that differs."""
     unpaired: tuple[str, ...] = ()
-    """The dump's tensors that are none of JAX's."""
+    """The dump's tensors that are none of JAX's, or no floating numbers."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -113,13 +122,15 @@ def compare_dump(
     Raises:
         OSError, ValueError: the dump or the weights cannot be read, are of several ranks, or fit nothing in the port.
     """
-    outputs = read_dump(Path(torch_module))
+    outputs, others = read_dump(Path(torch_module))
     layouts = dict(layout or {})
     given = read_inputs(inputs, jax_module)
     program = _Program(make_port(jax_module, jax_call, variables, given, layouts, {}), given, layouts)
-    dtypes = {str(x.dtype) for x in outputs.values()}
-    dtype = next(d for d in ("float16", "bfloat16", "float32", "float64") if d in dtypes)
+    counts = Counter(str(x.dtype) for parts in outputs.values() for calls in parts.values() for x in calls)
+    dtype = next(d for d in DTYPES if d in counts)
     notes, paths = list[str](), dict[str, str]()
+    if counts[dtype] < counts.total():
+        notes.append(f"{counts[dtype]} of {counts.total()} tensors of the dump are {dtype}, and all are judged by it")
     if weights is None:
         placed = program.own_weights(variables)
         notes.append("the port ran with its own weights: give weights= if the dump's may be others")
@@ -138,12 +149,15 @@ def compare_dump(
     judge = Judge(case, Variant("dump", {}), dtype, Run({}), ("PyTorch", "JAX"))
     # Tools may write a tensor in another dtype than it was computed in.
     measured = [judge.measure(x.name, x.dumped.astype(x.narrow.dtype), x.narrow, x.truth) for x in pairs]
-    used = {pair.module for pair in pairs}
-    report = DumpReport(
-        called, tuple(measured), unpaired=tuple(m for m in outputs if m not in used), notes=tuple(notes)
-    )
+    used = {own for pair in pairs for own in pair.dumped_as}
+    left = [_label(module, part) for module in outputs for part in outputs[module] if (module, part) not in used]
+    report = DumpReport(called, tuple(measured), unpaired=(*left, *others), notes=tuple(notes))
     first = next((number for number, m in enumerate(measured) if m.failed), None)
     if first is None:
+        for pair in pairs:
+            if np.isnan(pair.dumped).all():
+                reason = "NaN everywhere on both sides" if pair.dumped.size else "empty"
+                raise ValueError(f"{pair.name} is {reason}, so nothing can be compared: choose other inputs or weights")
         return report
     symptoms = describe(pairs[first].truth, pairs[first].dumped) if dtype in ("float32", "float64") else ()
     agreed = tuple(m.tensor for m in measured[:first])
@@ -151,33 +165,44 @@ def compare_dump(
     return replace(report, divergence=divergence)
 
 
-def read_dump(folder: Path) -> dict[str, np.ndarray]:
-    """Read the modules' outputs by their paths; of several outputs of one module the first.
+def _label(module: str, part: str) -> str:
+    return f"{module}.{part}" if part else module
+
+
+def read_dump(folder: Path) -> tuple[Outputs, list[str]]:
+    """Read the modules' outputs, and the names of those that are no floating numbers of a width that JAX computes in.
 
     Raises:
         OSError, ValueError: a file cannot be read, or the dump is of several ranks or passes.
     """
-        for pair in pairs:
-            if np.isnan(pair.dumped).all():
-                reason = "NaN everywhere on both sides" if pair.dumped.size else "empty"
-                raise ValueError(f"{pair.name} is {reason}, so nothing can be compared: choose other inputs or weights")
-    tensors, found = open_tensors(folder), dict[str, Stored]()
+    tensors, others = open_tensors(folder), list[str]()
+    found = defaultdict[str, dict[str, list[np.ndarray]]](dict)
     for what, pattern in SHARED.items():
         if len(several := {match[1] for name in tensors if (match := re.search(pattern, name))}) > 1:
             raise ValueError(
                 f"{folder} holds more than one {what} ({', '.join(sorted(several))}): give a folder of one"
             )
-    for name, tensor in tensors.items():
-        form = next(match for pattern in FORMS if (match := re.fullmatch(pattern, name)))
-        parts = form.groupdict()
-        if parts.get("kind") != "inputs" and is_floating(tensor):
-            module = parts["module"]
-            if parts.get("kind"):  # transformers' names begin with the class of the model
-                module = re.sub(r"^[A-Z]\w*(\.|$)", "", module)
-            found.setdefault(module or RESULT, tensor)
+    for name, tensor in sorted(tensors.items(), key=lambda item: _place(item[0])):
+        form = next(match for pattern in FORMS if (match := re.fullmatch(pattern, name, re.DOTALL)))
+        said = form.groupdict()
+        if said.get("kind") == "inputs":
+            continue
+        if str(tensor.dtype) not in DTYPES:
+            others.append(name)
+            continue
+        module = said["module"]
+        if said.get("kind"):  # transformers' names begin with the class of the model
+            module = re.sub(r"^[A-Z]\w*(\.|$)", "", module)
+        found[module or RESULT].setdefault(re.sub(r"\W", "_", said.get("part") or ""), []).append(tensor.read())
     if not found:
-        raise ValueError(f"{folder} holds no floating outputs of modules")
-    return {module: tensor.read() for module, tensor in found.items()}
+        raise ValueError(f"{folder} holds no outputs of modules in {', '.join(DTYPES)}")
+    return found, others
+
+
+def _place(name: str) -> int:
+    """Return the place of a tensor among those of SGLang's dumper, which may write a name several times."""
+    found = re.search(r"dump_index=(\d+)", name)
+    return int(found[1]) if found else 0
 
 
 @dataclass(frozen=True)
@@ -198,7 +223,7 @@ class _Program:
         return {path: read[path] for path in self.port.leaves}
 
     def place(
-        self, weights: Tensors, names: Names | None, outputs: Mapping[str, np.ndarray]
+        self, weights: Tensors, names: Names | None, outputs: Outputs
     ) -> tuple[dict[Weight, np.ndarray], WeightMap]:
         """Put PyTorch's weights into place; where shapes leave it open, in the way that is nearest to the dump."""
         described = {
@@ -227,15 +252,19 @@ class _Program:
             weights = {path: cast(x) for path, x in placed.items()}
             results, _ = self.port.run(weights, self.inputs.as_arguments(arrays), jnp.dtype(dtype), False)
             leaves = flatten(to_torch_layout(plain(results), self.layouts))[0]
-        outputs = [x for x in leaves.values() if x is not None and is_floating(x)]
-        return [*trace, *(Tensor(RESULT, False, "", (), to_numpy(x)) for x in outputs[:1])]
+        outputs = {part: x for part, x in leaves.items() if x is not None and is_floating(x)}
+        return [
+            *trace,
+            *(Tensor(RESULT, False, part if len(outputs) > 1 else "", (), to_numpy(x)) for part, x in outputs.items()),
+        ]
 
 
 @dataclass(frozen=True)
 class _Pair:
     """A tensor of the dump, in the form of the port's own."""
 
-    module: str
+    dumped_as: Sequence[tuple[str, str]]
+    """The modules and parts that it is in the dump: several, where JAX computes a stack of layers at once."""
     name: str
     dumped: np.ndarray
     narrow: np.ndarray
@@ -243,7 +272,7 @@ class _Pair:
 
 
 def _pair(
-    outputs: Mapping[str, np.ndarray],
+    outputs: Outputs,
     truth: Sequence[Tensor],
     narrow: Sequence[Tensor],
     paths: Mapping[str, str],
@@ -255,13 +284,31 @@ def _pair(
     found = list[tuple[int, _Pair]]()
     for name in in_jax:
         others = [other for other in names.get(name, ()) if other in outputs]
-        calls, again = (next(iter(parts_of([x for x in run if not x.is_input], [name])), []) for run in (truth, narrow))
-        if not others or len(calls) != len(again):
-            continue
-        wish = wanted_layout(layouts, name, *others)
-        dumped = align([outputs[other] for other in others], [x.value for x in calls], wish)
-        for number, (x, y, z) in enumerate(zip(dumped, again, calls, strict=False)):
-            label = name if len(dumped) == 1 else f"{name}[{number}]"
-            module = others[number if len(others) > 1 else 0]
-            found.append((truth.index(z), _Pair(module, label, x, y.value, z.value)))
+        runs = [parts_of([x for x in run if not x.is_input], [name]) for run in (truth, narrow)]
+        for (part, chosen), calls, again in zip(_parts(others, outputs, runs[0]), *runs, strict=False):
+            if not chosen or len(calls) != len(again):
+                continue
+            wish = wanted_layout(layouts, name, *others)
+            whose = [(other, key) for other, key in zip(others, chosen, strict=True) for _ in outputs[other][key]]
+            theirs = [x for other, key in zip(others, chosen, strict=True) for x in outputs[other][key]]
+            dumped = align(theirs, [x.value for x in calls], wish)
+            for number, (x, y, z) in enumerate(zip(dumped, again, calls, strict=False)):
+                label = part if len(dumped) == 1 else f"{part}[{number}]"
+                own = [whose[number]] if len(whose) == len(dumped) else whose
+                found.append((truth.index(z), _Pair(own, label, x, y.value, z.value)))
     return [pair for _, pair in sorted(found, key=lambda item: item[0])]
+
+
+def _parts(
+    others: Sequence[str], outputs: Outputs, in_jax: Sequence[Sequence[Tensor]]
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the name of each tensor that a module of JAX returns, and what part it is of each of the dump's modules."""
+    parts = [re.sub(r"\W", "_", calls[0].part) for calls in in_jax]  # transformers joins names in this way
+    named = any(part in outputs[other] for part in parts for other in others)
+    for number, (part, calls) in enumerate(zip(parts, in_jax, strict=True)):
+        first, chosen = number == 0, list[str]()
+        if all(part in outputs[other] for other in others):
+            chosen = [part] * len(others)
+        elif first and not named:
+            chosen = [next(iter(outputs[other])) for other in others]
+        yield calls[0].of if first else calls[0].name, chosen

@@ -143,7 +143,19 @@ def test_the_forms_of_names(writer: str, tmp_path: Path) -> None:
 
 def test_names_that_begin_with_a_capital_are_whole(tmp_path: Path) -> None:
     in_npy(tmp_path, {"W_q": torch.ones(2), "W_k": torch.zeros(2), "w_v.norm": torch.ones(3)})
-    assert set(read_dump(tmp_path)) == {"W_q", "W_k", "w_v.norm"}
+    assert set(read_dump(tmp_path)[0]) == {"W_q", "W_k", "w_v.norm"}
+
+
+def test_only_names_of_transformers_say_what_is_an_input(tmp_path: Path) -> None:
+    in_npy(tmp_path, {name: torch.ones(2) for name in ("embed_inputs", "x_outputs_proj", "Net.a_inputs_0")})
+    assert set(read_dump(tmp_path)[0]) == {"embed_inputs", "x_outputs_proj"}
+
+
+def test_a_name_that_is_written_several_times_is_read_call_by_call(tmp_path: Path) -> None:
+    for index in (2, 3, 10):
+        file = f"forward_pass_id=1___rank=0___name=up___dump_index={index}.pt"
+        torch.save({"value": torch.full((1,), float(index))}, tmp_path / file)
+    assert [float(x[0]) for x in read_dump(tmp_path)[0]["up"][""]] == [2, 3, 10]
 
 
 def test_bfloat16_is_judged_by_the_ports_own_rounding(tmp_path: Path) -> None:
@@ -211,6 +223,45 @@ class PairOf(nnx.Module):
         return x * self.scale, self.activation(x)
 
 
+def as_tuples(folder: Path, tensors: tuple[torch.Tensor, ...]) -> None:
+    for name in ("inner", "result"):
+        torch.save(tensors, folder / f"{name}.pt")
+
+
+def as_transformers(folder: Path, tensors: tuple[torch.Tensor, ...]) -> None:
+    for number, x in enumerate(tensors):
+        for name in ("Pairs.inner", "Pairs"):
+            save_file({"data": x}, folder / f"{name}_outputs_{number}.safetensors")
+
+
+@pytest.mark.parametrize("write", [as_tuples, as_transformers])
+def test_each_of_several_results_is_compared(write: Callable[..., None], tmp_path: Path) -> None:
+    x = torch.tensor(X[:, :4].copy())
+    write(tmp_path, (x, torch.tanh(x)))
+    report = compare_dump(tmp_path, Pairs(), x.numpy())
+    assert report.agrees, report
+    assert [m.tensor for m in report.measurements] == ["inner", "inner.1", "result", "result.1"]
+    wrong = compare_dump(tmp_path, Pairs(jax.numpy.sin), x.numpy())
+    assert "first difference: the forward pass at inner.1, after inner: error" in str(wrong)
+
+
+def test_a_dump_of_the_first_results_alone_is_compared_with_these(tmp_path: Path) -> None:
+    x = torch.tensor(X[:, :4].copy())
+    in_npy(tmp_path, {"inner": x})
+    assert [m.tensor for m in compare_dump(tmp_path, Pairs(), x.numpy()).measurements] == ["inner"]
+
+
+def test_what_is_not_compared_is_said(tmp_path: Path) -> None:
+    x = torch.tensor(X[:, :4].copy())
+    others = {"ids": torch.arange(3), "inner[1]": torch.ones(4).to(torch.float8_e5m2)}
+    for name, tensor in {"inner": x, "result": x.bfloat16(), **others}.items():
+        torch.save(tensor, tmp_path / f"{name}.pt")
+    report = compare_dump(tmp_path, Pairs(), x.numpy())
+    assert report.agrees, report
+    assert "left over in the dump: ids, inner[1]" in str(report)
+    assert "note: 1 of 2 tensors of the dump are bfloat16, and all are judged by it" in str(report)
+
+
 def test_numbers_that_are_none_do_not_agree(tmp_path: Path) -> None:
     for name, x in (("nan", np.full((3, 4), np.nan, np.float32)), ("empty", np.ones((0, 4), np.float32))):
         (tmp_path / name).mkdir()
@@ -239,7 +290,7 @@ def test_what_cannot_be_read_or_paired_says_why(dump: Path, tmp_path: Path) -> N
         tmp_path / "empty": "holds no tensors",
         other: "no tensor of the dump is one of the port's: the dump has encoder.attention …; the port has ",
         cut: "is damaged, cut short, or not what its name says",
-        whole: "holds no floating outputs of modules",
+        whole: "holds no outputs of modules in float16, bfloat16",
     }.items():
         with pytest.raises(ValueError, match=words):
             compare_dump(folder, Port(), X, weights=MODEL.state_dict())

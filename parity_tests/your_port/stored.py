@@ -7,13 +7,15 @@
 | `*.pt`, `*.pth`, `*.ckpt`, `*.bin` of `torch.save` | by `torch.load(weights_only=True)`; keys are parts of a name |
 | a folder of Orbax, or one that holds one | the arrays of its tree, by their paths |
 | any other folder | all files of these kinds in it; a tensor that is alone in its file has the file's name |
+
+In a folder the tensors of a tuple or list have the file's name with their numbers, `name[0]`.
 """
 
 import json
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-import zlib
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -190,10 +192,9 @@ def _torch(path: Path) -> Iterator[tuple[str, Stored]]:
                 "trust it, load it with torch.load(…, weights_only=False), and save its state dict alone"
             ) from error
         raise ValueError(error) from error
-    if isinstance(loaded, torch.Tensor):
-        yield "", Stored.of(loaded)
-    else:
-        yield from _in_memory(loaded).items()
+    for name, tensor in _in_memory(loaded).items():
+        is_part = isinstance(loaded, list | tuple)
+        yield (f"[{name}]" if is_part else "" if isinstance(loaded, torch.Tensor) else name), tensor
 
 
 READERS: dict[str, Callable[[Path], Iterator[tuple[str, Stored]]]] = {
@@ -221,14 +222,15 @@ def _in_folder(path: Path) -> dict[str, Stored]:
         tensors = dict(_in_file(file))
         prefix = ".".join(file.relative_to(path).with_suffix("").parts)
         for name, tensor in tensors.items():
-            own = prefix if name in UNNAMED and len(tensors) == 1 else name
+            is_alone = name in UNNAMED and len(tensors) == 1
+            own = f"{prefix}{name}" if name.startswith("[") else prefix if is_alone else name
             if own in found:
                 raise ValueError(f"{path} holds {own} twice, once in {file.name}: give one of the files")
             found[own] = tensor
-    return found
-
     if missing := [name for name in index if name not in found]:
         raise ValueError(f"{path} lacks {missing[0]}, which its index says to be in {index[missing[0]]}")
+    return found
+
 
 def _read_index(path: Path) -> dict[str, str]:
     """Return in which part each tensor is, as `model.safetensors.index.json` says it, if there is one.
