@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.cause.symptoms import describe
+from parity_tests.your_port.checkpoint import NO_WEIGHTS
 from parity_tests.your_port.divergence import Divergence
 from parity_tests.your_port.golden import HEADER
 from parity_tests.your_port.measure.arrays import flatten, is_floating, plain, to_numpy
@@ -43,7 +44,7 @@ from parity_tests.your_port.weights.adapters import JaxProgram, make_port
 from parity_tests.your_port.weights.layouts import Layouts, wanted_layout
 from parity_tests.your_port.weights.match import Names, match_weights
 from parity_tests.your_port.weights.original import Inputs, Weight, read_inputs, to_jax_layout, to_torch_layout
-from parity_tests.your_port.weights.weight_map import WeightMap, match_paths
+from parity_tests.your_port.weights.weight_map import Leaf, WeightMap, match_paths
 
 FORMS = (
     r"(?:.*___)?name=(?P<module>.+?)(?:___.*)?",
@@ -125,7 +126,9 @@ def compare_dump(
     outputs, others = read_dump(Path(torch_module))
     layouts = dict(layout or {})
     given = read_inputs(inputs, jax_module)
-    program = _Program(make_port(jax_module, jax_call, variables, given, layouts, {}), given, layouts)
+    read = {} if weights is None else _weights_in(weights)
+    leaves = {name: Leaf(x.shape) for name, x in read.items()}  # of a function, which takes them under their names
+    program = _Program(make_port(jax_module, jax_call, variables, given, layouts, leaves), given, layouts)
     counts = Counter(str(x.dtype) for parts in outputs.values() for calls in parts.values() for x in calls)
     dtype = next(d for d in DTYPES if d in counts)
     notes, paths = list[str](), dict[str, str]()
@@ -135,7 +138,7 @@ def compare_dump(
         placed = program.own_weights(variables)
         notes.append("the port ran with its own weights: give weights= if the dump's may be others")
     else:
-        described, found = program.place(open_tensors(weights), names, outputs)
+        described, found = program.place(read, names, outputs)
         placed, paths = found.place({w.name: x for w, x in described.items()}), match_paths(list(described), found)
     truth, narrow = (program.run(placed, d) for d in ("float64", dtype))
     pairs = _pair(outputs, truth, narrow, paths, layouts)
@@ -163,6 +166,12 @@ def compare_dump(
     agreed = tuple(m.tensor for m in measured[:first])
     divergence = Divergence(**vars(measured[first]), agreed=agreed, symptoms=symptoms, found=None)
     return replace(report, divergence=divergence)
+
+
+def _weights_in(source: Any) -> Tensors:
+    """List the floating tensors of a checkpoint, without the states of optimisers."""
+    tensors = open_tensors(source).items()
+    return {name: x for name, x in tensors if is_floating(x) and name.partition(".")[0] not in NO_WEIGHTS}
 
 
 def _label(module: str, part: str) -> str:
@@ -215,8 +224,9 @@ class _Program:
 
     def own_weights(self, variables: Any) -> dict[str, Any]:
         """Return the weights that it has."""
-        held = getattr(self.port.model, "params", variables) if self.port.kind == "linen" else self.port.model
-        read = {} if held is None or self.port.kind == "function" else self.port.read(held)
+        model = self.port.model
+        held = {"linen": getattr(model, "params", variables), "function": variables}.get(self.port.kind, model)
+        read = {} if held is None else self.port.read(held)
         missing = [path for path in self.port.leaves if isinstance(read.get(path), jax.ShapeDtypeStruct | None)]
         if missing:
             raise ValueError(f"the port has no numbers for {', '.join(missing[:SHOWN])}: give weights=")
@@ -229,7 +239,6 @@ class _Program:
         described = {
             Weight(name, x.shape, name, "unknown", "running_" in name): x.read().astype(np.float64)
             for name, x in weights.items()
-            if is_floating(x)
         }
         values = {weight.name: x for weight, x in described.items()}
         found = match_weights(list(described), self.port.leaves, self.port.role, names, self.layouts)

@@ -270,6 +270,20 @@ def test_numbers_that_are_none_do_not_agree(tmp_path: Path) -> None:
             compare_dump(tmp_path / name, Pairs(), x)
 
 
+def test_a_function_gets_the_weights_under_their_names(tmp_path: Path) -> None:
+    x, w = X[:, :4], {"scale": np.arange(4, dtype=np.float32)}
+    np.save(tmp_path / "result.npy", x * w["scale"])
+    assert compare_dump(tmp_path, lambda w, x: x * w["scale"], x, weights=w).agrees
+    assert not compare_dump(tmp_path, lambda w, x: x + w["scale"], x, weights=w)
+    assert compare_dump(tmp_path, lambda w, x: x * w["scale"], x, variables=w).agrees
+
+
+def test_the_state_of_an_optimiser_is_no_weight(dump: Path) -> None:
+    state = {"state": {i: {"exp_avg": torch.ones_like(x)} for i, x in enumerate(MODEL.parameters())}}
+    torch.save({"model": MODEL.state_dict(), "optimizer": state}, dump.parent / "all.pt")
+    assert compare_dump(dump, Port(), X, weights=dump.parent / "all.pt").agrees
+
+
 def test_what_cannot_be_read_or_paired_says_why(dump: Path, tmp_path: Path) -> None:
     ranks = tmp_path / "ranks"
     ranks.mkdir()
