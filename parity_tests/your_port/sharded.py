@@ -78,6 +78,8 @@ def compare_sharded(
         raise ValueError(f"dtypes must be some of {', '.join(DTYPES)}; got {dtypes!r}")
     if inside not in ("", "float32"):
         raise ValueError(f"inside must be 'float32' or left out; got {inside!r}")
+    if hasattr(inputs, "dtype") or isinstance(specs, PartitionSpec):
+        raise ValueError("inputs and specs must have one entry for each argument, also for a single one: (x,), (spec,)")
     if len(specs) != len(inputs):
         raise ValueError(f"specs must have one entry for each of the {len(inputs)} inputs; got {len(specs)}")
     programs = _Programs(build, mesh, tuple(inputs), tuple(specs), gradients)
@@ -161,10 +163,18 @@ class _Programs:
         def is_spec(x: Any) -> bool:
             return isinstance(x, PartitionSpec)
 
-        whole = [
-            jax.tree.map(lambda spec, part: jax.tree.map(lambda _: spec, part), spec, argument, is_leaf=is_spec)
-            for spec, argument in zip(self.specs, self.inputs, strict=True)
-        ]
+        def along(number: int, spec: Any, argument: Any) -> Any:
+            try:
+                return jax.tree.map(
+                    lambda spec, part: jax.tree.map(lambda _: spec, part), spec, argument, is_leaf=is_spec
+                )
+            except ValueError as error:
+                raise ValueError(
+                    f"specs[{number}] must be a PartitionSpec, P() where each device holds the whole, or a tree of "
+                    f"them like the argument; got {spec}"
+                ) from error
+
+        whole = [along(number, *given) for number, given in enumerate(zip(self.specs, self.inputs, strict=True))]
         return {name: spec for name, spec in flatten(tuple(whole), is_leaf=is_spec)[0].items() if is_spec(spec)}
 
     def run(self, mesh: Mesh, arrays: Mapping[str, Any], dtype: str, whole: Run | None = None, part: int = 0) -> Run:

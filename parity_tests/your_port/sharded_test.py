@@ -169,6 +169,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {
         "(?s)odd cannot be compared on data=8: ValueError: .*partitioned 8 times",
     ),
     "too few specs": (INPUTS, SPECS[:2], "specs must have one entry for each of the 4 inputs; got 2$"),
+    "an array alone": (X, (P("data"),), "inputs and specs must have one entry for each argument"),
+    "a spec alone": ((X,), P("data"), "inputs and specs must have one entry for each argument"),
+    "no spec": (INPUTS, (None, *SPECS[1:]), r".*specs\[0\] must be a PartitionSpec, P\(\) where .*; got None$"),
     "other names": (INPUTS, (P(), P("rows"), P("data"), P("data")), "(?s).*rows"),
     "random in float32": (INPUTS, SPECS, "(?s).*in float32 is another one than in float64"),
 }
