@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from parity_tests.your_port.corpus import run_corpus, take_example
+from parity_tests.your_port.corpus import numbered_errors, run_corpus, take_example
 from parity_tests.your_port.divergence import explain_difference
 from parity_tests.your_port.golden import load_golden
 from parity_tests.your_port.mapping import Wishes, map_weights
@@ -131,8 +131,9 @@ def _compare_corpus(compare_inputs: Callable[[Any], Report], program: Any, batch
     """Compare the first batch, run the others, and compare the worst example alone if it differs.
 
     Raises:
-        ValueError: there is no batch, or one cannot be run; PyTorch's side is a file or a JAX module.
+        ValueError: there is no batch, or one cannot be read or run; PyTorch's side is a file or a JAX module.
     """
+    batches = numbered_errors(batches)
     first = next(batches, None)
     if first is None:
         raise ValueError("inputs is an iterator that has no batch: give a generator that was not read before")

@@ -122,15 +122,28 @@ def take_example(batch: Inputs, row: int | None) -> Any:
     return positional or keywords
 
 
-def _read(batches: Iterator[Any], first: Inputs, program: Any) -> Iterator[Inputs]:
-    for number in count(1):
+def numbered_errors(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches; where the iterator raises, say at which one.
+
+    Raises:
+        ValueError: instead of what the iterator raises.
+    """
+    for number in count():
         try:
             batch = next(batches)
         except StopIteration:
             return
         except Exception as error:
             raise ValueError(f"the iterator raised at batch {number}: {type(error).__name__}: {error}") from error
-        read = read_inputs(batch, program)
+        yield batch
+
+
+def _read(batches: Iterator[Any], first: Inputs, program: Any) -> Iterator[Inputs]:
+    for number, batch in enumerate(batches, 1):
+        try:
+            read = read_inputs(batch, program)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"batch {number} cannot be read: {error}") from error
         kinds = [
             {name: (x.ndim, is_floating(x)) for name, x in flatten(dict(inputs.arrays))[0].items() if x is not None}
             for inputs in (first, read)
@@ -204,13 +217,17 @@ class _Met:
 
     def words(self, weights: Sequence[Weight]) -> tuple[list[str], list[str]]:
         """Say what was met, and what was not."""
-        tables = sorted(w.shape[0] for w in weights if w.is_table)
+        tables = {w.shape[0] for w in weights if w.is_table}
         seen, unseen = list[str](), list[str]()
         for name, ids in self.ids.items():
-            rows = next((size for size in tables if size > max(ids)), None)
-            if rows is not None:
-                seen.append(f"{len(ids)} of the {rows} ids of {name}")
-                unseen += [f"{name} never is {each}" for each in sorted({0, rows - 1} - ids)]
+            largest = max(ids)
+            rows = [size for size in tables if size > largest]
+            if len(rows) == 1:
+                seen.append(f"{len(ids)} of the {rows[0]} ids of {name}")
+                unseen += [f"{name} never is {each}" for each in sorted({0, rows[0] - 1} - ids)]
+            elif rows:  # of words or of positions: nothing says which table is meant
+                seen.append(f"{len(ids)} ids of {name} up to {largest}")
+                unseen += [f"{name} never is above {largest}"] if largest + 1 not in rows else []
         for name, (least, longest, whole) in self.lengths.items():
             seen.append(f"lengths of {name} from {least} to {longest}")
             unseen += [f"{name} never is full"] if longest < whole else []

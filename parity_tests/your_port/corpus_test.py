@@ -142,6 +142,27 @@ def test_what_was_never_met_is_weak() -> None:
     assert "mask never has padding" in str(report)
 
 
+def test_of_two_tables_that_ids_fit_none_is_named() -> None:
+    """The table of positions may be larger than the ids that are met."""
+
+    class Positions(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.places = torch.nn.Embedding(ROWS, 2), torch.nn.Embedding(9, 2)
+
+        def forward(self, ids: Any) -> Any:
+            return self.words(ids) + self.places.weight[: ids.shape[1]]
+
+    def run(w: Any, ids: Any) -> Any:
+        return w["words.weight"][ids] + w["places.weight"][: ids.shape[1]]
+
+    batches = iter([np.array([[1, 2, 0]]), np.array([[5, 2, 3]])])
+    report = compare(Positions(), run, batches, dtypes=("float64",), gradients=False)
+    assert report.corpus is not None
+    assert report.corpus.seen == ("5 ids of ids up to 5",)
+    assert report.corpus.unseen == ("ids never is above 5",)
+
+
 def test_nothing_of_the_batches_is_kept() -> None:
     import gc
     import weakref
@@ -171,13 +192,14 @@ def raising() -> Iterator[Any]:
     ("batches", "message"),
     [
         (iter(()), "inputs is an iterator that has no batch"),
+        (map(batch, ["no lengths"]), "the iterator raised at batch 0: TypeError"),
         (raising(), "the iterator raised at batch 1: OSError: the disk is full"),
         (
             iter([batch([2]), (batch([2])[0][0], np.ones(2, int))]),
             "batch 1 is unlike the first one: it has ids with 1 axes",
         ),
         (iter([batch([2]), (np.full((1, 2), ROWS), np.ones((1, 2), int))]), "batch 1 cannot be run: IndexError"),
-        (iter([batch([2]), {"ids": 3}]), "inputs must hold an array"),
+        (iter([batch([2]), {"ids": 3}]), "batch 1 cannot be read: inputs must hold an array"),
     ],
 )
 def test_an_iterator_that_is_wrong_says_where(batches: Any, message: str) -> None:

@@ -68,7 +68,8 @@ class Pair:
     def case(self) -> Case:
         """The case of the two."""
         paths = match_paths(self.original.weights, self.map)
-        return replace(self.draft.case, jax=PlacingSide(self.run_jax, paths, pair=self))
+        guessed = frozenset(n for entry in self.map.entries.values() if entry.guessed for n in entry.source.names)
+        return replace(self.draft.case, jax=PlacingSide(self.run_jax, paths, guessed, pair=self))
 
     def draw(self, dtype: str = "") -> Draw:
         """The runs of both in a dtype, by default the widest; those of PyTorch are kept from pair to pair."""

@@ -7,7 +7,7 @@ mesh computes, also on fresh numbers.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from parity_tests.your_port.measure.arrays import as_numpy, flatten, is_floating, plain
+from parity_tests.your_port.measure.arrays import flatten, is_floating, plain, to_numpy
 from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide, TorchSide, Variant, random_for
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import differentiate
@@ -78,6 +78,8 @@ def compare_sharded(
         raise ValueError(f"dtypes must be some of {', '.join(DTYPES)}; got {dtypes!r}")
     if inside not in ("", "float32"):
         raise ValueError(f"inside must be 'float32' or left out; got {inside!r}")
+    if hasattr(inputs, "dtype") or isinstance(specs, PartitionSpec):
+        raise ValueError("inputs and specs must have one entry for each argument, also for a single one: (x,), (spec,)")
     if len(specs) != len(inputs):
         raise ValueError(f"specs must have one entry for each of the {len(inputs)} inputs; got {len(specs)}")
     programs = _Programs(build, mesh, tuple(inputs), tuple(specs), gradients)
@@ -161,14 +163,30 @@ class _Programs:
         def is_spec(x: Any) -> bool:
             return isinstance(x, PartitionSpec)
 
-        whole = [
-            jax.tree.map(lambda spec, part: jax.tree.map(lambda _: spec, part), spec, argument, is_leaf=is_spec)
-            for spec, argument in zip(self.specs, self.inputs, strict=True)
-        ]
+        def along(number: int, spec: Any, argument: Any) -> Any:
+            try:
+                return jax.tree.map(
+                    lambda spec, part: jax.tree.map(lambda _: spec, part), spec, argument, is_leaf=is_spec
+                )
+            except ValueError as error:
+                raise ValueError(
+                    f"specs[{number}] must be a PartitionSpec, P() where each device holds the whole, or a tree of "
+                    f"them like the argument; got {spec}"
+                ) from error
+
+        whole = [along(number, *given) for number, given in enumerate(zip(self.specs, self.inputs, strict=True))]
         return {name: spec for name, spec in flatten(tuple(whole), is_leaf=is_spec)[0].items() if is_spec(spec)}
 
     def run(self, mesh: Mesh, arrays: Mapping[str, Any], dtype: str, whole: Run | None = None, part: int = 0) -> Run:
+        """Run the program on a mesh; return what the first copies of its results are."""
+        return self.copies(mesh, arrays, dtype, whole, part)[0]
+
+    def copies(
+        self, mesh: Mesh, arrays: Mapping[str, Any], dtype: str, whole: Run | None = None, part: int = 0
+    ) -> list[Run]:
         """Run the program on a mesh, with gradients along directions of the outputs.
+
+        What the program calls a copy on each device may be none, so all that differ are returned.
 
         Args:
             whole: where the inputs are a part of the whole ones, the run of these.
@@ -184,7 +202,9 @@ class _Programs:
                     drawn = random_for("sharded", name).normal(size=size).astype(x.dtype)
                     directions[name] = _cut(drawn, x.shape, part)
             outputs, found = program(moved, fixed, directions)
-            return Run(as_numpy(outputs), as_numpy(dict(found)))
+            sides = [{name: _copies(x) for name, x in side.items()} for side in (outputs, dict(found))]
+            most = max((len(x) for side in sides for x in side.values()), default=1)
+            return [Run(*({n: x[min(i, len(x) - 1)] for n, x in side.items()} for side in sides)) for i in range(most)]
 
     def _given(self, mesh: Mesh, arrays: Mapping[str, Any], dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Put the arrays on a mesh, floating ones in a dtype; return these and the others."""
@@ -210,13 +230,18 @@ class _Programs:
         arrays = self.arrays
         case = Case(name, (), TorchSide(lambda *_: None), JaxSide(lambda *_: None), inside=inside)
         narrow = self.run(self.one, arrays, "float32" if dtype == "float64" else dtype)
-        many = self.run(self.mesh, arrays, dtype)
         judge = Judge(
             case, Variant("given inputs", {}), dtype, truth, ("the program on the mesh", "that on one device")
         )
         if judge.rule != "float64":
             _require_rounding(narrow, truth, judge.rule)
-        return judge.compare(Runs(many, narrow, truth))
+        first, *others = (judge.compare(Runs(many, narrow, truth)) for many in self.copies(self.mesh, arrays, dtype))
+        for measured in others:
+            for place, m in enumerate(measured):
+                if m.failed and not first[place].failed:
+                    words = f"right on the first device, and not in the copy on another one: {m.difference}"
+                    first[place] = replace(m, mismatch=words)
+        return first
 
     # What explains a difference
 
@@ -236,13 +261,14 @@ class _Programs:
         found = list[list[str]]()
         for draw in range(1 + FRESH):
             arrays = {name: _fresh(name, x, draw) for name, x in self.arrays.items()}
-            truth, many = (self.run(mesh, arrays, "float64") for mesh in (self.one, self.mesh))
-            there, expected = many.tensors.get(first.tensor), truth.tensors.get(first.tensor)
-            if there is None or expected is None or (there.shape == expected.shape and _near(there, expected)):
+            truth, copies = self.run(self.one, arrays, "float64"), self.copies(self.mesh, arrays, "float64")
+            expected, held = truth.tensors.get(first.tensor), (many.tensors.get(first.tensor) for many in copies)
+            there = next((x for x in held if x is not None and not (expected is not None and _same(x, expected))), None)
+            if there is None or expected is None:
                 continue  # these numbers do not show it
             axes, bases = [axis for axis, size in self.mesh.shape.items() if size > 1], _bases(arrays, there)
             made = (each for axis in axes for each in self._made(axis, first.tensor, arrays, truth, there, bases))
-            words = [words for words, x in made if x.shape == there.shape and _near(there, x)]
+            words = [words for words, x in made if _same(there, x)]
             found.append([*words, *_rescaled(there, expected, bases, self.mesh), *_moved(there, expected, self.mesh)])
         common = (words for words in found[0] if all(words in others for others in found)) if found else ()
         return list(dict.fromkeys(common))
@@ -297,6 +323,20 @@ def _require_rounding(narrow: Run, truth: Run, dtype: str) -> None:
             )
 
 
+def _copies(x: Any) -> list[Any]:
+    """Return what the devices hold of an array, as whole arrays: one, unless they hold different numbers of it."""
+    if x is None:
+        return [None]
+    found = dict[bytes, np.ndarray]()
+    for number in sorted({shard.replica_id for shard in x.addressable_shards}):
+        copy = np.empty(x.shape, x.dtype)
+        for shard in x.addressable_shards:
+            if shard.replica_id == number:
+                copy[shard.index] = to_numpy(shard.data)
+        found.setdefault(copy.tobytes(), copy)
+    return [*found.values()]
+
+
 def _bases(arrays: Mapping[str, Any], there: np.ndarray) -> list[np.ndarray]:
     """Return what a step may have added to: nothing, or an input of the same shape."""
     before = [np.asarray(x) for x in arrays.values() if is_floating(x) and x.shape == there.shape]
@@ -305,6 +345,10 @@ def _bases(arrays: Mapping[str, Any], there: np.ndarray) -> list[np.ndarray]:
 
 def _near(x: np.ndarray, y: np.ndarray) -> bool:
     return relative_error(x, y) < NEAR
+
+
+def _same(x: np.ndarray, y: np.ndarray) -> bool:
+    return x.shape == y.shape and _near(x, y)
 
 
 def _fresh(name: str, x: Any, draw: int) -> Any:

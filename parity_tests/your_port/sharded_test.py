@@ -85,6 +85,17 @@ def gather(mesh: Mesh, mistake: str = "") -> Program:
     return on_rows(run, mesh, P())
 
 
+def reduce(mesh: Mesh, mistake: str = "") -> Program:
+    """Sum over the devices; with the mistake, the sum reaches the first one alone, though all return it."""
+
+    def run(weights: Any, x: Any, *_: Any) -> Any:
+        own = x.sum(0)
+        is_right = jax.lax.axis_index("data") == 0 if mistake else True
+        return jnp.where(is_right, jax.lax.psum(own, "data"), own)
+
+    return on_rows(run, mesh, P())
+
+
 def dropout(mesh: Mesh, mistake: str = "") -> Program:
     def run(weights: Any, x: Any, *_: Any) -> Any:
         begin = 0 if mistake else jax.lax.axis_index("data") * len(x)
@@ -117,6 +128,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Program], str, dict[str, int], dict[str,
         (step, "", "no sum", "summed twice", "a mean", "means of their own"),
         (norm, "", "of its own part"),
         (gather, "", "another order"),
+        (reduce, "", "to one device"),
         (dropout, "", "alike"),
         (unlike, "another factor"),
         (cast, "float32 inside"),
@@ -140,6 +152,7 @@ EXPECTED = {
     "step, means of their own": "what the devices along data compute is averaged, whatever number of terms each has",
     "norm, of its own part": "each device along data computes from its own part alone",
     "gather, another order": "the parts of the devices along data stand in the order [5, 6, 7, 0, 1, 2, 3, 4]",
+    "reduce, to one device": "none of the known mistakes",
     "dropout, alike": (
         "each device along data computes from its own part alone, and all have their zeros in the same places, "
         "as of dropout"
@@ -156,11 +169,14 @@ REFUSED: dict[str, tuple[Any, ...]] = {
         "(?s)odd cannot be compared on data=8: ValueError: .*partitioned 8 times",
     ),
     "too few specs": (INPUTS, SPECS[:2], "specs must have one entry for each of the 4 inputs; got 2$"),
+    "an array alone": (X, (P("data"),), "inputs and specs must have one entry for each argument"),
+    "a spec alone": ((X,), P("data"), "inputs and specs must have one entry for each argument"),
+    "no spec": (INPUTS, (None, *SPECS[1:]), r".*specs\[0\] must be a PartitionSpec, P\(\) where .*; got None$"),
     "other names": (INPUTS, (P(), P("rows"), P("data"), P("data")), "(?s).*rows"),
     "random in float32": (INPUTS, SPECS, "(?s).*in float32 is another one than in float64"),
 }
 """Name -> inputs, specs, and what the error says."""
-QUICK = ("step, ", "step, no sum", "gather, another order", "unlike, another factor", *REFUSED)
+QUICK = ("step, ", "step, no sum", "gather, another order", "reduce, to one device", "unlike, another factor", *REFUSED)
 OTHERS = tuple(name for name in PROGRAMS if name not in QUICK)
 
 
@@ -199,6 +215,7 @@ def test_mistakes_are_found_and_their_causes_named_and_what_cannot_be_run_says_w
         if name in EXPECTED:
             assert first.startswith(f"{place} DIFFERS in ")
             assert last == f"  cause: {EXPECTED[name]}"
+            assert ("right on the first device" in said) is (name == "reduce, to one device")
         else:
             assert first == f"{place} agrees with one device ({' and '.join(options.get('dtypes', ['float64']))})"
 

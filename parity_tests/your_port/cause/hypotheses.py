@@ -190,11 +190,14 @@ def _weights(suspect: Suspect) -> Iterator[Hypothesis]:
     others = [name for name in state if name not in biases]
     packed = [name for name in biases if state[name].ndim and len(state[name]) % 3 == 0]
     ratios = {name: x.shape[0] / x.shape[1] for name, x in state.items() if x.ndim == 2}
+    square = [name for name, ratio in ratios.items() if ratio == 1]
     stacked = [name for name, ratio in ratios.items() if ratio in (2, 3, 4)]
+    turned: Callable[[Tensor], Tensor] = lambda x: x.mT  # noqa: E731
     rows: list[tuple[str, list[str], Callable[[Tensor], Tensor]]] = [
         ("{at}{name} is missing in JAX", biases + others, lambda x: 0 * x),
         ("{at}{name} is missing in JAX, as if it were 1", [n for n in others if state[n].ndim < 2], torch.ones_like),
-        ("{at}{name} is not transposed in JAX, or twice", [n for n in ratios if ratios[n] == 1], lambda x: x.mT),
+        ("{at}{name} is not transposed in JAX, or twice", [n for n in square if not suspect.is_guessed(n)], turned),
+        ("the layout of {at}{name} was guessed wrongly: give layout=", [*filter(suspect.is_guessed, square)], turned),
         *((f"the {third} third of {{at}}{{name}} is missing in JAX", packed, _part(i, 3, lambda x: 0 * x))
           for i, third in enumerate(("first", "second", "last"))),
         ("{at}{name} is transposed gate by gate in JAX", stacked,
@@ -283,7 +286,8 @@ def _exchanged(suspect: Suspect) -> Iterator[Hypothesis]:
         near = len(parents) == 1 or kind_of(one) == kind_of(other)
         if near and same and not {*mine} & {*theirs}:
             pairs = dict(zip((*mine, *theirs), (*theirs, *mine), strict=True))
-            yield weighted(f"{{at}}{one} and {{at}}{other} are exchanged in JAX", _taken(pairs))
+            guess = ", or in the guess of their places: give names=" * any(map(suspect.is_guessed, pairs))
+            yield weighted(f"{{at}}{one} and {{at}}{other} are exchanged in JAX{guess}", _taken(pairs))
             for kept, lost, sources in ((one, other, {*theirs}), (other, one, {*mine})):
                 copies = {name: source for name, source in pairs.items() if name in sources}
                 yield weighted(f"{{at}}{kept} is used instead of {{at}}{lost}, too, in JAX", _taken(copies))

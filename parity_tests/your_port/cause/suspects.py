@@ -39,6 +39,12 @@ class Suspect:
     """Whether results of the program are JAX's."""
     differentiates: bool = False
     """Whether the module needs gradients to compute its results, such as forces of an energy."""
+    guessed: frozenset[str] = frozenset()
+    """The weights of the whole program whose place or layout in JAX is guessed."""
+
+    def is_guessed(self, name: str) -> bool:
+        """Whether that holds of a weight of the first place."""
+        return ".".join(filter(None, (self.places[0], name))) in self.guessed
 
     @property
     def module(self) -> torch.nn.Module | None:
@@ -165,9 +171,8 @@ def _program(search: Search, captured: _Captured, place: str) -> Suspect:
 
     call = captured.calls[place][0]
     inputs, results = _named(call) if place else (tensors_in(captured.inputs), tensors_in(call[-1]))
-    return Suspect(
-        "", (place,), captured.module, compute, captured.inputs, inputs, results, agrees, captured.differentiates
-    )
+    of_program = captured.module, compute, captured.inputs, inputs, results, agrees, captured.differentiates
+    return Suspect("", (place,), *of_program, search.draw.case.jax.guessed)
 
 
 def _submodule(search: Search, name: str, captured: _Captured) -> Suspect:
@@ -191,7 +196,8 @@ def _submodule(search: Search, name: str, captured: _Captured) -> Suspect:
 
     places, given = tuple(search.names[name]), [(args, kwargs) for _, args, kwargs, _ in calls]
     named = _named(calls[0])
-    return Suspect(name, places, captured.module, compute, given, *named, agrees, captured.differentiates)
+    of_module = captured.module, compute, given, *named, agrees, captured.differentiates
+    return Suspect(name, places, *of_module, search.draw.case.jax.guessed)
 
 
 def _agree(search: Search, name: str, in_jax: Any, made: Any, in_torch: Any) -> bool:

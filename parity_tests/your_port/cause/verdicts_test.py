@@ -171,6 +171,19 @@ def test_a_matrix_that_is_almost_the_identity() -> None:
     )
 
 
+def test_a_layout_that_was_guessed_is_no_mistake_of_the_port() -> None:
+    """No layout agrees, since the port has one more residual; so the nearest is kept, which is not the right one."""
+    module = Module(lambda m, x: m.b(F.gelu(m.a(x).tanh())), a=linear(6, 6), b=linear(6, 6))
+
+    def port(w: Any, x: Any) -> Any:
+        hidden = jnp.tanh(x @ w["w1"] + w["c1"])
+        return (jax.nn.gelu(hidden, approximate=False) + hidden) @ w["w2"] + w["c2"]
+
+    weights = {name: np.zeros(6 if name[0] == "c" else (6, 6)) for name in ("w1", "c1", "w2", "c2")}
+    names = {"w1": "a.weight", "c1": "a.bias", "w2": "b.weight", "c2": "b.bias"}
+    assert "is not transposed in JAX" not in cause(module, port, X, variables=weights, names=names)
+
+
 # Two mistakes, and what is no mistake
 
 

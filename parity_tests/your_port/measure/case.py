@@ -55,6 +55,8 @@ class JaxSide:
     """(weights and buffers by PyTorch name, inputs, options) -> outputs; runs under jit, differentiable."""
     paths: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The path of a JAX submodule -> PyTorch's path of the submodule with the same weights."""
+    guessed: frozenset[str] = field(default=frozenset(), compare=False)
+    """PyTorch's weights whose place or layout in JAX is guessed."""
 
     def prepare(self, fixed: Mapping[str, np.ndarray]) -> Any:
         """Make JAX's arrays of those that have no gradient, before a run."""
