@@ -327,9 +327,10 @@ def _copies(x: Any) -> list[Any]:
     """Return what the devices hold of an array, as whole arrays: one, unless they hold different numbers of it."""
     if x is None:
         return [None]
-    found = dict[bytes, np.ndarray]()
-    for number in sorted({shard.replica_id for shard in x.addressable_shards}):
-        copy = np.empty(x.shape, x.dtype)
+    first = to_numpy(x)
+    found = {first.tobytes(): first}
+    for number in sorted({shard.replica_id for shard in x.addressable_shards} - {0}):
+        copy = np.empty_like(first)
         for shard in x.addressable_shards:
             if shard.replica_id == number:
                 copy[shard.index] = to_numpy(shard.data)
