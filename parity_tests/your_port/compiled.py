@@ -23,7 +23,7 @@ import numpy as np
 from flax import nnx
 
 from jax_attn.compiler import Fault, faults_of
-from parity_tests.your_port.measure.arrays import Arrays, as_numpy, flatten, is_floating, plain
+from parity_tests.your_port.measure.arrays import Arrays, as_numpy, flatten, in_reals, is_floating, plain
 from parity_tests.your_port.measure.case import random_for
 from parity_tests.your_port.measure.errors import (
     DECADES,
@@ -213,7 +213,7 @@ class CompiledPair:
         names = [str(number) for number in part.results]
 
         def compute(*given: Any) -> dict[str, Any]:
-            return dict(zip(names, part.run(jax.tree.leaves(given), loops=False), strict=True))
+            return dict(zip(names, map(in_reals, part.run(jax.tree.leaves(given), loops=False)), strict=True))
 
         pair = CompiledPair(self.name, self.variant, compute, self.given)
         return any(m.failed for m in pair.measure(pair.compiled()))
@@ -239,9 +239,11 @@ def _move(rng: np.random.Generator, operation: Operation, x: Any) -> Any:
 
     Partial sums of n terms are rounded, too. In one sequence that moves the sum by about √n units, and less in parts.
     """
-    if operation.name not in ROUNDS or not jnp.issubdtype(x.dtype, jnp.floating):
+    if operation.name not in ROUNDS or not jnp.issubdtype(x.dtype, jnp.inexact):
         return x
     steps = rng.integers(-1, 2, x.shape, np.int8) * max(1.0, operation.num_terms**0.5 / LANES)
+    if jnp.iscomplexobj(x):  # either part may cancel, so both move by a unit of the whole
+        steps = steps + 1j * rng.integers(-1, 2, x.shape, np.int8)
     moved = x + x * (steps * float(jnp.finfo(x.dtype).eps)).astype(x.dtype)
     return jnp.where(jnp.isfinite(moved), moved, x)  # finfo.min, with which a mask fills, has no neighbour below
 
@@ -271,6 +273,6 @@ def _as_function(program: Any, inputs: Any) -> tuple[Function, dict[str, Any]]:
         called = tree["weights"] if graph is None else nnx.merge(graph, tree["weights"])
         given = tree["inputs"]
         results = called(**given) if isinstance(given, Mapping) else called(*given)
-        return {name: x for name, x in flatten(plain(results))[0].items() if x is not None}
+        return {name: in_reals(x) for name, x in flatten(plain(results))[0].items() if x is not None}
 
     return function, arrays

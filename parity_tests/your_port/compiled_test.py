@@ -103,6 +103,13 @@ def test_a_wrong_gradient_is_seen() -> None:
     assert [(m.variant, m.tensor) for m in report.failed] == [("outputs and gradients", "gradient of inputs.0")]
 
 
+def test_complex_numbers_are_compared_by_their_sizes() -> None:
+    assert compare_compiled(lambda x: x * jnp.exp(1j * x), X)
+    report = compare_compiled(lambda x: jnp.exp(1j * wrong_if_compiled.bind(x)), X, gradients=False)
+    assert [m.tensor for m in report.failed] == ["result"]
+    assert report.failed[0].error < 1  # no count of unequal numbers
+
+
 def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(TypeError, match="program must be a function or a module that can be called; got int"):
         compare_compiled(3, X)

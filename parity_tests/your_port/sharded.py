@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from parity_tests.your_port.measure.arrays import flatten, is_floating, plain, to_numpy
+from parity_tests.your_port.measure.arrays import flatten, in_reals, is_floating, plain, to_numpy
 from parity_tests.your_port.measure.case import DTYPES, Case, JaxSide, TorchSide, Variant, random_for
 from parity_tests.your_port.measure.errors import relative_error, unit_roundoff
 from parity_tests.your_port.measure.jax_side import differentiate
@@ -220,7 +220,8 @@ class _Programs:
             program = self.build(mesh)
 
             def compute(moved: Any, fixed: Any) -> dict[str, Any]:
-                return flatten(plain(program(*rebuild({**flat, **moved, **fixed}))))[0]
+                results = plain(program(*rebuild({**flat, **moved, **fixed})))
+                return {name: in_reals(x) for name, x in flatten(results)[0].items()}
 
             self._programs[mesh] = compute, jax.jit(differentiate(compute))
         return self._programs[mesh]

@@ -110,6 +110,11 @@ def unlike(mesh: Mesh, mistake: str = "") -> Program:
     return on_rows(lambda weights, x, *_: x @ weights["w"] * (1 + 1e-6 * (mesh.size > 1)), mesh, P("data"))
 
 
+def waves(mesh: Mesh, mistake: str = "") -> Program:
+    """Sum complex numbers, whose rounding depends on the order, too."""
+    return on_rows(lambda _, x, *others: jax.lax.psum((x * jnp.exp(1j * x)).sum(0), "data"), mesh, P())
+
+
 def cast(mesh: Mesh, mistake: str = "") -> Program:
     """Sum in float32, whose rounding depends on the order."""
     return on_rows(lambda _, x, *others: jax.lax.psum(x.astype(jnp.float32).sum(), "data"), mesh, P())
@@ -130,6 +135,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Program], str, dict[str, int], dict[str,
         (gather, "", "another order"),
         (reduce, "", "to one device"),
         (dropout, "", "alike"),
+        (waves, ""),
         (unlike, "another factor"),
         (cast, "float32 inside"),
         (more, "results"),

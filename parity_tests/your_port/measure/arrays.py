@@ -34,6 +34,11 @@ def as_numpy(tensors: Mapping[str, Any]) -> dict[str, Any]:
     return {name: None if x is None else to_numpy(x) for name, x in tensors.items()}
 
 
+def in_reals(x: Any) -> Any:
+    """Return a complex array of JAX as its real and its imaginary part, one beside the other; others as they are."""
+    return jnp.stack((x.real, x.imag)) if jnp.iscomplexobj(x) else x
+
+
 def flatten(
     tree: Any, names: tuple[str, ...] = (), is_leaf: Callable[[Any], bool] = lambda _: False
 ) -> tuple[dict[str, Any], Callable[[Mapping[str, Any]], Any]]:
