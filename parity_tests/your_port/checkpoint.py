@@ -29,7 +29,7 @@ from parity_tests.your_port.weights.original import Weight
 from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, Source, WeightMap, count_uses
 from parity_tests.your_port.weights.words import role_of
 
-NO_WEIGHTS = ("opt_state", "opt", "optimizer", "optimizer_state", "optimizer_states", "optimizer_state_dict")
+NO_WEIGHTS = ("opt_state", "opt", "optim", "optimizer", "optimizer_state", "optimizer_states", "optimizer_state_dict")
 """The outermost names under which checkpoints keep the states of optimisers."""
 SHOWN = 6
 """How many tensors, and how many notes, the verdict names."""

@@ -119,7 +119,10 @@ def read_inputs(inputs: Any, program: Any) -> Inputs:
     read = {name: _as_array(value) for name, value in inputs.items()}
     arrays = {name: value for name, value in read.items() if _holds_arrays(value)}
     if not arrays:
-        raise ValueError("inputs must hold an array: an array, a tuple of arguments, or a dict of keywords")
+        raise ValueError(
+            "inputs must hold an array: an array, a tuple of arguments, a dict of keywords, or an iterator of "
+            "such batches, as iter(loader)"
+        )
     for name, x in flatten(arrays)[0].items():
         if not isinstance(x, np.ndarray | int | float | None):
             raise ValueError(
