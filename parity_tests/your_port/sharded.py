@@ -202,9 +202,10 @@ class _Programs:
                     drawn = random_for("sharded", name).normal(size=size).astype(x.dtype)
                     directions[name] = _cut(drawn, x.shape, part)
             outputs, found = program(moved, fixed, directions)
-            sides = [{name: _copies(x) for name, x in side.items()} for side in (outputs, dict(found))]
-            most = max((len(x) for side in sides for x in side.values()), default=1)
-            return [Run(*({n: x[min(i, len(x) - 1)] for n, x in side.items()} for side in sides)) for i in range(most)]
+            held = {name: _copies(x) for name, x in outputs.items()}
+            held_gradients = {name: _copies(x) for name, x in found.items()}
+            most = max(map(len, (*held.values(), *held_gradients.values())), default=1)
+            return [Run(_each(held, number), _each(held_gradients, number)) for number in range(most)]
 
     def _given(self, mesh: Mesh, arrays: Mapping[str, Any], dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Put the arrays on a mesh, floating ones in a dtype; return these and the others."""
@@ -337,6 +338,11 @@ def _copies(x: Any) -> list[Any]:
                 copy[shard.index] = to_numpy(shard.data)
         found.setdefault(copy.tobytes(), copy)
     return [*found.values()]
+
+
+def _each(held: Mapping[str, list[Any]], number: int) -> dict[str, Any]:
+    """Return the copy of this number of each array, or the last one of those that have fewer."""
+    return {name: copies[min(number, len(copies) - 1)] for name, copies in held.items()}
 
 
 def _bases(arrays: Mapping[str, Any], there: np.ndarray) -> list[np.ndarray]:
