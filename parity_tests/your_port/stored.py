@@ -192,9 +192,9 @@ def _torch(path: Path) -> Iterator[tuple[str, Stored]]:
                 "trust it, load it with torch.load(…, weights_only=False), and save its state dict alone"
             ) from error
         raise ValueError(error) from error
+    form = "[{}]" if isinstance(loaded, list | tuple) else "" if isinstance(loaded, torch.Tensor) else "{}"
     for name, tensor in _in_memory(loaded).items():
-        is_part = isinstance(loaded, list | tuple)
-        yield (f"[{name}]" if is_part else "" if isinstance(loaded, torch.Tensor) else name), tensor
+        yield form.format(name), tensor
 
 
 READERS: dict[str, Callable[[Path], Iterator[tuple[str, Stored]]]] = {
