@@ -16,9 +16,10 @@ and in the dump's dtype, where its own error is e. The dump is then judged as a 
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,6 @@ SHARED = {"rank": r"(?<![a-z])rank=(\d+)", "forward pass": r"forward_pass_id=(\d
 """What all tensors of a dump must have in common."""
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 """Those in which a port can run, the narrowest first."""
-Outputs = Mapping[str, Mapping[str, Sequence[np.ndarray]]]
-"""What each module returned, by the names of its parts, call by call; a single tensor has the name ""."""
 RESULT = "result"
 """What the model as a whole returns."""
 SHOWN = 3
@@ -123,13 +122,13 @@ def compare_dump(
     Raises:
         OSError, ValueError: the dump or the weights cannot be read, are of several ranks, or fit nothing in the port.
     """
-    outputs, others = read_dump(Path(torch_module))
+    dump, others = read_dump(Path(torch_module))
     layouts = dict(layout or {})
     given = read_inputs(inputs, jax_module)
     read = {} if weights is None else _weights_in(weights)
     leaves = {name: Leaf(x.shape) for name, x in read.items()}  # of a function, which takes them under their names
     program = _Program(make_port(jax_module, jax_call, variables, given, layouts, leaves), given, layouts)
-    counts = Counter(str(x.dtype) for parts in outputs.values() for calls in parts.values() for x in calls)
+    counts = Counter(str(x.value.dtype) for x in dump)
     dtype = next(d for d in DTYPES if d in counts)
     notes, paths = list[str](), dict[str, str]()
     if counts[dtype] < counts.total():
@@ -138,12 +137,12 @@ def compare_dump(
         placed = program.own_weights(variables)
         notes.append("the port ran with its own weights: give weights= if the dump's may be others")
     else:
-        described, found = program.place(read, names, outputs)
+        described, found = program.place(read, names, dump)
         placed, paths = found.place({w.name: x for w, x in described.items()}), match_paths(list(described), found)
     truth, narrow = (program.run(placed, d) for d in ("float64", dtype))
-    pairs = _pair(outputs, truth, narrow, paths, layouts)
+    pairs = _pair(dump, truth, narrow, paths, layouts)
     if not pairs:
-        sides = (", ".join(list(dict.fromkeys(side))[:5]) for side in (outputs, (x.of for x in truth)))
+        sides = (", ".join(list(dict.fromkeys(x.of for x in side))[:5]) for side in (dump, truth))
         raise ValueError(
             "no tensor of the dump is one of the port's: the dump has {} …; the port has {} …".format(*sides)
         )
@@ -152,8 +151,8 @@ def compare_dump(
     judge = Judge(case, Variant("dump", {}), dtype, Run({}), ("PyTorch", "JAX"))
     # Tools may write a tensor in another dtype than it was computed in.
     measured = [judge.measure(x.name, x.dumped.astype(x.narrow.dtype), x.narrow, x.truth) for x in pairs]
-    used = {own for pair in pairs for own in pair.dumped_as}
-    left = [_label(module, part) for module in outputs for part in outputs[module] if (module, part) not in used]
+    used = {x for pair in pairs for x in pair.made_of}
+    left = dict.fromkeys(x.name for x in dump if x not in used)
     report = DumpReport(called, tuple(measured), unpaired=(*left, *others), notes=tuple(notes))
     first = next((number for number, m in enumerate(measured) if m.failed), None)
     if first is None:
@@ -174,18 +173,13 @@ def _weights_in(source: Any) -> Tensors:
     return {name: x for name, x in tensors if is_floating(x) and name.partition(".")[0] not in NO_WEIGHTS}
 
 
-def _label(module: str, part: str) -> str:
-    return f"{module}.{part}" if part else module
-
-
-def read_dump(folder: Path) -> tuple[Outputs, list[str]]:
+def read_dump(folder: Path) -> tuple[list[Tensor], list[str]]:
     """Read the modules' outputs, and the names of those that are no floating numbers of a width that JAX computes in.
 
     Raises:
         OSError, ValueError: a file cannot be read, or the dump is of several ranks or passes.
     """
-    tensors, others = open_tensors(folder), list[str]()
-    found = defaultdict[str, dict[str, list[np.ndarray]]](dict)
+    tensors, found, others = open_tensors(folder), list[Tensor](), list[str]()
     for what, pattern in SHARED.items():
         if len(several := {match[1] for name in tensors if (match := re.search(pattern, name))}) > 1:
             raise ValueError(
@@ -202,16 +196,21 @@ def read_dump(folder: Path) -> tuple[Outputs, list[str]]:
         module = said["module"]
         if said.get("kind"):  # transformers' names begin with the class of the model
             module = re.sub(r"^[A-Z]\w*(\.|$)", "", module)
-        found[module or RESULT].setdefault(re.sub(r"\W", "_", said.get("part") or ""), []).append(tensor.read())
+        found.append(Tensor(module or RESULT, False, _plain(said.get("part") or ""), (), tensor.read()))
     if not found:
         raise ValueError(f"{folder} holds no outputs of modules in {', '.join(DTYPES)}")
     return found, others
 
 
-def _place(name: str) -> int:
-    """Return the place of a tensor among those of SGLang's dumper, which may write a name several times."""
+def _plain(part: str) -> str:
+    """Write the name of a part as transformers does it in the names of files."""
+    return re.sub(r"\W", "_", part)
+
+
+def _place(name: str) -> tuple[int, list[str | int]]:
+    """Return the place of a tensor in its dump: the dumper of SGLang counts them, and layer 10 is behind layer 2."""
     found = re.search(r"dump_index=(\d+)", name)
-    return int(found[1]) if found else 0
+    return int(found[1]) if found else 0, [int(x) if x.isdecimal() else x for x in re.split(r"(\d+)", name)]
 
 
 @dataclass(frozen=True)
@@ -233,7 +232,7 @@ class _Program:
         return {path: read[path] for path in self.port.leaves}
 
     def place(
-        self, weights: Tensors, names: Names | None, outputs: Outputs
+        self, weights: Tensors, names: Names | None, dump: Sequence[Tensor]
     ) -> tuple[dict[Weight, np.ndarray], WeightMap]:
         """Put PyTorch's weights into place; where shapes leave it open, in the way that is nearest to the dump."""
         described = {
@@ -245,7 +244,7 @@ class _Program:
 
         def distance(tried: WeightMap) -> float:
             truth = self.run(tried.place(values), "float64")
-            pairs = _pair(outputs, truth, truth, match_paths(list(described), tried), self.layouts)
+            pairs = _pair(dump, truth, truth, match_paths(list(described), tried), self.layouts)
             return float(np.mean([min(1.0, relative_error(pair.dumped, pair.truth)) for pair in pairs] or [1.0]))
 
         return described, found.choose(distance)
@@ -272,8 +271,8 @@ class _Program:
 class _Pair:
     """A tensor of the dump, in the form of the port's own."""
 
-    dumped_as: Sequence[tuple[str, str]]
-    """The modules and parts that it is in the dump: several, where JAX computes a stack of layers at once."""
+    made_of: Sequence[Tensor]
+    """What it is in the dump: several tensors, where JAX computes a stack of layers or several calls at once."""
     name: str
     dumped: np.ndarray
     narrow: np.ndarray
@@ -281,43 +280,42 @@ class _Pair:
 
 
 def _pair(
-    outputs: Outputs,
+    dump: Sequence[Tensor],
     truth: Sequence[Tensor],
     narrow: Sequence[Tensor],
     paths: Mapping[str, str],
     layouts: Layouts,
 ) -> list[_Pair]:
     """Find which tensors of the port are those of the dump, in the order in which the port computes them."""
-    in_jax = list(dict.fromkeys(x.of for x in truth if not x.is_input))
-    names = {RESULT: [RESULT]} | match_names([name for name in in_jax if name != RESULT], list(outputs), paths)
+    in_jax, in_dump = (list(dict.fromkeys(x.of for x in side if not x.is_input)) for side in (truth, dump))
+    ours = [name for name in in_jax if name != RESULT]
+    known = _names_in_dump(paths or {name: name for name in ours}, in_dump)
+    names = {RESULT: [RESULT]} | match_names(ours, in_dump, known)
     found = list[tuple[int, _Pair]]()
     for name in in_jax:
-        others = [other for other in names.get(name, ()) if other in outputs]
+        wish = wanted_layout(layouts, name, *names.get(name, ()))
+        theirs = [x for x in dump if x.of in names.get(name, ())]
         runs = [parts_of([x for x in run if not x.is_input], [name]) for run in (truth, narrow)]
-        for (part, chosen), calls, again in zip(_parts(others, outputs, runs[0]), *runs, strict=False):
-            if not chosen or len(calls) != len(again):
+        are_named = {x.part for x in theirs} & {_plain(calls[0].part) for calls in runs[0]}
+        for number, (calls, again) in enumerate(zip(*runs, strict=False)):
+            made_of = [x for x in theirs if x.part == _plain(calls[0].part)]
+            if number == 0 and not are_named:
+                first = {x.of: x.part for x in reversed(theirs)}
+                made_of = [x for x in theirs if x.part == first[x.of]]
+            dumped = align([x.value for x in made_of], [x.value for x in calls], wish)
+            if len(dumped) != len(again):
                 continue
-            wish = wanted_layout(layouts, name, *others)
-            whose = [(other, key) for other, key in zip(others, chosen, strict=True) for _ in outputs[other][key]]
-            theirs = [x for other, key in zip(others, chosen, strict=True) for x in outputs[other][key]]
-            dumped = align(theirs, [x.value for x in calls], wish)
-            for number, (x, y, z) in enumerate(zip(dumped, again, calls, strict=False)):
-                label = part if len(dumped) == 1 else f"{part}[{number}]"
-                own = [whose[number]] if len(whose) == len(dumped) else whose
-                found.append((truth.index(z), _Pair(own, label, x, y.value, z.value)))
+            label = calls[0].of if number == 0 else calls[0].name
+            for call, (x, y, z) in enumerate(zip(dumped, again, calls, strict=True)):
+                called = label if len(dumped) == 1 else f"{label}[{call}]"
+                found.append((truth.index(z), _Pair(made_of, called, x, y.value, z.value)))
     return [pair for _, pair in sorted(found, key=lambda item: item[0])]
 
 
-def _parts(
-    others: Sequence[str], outputs: Outputs, in_jax: Sequence[Sequence[Tensor]]
-) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each tensor that a module of JAX returns, and what part it is of each of the dump's modules."""
-    parts = [re.sub(r"\W", "_", calls[0].part) for calls in in_jax]  # transformers joins names in this way
-    named = any(part in outputs[other] for part in parts for other in others)
-    for number, (part, calls) in enumerate(zip(parts, in_jax, strict=True)):
-        first, chosen = number == 0, list[str]()
-        if all(part in outputs[other] for other in others):
-            chosen = [part] * len(others)
-        elif first and not named:
-            chosen = [next(iter(outputs[other])) for other in others]
-        yield calls[0].of if first else calls[0].name, chosen
+def _names_in_dump(names: Mapping[str, str], in_dump: Sequence[str]) -> dict[str, str]:
+    """Change the names of modules as the dump has them, if these have a prefix more or less, such as `model.`."""
+    dots = ((name, dot) for name in (*names.values(), *in_dump) for dot in islice(re.finditer(r"\.", name), 2))
+    prefixes = sorted({name[: dot.end()] for name, dot in dots})
+    changes = [("", ""), *((prefix, "") for prefix in prefixes), *(("", prefix) for prefix in prefixes)]
+    changed = [{key: new + name.removeprefix(old) for key, name in names.items()} for old, new in changes]
+    return max(changed, key=lambda names: len({*names.values()} & {*in_dump}))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
@@ -143,19 +144,19 @@ def test_the_forms_of_names(writer: str, tmp_path: Path) -> None:
 
 def test_names_that_begin_with_a_capital_are_whole(tmp_path: Path) -> None:
     in_npy(tmp_path, {"W_q": torch.ones(2), "W_k": torch.zeros(2), "w_v.norm": torch.ones(3)})
-    assert set(read_dump(tmp_path)[0]) == {"W_q", "W_k", "w_v.norm"}
+    assert {x.of for x in read_dump(tmp_path)[0]} == {"W_q", "W_k", "w_v.norm"}
 
 
 def test_only_names_of_transformers_say_what_is_an_input(tmp_path: Path) -> None:
     in_npy(tmp_path, {name: torch.ones(2) for name in ("embed_inputs", "x_outputs_proj", "Net.a_inputs_0")})
-    assert set(read_dump(tmp_path)[0]) == {"embed_inputs", "x_outputs_proj"}
+    assert {x.of for x in read_dump(tmp_path)[0]} == {"embed_inputs", "x_outputs_proj"}
 
 
 def test_a_name_that_is_written_several_times_is_read_call_by_call(tmp_path: Path) -> None:
     for index in (2, 3, 10):
         file = f"forward_pass_id=1___rank=0___name=up___dump_index={index}.pt"
         torch.save({"value": torch.full((1,), float(index))}, tmp_path / file)
-    assert [float(x[0]) for x in read_dump(tmp_path)[0]["up"][""]] == [2, 3, 10]
+    assert [(x.of, float(x.value[0])) for x in read_dump(tmp_path)[0]] == [("up", 2), ("up", 3), ("up", 10)]
 
 
 def test_bfloat16_is_judged_by_the_ports_own_rounding(tmp_path: Path) -> None:
@@ -278,10 +279,49 @@ def test_a_function_gets_the_weights_under_their_names(tmp_path: Path) -> None:
     assert compare_dump(tmp_path, lambda w, x: x * w["scale"], x, variables=w).agrees
 
 
+class Scanned(nn.Module):
+    """Twelve layers in one loop."""
+
+    @nn.compact
+    def __call__(self, x: Any) -> Any:
+        def step(dense: nn.Module, x: Any, _: None) -> Any:
+            return jax.numpy.tanh(dense(x)), None
+
+        scan = nn.scan(step, variable_axes={"params": 0}, split_rngs={"params": True}, length=12)
+        return scan(nn.Dense(4, name="layers"), x, None)[0]
+
+
+def test_layers_of_a_dump_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    layers, x, dump = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(12)), torch.tensor(X[:, :4].copy()), {}
+    given = x.numpy()
+    with torch.no_grad():
+        for name, layer in layers.named_children():
+            dump[f"layers.{name}"] = layer(x)
+            x = torch.tanh(dump[f"layers.{name}"])
+    in_npy(tmp_path, dump)
+    assert [x.of for x in read_dump(tmp_path)[0]] == [f"layers.{i}" for i in range(12)]
+    weights = {f"layers.{name}": x for name, x in layers.state_dict().items()}
+    report = compare_dump(tmp_path, Scanned(), given, weights=weights)
+    assert report.agrees, report
+    assert report.measurements[0].tensor.startswith("layers")
+
+
+@pytest.mark.parametrize(("of_weights", "of_dump"), [("model.", ""), ("", "model."), ("", "a.b.")])
+def test_the_names_of_a_dump_may_have_another_prefix(tmp_path: Path, of_weights: str, of_dump: str) -> None:
+    in_npy(tmp_path, {of_dump + name if name else "result": x for name, x in outputs().items()})
+    weights = {of_weights + name: x for name, x in MODEL.state_dict().items()}
+    report = compare_dump(tmp_path, Port(), X, weights=weights)
+    assert report.agrees, report
+    assert len(report.measurements) == 14
+    assert report.unpaired == ()
+
+
 def test_the_state_of_an_optimiser_is_no_weight(dump: Path) -> None:
     state = {"state": {i: {"exp_avg": torch.ones_like(x)} for i, x in enumerate(MODEL.parameters())}}
     torch.save({"model": MODEL.state_dict(), "optimizer": state}, dump.parent / "all.pt")
-    assert compare_dump(dump, Port(), X, weights=dump.parent / "all.pt").agrees
+    report = compare_dump(dump, Port(), X, weights=dump.parent / "all.pt")
+    assert report.agrees, report
+    assert len(report.measurements) == 14
 
 
 def test_what_cannot_be_read_or_paired_says_why(dump: Path, tmp_path: Path) -> None:
