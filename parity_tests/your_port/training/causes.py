@@ -10,7 +10,7 @@ with another setting of its optimiser, another clipping, or the learning rates t
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -143,6 +143,13 @@ def _in_loss(quantity: str, step: int, trials: list[JaxTraining], in_jax: JaxTra
     if quantity == "gradients" and clips and max(clipped, default=np.inf) <= CLIP_EPSILON:
         yield "the gradients that JAX returns are clipped already; return them as they are before"
         return
+    if quantity == "gradients" and (names := _piled_up(as_is, close)):
+        shown = ", ".join(names[:3]) + " …" * (len(names) > 3)
+        yield (
+            f"PyTorch adds the gradients of {shown} to those of the step before: "
+            "call model.zero_grad() in its step, since optimizer.zero_grad() clears only what the optimizer holds"
+        )
+        return
     yield from (words + only for words in _as_factor(pairs, step))
     quantities = ("loss", "gradients") if quantity == "loss" else ("gradients",)
     close = min(close, SHARE * _left(trials, (), quantities, np.inf))
@@ -172,6 +179,19 @@ def _as_factor(pairs: list[tuple[StepRecord, StepRecord]], step: int) -> Iterato
         yield f"the loss and all gradients are {times}: a sum for a mean, or another divisor"
     elif constant and not gradients:
         yield f"the loss is {times}: a sum for a mean, or another divisor"
+
+
+def _piled_up(runs: Iterable[list[tuple[StepRecord, StepRecord, Arrays]]], close: float) -> list[str]:
+    """List the parameters whose gradients PyTorch adds to what the step before left in them, if no others part."""
+    steps = [
+        (a["gradients"], b["gradients"], last.get("clipped", last["gradients"]))
+        for run in runs
+        for (_, last, _), (a, b, _) in pairwise(run)
+    ]
+    piled = {name for a, b, _ in steps for name, error in tensor_errors(a, b).items() if error > close}
+    alone = [(a, b | {name: b[name] - left[name] for name in piled & b.keys() & left.keys()}) for a, b, left in steps]
+    explained = all(worst_error("gradients", a, b) <= close for a, b in alone)
+    return [name for name in steps[0][1] if name in piled] if explained else []
 
 
 def _scale(pairs: list[tuple[StepRecord, StepRecord]]) -> float:

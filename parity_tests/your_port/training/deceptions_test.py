@@ -758,6 +758,36 @@ def test_what_another_optimiser_moves_is_compared_but_for_its_moments() -> None:
     assert not wrong
 
 
+def test_gradients_that_pytorchs_step_does_not_clear_are_named() -> None:
+    class Kept(Squares):
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            pass
+
+    class HalfKept(Squares):
+        """As where `optimizer.zero_grad()` is called, and the optimiser holds one layer."""
+
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            self.first.zero_grad()
+
+    def first(model: Any) -> Any:
+        return [torch.optim.Adam(model.first.parameters(), RATE)]
+
+    all_kept = of_squares_compared(lambda w: of_squares(w, model=Kept()))
+    one_kept = of_squares_compared(
+        lambda w: of_squares(w, first, HalfKept()),
+        partial(
+            of_squares_in_jax, tx=optax.multi_transform({"a": optax.adam(RATE), "b": optax.set_to_zero()}, ("a", "b"))
+        ),
+    )
+    after = (
+        "to those of the step before: call model.zero_grad() in its step, since optimizer.zero_grad() clears only what "
+        "the optimizer holds"
+    )
+    for report, names in ((all_kept, "first.weight, after.weight"), (one_kept, "after.weight")):
+        assert report.divergence.step == 2
+        assert report.divergence.causes == (f"PyTorch adds the gradients of {names} {after}",), report
+
+
 def test_a_module_may_be_compared_again() -> None:
     model = Squares().double()
     first = of_squares_compared(
