@@ -151,6 +151,7 @@ def _in_loss(quantity: str, step: int, trials: list[JaxTraining], in_jax: JaxTra
         )
         return
     yield from (words + only for words in _as_factor(pairs, step))
+    yield from _as_decay(quantity, as_is)
     quantities = ("loss", "gradients") if quantity == "loss" else ("gradients",)
     close = min(close, SHARE * _left(trials, (), quantities, np.inf))
     for row in _readings(in_jax.beside.batches[step]):
@@ -179,6 +180,30 @@ def _as_factor(pairs: list[tuple[StepRecord, StepRecord]], step: int) -> Iterato
         yield f"the loss and all gradients are {times}: a sum for a mean, or another divisor"
     elif constant and not gradients:
         yield f"the loss is {times}: a sum for a mean, or another divisor"
+
+
+def _as_decay(quantity: str, runs: Iterable[list[tuple[StepRecord, StepRecord, Arrays]]]) -> Iterator[str]:
+    """Say whether one side's loss or gradients hold a weight decay: one multiple of the parameters in every step."""
+    steps = [each for run in runs for each in run if all("gradients" in record for record in each[:2])]
+    both = [(a["gradients"], b["gradients"]) for a, b, _ in steps]
+    apart = [{n: a[n] - x for n, x in b.items() if n in a and a[n].shape == x.shape} for a, b in both]
+    names = [n for n in apart[0] if any(np.any(np.abs(x.get(n, 0.0)) > 1e-9) for x in apart)] if apart else []
+    decays = [
+        _ratio({n: x[n] for n in names if n in x}, before) for x, (_, _, before) in zip(apart, steps, strict=True)
+    ]
+    if not decays or not np.allclose(decays, decays[0], 1e-6, 0):
+        return
+    shown, side = ", ".join(names[:3]) + " …" * (len(names) > 3), "JAX" if decays[0] > 0 else "PyTorch"
+    if quantity == "gradients":
+        yield f"{side}'s gradients hold a weight decay, {abs(decays[0]):.6g} times {shown}: return them without it"
+        return
+    squares = [sum(float((before[n] ** 2).sum()) for n in names) for _, _, before in steps]
+    losses = [np.sum(a["loss"].get("", np.nan) - b["loss"].get("", np.nan)) for a, b, _ in steps]
+    if np.allclose(losses, decays[0] / 2 * np.array(squares), 1e-6, 0):
+        yield (
+            f"{side}'s loss holds a weight decay, {abs(decays[0]) / 2:.6g} times the squares of {shown}: put it into "
+            "both losses, or into both optimizers"
+        )
 
 
 def _piled_up(runs: Iterable[list[tuple[StepRecord, StepRecord, Arrays]]], close: float) -> list[str]:

@@ -788,6 +788,33 @@ def test_gradients_that_pytorchs_step_does_not_clear_are_named() -> None:
         assert report.divergence.causes == (f"PyTorch adds the gradients of {names} {after}",), report
 
 
+@pytest.mark.parametrize("is_in_loss", [True, False])
+def test_a_weight_decay_in_the_loss_or_its_gradients_is_named(is_in_loss: bool) -> None:
+    def in_jax(w: Any) -> Any:
+        tx, params = optax.adam(RATE), tuple(jnp.asarray(x) for x in w.values())
+
+        def step(p: Any, state: Any, x: Any) -> Any:
+            def loss_of(p: Any) -> Any:
+                decay = 0.05 * (p[1] ** 2).sum()
+                return ((jnp.tanh(x @ p[0].T) @ p[1].T) ** 2).mean() + decay, decay
+
+            (loss, decay), gradient = jax.value_and_grad(loss_of, has_aux=True)(p)
+            updates, state = tx.update(gradient, state, p)
+            found = {"loss": loss if is_in_loss else loss - decay, "gradients": gradient}
+            return optax.apply_updates(p, updates), state, found
+
+        return params, tx.init(params), step
+
+    report = of_squares_compared(in_jax=in_jax)
+    cause = (
+        "JAX's loss holds a weight decay, 0.05 times the squares of after.weight: put it into both losses, or into "
+        "both optimizers"
+        if is_in_loss
+        else "JAX's gradients hold a weight decay, 0.1 times after.weight: return them without it"
+    )
+    assert report.divergence.causes == (cause,), report
+
+
 def test_a_module_may_be_compared_again() -> None:
     model = Squares().double()
     first = of_squares_compared(
