@@ -180,6 +180,11 @@ def _explained(report: TrainingReport, found: TrainingDivergence, in_jax: JaxTra
     if found.quantity in ("loss", "gradients") and not causes:
         if in_jax.draws(in_torch.batches[found.step - 1]):
             symptoms.append("JAX's step draws random numbers: is dropout on?")
+        elif found.quantity == "gradients" and "loss" in report.errors:
+            symptoms.append(
+                "the loss agrees: compare the models, of which one may stop a gradient; or those of micro-batches are "
+                "clipped or scaled before they are added"
+            )
         elif agreeing := [*_agreeing(in_jax, found.step - 1, report.bound)]:
             symptoms.append(
                 f"{', '.join(agreeing)} agree: what comes after them differs, such as the mask, divisor, shift or "

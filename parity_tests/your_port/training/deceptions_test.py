@@ -344,8 +344,8 @@ PARTED = {
         [
             "1 in gradients of tokens.weight (4 tensors part): error 1e-07, bound 1e-08",
             "looks like: rounding: the two are equal to 6 digits; a precision, an epsilon or an order of summation",
-            "looks like: no known mistake of a training explains it: compare the models, then the loss (its mask, "
-            "divisor, shift and smoothing); steps that also return their logits tell which",
+            "looks like: the loss agrees: compare the models, of which one may stop a gradient; or those of "
+            "micro-batches are clipped or scaled before they are added",
         ],
     ),
     "steps of one length, which any rates explain": (
