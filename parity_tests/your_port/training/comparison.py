@@ -264,5 +264,7 @@ def _notes(in_jax: JaxTraining, resync: bool) -> Iterator[str]:
 
 
 def _in_dtype(x: Any, dtype: str) -> Any:
+    if isinstance(x, Mapping):  # of a kind that JAX does not know, as a tokenizer's BatchEncoding
+        return jax.tree.map(lambda part: _in_dtype(part, dtype), dict(x))
     x = to_numpy(x) if hasattr(x, "detach") or isinstance(x, jax.Array) else x
     return x.astype(dtype) if isinstance(x, np.ndarray) and is_floating(x) else x

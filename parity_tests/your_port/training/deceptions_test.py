@@ -1,5 +1,6 @@
 """Trainings made to deceive: what could pass as agreement, or be explained by what it is not."""
 
+from collections import UserDict
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -813,6 +814,18 @@ def test_a_weight_decay_in_the_loss_or_its_gradients_is_named(is_in_loss: bool) 
         else "JAX's gradients hold a weight decay, 0.1 times after.weight: return them without it"
     )
     assert report.divergence.causes == (cause,), report
+
+
+def test_a_batch_may_be_a_mapping_that_jax_does_not_know() -> None:
+    def reading(start: Any) -> Any:
+        def started(w: Any) -> Any:
+            *found, step = start(w)
+            return *found, lambda *given: step(*given[:-1], given[-1]["x"])
+
+        return started
+
+    batches = [UserDict(x=torch.tensor(x)) for x in ROWS_OF_X]
+    assert compare_training(reading(of_squares), reading(of_squares_in_jax), WIDE, batches, 4)
 
 
 def test_a_module_may_be_compared_again() -> None:
