@@ -398,8 +398,13 @@ def _as_average(
     now = _flat(record["parameters"], names)
     x, y = _flat(record[quantity], names) - now, _flat(last[quantity], names) - now
     decay = float(f"{x @ y / ((y @ y) or 1.0):.6g}")
-    for start, share in (("the parameters", 1.0), ("zero", 0.0)):
-        average, worst = {name: share * weights[name] for name in names}, 0.0
+    starts = {
+        "the parameters": weights,
+        "the parameters after the first step": records[0]["parameters"],  # as PyTorch's AveragedModel
+        "zero": {name: np.zeros_like(x) for name, x in weights.items()},
+    }
+    for start, first in starts.items():
+        average, worst = {name: first[name] for name in names}, 0.0
         for record in records:
             average = {n: decay * x + (1 - decay) * record["parameters"][n] for n, x in average.items()}
             worst = max(worst, worst_error(quantity, record[quantity], average))

@@ -14,6 +14,7 @@ import optax
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from parity_tests import compare_training
 
@@ -826,6 +827,33 @@ def test_a_batch_may_be_a_mapping_that_jax_does_not_know() -> None:
 
     batches = [UserDict(x=torch.tensor(x)) for x in ROWS_OF_X]
     assert compare_training(reading(of_squares), reading(of_squares_in_jax), WIDE, batches, 4)
+
+
+def test_an_average_that_starts_after_the_first_step_is_understood() -> None:
+    def in_torch(w: Any) -> Any:
+        model, optimizer, step = of_squares(w)
+        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+        def averaged(x: Any) -> Any:
+            found = step(x)
+            average.update_parameters(model)
+            return found | {"ema": average.module.state_dict()}
+
+        return model, optimizer, averaged
+
+    def in_jax(w: Any) -> Any:
+        params, state, step = of_squares_in_jax(w)
+
+        def averaged(p: Any, state: Any, x: Any) -> Any:
+            p, inner, found = step(p, state[0], x)
+            ema = jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, state[1], p)
+            return p, (inner, ema), found | {"ema": ema}
+
+        return params, (state, params), averaged
+
+    report = of_squares_compared(in_torch, in_jax)
+    cause = "ema starts from the parameters in JAX, and starts from the parameters after the first step in PyTorch"
+    assert report.divergence.causes == (cause,), report
 
 
 def test_a_module_may_be_compared_again() -> None:
