@@ -856,6 +856,17 @@ def test_an_average_that_starts_after_the_first_step_is_understood() -> None:
     assert report.divergence.causes == (cause,), report
 
 
+def test_the_mean_of_a_centred_rmsprop_is_compared() -> None:
+    def centred(model: Any) -> Any:
+        return [torch.optim.RMSprop(model.parameters(), RATE, centered=True)]
+
+    tx = optax.rmsprop(RATE, 0.99, 1e-8, centered=True, eps_in_sqrt=False)
+    report = of_squares_compared(partial(of_squares, make=centred), partial(of_squares_in_jax, tx=tx))
+    assert report, report
+    assert "exp_avg" in report.errors
+    assert not report.notes
+
+
 def test_a_module_may_be_compared_again() -> None:
     model = Squares().double()
     first = of_squares_compared(

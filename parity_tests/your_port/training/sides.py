@@ -27,7 +27,7 @@ AroundStep = Callable[["TorchTraining"], Iterator[None]]
 
 GRADIENTS = ("gradients", "clipped")
 MOMENTS = {"mu": "exp_avg", "nu": "exp_avg_sq", "square_avg": "exp_avg_sq", "trace": "momentum_buffer"}
-MOMENTS["sum_of_squares"] = "sum"
+MOMENTS |= {"grad_avg": "exp_avg", "sum_of_squares": "sum"}
 """Other names of what an optimiser keeps for each parameter -> the name in a record."""
 
 
