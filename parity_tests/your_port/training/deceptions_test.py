@@ -760,6 +760,47 @@ def test_what_another_optimiser_moves_is_compared_but_for_its_moments() -> None:
     assert not wrong
 
 
+def test_what_a_later_loss_adds_to_gradients_that_another_optimiser_has_used_is_not_compared() -> None:
+    def in_torch(w: Any) -> Any:
+        """As a GAN, whose generator's loss leaves gradients in the discriminator."""
+        model = Squares()
+        model.load_state_dict(w)
+        of_first, of_after = (torch.optim.Adam(part.parameters(), RATE) for part in (model.first, model.after))
+
+        def step(x: Any) -> Any:
+            fake = torch.tanh(model.first(x))
+            of_after.zero_grad()
+            model.after(fake.detach()).square().mean().backward()
+            of_after.step()
+            of_first.zero_grad()
+            model.after(fake).mean().backward()
+            of_first.step()
+            return {}
+
+        return model, of_first, step
+
+    def in_jax(rate: float) -> Any:
+        txs = optax.adam(rate), optax.adam(RATE)
+
+        def step(p: Any, states: Any, x: Any) -> Any:
+            of_after = jax.grad(lambda after: ((jnp.tanh(x @ p[0].T) @ after.T) ** 2).mean())(p[1])
+            updates, state = txs[1].update(of_after, states[1])
+            after = p[1] + updates
+            of_first = jax.grad(lambda first: (jnp.tanh(x @ first.T) @ after.T).mean())(p[0])
+            updates, other = txs[0].update(of_first, states[0])
+            return (p[0] + updates, after), (other, state), {"gradients": (of_first, of_after)}
+
+        def start(w: Any) -> Any:
+            p = tuple(jnp.asarray(x) for x in w.values())
+            return p, tuple(tx.init(x) for tx, x in zip(txs, p, strict=True)), step
+
+        return start
+
+    right, wrong = (of_squares_compared(in_torch, in_jax(rate)) for rate in (RATE, 2 * RATE))
+    assert right, right
+    assert wrong.divergence.quantity == "parameters", wrong
+
+
 def test_gradients_that_pytorchs_step_does_not_clear_are_named() -> None:
     class Kept(Squares):
         def zero_grad(self, set_to_none: bool = True) -> None:
