@@ -62,6 +62,7 @@ class Dangerous:
         return print, ("it ran",)
 
 
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants:UserWarning")  # of torch.load, from 2.14 on
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -10,7 +10,7 @@ with another setting of its optimiser, another clipping, or the learning rates t
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -143,7 +143,15 @@ def _in_loss(quantity: str, step: int, trials: list[JaxTraining], in_jax: JaxTra
     if quantity == "gradients" and clips and max(clipped, default=np.inf) <= CLIP_EPSILON:
         yield "the gradients that JAX returns are clipped already; return them as they are before"
         return
+    if quantity == "gradients" and (names := _piled_up(as_is, close)):
+        shown = ", ".join(names[:3]) + " …" * (len(names) > 3)
+        yield (
+            f"PyTorch adds the gradients of {shown} to those of the step before: "
+            "call model.zero_grad() in its step, since optimizer.zero_grad() clears only what the optimizer holds"
+        )
+        return
     yield from (words + only for words in _as_factor(pairs, step))
+    yield from _as_decay(quantity, as_is)
     quantities = ("loss", "gradients") if quantity == "loss" else ("gradients",)
     close = min(close, SHARE * _left(trials, (), quantities, np.inf))
     for row in _readings(in_jax.beside.batches[step]):
@@ -172,6 +180,43 @@ def _as_factor(pairs: list[tuple[StepRecord, StepRecord]], step: int) -> Iterato
         yield f"the loss and all gradients are {times}: a sum for a mean, or another divisor"
     elif constant and not gradients:
         yield f"the loss is {times}: a sum for a mean, or another divisor"
+
+
+def _as_decay(quantity: str, runs: Iterable[list[tuple[StepRecord, StepRecord, Arrays]]]) -> Iterator[str]:
+    """Say whether one side's loss or gradients hold a weight decay: one multiple of the parameters in every step."""
+    steps = [each for run in runs for each in run if all("gradients" in record for record in each[:2])]
+    both = [(a["gradients"], b["gradients"]) for a, b, _ in steps]
+    apart = [{n: a[n] - x for n, x in b.items() if n in a and a[n].shape == x.shape} for a, b in both]
+    names = [n for n in apart[0] if any(np.any(np.abs(x.get(n, 0.0)) > 1e-9) for x in apart)] if apart else []
+    decays = [
+        _ratio({n: x[n] for n in names if n in x}, before) for x, (_, _, before) in zip(apart, steps, strict=True)
+    ]
+    if not decays or not np.allclose(decays, decays[0], 1e-6, 0):
+        return
+    shown, side = ", ".join(names[:3]) + " …" * (len(names) > 3), "JAX" if decays[0] > 0 else "PyTorch"
+    if quantity == "gradients":
+        yield f"{side}'s gradients hold a weight decay, {abs(decays[0]):.6g} times {shown}: return them without it"
+        return
+    squares = [sum(float((before[n] ** 2).sum()) for n in names) for _, _, before in steps]
+    losses = [np.sum(a["loss"].get("", np.nan) - b["loss"].get("", np.nan)) for a, b, _ in steps]
+    if np.allclose(losses, decays[0] / 2 * np.array(squares), 1e-6, 0):
+        yield (
+            f"{side}'s loss holds a weight decay, {abs(decays[0]) / 2:.6g} times the squares of {shown}: put it into "
+            "both losses, or into both optimizers"
+        )
+
+
+def _piled_up(runs: Iterable[list[tuple[StepRecord, StepRecord, Arrays]]], close: float) -> list[str]:
+    """List the parameters whose gradients PyTorch adds to what the step before left in them, if no others part."""
+    steps = [
+        (a["gradients"], b["gradients"], last.get("clipped", last["gradients"]))
+        for run in runs
+        for (_, last, _), (a, b, _) in pairwise(run)
+    ]
+    piled = {name for a, b, _ in steps for name, error in tensor_errors(a, b).items() if error > close}
+    alone = [(a, b | {name: b[name] - left[name] for name in piled & b.keys() & left.keys()}) for a, b, left in steps]
+    explained = all(worst_error("gradients", a, b) <= close for a, b in alone)
+    return [name for name in steps[0][1] if name in piled] if explained else []
 
 
 def _scale(pairs: list[tuple[StepRecord, StepRecord]]) -> float:
@@ -353,8 +398,13 @@ def _as_average(
     now = _flat(record["parameters"], names)
     x, y = _flat(record[quantity], names) - now, _flat(last[quantity], names) - now
     decay = float(f"{x @ y / ((y @ y) or 1.0):.6g}")
-    for start, share in (("the parameters", 1.0), ("zero", 0.0)):
-        average, worst = {name: share * weights[name] for name in names}, 0.0
+    starts = {
+        "the parameters": weights,
+        "the parameters after the first step": records[0]["parameters"],  # as PyTorch's AveragedModel
+        "zero": {name: np.zeros_like(x) for name, x in weights.items()},
+    }
+    for start, first in starts.items():
+        average, worst = {name: first[name] for name in names}, 0.0
         for record in records:
             average = {n: decay * x + (1 - decay) * record["parameters"][n] for n, x in average.items()}
             worst = max(worst, worst_error(quantity, record[quantity], average))

@@ -180,6 +180,11 @@ def _explained(report: TrainingReport, found: TrainingDivergence, in_jax: JaxTra
     if found.quantity in ("loss", "gradients") and not causes:
         if in_jax.draws(in_torch.batches[found.step - 1]):
             symptoms.append("JAX's step draws random numbers: is dropout on?")
+        elif found.quantity == "gradients" and "loss" in report.errors:
+            symptoms.append(
+                "the loss agrees: compare the models, of which one may stop a gradient; or those of micro-batches are "
+                "clipped or scaled before they are added"
+            )
         elif agreeing := [*_agreeing(in_jax, found.step - 1, report.bound)]:
             symptoms.append(
                 f"{', '.join(agreeing)} agree: what comes after them differs, such as the mask, divisor, shift or "
@@ -259,5 +264,7 @@ def _notes(in_jax: JaxTraining, resync: bool) -> Iterator[str]:
 
 
 def _in_dtype(x: Any, dtype: str) -> Any:
+    if isinstance(x, Mapping):  # of a kind that JAX does not know, as a tokenizer's BatchEncoding
+        return jax.tree.map(lambda part: _in_dtype(part, dtype), dict(x))
     x = to_numpy(x) if hasattr(x, "detach") or isinstance(x, jax.Array) else x
     return x.astype(dtype) if isinstance(x, np.ndarray) and is_floating(x) else x

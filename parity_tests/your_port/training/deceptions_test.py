@@ -1,5 +1,6 @@
 """Trainings made to deceive: what could pass as agreement, or be explained by what it is not."""
 
+from collections import UserDict
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import optax
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from parity_tests import compare_training
 
@@ -344,8 +346,8 @@ PARTED = {
         [
             "1 in gradients of tokens.weight (4 tensors part): error 1e-07, bound 1e-08",
             "looks like: rounding: the two are equal to 6 digits; a precision, an epsilon or an order of summation",
-            "looks like: no known mistake of a training explains it: compare the models, then the loss (its mask, "
-            "divisor, shift and smoothing); steps that also return their logits tell which",
+            "looks like: the loss agrees: compare the models, of which one may stop a gradient; or those of "
+            "micro-batches are clipped or scaled before they are added",
         ],
     ),
     "steps of one length, which any rates explain": (
@@ -756,6 +758,154 @@ def test_what_another_optimiser_moves_is_compared_but_for_its_moments() -> None:
     assert right, right
     assert "PyTorch's optimiser has no after.weight: their moments are not compared" in str(right)
     assert not wrong
+
+
+def test_what_a_later_loss_adds_to_gradients_that_another_optimiser_has_used_is_not_compared() -> None:
+    def in_torch(w: Any) -> Any:
+        """As a GAN, whose generator's loss leaves gradients in the discriminator."""
+        model = Squares()
+        model.load_state_dict(w)
+        of_first, of_after = (torch.optim.Adam(part.parameters(), RATE) for part in (model.first, model.after))
+
+        def step(x: Any) -> Any:
+            fake = torch.tanh(model.first(x))
+            of_after.zero_grad()
+            model.after(fake.detach()).square().mean().backward()
+            of_after.step()
+            of_first.zero_grad()
+            model.after(fake).mean().backward()
+            of_first.step()
+            return {}
+
+        return model, of_first, step
+
+    def in_jax(rate: float) -> Any:
+        txs = optax.adam(rate), optax.adam(RATE)
+
+        def step(p: Any, states: Any, x: Any) -> Any:
+            of_after = jax.grad(lambda after: ((jnp.tanh(x @ p[0].T) @ after.T) ** 2).mean())(p[1])
+            updates, state = txs[1].update(of_after, states[1])
+            after = p[1] + updates
+            of_first = jax.grad(lambda first: (jnp.tanh(x @ first.T) @ after.T).mean())(p[0])
+            updates, other = txs[0].update(of_first, states[0])
+            return (p[0] + updates, after), (other, state), {"gradients": (of_first, of_after)}
+
+        def start(w: Any) -> Any:
+            p = tuple(jnp.asarray(x) for x in w.values())
+            return p, tuple(tx.init(x) for tx, x in zip(txs, p, strict=True)), step
+
+        return start
+
+    right, wrong = (of_squares_compared(in_torch, in_jax(rate)) for rate in (RATE, 2 * RATE))
+    assert right, right
+    assert wrong.divergence.quantity == "parameters", wrong
+
+
+def test_gradients_that_pytorchs_step_does_not_clear_are_named() -> None:
+    class Kept(Squares):
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            pass
+
+    class HalfKept(Squares):
+        """As where `optimizer.zero_grad()` is called, and the optimiser holds one layer."""
+
+        def zero_grad(self, set_to_none: bool = True) -> None:
+            self.first.zero_grad()
+
+    def first(model: Any) -> Any:
+        return [torch.optim.Adam(model.first.parameters(), RATE)]
+
+    all_kept = of_squares_compared(lambda w: of_squares(w, model=Kept()))
+    one_kept = of_squares_compared(
+        lambda w: of_squares(w, first, HalfKept()),
+        partial(
+            of_squares_in_jax, tx=optax.multi_transform({"a": optax.adam(RATE), "b": optax.set_to_zero()}, ("a", "b"))
+        ),
+    )
+    after = (
+        "to those of the step before: call model.zero_grad() in its step, since optimizer.zero_grad() clears only what "
+        "the optimizer holds"
+    )
+    for report, names in ((all_kept, "first.weight, after.weight"), (one_kept, "after.weight")):
+        assert report.divergence.step == 2
+        assert report.divergence.causes == (f"PyTorch adds the gradients of {names} {after}",), report
+
+
+@pytest.mark.parametrize("is_in_loss", [True, False])
+def test_a_weight_decay_in_the_loss_or_its_gradients_is_named(is_in_loss: bool) -> None:
+    def in_jax(w: Any) -> Any:
+        tx, params = optax.adam(RATE), tuple(jnp.asarray(x) for x in w.values())
+
+        def step(p: Any, state: Any, x: Any) -> Any:
+            def loss_of(p: Any) -> Any:
+                decay = 0.05 * (p[1] ** 2).sum()
+                return ((jnp.tanh(x @ p[0].T) @ p[1].T) ** 2).mean() + decay, decay
+
+            (loss, decay), gradient = jax.value_and_grad(loss_of, has_aux=True)(p)
+            updates, state = tx.update(gradient, state, p)
+            found = {"loss": loss if is_in_loss else loss - decay, "gradients": gradient}
+            return optax.apply_updates(p, updates), state, found
+
+        return params, tx.init(params), step
+
+    report = of_squares_compared(in_jax=in_jax)
+    cause = (
+        "JAX's loss holds a weight decay, 0.05 times the squares of after.weight: put it into both losses, or into "
+        "both optimizers"
+        if is_in_loss
+        else "JAX's gradients hold a weight decay, 0.1 times after.weight: return them without it"
+    )
+    assert report.divergence.causes == (cause,), report
+
+
+def test_a_batch_may_be_a_mapping_that_jax_does_not_know() -> None:
+    def reading(start: Any) -> Any:
+        def started(w: Any) -> Any:
+            *found, step = start(w)
+            return *found, lambda *given: step(*given[:-1], given[-1]["x"])
+
+        return started
+
+    batches = [UserDict(x=torch.tensor(x)) for x in ROWS_OF_X]
+    assert compare_training(reading(of_squares), reading(of_squares_in_jax), WIDE, batches, 4)
+
+
+def test_an_average_that_starts_after_the_first_step_is_understood() -> None:
+    def in_torch(w: Any) -> Any:
+        model, optimizer, step = of_squares(w)
+        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+
+        def averaged(x: Any) -> Any:
+            found = step(x)
+            average.update_parameters(model)
+            return found | {"ema": average.module.state_dict()}
+
+        return model, optimizer, averaged
+
+    def in_jax(w: Any) -> Any:
+        params, state, step = of_squares_in_jax(w)
+
+        def averaged(p: Any, state: Any, x: Any) -> Any:
+            p, inner, found = step(p, state[0], x)
+            ema = jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, state[1], p)
+            return p, (inner, ema), found | {"ema": ema}
+
+        return params, (state, params), averaged
+
+    report = of_squares_compared(in_torch, in_jax)
+    cause = "ema starts from the parameters in JAX, and starts from the parameters after the first step in PyTorch"
+    assert report.divergence.causes == (cause,), report
+
+
+def test_the_mean_of_a_centred_rmsprop_is_compared() -> None:
+    def centred(model: Any) -> Any:
+        return [torch.optim.RMSprop(model.parameters(), RATE, centered=True)]
+
+    tx = optax.rmsprop(RATE, 0.99, 1e-8, centered=True, eps_in_sqrt=False)
+    report = of_squares_compared(partial(of_squares, make=centred), partial(of_squares_in_jax, tx=tx))
+    assert report, report
+    assert "exp_avg" in report.errors
+    assert not report.notes
 
 
 def test_a_module_may_be_compared_again() -> None:

@@ -52,6 +52,10 @@ def settings(side: TorchTraining) -> Iterator[Deviation]:
     for name, values in ALTERNATIVES.items():
         for value in values:
             yield from setting(side, name, value)
+    if all(g.get("decoupled_weight_decay") is False and not g["weight_decay"] for g in side.optimizer.param_groups):
+        for value in ALTERNATIVES["weight_decay"][1:]:
+            words = f"weight_decay is {value} in JAX, as that of AdamW, and 0 in PyTorch"
+            yield Deviation(words, partial(_decay_apart, decay=value))
     if isinstance(side.optimizer, torch.optim.Adam | torch.optim.NAdam):
         others = dict(ADAMS)
         if isinstance(side.optimizer, torch.optim.Adam) and not any(g["amsgrad"] for g in side.optimizer.param_groups):
@@ -84,6 +88,12 @@ def _set(side: TorchTraining, name: str, value: Any) -> Iterator[None]:
     groups = side.optimizer.param_groups
     everywhere = name != "weight_decay" or not any(group[name] for group in groups)
     return _step_with(side, [{**group, name: value} if everywhere or group[name] else group for group in groups])
+
+
+def _decay_apart(side: TorchTraining, decay: float) -> Iterator[None]:
+    """Let an optimiser without a decay decay as AdamW does."""
+    apart = {"weight_decay": decay, "decoupled_weight_decay": True}
+    return _step_with(side, [group | apart for group in side.optimizer.param_groups])
 
 
 UNIT_RATE = Deviation("", partial(_set, name="lr", value=1.0))

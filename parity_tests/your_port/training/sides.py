@@ -7,6 +7,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from parity_tests.your_port.measure.arrays import Arrays, flatten, is_floating, to_numpy
 from parity_tests.your_port.measure.errors import relative_error
@@ -27,7 +28,7 @@ AroundStep = Callable[["TorchTraining"], Iterator[None]]
 
 GRADIENTS = ("gradients", "clipped")
 MOMENTS = {"mu": "exp_avg", "nu": "exp_avg_sq", "square_avg": "exp_avg_sq", "trace": "momentum_buffer"}
-MOMENTS["sum_of_squares"] = "sum"
+MOMENTS |= {"grad_avg": "exp_avg", "sum_of_squares": "sum"}
 """Other names of what an optimiser keeps for each parameter -> the name in a record."""
 
 
@@ -73,6 +74,8 @@ class TorchTraining(_Training):
         self._versions: dict[str, int] = {}
         self._runs = False
         """Another training may have the same module, and its hooks."""
+        self._taken = set[torch.Tensor]()
+        """The parameters that another optimiser has moved in this step, as that of a GAN's discriminator."""
         for parameter in self.names:
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._after_backward)
@@ -111,12 +114,14 @@ class TorchTraining(_Training):
         """Train on a batch; return what the step returns, the gradients, the optimiser's state and the parameters."""
         self.record, read = {}, self.read(batch)
         tensors = _as_tensors(read)
+        self._taken = set()
         with default_dtype(self.dtype):
-            self._runs = True
+            self._runs, hook = True, register_optimizer_step_pre_hook(self._before_other_update)
             try:
                 returned = _returned(self.step(tensors), "PyTorch")
             finally:
                 self._runs = False
+                hook.remove()
         _require_unchanged("PyTorch", read, tensors)
         gradients = self.record.get("gradients", {})  # which came from the outputs back
         if gradients:
@@ -136,8 +141,8 @@ class TorchTraining(_Training):
         return found | {"parameters": {name: _copy(parameter) for parameter, name in self.names.items()}}
 
     def _after_backward(self, parameter: torch.Tensor) -> None:
-        if not self._runs:
-            return
+        if not self._runs or parameter in self._taken:
+            return  # what later losses add is cleared before it is used
         if (name := self.names[parameter]) in self.given:  # type: ignore[index]
             parameter.grad = torch.tensor(self.given[name])
         self._note_gradient("gradients", parameter)
@@ -149,14 +154,20 @@ class TorchTraining(_Training):
             self.record.setdefault(quantity, {})[name] = _copy(parameter.grad)
 
     def _after_update(self, *_: Any) -> None:
-        if "clipped" not in self.record:  # a closure has computed them meanwhile
-            for parameter in self.names:
+        for parameter, name in self.names.items():
+            if name not in self.record.get("clipped", {}):  # a closure has computed it meanwhile
                 self._note_gradient("clipped", parameter)
         self._changed.close()
 
+    def _before_other_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        own = {p for group in self.optimizer.param_groups for p in group["params"]}
+        for p in {p for group in optimizer.param_groups for p in group["params"]} & self.names.keys() - own:
+            self._note_gradient("clipped", p)
+            self._taken.add(p)
+
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         has_closure = len(args) > 1 or "closure" in kwargs  # the optimiser itself is the first argument
-        for parameter in () if has_closure else self.names:
+        for parameter in () if has_closure else [p for p in self.names if p not in self._taken]:
             self._note_gradient("clipped", parameter)
             if parameter.grad is not None:
                 self.clips |= parameter.grad._version != self._versions.get(self.names[parameter])

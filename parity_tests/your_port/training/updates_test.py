@@ -58,6 +58,11 @@ def test_what_means_the_same_does_not_part(optimizer: Callable[..., Any], transf
             optax.adamw(RATE, weight_decay=1e-2),
             "decoupled_weight_decay is True in JAX, and False in PyTorch",
         ),
+        (
+            lambda p: torch.optim.Adam(p, RATE),
+            optax.adamw(RATE),
+            "weight_decay is 0.0001 in JAX, as that of AdamW, and 0 in PyTorch",
+        ),
         (lambda p: torch.optim.Adam(p, RATE), optax.adam(RATE, eps=1e-6), "eps is 1e-06 in JAX, and 1e-08 in PyTorch"),
         (
             lambda p: torch.optim.SGD(p, RATE, momentum=0.9),
