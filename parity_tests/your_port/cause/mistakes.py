@@ -292,6 +292,7 @@ def _permuted() -> Iterator[Row]:
 DROPPED: tuple[Row, ...] = (
     ("the first term of a sum is missing: a residual, a position or a bias,", "add", partial(wrong.operand, 1)),
     ("the second term of a sum is missing: a residual, a position or a bias,", "add", partial(wrong.operand, 0)),
+    ("the term {c} of a sum is missing", "add", wrong.without_number),
     ("a gate or a scale is missing: the first factor of a product", "mul", partial(wrong.operand, 1)),
     ("a gate or a scale is missing: the second factor of a product", "mul", partial(wrong.operand, 0)),
     ("the division by a tensor is missing", "div", partial(wrong.operand, 0)),

@@ -354,6 +354,12 @@ def test_a_norm_that_is_written_out(epsilon: float, offset: int, words: str) -> 
     assert cause(module, port, X) == f"{words} {BOTH}"
 
 
+def test_a_number_that_a_sum_lacks_is_named_on_whatever_side_it_stands() -> None:
+    module = Module(lambda m, x: m.a(x) * (1.0 + m.scale), a=linear(6, 5), scale=torch.nn.Parameter(torch.ones(5)))
+    found = cause(module, lambda w, x: dense(w, "a", x) * w["scale"], X)
+    assert found == f"the term 1 of a sum is missing in JAX {BOTH}"
+
+
 @pytest.mark.parametrize(
     ("scale", "axis", "words"),
     [

@@ -289,9 +289,17 @@ def other_factor(change: Callable[[float], float], call: Call) -> Any:
 
 def operand(place: int, call: Call) -> Any:
     """One of the two operands alone."""
+    only_if(len(call.args) == 2 and all(isinstance(x, Tensor) for x in call.args))
     x = call.args[place]
-    only_if(len(call.args) == 2 and isinstance(x, Tensor) and x.is_floating_point())
+    only_if(x.is_floating_point())
     return x.expand(call.right().shape)
+
+
+def without_number(call: Call) -> Any:
+    """x for x + 1, and for 1 + x, which is the same call."""
+    only_if(len(call.args) == 2 and isinstance(call.x, Tensor) and isinstance(call.args[1], int | float))
+    call.facts |= {"c": f"{call.args[1]:.6g}"}
+    return call.x.clone()
 
 
 def to_each_term(call: Call) -> Any:
