@@ -63,7 +63,8 @@ RESIZED: dict[str, dict[str, Any]] = {
     "nearest, from the middles of pixels,": {"mode": "nearest-exact"},
     **{f"bi{kind}{words}": {"mode": f"bi{kind}", "align_corners": aligned, "antialias": smooth}
        for kind, cubic in (("linear", ""), ("cubic", " with a = −0.5 as"))
-       for words, aligned, smooth in ((" without antialias", False, False), (f"{cubic} with antialias", False, True),
+       for words, aligned, smooth in ((" without antialias or corners aligned", False, False),
+                                      (f"{cubic} with antialias", False, True),
                                       (" with corners aligned", True, False))},
 }  # fmt: skip
 

@@ -695,6 +695,10 @@ STATES = {"step": linear(6, 6), "b": linear(6, 3), "rate": torch.nn.Parameter(to
          lambda m, x: F.interpolate(m.a(x)[None], (3, 3), mode="bilinear"), {"a": linear(6, 6)},
          lambda w, x: jax.image.resize(dense(w, "a", x)[None], (1, 3, 3, 3), "linear"),
          "the resize is bilinear with antialias", marks=SLOW),
+        pytest.param(
+         lambda m, x: F.interpolate(m.a(x)[None], (9, 9), mode="bilinear", align_corners=True), {"a": linear(6, 6)},
+         lambda w, x: jax.image.resize(dense(w, "a", x)[None], (1, 3, 9, 9), "linear"),
+         "the resize is bilinear without antialias or corners aligned", marks=SLOW),
     ],
 )  # fmt: skip
 def test_norms_state_spaces_and_resizing(torch_side: Any, parts: Any, port: Any, words: str) -> None:
