@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from math import gcd
 from typing import Any
 
@@ -206,7 +206,7 @@ def _weights(suspect: Suspect) -> Iterator[Hypothesis]:
     for words, names, change in rows:
         for text, group in _groups(names):
             yield weighted(words.replace("{name}", text), _each(group, change))
-    yield from (*_of_gates(state), *_of_rotation(state, {site[1] for site in suspect.sites}))
+    yield from (*_of_gates(state), *_of_packed(state), *_of_rotation(state, {site[1] for site in suspect.sites}))
     backwards = {name: name.removesuffix("_reverse") for name in state if name.endswith("_reverse")}
     if backwards:
         words = "both directions have the same weights in JAX, those of the first"
@@ -249,6 +249,27 @@ def _merged(from_x: Sequence[str], from_h: Sequence[str], given: Weights) -> Wei
     return left | {x: given[x] + given[h] - left[h] for x, h in zip(from_x, from_h, strict=True)}
 
 
+HEADS = (2, 4, 8, 12, 16)
+
+
+def _of_packed(state: Weights) -> Iterator[Hypothesis]:
+    """Yield rows of a packed projection in another order: those of a head stand side by side, or those of a part."""
+    groups = defaultdict[tuple[str, int], list[str]](list)
+    for name, x in state.items():
+        if x.ndim:
+            groups[kind_of(name.rpartition(".")[0]), len(x)].append(name)
+    for (_, rows), names in groups.items():
+        for pair in product((2, 3), HEADS):
+            for one, other in (pair, pair[::-1]):
+                size = rows // (one * other)
+                if one != other and size * one * other == rows:
+                    split = one, other, size
+                    change = partial(lambda split, x: x.unflatten(0, split).transpose(0, 1).flatten(0, 2), split)
+                    in_jax, in_torch = f"[{one}, {other}, {size}]", f"[{other}, {one}, {size}]"
+                    words = f"the rows of {{at}}{kind_of(names[0])} are read as {in_jax} in JAX, not as {in_torch}"
+                    yield weighted(words, _each(names, change))
+
+
 LARGEST_HEAD = 256
 """How many features a head may have whose rotation is tried."""
 
@@ -256,17 +277,19 @@ LARGEST_HEAD = 256
 def _of_rotation(state: Weights, functions: Collection[str]) -> Iterator[Hypothesis]:
     """Yield another order of the features of queries and keys: it decides which of them rotate together.
 
-    For heads of 4 the two orders are the same, and what PyTorch joins the rotated features with tells which one it has.
+    For heads of 4 the two orders are the same, and what PyTorch joins the rotated features with tells which one it has:
+    a program that joins none rotates none. Values do not rotate, so a weight that packs them, too, stays as it is.
     """
     pairs, halves = "x[2i] and x[2i + 1]", "x[i] and x[i + d/2]"
     last = {name: name.split(".")[-2:][0].removeprefix("w").lstrip("_") for name, x in state.items() if x.ndim}
-    named = [name for name, words in last.items() if words.startswith(("q", "k"))]
-    has_pairs, has_halves = {"stack", "view_as_complex", "__setitem__"} & {*functions}, "cat" in functions
+    named = [name for name, words in last.items() if words.startswith(("q", "k")) and "v" not in words]
+    has_pairs = {"stack", "view_as_complex", "__setitem__"} & {*functions}
+    has_halves = {"cat", "concat", "concatenate"} & {*functions}
     common = gcd(*(len(state[name]) for name in named))
     for size in range(4, min(common, LARGEST_HEAD) + 1, 2):
         if common % size == 0:
             for in_jax, in_torch, split in ((pairs, halves, (-1, size // 2, 2)), (halves, pairs, (-1, 2, size // 2))):
-                if (has_pairs or not has_halves) if in_torch == pairs else (has_halves or not has_pairs):
+                if has_pairs if in_torch == pairs else has_halves:
                     change = partial(lambda split, x: x.unflatten(0, split).transpose(1, 2).flatten(0, 2), split)
                     words = f"features are rotated in pairs of {in_jax}, not in pairs of {in_torch}, in JAX"
                     yield weighted(words, _each(named, change))

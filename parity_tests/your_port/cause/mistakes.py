@@ -275,9 +275,6 @@ def _permuted() -> Iterator[Row]:
             joined = partial(lambda order, call: call.on(wrong.in_order(order, call.x)), order)
             yield f"the {count} parts are taken in the order {text}", "chunk split unbind tensor_split", parts
             yield f"the {count} parts are put together in the order {text}", "cat stack concat", joined
-    words = "the parts are split head by head: those of one head stand side by side"
-    for heads in (2, 4, 8, 12, 16):
-        yield words, "chunk split", partial(wrong.split_by_heads, heads)
     yield from (
         (f"{AXES} change places where they are split", SHAPING, wrong.split_otherwise),
         (f"{AXES} change places where they are merged", SHAPING, wrong.merged_otherwise),

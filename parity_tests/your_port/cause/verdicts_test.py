@@ -623,6 +623,31 @@ def test_keys_that_are_not_rotated() -> None:
     assert cause(module, port, TOKENS) == f"features are not rotated by their positions in JAX {BOTH}"
 
 
+def by_heads(like: Any, q: Any, k: Any, v: Any) -> Any:
+    scores = like.einsum("bqhd,bkhd->bhqk", q, k)
+    weights = scores.softmax(-1) if like is torch else jax.nn.softmax(scores)
+    return like.einsum("bhqk,bkhd->bqhd", weights, v).reshape(*v.shape[:2], -1)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_heads_that_are_packed_otherwise_are_not_rotated_otherwise(whole: bool) -> None:
+    """Two rotations one after the other would give the same order, in a program that rotates nothing."""
+
+    def torch_side(module: Any, x: Any) -> Any:
+        y = module.qkv(x)
+        parts = y.reshape(3, 5, 3, 2, 8).unbind(2) if whole else y.unflatten(-1, (2, 24)).chunk(3, -1)
+        return module.o(by_heads(torch, *parts))
+
+    def port(w: Any, x: Any) -> Any:
+        y = dense(w, "qkv", x)
+        parts = jnp.split(y.reshape(3, 5, 2, 24), 3, -1) if whole else jnp.moveaxis(y.reshape(3, 5, 3, 2, 8), 2, 0)
+        return dense(w, "o", by_heads(jnp, *parts))
+
+    found = cause(Module(torch_side, qkv=linear(6, 48), o=linear(16, 3)), port, TOKENS)
+    orders = ("[2, 3, 8]", "[3, 2, 8]")[:: 1 if whole else -1]
+    assert found == f"the rows of qkv.weight are read as {orders[0]} in JAX, not as {orders[1]} {BOTH}"
+
+
 def rms(module: Any, x: Any) -> Any:
     return module.a(x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
 

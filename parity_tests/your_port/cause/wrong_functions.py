@@ -353,14 +353,6 @@ def other_end(call: Call) -> Any:
     return call.on(call.x, tuple(-1 - part if isinstance(part, int) and part in (0, -1) else part for part in index))
 
 
-def split_by_heads(heads: int, call: Call) -> Any:
-    """[…, heads, 3, size] for [3, heads, size]."""
-    parts = call.right()
-    size = parts[0].shape[-1]
-    only_if(size % heads == 0 and size > heads and len(parts) * size == call.x.shape[-1])
-    return call.x.unflatten(-1, (heads, len(parts), -1)).movedim(-2, 0).flatten(-2)
-
-
 def split_otherwise(call: Call) -> Any:
     """[…, size, heads] for […, heads, size]."""
     shape = call.right().shape
