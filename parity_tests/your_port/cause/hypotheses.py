@@ -31,15 +31,17 @@ CALLS = 8
 """How many calls of a function, as in a loop, are tried one by one."""
 
 
-def hypotheses(suspect: Suspect, calls: bool = True) -> Iterator[Iterator[Hypothesis]]:
+def hypotheses(suspect: Suspect, calls: bool = True, turned: bool = True) -> Iterator[Iterator[Hypothesis]]:
     """Yield groups of mistakes that can be tried on this suspect; those of a group are of one kind.
 
-    Without `calls` a mistake of functions is in all of them, or in those of a kind of submodule.
+    Without `calls` a mistake of functions is in all of them, or in those of a kind of submodule. Without `turned` no
+    input is in another order.
     """
     sites = suspect.sites
     sizes = {size for x in (*suspect.inputs.values(), *_state_of(suspect).values()) for size in x.shape if size > 1}
     kinds = list(mistakes_in({site[1] for site in sites}, sorted(sizes)))
     yield _inputs(suspect)
+    yield _turned(suspect) if turned else iter(())
     yield from (map(planted, known) for known in kinds)
     yield _results(suspect)
     yield _weights(suspect)
@@ -106,23 +108,33 @@ def _inputs(suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _readings(x: Tensor) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:
-    """Yield how a mask, lengths, ids, labels, or a sequence may be read."""
+    """Yield how a mask, lengths, ids or labels may be read."""
     if x.dtype == torch.bool or (not x.is_complex() and x.ndim and bool(((x == 0) | (x == 1)).all())):
         yield "read the other way round in JAX", lambda x: (1 - x.int()).to(x.dtype)
         yield "ignored in JAX, as if it were 1 everywhere", torch.ones_like
         yield "ignored in JAX, as if it were 0 everywhere", torch.zeros_like
-    if x.is_floating_point():
-        for axis in (axis for axis in range(x.ndim) if x.shape[axis] > 1):
-            yield f"read in reverse along axis {axis} in JAX", partial(torch.flip, dims=(axis,))
-        for one, other in combinations(range(x.ndim), 2):
-            if x.shape[one] == x.shape[other] > 1:
-                exchanged = partial(torch.transpose, dim0=one, dim1=other)
-                yield f"read with axes {one} and {other} exchanged in JAX", exchanged
-    elif x.dtype != torch.bool:
+    if not x.is_floating_point() and x.dtype != torch.bool:
         for by in (-1, 1):
             yield f"taken as {by:+d} in JAX: off by one", partial(torch.add, other=by)
         for by in (by for by in (1, -1, 2, -2, 3, -3) if x.ndim and -x.shape[-1] < 2 * by <= x.shape[-1]):
             yield f"shifted by {by:+d} along its last axis in JAX", partial(torch.roll, shifts=by, dims=-1)
+
+
+def _turned(suspect: Suspect) -> Iterator[Hypothesis]:
+    """Yield inputs that are read in another order: in reverse, or with two axes exchanged."""
+    for name, x in suspect.inputs.items():
+        if x.is_floating_point():
+            ways: dict[str, Callable[[Tensor], Tensor]] = {
+                f"in reverse along axis {axis}": partial(torch.flip, dims=(axis,))
+                for axis, size in enumerate(x.shape)
+                if size > 1
+            }
+            for one, other in combinations(range(x.ndim), 2):
+                if x.shape[one] == x.shape[other] > 1:
+                    words = f"with axes {one} and {other} exchanged"
+                    ways[words] = partial(torch.transpose, dim0=one, dim1=other)
+            for words, change in ways.items():
+                yield passing(f"{name} is read {words} in JAX", inputs=_each([name], change))
 
 
 def _each(names: Sequence[str], change: Callable[[Any], Any]) -> Change:

@@ -648,6 +648,46 @@ def test_heads_that_are_packed_otherwise_are_not_rotated_otherwise(whole: bool) 
     assert found == f"the rows of qkv.weight are read as {orders[0]} in JAX, not as {orders[1]} {BOTH}"
 
 
+def test_distances_of_the_other_sign_are_no_inputs_in_reverse() -> None:
+    """In reverse, PyTorch's numbers would be those of JAX, but in reverse."""
+
+    def torch_side(module: Any, x: Any) -> Any:
+        distance = torch.arange(5) - torch.arange(5)[:, None]
+        return (module.q(x) @ module.k(x).mT + module.bias[distance + 4]).softmax(-1) @ x
+
+    def port(w: Any, x: Any) -> Any:
+        distance = jnp.arange(5)[:, None] - jnp.arange(5)
+        return jax.nn.softmax(dense(w, "q", x) @ dense(w, "k", x).mT + w["bias"][distance + 4]) @ x
+
+    module = Module(torch_side, q=linear(6, 4), k=linear(6, 4), bias=torch.nn.Parameter(torch.ones(9)))
+    assert cause(module, port, TOKENS) == "none of the known mistakes"
+
+
+class Stacked(nnx.Module):
+    def __init__(self) -> None:
+        for i in range(3):
+            setattr(self, f"norm_{i}", nnx.LayerNorm(6, epsilon=1e-5, rngs=nnx.Rngs(0)))
+            setattr(self, f"fc_{i}", nnx.Linear(6, 6, rngs=nnx.Rngs(0)))
+
+    def __call__(self, x: Any) -> Any:
+        for i in (2, 1, 0):
+            x = x + jnp.tanh(getattr(self, f"fc_{i}")(getattr(self, f"norm_{i}")(x)))
+        return x
+
+
+def test_layers_in_reverse_have_their_residuals() -> None:
+    """Without residuals, each layer of PyTorch would get the same, so that the first one of JAX would agree."""
+
+    def torch_side(module: Any, x: Any) -> Any:
+        for norm, fc in zip(module.norm, module.fc, strict=True):
+            x = x + torch.tanh(fc(norm(x)))
+        return x
+
+    parts = {"norm": [torch.nn.LayerNorm(6) for _ in range(3)], "fc": [linear(6, 6) for _ in range(3)]}
+    module = Module(torch_side, **{name: torch.nn.ModuleList(part) for name, part in parts.items()})
+    assert cause(module, Stacked(), TOKENS) == "none of the known mistakes"
+
+
 def rms(module: Any, x: Any) -> Any:
     return module.a(x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
 
