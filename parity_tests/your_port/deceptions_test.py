@@ -206,7 +206,7 @@ def scaled(w: Any, x: Any, ignored: str = "") -> Any:
 
 
 def test_buffers_of_one_number_are_drawn_once_more() -> None:
-    hidden = ", and with other numbers the two differ"
+    hidden = ", and with other numbers the two differ in result"
     for ignored, weak in (("", []), ("centre", ["centre is 0 everywhere"]), ("width", ["width is 1 everywhere"])):
         report = compare_wide(Scaled(), partial(scaled, ignored=ignored), X)
         assert report.agrees, report

@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 from math import gcd
 from typing import Any
 
@@ -31,15 +31,17 @@ CALLS = 8
 """How many calls of a function, as in a loop, are tried one by one."""
 
 
-def hypotheses(suspect: Suspect, calls: bool = True) -> Iterator[Iterator[Hypothesis]]:
+def hypotheses(suspect: Suspect, calls: bool = True, turned: bool = True) -> Iterator[Iterator[Hypothesis]]:
     """Yield groups of mistakes that can be tried on this suspect; those of a group are of one kind.
 
-    Without `calls` a mistake of functions is in all of them, or in those of a kind of submodule.
+    Without `calls` a mistake of functions is in all of them, or in those of a kind of submodule. Without `turned` no
+    input is in another order.
     """
     sites = suspect.sites
     sizes = {size for x in (*suspect.inputs.values(), *_state_of(suspect).values()) for size in x.shape if size > 1}
     kinds = list(mistakes_in({site[1] for site in sites}, sorted(sizes)))
     yield _inputs(suspect)
+    yield _turned(suspect) if turned else iter(())
     yield from (map(planted, known) for known in kinds)
     yield _results(suspect)
     yield _weights(suspect)
@@ -106,23 +108,33 @@ def _inputs(suspect: Suspect) -> Iterator[Hypothesis]:
 
 
 def _readings(x: Tensor) -> Iterator[tuple[str, Callable[[Tensor], Tensor]]]:
-    """Yield how a mask, lengths, ids, labels, or a sequence may be read."""
+    """Yield how a mask, lengths, ids or labels may be read."""
     if x.dtype == torch.bool or (not x.is_complex() and x.ndim and bool(((x == 0) | (x == 1)).all())):
         yield "read the other way round in JAX", lambda x: (1 - x.int()).to(x.dtype)
         yield "ignored in JAX, as if it were 1 everywhere", torch.ones_like
         yield "ignored in JAX, as if it were 0 everywhere", torch.zeros_like
-    if x.is_floating_point():
-        for axis in (axis for axis in range(x.ndim) if x.shape[axis] > 1):
-            yield f"read in reverse along axis {axis} in JAX", partial(torch.flip, dims=(axis,))
-        for one, other in combinations(range(x.ndim), 2):
-            if x.shape[one] == x.shape[other] > 1:
-                exchanged = partial(torch.transpose, dim0=one, dim1=other)
-                yield f"read with axes {one} and {other} exchanged in JAX", exchanged
-    elif x.dtype != torch.bool:
+    if not x.is_floating_point() and x.dtype != torch.bool:
         for by in (-1, 1):
             yield f"taken as {by:+d} in JAX: off by one", partial(torch.add, other=by)
         for by in (by for by in (1, -1, 2, -2, 3, -3) if x.ndim and -x.shape[-1] < 2 * by <= x.shape[-1]):
             yield f"shifted by {by:+d} along its last axis in JAX", partial(torch.roll, shifts=by, dims=-1)
+
+
+def _turned(suspect: Suspect) -> Iterator[Hypothesis]:
+    """Yield inputs that are read in another order: in reverse, or with two axes exchanged."""
+    for name, x in suspect.inputs.items():
+        if x.is_floating_point():
+            ways: dict[str, Callable[[Tensor], Tensor]] = {
+                f"in reverse along axis {axis}": partial(torch.flip, dims=(axis,))
+                for axis, size in enumerate(x.shape)
+                if size > 1
+            }
+            for one, other in combinations(range(x.ndim), 2):
+                if x.shape[one] == x.shape[other] > 1:
+                    words = f"with axes {one} and {other} exchanged"
+                    ways[words] = partial(torch.transpose, dim0=one, dim1=other)
+            for words, change in ways.items():
+                yield passing(f"{name} is read {words} in JAX", inputs=_each([name], change))
 
 
 def _each(names: Sequence[str], change: Callable[[Any], Any]) -> Change:
@@ -206,7 +218,7 @@ def _weights(suspect: Suspect) -> Iterator[Hypothesis]:
     for words, names, change in rows:
         for text, group in _groups(names):
             yield weighted(words.replace("{name}", text), _each(group, change))
-    yield from (*_of_gates(state), *_of_rotation(state, {site[1] for site in suspect.sites}))
+    yield from (*_of_gates(state), *_of_packed(state), *_of_rotation(state, {site[1] for site in suspect.sites}))
     backwards = {name: name.removesuffix("_reverse") for name in state if name.endswith("_reverse")}
     if backwards:
         words = "both directions have the same weights in JAX, those of the first"
@@ -249,6 +261,27 @@ def _merged(from_x: Sequence[str], from_h: Sequence[str], given: Weights) -> Wei
     return left | {x: given[x] + given[h] - left[h] for x, h in zip(from_x, from_h, strict=True)}
 
 
+HEADS = (2, 4, 8, 12, 16)
+
+
+def _of_packed(state: Weights) -> Iterator[Hypothesis]:
+    """Yield rows of a packed projection in another order: those of a head stand side by side, or those of a part."""
+    groups = defaultdict[tuple[str, int], list[str]](list)
+    for name, x in state.items():
+        if x.ndim:
+            groups[kind_of(name.rpartition(".")[0]), len(x)].append(name)
+    for (_, rows), names in groups.items():
+        for pair in product((2, 3), HEADS):
+            for one, other in (pair, pair[::-1]):
+                size = rows // (one * other)
+                if one != other and size * one * other == rows:
+                    split = one, other, size
+                    change = partial(lambda split, x: x.unflatten(0, split).transpose(0, 1).flatten(0, 2), split)
+                    in_jax, in_torch = f"[{one}, {other}, {size}]", f"[{other}, {one}, {size}]"
+                    words = f"the rows of {{at}}{kind_of(names[0])} are read as {in_jax} in JAX, not as {in_torch}"
+                    yield weighted(words, _each(names, change))
+
+
 LARGEST_HEAD = 256
 """How many features a head may have whose rotation is tried."""
 
@@ -256,17 +289,19 @@ LARGEST_HEAD = 256
 def _of_rotation(state: Weights, functions: Collection[str]) -> Iterator[Hypothesis]:
     """Yield another order of the features of queries and keys: it decides which of them rotate together.
 
-    For heads of 4 the two orders are the same, and what PyTorch joins the rotated features with tells which one it has.
+    For heads of 4 the two orders are the same, and what PyTorch joins the rotated features with tells which one it has:
+    a program that joins none rotates none. Values do not rotate, so a weight that packs them, too, stays as it is.
     """
     pairs, halves = "x[2i] and x[2i + 1]", "x[i] and x[i + d/2]"
     last = {name: name.split(".")[-2:][0].removeprefix("w").lstrip("_") for name, x in state.items() if x.ndim}
-    named = [name for name, words in last.items() if words.startswith(("q", "k"))]
-    has_pairs, has_halves = {"stack", "view_as_complex", "__setitem__"} & {*functions}, "cat" in functions
+    named = [name for name, words in last.items() if words.startswith(("q", "k")) and "v" not in words]
+    has_pairs = {"stack", "view_as_complex", "__setitem__"} & {*functions}
+    has_halves = {"cat", "concat", "concatenate"} & {*functions}
     common = gcd(*(len(state[name]) for name in named))
     for size in range(4, min(common, LARGEST_HEAD) + 1, 2):
         if common % size == 0:
             for in_jax, in_torch, split in ((pairs, halves, (-1, size // 2, 2)), (halves, pairs, (-1, 2, size // 2))):
-                if (has_pairs or not has_halves) if in_torch == pairs else (has_halves or not has_pairs):
+                if has_pairs if in_torch == pairs else has_halves:
                     change = partial(lambda split, x: x.unflatten(0, split).transpose(1, 2).flatten(0, 2), split)
                     words = f"features are rotated in pairs of {in_jax}, not in pairs of {in_torch}, in JAX"
                     yield weighted(words, _each(named, change))

@@ -63,7 +63,8 @@ RESIZED: dict[str, dict[str, Any]] = {
     "nearest, from the middles of pixels,": {"mode": "nearest-exact"},
     **{f"bi{kind}{words}": {"mode": f"bi{kind}", "align_corners": aligned, "antialias": smooth}
        for kind, cubic in (("linear", ""), ("cubic", " with a = −0.5 as"))
-       for words, aligned, smooth in ((" without antialias", False, False), (f"{cubic} with antialias", False, True),
+       for words, aligned, smooth in ((" without antialias or corners aligned", False, False),
+                                      (f"{cubic} with antialias", False, True),
                                       (" with corners aligned", True, False))},
 }  # fmt: skip
 
@@ -274,9 +275,6 @@ def _permuted() -> Iterator[Row]:
             joined = partial(lambda order, call: call.on(wrong.in_order(order, call.x)), order)
             yield f"the {count} parts are taken in the order {text}", "chunk split unbind tensor_split", parts
             yield f"the {count} parts are put together in the order {text}", "cat stack concat", joined
-    words = "the parts are split head by head: those of one head stand side by side"
-    for heads in (2, 4, 8, 12, 16):
-        yield words, "chunk split", partial(wrong.split_by_heads, heads)
     yield from (
         (f"{AXES} change places where they are split", SHAPING, wrong.split_otherwise),
         (f"{AXES} change places where they are merged", SHAPING, wrong.merged_otherwise),
@@ -292,6 +290,7 @@ def _permuted() -> Iterator[Row]:
 DROPPED: tuple[Row, ...] = (
     ("the first term of a sum is missing: a residual, a position or a bias,", "add", partial(wrong.operand, 1)),
     ("the second term of a sum is missing: a residual, a position or a bias,", "add", partial(wrong.operand, 0)),
+    ("the term {c} of a sum is missing", "add", wrong.without_number),
     ("a gate or a scale is missing: the first factor of a product", "mul", partial(wrong.operand, 1)),
     ("a gate or a scale is missing: the second factor of a product", "mul", partial(wrong.operand, 0)),
     ("the division by a tensor is missing", "div", partial(wrong.operand, 0)),

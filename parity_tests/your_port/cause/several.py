@@ -78,13 +78,16 @@ class Several:
         return in_jax.progress(self.trial.steps(drawn, hypothesis))
 
     def try_all(self) -> Found:
-        """Try each mistake until it is clear that the programs are no more alike with it, and note those that help."""
+        """Try each mistake until it is clear that the programs are no more alike with it, and note those that help.
+
+        An input in another order is none of them: what is alike here is so whatever its order.
+        """
         if self.steps.are_large:
             return Found()
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # what is small takes more time on several, and all of them count
         try:
-            return self.trial.of(self.program, hypotheses(self.program), self._note, self._watch)
+            return self.trial.of(self.program, hypotheses(self.program, turned=False), self._note, self._watch)
         finally:
             torch.set_num_threads(threads)
 

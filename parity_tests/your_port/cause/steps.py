@@ -192,13 +192,17 @@ class Progress(NamedTuple):
     """The values of JAX that PyTorch computes; what JAX is given, in whatever order, is none of them."""
     missing: int
     """The steps of PyTorch whose results JAX does not compute, and that lead to none that it computes."""
+    parted: frozenset[Any]
+    """The results of those of them for which JAX computes all that goes into them."""
 
     def is_beyond(self, other: "Progress") -> bool:
         """Whether more is alike on both sides: to do harmless things in JAX's way covers more, and misses no less.
 
-        One value more may be an intermediate one of JAX, such as W x of W x + b, so two have to be.
+        One value more may be an intermediate one of JAX, such as W x of W x + b, so two have to be. And one of the
+        steps where the two parted has to be gone: else what is alike lies behind a step that was left out.
         """
-        return len(self.covered) > len(other.covered) + 1 and self.missing < other.missing
+        is_more = len(self.covered) > len(other.covered) + 1 and self.missing < other.missing
+        return is_more and not other.parted <= self.parted
 
 
 class InJax:
@@ -242,8 +246,12 @@ class InJax:
     def progress(self, steps: Steps) -> Progress:
         """Say how much of both programs is alike."""
         known = self._known(steps)
-        missing = sum(step.is_made_of_data and not is_known for step, is_known in zip(steps.made, known, strict=True))
-        return Progress(self.covered(steps.values), missing)
+        missing = [
+            step for step, is_known in zip(steps.made, known, strict=True) if step.is_made_of_data and not is_known
+        ]
+        parted = (step.entries for step in missing if all(known[source] for source in step.sources))
+        rounded = frozenset((x.size, x.parts, *np.round(x.numbers, 9)) for x in parted)
+        return Progress(self.covered(steps.values), len(missing), rounded)
 
     def first_missing(self, steps: Steps) -> int | None:
         """Return the first step of PyTorch that JAX does not make, though it makes all that lead to it."""

@@ -354,6 +354,12 @@ def test_a_norm_that_is_written_out(epsilon: float, offset: int, words: str) -> 
     assert cause(module, port, X) == f"{words} {BOTH}"
 
 
+def test_a_number_that_a_sum_lacks_is_named_on_whatever_side_it_stands() -> None:
+    module = Module(lambda m, x: m.a(x) * (1.0 + m.scale), a=linear(6, 5), scale=torch.nn.Parameter(torch.ones(5)))
+    found = cause(module, lambda w, x: dense(w, "a", x) * w["scale"], X)
+    assert found == f"the term 1 of a sum is missing in JAX {BOTH}"
+
+
 @pytest.mark.parametrize(
     ("scale", "axis", "words"),
     [
@@ -617,6 +623,71 @@ def test_keys_that_are_not_rotated() -> None:
     assert cause(module, port, TOKENS) == f"features are not rotated by their positions in JAX {BOTH}"
 
 
+def by_heads(like: Any, q: Any, k: Any, v: Any) -> Any:
+    scores = like.einsum("bqhd,bkhd->bhqk", q, k)
+    weights = scores.softmax(-1) if like is torch else jax.nn.softmax(scores)
+    return like.einsum("bhqk,bkhd->bqhd", weights, v).reshape(*v.shape[:2], -1)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_heads_that_are_packed_otherwise_are_not_rotated_otherwise(whole: bool) -> None:
+    """Two rotations one after the other would give the same order, in a program that rotates nothing."""
+
+    def torch_side(module: Any, x: Any) -> Any:
+        y = module.qkv(x)
+        parts = y.reshape(3, 5, 3, 2, 8).unbind(2) if whole else y.unflatten(-1, (2, 24)).chunk(3, -1)
+        return module.o(by_heads(torch, *parts))
+
+    def port(w: Any, x: Any) -> Any:
+        y = dense(w, "qkv", x)
+        parts = jnp.split(y.reshape(3, 5, 2, 24), 3, -1) if whole else jnp.moveaxis(y.reshape(3, 5, 3, 2, 8), 2, 0)
+        return dense(w, "o", by_heads(jnp, *parts))
+
+    found = cause(Module(torch_side, qkv=linear(6, 48), o=linear(16, 3)), port, TOKENS)
+    orders = ("[2, 3, 8]", "[3, 2, 8]")[:: 1 if whole else -1]
+    assert found == f"the rows of qkv.weight are read as {orders[0]} in JAX, not as {orders[1]} {BOTH}"
+
+
+def test_distances_of_the_other_sign_are_no_inputs_in_reverse() -> None:
+    """In reverse, PyTorch's numbers would be those of JAX, but in reverse."""
+
+    def torch_side(module: Any, x: Any) -> Any:
+        distance = torch.arange(5) - torch.arange(5)[:, None]
+        return (module.q(x) @ module.k(x).mT + module.bias[distance + 4]).softmax(-1) @ x
+
+    def port(w: Any, x: Any) -> Any:
+        distance = jnp.arange(5)[:, None] - jnp.arange(5)
+        return jax.nn.softmax(dense(w, "q", x) @ dense(w, "k", x).mT + w["bias"][distance + 4]) @ x
+
+    module = Module(torch_side, q=linear(6, 4), k=linear(6, 4), bias=torch.nn.Parameter(torch.ones(9)))
+    assert cause(module, port, TOKENS) == "none of the known mistakes"
+
+
+class Stacked(nnx.Module):
+    def __init__(self) -> None:
+        for i in range(3):
+            setattr(self, f"norm_{i}", nnx.LayerNorm(6, epsilon=1e-5, rngs=nnx.Rngs(0)))
+            setattr(self, f"fc_{i}", nnx.Linear(6, 6, rngs=nnx.Rngs(0)))
+
+    def __call__(self, x: Any) -> Any:
+        for i in (2, 1, 0):
+            x = x + jnp.tanh(getattr(self, f"fc_{i}")(getattr(self, f"norm_{i}")(x)))
+        return x
+
+
+def test_layers_in_reverse_have_their_residuals() -> None:
+    """Without residuals, each layer of PyTorch would get the same, so that the first one of JAX would agree."""
+
+    def torch_side(module: Any, x: Any) -> Any:
+        for norm, fc in zip(module.norm, module.fc, strict=True):
+            x = x + torch.tanh(fc(norm(x)))
+        return x
+
+    parts = {"norm": [torch.nn.LayerNorm(6) for _ in range(3)], "fc": [linear(6, 6) for _ in range(3)]}
+    module = Module(torch_side, **{name: torch.nn.ModuleList(part) for name, part in parts.items()})
+    assert cause(module, Stacked(), TOKENS) == "none of the known mistakes"
+
+
 def rms(module: Any, x: Any) -> Any:
     return module.a(x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5))
 
@@ -689,6 +760,10 @@ STATES = {"step": linear(6, 6), "b": linear(6, 3), "rate": torch.nn.Parameter(to
          lambda m, x: F.interpolate(m.a(x)[None], (3, 3), mode="bilinear"), {"a": linear(6, 6)},
          lambda w, x: jax.image.resize(dense(w, "a", x)[None], (1, 3, 3, 3), "linear"),
          "the resize is bilinear with antialias", marks=SLOW),
+        pytest.param(
+         lambda m, x: F.interpolate(m.a(x)[None], (9, 9), mode="bilinear", align_corners=True), {"a": linear(6, 6)},
+         lambda w, x: jax.image.resize(dense(w, "a", x)[None], (1, 3, 9, 9), "linear"),
+         "the resize is bilinear without antialias or corners aligned", marks=SLOW),
     ],
 )  # fmt: skip
 def test_norms_state_spaces_and_resizing(torch_side: Any, parts: Any, port: Any, words: str) -> None:

@@ -289,9 +289,17 @@ def other_factor(change: Callable[[float], float], call: Call) -> Any:
 
 def operand(place: int, call: Call) -> Any:
     """One of the two operands alone."""
+    only_if(len(call.args) == 2 and all(isinstance(x, Tensor) for x in call.args))
     x = call.args[place]
-    only_if(len(call.args) == 2 and isinstance(x, Tensor) and x.is_floating_point())
+    only_if(x.is_floating_point())
     return x.expand(call.right().shape)
+
+
+def without_number(call: Call) -> Any:
+    """x for x + 1, and for 1 + x, which is the same call."""
+    only_if(len(call.args) == 2 and isinstance(call.x, Tensor) and isinstance(call.args[1], int | float))
+    call.facts |= {"c": f"{call.args[1]:.6g}"}
+    return call.x.clone()
 
 
 def to_each_term(call: Call) -> Any:
@@ -343,14 +351,6 @@ def other_end(call: Call) -> Any:
     index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
     only_if(call.x.is_floating_point() and sum(isinstance(part, int) and part in (0, -1) for part in index) == 1)
     return call.on(call.x, tuple(-1 - part if isinstance(part, int) and part in (0, -1) else part for part in index))
-
-
-def split_by_heads(heads: int, call: Call) -> Any:
-    """[…, heads, 3, size] for [3, heads, size]."""
-    parts = call.right()
-    size = parts[0].shape[-1]
-    only_if(size % heads == 0 and size > heads and len(parts) * size == call.x.shape[-1])
-    return call.x.unflatten(-1, (heads, len(parts), -1)).movedim(-2, 0).flatten(-2)
 
 
 def split_otherwise(call: Call) -> Any:

@@ -52,11 +52,12 @@ def on_other_numbers(draw: Draw) -> tuple[list[Measurement], list[str]]:
         runs = run(others) if others else None
         is_nan = runs and any(np.isnan(x).any() for x in runs.truth.outputs.values() if is_floating(x))
         measured = [] if runs is None or is_nan else draw.compare(runs)
-        return [m for m in measured if m.share > most]
+        return sorted((m for m in measured if m.share > most), key=lambda m: m.is_gradient)
 
-    if parted(weights):
+    if found := parted(weights):
         names = [name for name, x in weights.items() if parted({name: x})] or weights
-        weak.append(f"{_everywhere({name: values[name] for name in names})}, and with other numbers the two differ")
+        told = _everywhere({name: values[name] for name in names})
+        weak.append(f"{told}, and with other numbers the two differ in {found[0].tensor}")
     if found := parted(inputs):
         first = draw.runs()
         for name, x in inputs.items():
@@ -64,7 +65,7 @@ def on_other_numbers(draw: Draw) -> tuple[list[Measurement], list[str]]:
             if other and _same(first.jax, other.jax) and not _same(first.torch, other.torch):
                 words = f"other numbers in {name} change it in PyTorch, and not in JAX: does the port read it?"
                 unread.append(replace(found[0], mismatch=words))
-        weak += [] if unread else [f"with other numbers in {', '.join(inputs)} the two differ"]
+        weak += [] if unread else [f"with other numbers in {', '.join(inputs)} the two differ in {found[0].tensor}"]
     return unread, weak
 
 

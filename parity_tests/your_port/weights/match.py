@@ -20,7 +20,7 @@ from scipy.optimize import linear_sum_assignment
 from parity_tests.your_port.weights.layouts import Layout, Layouts, Role, Shape, find_layouts, is_usual, wanted_layout
 from parity_tests.your_port.weights.original import Weight
 from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, Uses, WeightMap, count_uses
-from parity_tests.your_port.weights.words import likeness, modules_of, renumbered, role_of, units_of
+from parity_tests.your_port.weights.words import layer_first, likeness, modules_of, renumbered, role_of, units_of
 
 Names = Mapping[str, str | Sequence[str] | None]
 
@@ -148,7 +148,7 @@ def _labels(weights: Mapping[str, Leaf | Weight], spelled: Sequence[str]) -> dic
             *(words, role_of(name), tuple(held[module] for module in modules_of(name))),
             *((units[name],), order[units[name]]),
         )
-        for name, words in zip(weights, renumbered(spelled), strict=True)
+        for name, words in zip(weights, renumbered(map(layer_first, spelled)), strict=True)
     }
 
 
@@ -292,14 +292,13 @@ def _sources(weights: Sequence[Weight]) -> Iterator[_Source]:
     yield from whole
     numbers = {w.name: math.prod(w.shape) for w in weights}
     for source in whole:
-        path, _, leaf = source.label.words.rpartition(".")
+        path = source.label.words.rpartition(".")[0]
         for text, count, names in PARTS:
             if text in source.name and source.shape and source.shape[0] % count == 0:
                 shape = (source.shape[0] // count, *source.shape[1:])
-                layer = "".join(re.findall(r"\d+", leaf))
                 held = numbers.get(source.name.replace("bias", "weight"), 0) // count  # in JAX, a part is a module
                 for index, name in enumerate(names):
-                    words, sizes = f"{path}.{layer}.{name}.{source.label.role}", (*source.label.sizes, held)
+                    words, sizes = f"{path}.{name}.{source.label.role}", (*source.label.sizes, held)
                     unit = (*source.label.unit, f"{index}/{count}")
                     label = replace(source.label, words=words, sizes=sizes, unit=unit)
                     yield replace(source, made=Joined(((Piece(source.name, index, count),),)), shape=shape, label=label)

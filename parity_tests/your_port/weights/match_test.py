@@ -168,6 +168,16 @@ def test_names_decide() -> None:
     assert found["blocks.1.w"].startswith("transformer.h.1.mlp.2.weight")
 
 
+@pytest.mark.parametrize(("kind", "gates", "bias"), [(torch.nn.LSTM, 4, "dense_h"), (torch.nn.GRU, 3, "dense_i")])
+def test_recurrent_layers_of_one_size_know_their_inputs_from_their_states(kind: Any, gates: int, bias: str) -> None:
+    shapes: dict[str, Shape] = {f"{i}.cell.dense_{part}.kernel": (4, 4 * gates) for i in range(2) for part in "ih"}
+    biases: dict[str, Shape] = {f"{i}.cell.{bias}.bias": (4 * gates,) for i in range(2)}
+    found = lines(torch.nn.ModuleDict({"rnn": kind(4, 4, num_layers=2)}), {**shapes, **biases})
+    for i in range(2):
+        for part in "ih":
+            assert found[f"{i}.cell.dense_{part}.kernel"] == f"rnn.weight_{part}h_l{i}: transposed"
+
+
 def test_parts_sums_and_several_in_one() -> None:
     gru = torch.nn.GRU(3, 5)
     gates = lines(gru, {"cell.in.kernel": (3, 5), "cell.hz.kernel": (5, 5), "cell.hn.bias": (5,)})

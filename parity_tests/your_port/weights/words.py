@@ -79,6 +79,11 @@ def renumbered(paths: Iterable[str]) -> list[str]:
     return [".".join(anew(parts)) for parts in in_parts]
 
 
+def layer_first(path: str) -> str:
+    """Put the layer of PyTorch's recurrent weights where others have it: `weight_ih_l0` is `l0.weight_ih`."""
+    return re.sub(r"(\w+_[ih]h)_(l\d+(?:_reverse)?)$", r"\2.\1", path)
+
+
 def _numbered(part: str) -> tuple[str, int]:
     """Split a part of a name: `conv_3` is conv and 3, `conv` is conv and UNNUMBERED."""
     found = re.search(r"_?(\d+)$", part)
