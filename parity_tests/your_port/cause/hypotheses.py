@@ -262,6 +262,7 @@ def _merged(from_x: Sequence[str], from_h: Sequence[str], given: Weights) -> Wei
 
 
 HEADS = (2, 4, 8, 12, 16)
+"""How many heads a packed projection may have that are tried."""
 
 
 def _of_packed(state: Weights) -> Iterator[Hypothesis]:
