@@ -254,6 +254,20 @@ def test_padding_of_a_convolution_with_stride_2() -> None:
     assert found.startswith("the padding is SAME")
 
 
+@pytest.mark.parametrize("pads", ["SAME", "zeros"])
+def test_padding_of_a_maximum(pads: str) -> None:
+    side = torch_module(lambda options, inputs: torch.nn.MaxPool1d(3, stride=2, padding=1))
+
+    def port(weights: Any, inputs: Any, options: Any) -> Any:
+        x, how = inputs["input"], "SAME"
+        if pads == "zeros":
+            x, how = jnp.pad(x, ((0, 0), (0, 0), (1, 1))), "VALID"
+        return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, 3), (1, 1, 2), how)
+
+    (found,) = explanations(side, port, {"input": RNG.normal(size=(2, 2, 8))})
+    assert pads in found
+
+
 def test_a_search_that_runs_out_of_time_says_so() -> None:
     case = Case("slow", (Variant("random", {"input": X}),), linear(4, 3), JaxSide(lambda w, i, o: i["input"][:, :3]))
     found = find_divergence(case, seconds=0.0)

@@ -57,6 +57,7 @@ LOWEST = torch.finfo(torch.float64).min
 SHAPING = "view reshape flatten unflatten"
 AXES = "axes of {sizes} (heads and features, or height and width)"
 POOLS = " ".join(f"{{0}}_pool{n}d adaptive_{{0}}_pool{n}d" for n in (1, 2, 3))
+MAXIMA = "max_pool1d max_pool2d max_pool3d"
 AVERAGES = " ".join(f"adaptive_avg_pool{n}d" for n in (1, 2, 3))
 RESIZED: dict[str, dict[str, Any]] = {
     "nearest": {"mode": "nearest"},
@@ -261,6 +262,9 @@ CONVOLUTIONS: tuple[Row, ...] = (
     ("the mean is taken for the maximum", f"amax {POOLS.format('max')}", partial(wrong.pooled, "avg")),
     ("padding is counted in a mean where PyTorch counts it not, or the other way round,",
      "avg_pool1d avg_pool2d avg_pool3d", wrong.padding_in_mean),
+    ("the padding of the maximum is SAME, which adds more at the end than at the beginning where the stride is 2,",
+     MAXIMA, partial(wrong.maximum_padded, -math.inf, 1)),
+    ("zeros are counted in a maximum, whose padding is −∞ in PyTorch,", MAXIMA, partial(wrong.maximum_padded, 0.0, 0)),
     *((f"the resize is {words}", "interpolate", partial(wrong.resized, options)) for words, options in RESIZED.items()),
 )  # fmt: skip
 

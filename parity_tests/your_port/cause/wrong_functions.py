@@ -434,6 +434,16 @@ def padding_in_mean(call: Call) -> Any:
     return call.function(**{**given, "count_include_pad": not given.get("count_include_pad", True)})
 
 
+def maximum_padded(value: float, less: int, call: Call) -> Any:
+    """With so much less at the beginning; at stride 2, one less is SAME."""
+    given = dict(zip(POOL[:4], call.args, strict=False)) | call.options
+    axes = call.x.ndim - 2
+    stride, padding = (n if isinstance(n := given[name], tuple) else (n,) * axes for name in ("stride", "padding"))
+    only_if(all(padding) and (not less or set(stride) == {2}))
+    pads = [pad for n in padding[::-1] for pad in (n - less, n)]
+    return call.function(F.pad(call.x, pads, value=value), given["kernel_size"], stride)
+
+
 def resized(options: dict[str, Any], call: Call) -> Any:
     given = call.named()
     only_if(any(given[name] != value for name, value in options.items()))
