@@ -41,7 +41,8 @@ def hypotheses(suspect: Suspect, calls: bool = True, turned: bool = True) -> Ite
     sizes = {size for x in (*suspect.inputs.values(), *_state_of(suspect).values()) for size in x.shape if size > 1}
     kinds = list(mistakes_in({site[1] for site in sites}, sorted(sizes)))
     yield _inputs(suspect)
-    yield _turned(suspect) if turned else iter(())
+    if turned:
+        yield _turned(suspect)
     yield from (map(planted, known) for known in kinds)
     yield _results(suspect)
     yield _weights(suspect)

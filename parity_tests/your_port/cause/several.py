@@ -80,7 +80,7 @@ class Several:
     def try_all(self) -> Found:
         """Try each mistake until it is clear that the programs are no more alike with it, and note those that help.
 
-        An input in another order is none of them: what is alike here is so whatever its order.
+        An input in another order is not tried: values in another order count as alike here.
         """
         if self.steps.are_large:
             return Found()

@@ -394,19 +394,22 @@ def _convolved(call: Call, *options: str) -> tuple[dict[str, Any], Iterator[tupl
     return given, (n if isinstance(n := given[name], tuple) else (n,) * axes for name in options)
 
 
+def _pads(padding: tuple[int, ...], less: int = 0) -> list[int]:
+    """What `F.pad` takes: the last axis first, so much less at the beginning of each."""
+    return [pad for n in padding[::-1] for pad in (n - less, n)]
+
+
 def padding_same(call: Call) -> Any:
     """At stride 2, one less than PyTorch pads at the beginning."""
     given, (stride, padding) = _convolved(call, "stride", "padding")
     only_if(set(stride) == {2} and all(padding))
-    pads = [pad for n in padding[::-1] for pad in (n - 1, n)]
-    return call.function(**{**given, "input": F.pad(call.x, pads), "padding": 0})
+    return call.function(**{**given, "input": F.pad(call.x, _pads(padding, less=1)), "padding": 0})
 
 
 def other_padding(mode: str, call: Call) -> Any:
     given, (padding,) = _convolved(call, "padding")
     only_if(any(padding))
-    pads = [pad for n in padding[::-1] for pad in (n, n)]
-    return call.function(**{**given, "input": F.pad(call.x, pads, mode=mode), "padding": 0})
+    return call.function(**{**given, "input": F.pad(call.x, _pads(padding), mode=mode), "padding": 0})
 
 
 def not_dilated(call: Call) -> Any:
@@ -440,8 +443,7 @@ def maximum_padded(value: float, less: int, call: Call) -> Any:
     axes = call.x.ndim - 2
     stride, padding = (n if isinstance(n := given[name], tuple) else (n,) * axes for name in ("stride", "padding"))
     only_if(all(padding) and (not less or set(stride) == {2}))
-    pads = [pad for n in padding[::-1] for pad in (n - less, n)]
-    return call.function(F.pad(call.x, pads, value=value), given["kernel_size"], stride)
+    return call.function(F.pad(call.x, _pads(padding, less), value=value), given["kernel_size"], stride)
 
 
 def resized(options: dict[str, Any], call: Call) -> Any:

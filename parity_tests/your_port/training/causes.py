@@ -144,9 +144,8 @@ def _in_loss(quantity: str, step: int, trials: list[JaxTraining], in_jax: JaxTra
         yield "the gradients that JAX returns are clipped already; return them as they are before"
         return
     if quantity == "gradients" and (names := _piled_up(as_is, close)):
-        shown = ", ".join(names[:3]) + " …" * (len(names) > 3)
         yield (
-            f"PyTorch adds the gradients of {shown} to those of the step before: "
+            f"PyTorch adds the gradients of {_listed(names)} to those of the step before: "
             "call model.zero_grad() in its step, since optimizer.zero_grad() clears only what the optimizer holds"
         )
         return
@@ -182,6 +181,10 @@ def _as_factor(pairs: list[tuple[StepRecord, StepRecord]], step: int) -> Iterato
         yield f"the loss is {times}: a sum for a mean, or another divisor"
 
 
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + " …" * (len(names) > 3)
+
+
 def _as_decay(quantity: str, runs: Iterable[list[tuple[StepRecord, StepRecord, Arrays]]]) -> Iterator[str]:
     """Say whether one side's loss or gradients hold a weight decay: one multiple of the parameters in every step."""
     steps = [each for run in runs for each in run if all("gradients" in record for record in each[:2])]
@@ -193,7 +196,7 @@ def _as_decay(quantity: str, runs: Iterable[list[tuple[StepRecord, StepRecord, A
     ]
     if not decays or not np.allclose(decays, decays[0], 1e-6, 0):
         return
-    shown, side = ", ".join(names[:3]) + " …" * (len(names) > 3), "JAX" if decays[0] > 0 else "PyTorch"
+    shown, side = _listed(names), "JAX" if decays[0] > 0 else "PyTorch"
     if quantity == "gradients":
         yield f"{side}'s gradients hold a weight decay, {abs(decays[0]):.6g} times {shown}: return them without it"
         return

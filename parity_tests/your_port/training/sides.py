@@ -27,8 +27,10 @@ AroundStep = Callable[["TorchTraining"], Iterator[None]]
 """A generator around a step of PyTorch's optimiser."""
 
 GRADIENTS = ("gradients", "clipped")
-MOMENTS = {"mu": "exp_avg", "nu": "exp_avg_sq", "square_avg": "exp_avg_sq", "trace": "momentum_buffer"}
-MOMENTS |= {"grad_avg": "exp_avg", "sum_of_squares": "sum"}
+MOMENTS = {
+    "mu": "exp_avg", "grad_avg": "exp_avg", "nu": "exp_avg_sq", "square_avg": "exp_avg_sq",
+    "trace": "momentum_buffer", "sum_of_squares": "sum",
+}  # fmt: skip
 """Other names of what an optimiser keeps for each parameter -> the name in a record."""
 
 
