@@ -22,9 +22,10 @@ from parity_tests.your_port.measure.bits import are_same, describe_difference, f
 from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.record import Findings, Record
 from parity_tests.your_port.stored import Stored, Tensors, open_tensors
+from parity_tests.your_port.weights.given_names import Names, is_named
 from parity_tests.your_port.weights.layouts import Layout, Layouts, Shape, find_layouts, wanted_layout
 from parity_tests.your_port.weights.load import Load
-from parity_tests.your_port.weights.match import LeftOverError, Names, is_named, match_weights
+from parity_tests.your_port.weights.match import LeftOverError, match_weights
 from parity_tests.your_port.weights.original import Weight
 from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, Source, WeightMap, count_uses
 from parity_tests.your_port.weights.words import role_of

@@ -20,10 +20,10 @@ from parity_tests.your_port.pair import Pair
 from parity_tests.your_port.report import Report
 from parity_tests.your_port.trained import calls_of_linen, training_notes
 from parity_tests.your_port.weights.adapters import is_function
+from parity_tests.your_port.weights.given_names import Names
 from parity_tests.your_port.weights.jax_reference import read_jax
 from parity_tests.your_port.weights.layouts import Layouts
 from parity_tests.your_port.weights.load import Load
-from parity_tests.your_port.weights.match import Names
 from parity_tests.your_port.weights.original import Original
 
 

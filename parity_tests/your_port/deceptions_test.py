@@ -14,6 +14,7 @@ from torch import nn
 
 from parity_tests import compare
 
+pytestmark = pytest.mark.slow
 RNG = np.random.default_rng(0)
 X, IDS = RNG.normal(size=(4, 6)), RNG.integers(0, 11, (2, 5))
 compare_wide = partial(compare, dtypes=("float64",))
@@ -98,7 +99,7 @@ def test_weights_that_are_trained_otherwise_are_noted(kind: Any, tied: bool, not
 
 
 @pytest.mark.usefixtures("verdict_alone")
-@pytest.mark.parametrize("how", [pytest.param("load", marks=pytest.mark.slow), "found", "names"])
+@pytest.mark.parametrize("how", ["load", "found", "names"])
 def test_one_weight_that_jax_holds_twice_is_noted_however_pytorch_uses_it_twice(how: str) -> None:
     class Used(nn.Module):
         def __init__(self) -> None:
@@ -275,7 +276,6 @@ def test_sixteen_bits_alone_are_held_to_float64_too() -> None:
     assert {m.dtype for m in report.failed} == {"float64"}
 
 
-@pytest.mark.slow
 def test_a_norm_in_float32_stays_so_in_sixteen_bits() -> None:
     class Port(linen.Module):
         @linen.compact
@@ -359,7 +359,6 @@ def test_a_gradient_that_is_rounding_agrees_however_small_pytorch_s_is() -> None
         assert report.agrees, report
 
 
-@pytest.mark.slow
 def test_the_part_of_a_gradient_that_is_rounding_is_judged_by_itself() -> None:
     """The key's bias changes no weight of attention. PyTorch's is a third of a packed bias."""
     x = np.random.default_rng(5).normal(size=(2, 7, 12))
@@ -605,7 +604,6 @@ def test_complex_numbers_are_refused() -> None:
                 "none of the known mistakes; print ",
             ),
             id="unknown",
-            marks=pytest.mark.slow,
         ),
     ],
 )

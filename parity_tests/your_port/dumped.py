@@ -42,8 +42,9 @@ from parity_tests.your_port.place.pairing import align, match_names, parts_of
 from parity_tests.your_port.record import Findings, Record
 from parity_tests.your_port.stored import Tensors, open_tensors
 from parity_tests.your_port.weights.adapters import JaxProgram, make_port
+from parity_tests.your_port.weights.given_names import Names
 from parity_tests.your_port.weights.layouts import Layouts, wanted_layout
-from parity_tests.your_port.weights.match import Names, match_weights
+from parity_tests.your_port.weights.match import match_weights
 from parity_tests.your_port.weights.original import Inputs, Weight, read_inputs, to_jax_layout, to_torch_layout
 from parity_tests.your_port.weights.weight_map import Leaf, WeightMap, match_paths
 

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from parity_tests import compare
 
+pytestmark = pytest.mark.slow
 RNG = np.random.default_rng(0)
 X, ROWS = RNG.normal(size=(3, 4)), RNG.normal(size=(2, 3, 4))
 ANGLES = np.outer(np.arange(3), [1.0, 0.5])
@@ -230,7 +231,6 @@ def test_a_right_port_agrees_and_a_wrong_one_does_not(name: str) -> None:
     assert not compare_wide(module(), wrong, inputs)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
 @pytest.mark.parametrize(
     ("name", "words"),
@@ -401,7 +401,6 @@ def test_a_port_that_has_no_gradient_is_told_to_compare_its_results() -> None:
     assert compare_wide(module, port, X, gradients=False)
 
 
-@pytest.mark.slow
 def test_a_stack_that_is_given_the_input_of_the_model_is_explained() -> None:
     class Stack(eqx.Module):
         layers: eqx.nn.Linear

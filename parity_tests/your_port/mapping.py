@@ -14,9 +14,10 @@ import numpy as np
 from parity_tests.your_port.measure.jax_side import forget_programs_of
 from parity_tests.your_port.pair import Pair
 from parity_tests.your_port.weights.adapters import is_function, make_port
+from parity_tests.your_port.weights.given_names import Names
 from parity_tests.your_port.weights.layouts import Layouts
 from parity_tests.your_port.weights.load import Load, call_load, map_by_load
-from parity_tests.your_port.weights.match import LeftOverError, Names, match_weights
+from parity_tests.your_port.weights.match import LeftOverError, match_weights
 from parity_tests.your_port.weights.original import Original
 from parity_tests.your_port.weights.weight_map import AGREES, Leaf, WeightMap
 

@@ -3,8 +3,8 @@
 A row says what JAX does, which functions it concerns, and what stands in their place. There are seven kinds: another
 option, another function, a mask read otherwise, another scale, two things exchanged, parts or axes in another order,
 an operand left out. What needs more than an expression stands in `wrong_functions`. To add a mistake, add a row.
-What is wrong with weights, inputs or results stands in `hypotheses`, in a training in `training/settings` and
-`training/causes`.
+What is wrong with weights, inputs or results stands in `hypotheses`, in a training in `training/settings` and in
+`training/loss_causes` and its kin.
 """
 
 import math

@@ -15,8 +15,8 @@ from flax import nnx
 
 from parity_tests import compare
 
+pytestmark = pytest.mark.slow
 F = torch.nn.functional
-SLOW = pytest.mark.slow
 RNG = np.random.default_rng(0)
 X, TOKENS = RNG.normal(size=(4, 6)), RNG.normal(size=(3, 5, 6))
 BOTH = "(explains outputs and gradients on fresh draws)"
@@ -85,7 +85,6 @@ def test_dropout_is_named_where_random_numbers_change_the_results() -> None:
     )
 
 
-@SLOW
 def test_random_numbers_that_reach_no_result_are_no_cause() -> None:
     def port(w: Any, x: Any) -> Any:
         kept = jax.random.bernoulli(jax.random.key(0), 0.5, x.shape)
@@ -115,7 +114,7 @@ def test_nothing_is_read_from_nan_alone() -> None:
 # What explains the same numbers
 
 
-@pytest.mark.parametrize("lengths", [[5, 4, 4], [5, 2, 4], pytest.param([5, 5, 4], marks=SLOW)])
+@pytest.mark.parametrize("lengths", [[5, 4, 4], [5, 2, 4], [5, 5, 4]])
 def test_lengths_that_are_ignored(lengths: list[int]) -> None:
     def attend(module: Any, x: Any, lengths: Any) -> Any:
         hidden = torch.arange(x.shape[1]) >= lengths[:, None]
@@ -140,7 +139,6 @@ def test_a_mistake_that_leaves_a_symmetric_input_as_it_is() -> None:
     assert found == f"input0 is read in reverse along axis 0 in JAX {BOTH}"
 
 
-@SLOW
 def test_a_batch_of_one() -> None:
     def loss(module: Any, x: Any, labels: Any) -> Any:
         return F.cross_entropy(module.a(x).mT, labels, ignore_index=0)
@@ -256,11 +254,10 @@ DIVISOR = "the factor is 2.64575, by √7, and not 2.44949 in JAX"
     [
         ((), None, ""),
         (("relu", "scale"), [RELU, DIVISOR], BOTH),
-        pytest.param(("rms", "relu", "residual"), [RMS, RELU, RESIDUAL], BOTH, marks=SLOW),
-        pytest.param(("rms", "unknown"), [RMS], PART, marks=SLOW),
-        pytest.param(("unknown",), ["none of the known mistakes"], "", marks=SLOW),
-        pytest.param(("relu", "stopped"), [RELU, "no gradient flows through add in JAX: stop_gradient"], BOTH,
-                     marks=SLOW),
+        (("rms", "relu", "residual"), [RMS, RELU, RESIDUAL], BOTH),
+        (("rms", "unknown"), [RMS], PART),
+        (("unknown",), ["none of the known mistakes"], ""),
+        (("relu", "stopped"), [RELU, "no gradient flows through add in JAX: stop_gradient"], BOTH),
     ],
 )  # fmt: skip
 def test_mistakes_at_once_are_named_and_what_is_done_otherwise_is_not(wrong: Any, causes: Any, explains: str) -> None:
@@ -308,7 +305,6 @@ def test_a_weight_without_a_place_is_named_beside_the_cause() -> None:
     assert "  left over in PyTorch: gain" in "\n".join(verdict)
 
 
-@SLOW
 def test_a_cause_is_searched_in_float64() -> None:
     module = torch.nn.LayerNorm(6, elementwise_affine=False)
     assert cause(module, lambda x: normalize(x, 1e-3), X, dtypes=("float32",)) == f"epsilon is 0.001 in JAX {BOTH}"
@@ -321,7 +317,7 @@ def normalize(x: Any, epsilon: float) -> Any:
 # Mistakes of the table
 
 
-@pytest.mark.parametrize("outer", [pytest.param(False, marks=SLOW), True])
+@pytest.mark.parametrize("outer", [False, True])
 def test_a_function_of_each_term_of_a_sum(outer: bool) -> None:
     def torch_side(module: Any, x: Any) -> Any:
         result = module.o(torch.tanh(module.q(x) + module.k(x)))
@@ -338,7 +334,7 @@ def test_a_function_of_each_term_of_a_sum(outer: bool) -> None:
 @pytest.mark.parametrize(
     ("epsilon", "offset", "words"),
     [
-        pytest.param(1e-5, 0, "epsilon is 1e-05 in JAX", marks=SLOW),
+        (1e-5, 0, "epsilon is 1e-05 in JAX"),
         (1e-6, 1, "the norm's scale is 1 + weight in JAX"),
     ],
 )
@@ -363,9 +359,9 @@ def test_a_number_that_a_sum_lacks_is_named_on_whatever_side_it_stands() -> None
 @pytest.mark.parametrize(
     ("scale", "axis", "words"),
     [
-        pytest.param(1 / 3, -1, "one of: the factor is 0.333333, by 3, and not 0.57735 in JAX; "
-                                "the factor 0.57735 is applied twice in JAX", marks=SLOW),
-        pytest.param(6**-0.5, -1, "the factor is 0.408248, by √6, and not 0.57735 in JAX", marks=SLOW),
+        (1 / 3, -1, "one of: the factor is 0.333333, by 3, and not 0.57735 in JAX; "
+                                "the factor 0.57735 is applied twice in JAX"),
+        (6**-0.5, -1, "the factor is 0.408248, by √6, and not 0.57735 in JAX"),
         (3**-0.5, -2, "the softmax goes over axis 2 in JAX"),
     ],
 )  # fmt: skip
@@ -382,7 +378,6 @@ def test_scale_and_axis_of_attention(scale: float, axis: int, words: str) -> Non
     assert found == f"{words} {BOTH}"
 
 
-@SLOW
 def test_a_third_of_a_packed_bias() -> None:
     def port(w: Any, x: Any) -> Any:
         q, k, v = jnp.split(x @ w["in_proj_weight"].T + w["in_proj_bias"].at[12:].set(0), 3, -1)
@@ -395,7 +390,6 @@ def test_a_third_of_a_packed_bias() -> None:
     assert found == f"the last third of in_proj_bias is missing in JAX {BOTH}"
 
 
-@SLOW
 def test_kernels_transposed_gate_by_gate() -> None:
     def port(w: Any, x: Any, h: Any, c: Any) -> Any:
         hidden = w["weight_hh"].reshape(4, 6, 6).swapaxes(1, 2).reshape(24, 6)
@@ -422,24 +416,17 @@ def normed(w: Any, x: Any, deviation: Any) -> Any:
     ("module", "port", "words"),
     [
         (linear(6, 5), lambda w, x: jnp.tanh(x @ w["weight"].T + w["bias"]), "tanh of the result is taken"),
-        pytest.param(
+        (
             linear(6, 5),
             lambda w, x: jax.nn.softmax(x @ w["weight"].T + w["bias"]),
             "the result is given as probabilities: a softmax is taken",
-            marks=SLOW,
         ),
-        pytest.param(
+        (
             torch.nn.BatchNorm1d(6),
             lambda w, x: normed(w, x, w["running_var"] + 1e-5),
             "the running variance is taken for a standard deviation",
-            marks=SLOW,
         ),
-        pytest.param(
-            torch.nn.LayerNorm(6),
-            lambda w, x: normalize(x, 1e-12) * w["weight"] + w["bias"],
-            "epsilon is 1e-12",
-            marks=SLOW,
-        ),
+        (torch.nn.LayerNorm(6), lambda w, x: normalize(x, 1e-12) * w["weight"] + w["bias"], "epsilon is 1e-12"),
     ],
 )
 def test_a_row_of_the_table(module: Any, port: Any, words: str) -> None:
@@ -464,20 +451,13 @@ def ctc_of_torch(frames: Any, labels: Any) -> Any:
     ("function", "port", "inputs", "words"),
     [
         (lambda x: x.var(-1), lambda x: x.var(-1), (X,), "a variance is that of n, not of n − 1,"),
-        pytest.param(
-            lambda x: x.std(-1),
-            lambda x: x.std(-1),
-            (X,),
-            "a standard deviation is that of n, not of n − 1,",
-            marks=SLOW,
-        ),
+        (lambda x: x.std(-1), lambda x: x.std(-1), (X,), "a standard deviation is that of n, not of n − 1,"),
         (F.mse_loss, lambda *xs: optax.l2_loss(*xs).mean(), (X, X[::-1]), "squared errors are halved"),
-        pytest.param(
+        (
             lambda x, y: F.smooth_l1_loss(x, y, beta=0.5),
             lambda *xs: optax.huber_loss(*xs, delta=0.5).mean(),
             (X, X[::-1]),
             "the loss is Huber's: its square is not divided by beta",
-            marks=SLOW,
         ),
         (ctc_of_torch, ctc_of_optax, (FRAMES, LABELS), "the CTC losses are not divided by the lengths of their labels"),
     ],
@@ -494,9 +474,7 @@ class Flax(nn.Module):
         return nn.BatchNorm(not train, momentum=self.momentum, epsilon=1e-5, name="bn")(x)
 
 
-@pytest.mark.parametrize(
-    ("momentum", "also"), [pytest.param(0.9, "", marks=SLOW), (0.99, " and the momentum is 0.01 in PyTorch's sense,")]
-)
+@pytest.mark.parametrize(("momentum", "also"), [(0.9, ""), (0.99, " and the momentum is 0.01 in PyTorch's sense,")])
 def test_a_running_variance(momentum: float, also: str) -> None:
     module = Module(lambda m, x: m.bn(x), bn=torch.nn.BatchNorm1d(6))
     found = cause(module, Flax(momentum), X, buffers=True)
@@ -525,11 +503,9 @@ class WrittenOut(torch.nn.Module):
     ("module", "port", "words"),
     [
         (torch.nn.GELU(), jax.nn.gelu, "gelu is GELU approximated by tanh in JAX"),
-        pytest.param(
-            *(WrittenOut(), lambda x: jax.nn.gelu(x, False), "WrittenOut is the exact GELU in JAX, in 1"), marks=SLOW
-        ),
-        pytest.param(torch.nn.SiLU(), jax.nn.relu, "silu is ReLU in JAX", marks=SLOW),
-        pytest.param(torch.nn.Mish(), jnp.tanh, "mish is tanh in JAX", marks=SLOW),
+        (WrittenOut(), lambda x: jax.nn.gelu(x, False), "WrittenOut is the exact GELU in JAX, in 1"),
+        (torch.nn.SiLU(), jax.nn.relu, "silu is ReLU in JAX"),
+        (torch.nn.Mish(), jnp.tanh, "mish is tanh in JAX"),
     ],
 )
 def test_an_activation_that_is_a_module(module: Any, port: Any, words: str) -> None:
@@ -537,7 +513,6 @@ def test_an_activation_that_is_a_module(module: Any, port: Any, words: str) -> N
     assert cause(pair, lambda w, x: dense(w, "2", port(dense(w, "0", x))), X) == f"{words} {BOTH}"
 
 
-@SLOW
 def test_the_mean_of_the_means_of_sentences() -> None:
     def loss(module: Any, x: Any, labels: Any) -> Any:
         return F.cross_entropy(module.a(x).flatten(0, 1), labels.flatten(), ignore_index=0)
@@ -586,7 +561,6 @@ def attending(window: int = 3, least: int = 0, rotate: str = "qk", capped: str =
     return port
 
 
-@SLOW
 @pytest.mark.parametrize(
     ("port", "words"),
     [
@@ -745,25 +719,21 @@ STATES = {"step": linear(6, 6), "b": linear(6, 3), "rate": torch.nn.Parameter(to
     [
         (rms, {"a": linear(6, 5)}, lambda w, x: dense(w, "a", centred(x) / jnp.sqrt(root(centred(x)) ** 2 + 1e-5)),
          "the norm subtracts the mean, as a layer norm,"),
-        pytest.param(rms, {"a": linear(6, 5)}, lambda w, x: dense(w, "a", x / (root(x) + 1e-5)),
-                     "epsilon is added outside of the root", marks=SLOW),
-        pytest.param(scan, STATES, scanning(hold=True), "B is discretised by a zero-order hold, not by Δ B,",
-                     marks=SLOW),
-        pytest.param(scan, STATES, scanning(softplus=jnp.exp), "softplus is exp", marks=SLOW),
-        pytest.param(gated, SQUARES, gating(one=0, sign=1), "a gate and 1 − the gate are exchanged", marks=SLOW),
+        (rms, {"a": linear(6, 5)}, lambda w, x: dense(w, "a", x / (root(x) + 1e-5)),
+                     "epsilon is added outside of the root"),
+        (scan, STATES, scanning(hold=True), "B is discretised by a zero-order hold, not by Δ B,"),
+        (scan, STATES, scanning(softplus=jnp.exp), "softplus is exp"),
+        (gated, SQUARES, gating(one=0, sign=1), "a gate and 1 − the gate are exchanged"),
         (gated, SQUARES, gating(early=False), "a gate is applied after a product with a matrix, not before it,"),
-        pytest.param(
-         lambda m, x: F.gelu(m.n(m.a(x))), {"a": linear(6, 6), "n": torch.nn.LayerNorm(6)},
+        (lambda m, x: F.gelu(m.n(m.a(x))), {"a": linear(6, 6), "n": torch.nn.LayerNorm(6)},
          lambda w, x: normalize(jax.nn.gelu(dense(w, "a", x), False), 1e-5) * w["n.weight"] + w["n.bias"],
-         "the activation stands before the norm, not after it,", marks=SLOW),
-        pytest.param(
-         lambda m, x: F.interpolate(m.a(x)[None], (3, 3), mode="bilinear"), {"a": linear(6, 6)},
+         "the activation stands before the norm, not after it,"),
+        (lambda m, x: F.interpolate(m.a(x)[None], (3, 3), mode="bilinear"), {"a": linear(6, 6)},
          lambda w, x: jax.image.resize(dense(w, "a", x)[None], (1, 3, 3, 3), "linear"),
-         "the resize is bilinear with antialias", marks=SLOW),
-        pytest.param(
-         lambda m, x: F.interpolate(m.a(x)[None], (9, 9), mode="bilinear", align_corners=True), {"a": linear(6, 6)},
+         "the resize is bilinear with antialias"),
+        (lambda m, x: F.interpolate(m.a(x)[None], (9, 9), mode="bilinear", align_corners=True), {"a": linear(6, 6)},
          lambda w, x: jax.image.resize(dense(w, "a", x)[None], (1, 3, 9, 9), "linear"),
-         "the resize is bilinear without antialias or corners aligned", marks=SLOW),
+         "the resize is bilinear without antialias or corners aligned"),
     ],
 )  # fmt: skip
 def test_norms_state_spaces_and_resizing(torch_side: Any, parts: Any, port: Any, words: str) -> None:
@@ -773,7 +743,6 @@ def test_norms_state_spaces_and_resizing(torch_side: Any, parts: Any, port: Any,
 # What fits by accident, and where exactly a mistake is
 
 
-@SLOW
 def test_nothing_is_cut_off_where_the_whole_axis_is_taken() -> None:
     module = Module(lambda m, x: m.a(x)[:, 1:].cumsum(1).mean(1), a=linear(6, 5))
     assert "cut off" not in cause(module, lambda w, x: dense(w, "a", x).cumsum(1).mean(1), TOKENS)
@@ -791,7 +760,6 @@ class Additive(nnx.Module):
         return jax.nn.softmax(self.v(hidden)[..., 0]) @ x
 
 
-@SLOW
 def test_a_term_that_the_softmax_cancels_is_not_missing() -> None:
     def torch_side(module: Any, x: Any) -> Any:
         hidden = torch.tanh(module.q(x)[:, :, None] + module.k(x)[:, None])
@@ -815,7 +783,6 @@ class TwoNorms(nnx.Module):
         return self.last(self.a(self.first(x)))
 
 
-@SLOW
 def test_one_mistake_in_modules_of_one_class_is_one() -> None:
     norms = {"first": torch.nn.LayerNorm(6), "a": linear(6, 6), "last": torch.nn.LayerNorm(6)}
     found = cause(Module(lambda m, x: m.last(m.a(m.first(x))), **norms), TwoNorms(), X)
@@ -835,7 +802,7 @@ def test_an_epsilon_does_not_explain_running_statistics() -> None:
     )
 
 
-@pytest.mark.parametrize("wrong", [pytest.param(1, marks=SLOW), 2])
+@pytest.mark.parametrize("wrong", [1, 2])
 def test_the_line_tells_factors_apart(wrong: int) -> None:
     def torch_side(module: Any, x: Any) -> Any:
         scaled = module.a(x / 2)
@@ -888,7 +855,6 @@ def test_without_a_known_mistake_it_says_which_step_to_print() -> None:
     assert "self.compute(self, *inputs) and what comes out, in both: the numbers that go in agree" in str(report)
 
 
-@SLOW
 @pytest.mark.parametrize("late", [False, True])
 def test_a_part_of_what_jax_has_is_a_step_to_print_unless_it_is_taken_later(late: bool) -> None:
     def torch_side(module: Any, x: Any) -> Any:
@@ -906,7 +872,6 @@ def test_a_part_of_what_jax_has_is_a_step_to_print_unless_it_is_taken_later(late
     assert f"print what goes into {line}" in str(report), report
 
 
-@SLOW
 def test_heads_that_are_repeated_are_no_step_to_print() -> None:
     """As in attention whose queries share keys and values: JAX need not repeat them."""
 
@@ -926,7 +891,6 @@ def test_heads_that_are_repeated_are_no_step_to_print() -> None:
     assert f"print what goes into {line}" in str(report), report
 
 
-@SLOW
 def test_free_places_of_a_cache_are_no_difference() -> None:
     def torch_side(module: Any, x: Any) -> Any:
         weights = (module.q(x) @ module.k(x).mT).softmax(-1)

@@ -18,6 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from parity_tests import compare_training
 
+pytestmark = pytest.mark.slow
 VOCAB, WIDTH, ROWS, LENGTH, STEPS, RATE, DECAY = 7, 4, 4, 5, 6, 1e-2, 0.1
 
 
@@ -256,19 +257,6 @@ def test_these_agree_for_the_steps_that_are_named(name: str) -> None:
     assert verdict(how, **given).startswith(start)
 
 
-QUICK = {
-    "two copies of a tied weight whose mean is right",
-    "a moment in bfloat16",
-    "a rate that a huge entry hides",
-    "a decay that a small rate hides",
-    "steps of one length, which any rates explain",
-    "normalised gradients",
-    "betas, seen in one step",
-    "a mask of decay inverted",
-    "a micro-batch dropped, and counted",
-    "an average from zero",
-}
-"""The others run in the slow tests."""
 PARTED = {
     "two copies of a tied weight whose mean is right": (
         Jax(optax.chain(optax.sgd(RATE), changed(("tokens",), 2.0), changed(("table",), 2.0)), untied=True),
@@ -510,9 +498,7 @@ PARTED = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in PARTED]
-)
+@pytest.mark.parametrize("name", PARTED)
 def test_these_part_and_the_whole_verdict_is(name: str) -> None:
     how, given, lines = PARTED[name]
     found = verdict(how, **given).removeprefix("re-synchronised: the trainings part at step ")
@@ -779,8 +765,8 @@ def test_what_a_later_loss_adds_to_gradients_that_another_optimiser_has_used_is_
 
         return model, of_first, step
 
-    def in_jax(rate: float) -> Any:
-        txs = optax.adam(rate), optax.adam(RATE)
+    def in_jax(*settings: float) -> Any:
+        txs = optax.adam(*settings), optax.adam(RATE)
 
         def step(p: Any, states: Any, x: Any) -> Any:
             of_after = jax.grad(lambda after: ((jnp.tanh(x @ p[0].T) @ after.T) ** 2).mean())(p[1])
@@ -796,9 +782,11 @@ def test_what_a_later_loss_adds_to_gradients_that_another_optimiser_has_used_is_
 
         return start
 
-    right, wrong = (of_squares_compared(in_torch, in_jax(rate)) for rate in (RATE, 2 * RATE))
+    right, wrong, other = (of_squares_compared(in_torch, in_jax(*x)) for x in ((RATE,), (2 * RATE,), (RATE, 0.8)))
     assert right, right
+    assert "PyTorch's optimiser has no after.weight: their moments are not compared" in str(right)
     assert wrong.divergence.quantity == "parameters", wrong
+    assert other.divergence.quantity == "exp_avg", other
 
 
 def test_gradients_that_pytorchs_step_does_not_clear_are_named() -> None:
@@ -856,6 +844,13 @@ def test_a_weight_decay_in_the_loss_or_its_gradients_is_named(is_in_loss: bool) 
         else "JAX's gradients hold a weight decay, 0.1 times after.weight: return them without it"
     )
     assert report.divergence.causes == (cause,), report
+
+
+def test_a_loss_that_differs_by_a_constant_is_no_weight_decay() -> None:
+    shifted = partial(of_squares_in_jax, read=lambda found: found | {"loss": found["loss"] + 1.0})
+    report = of_squares_compared(in_jax=shifted)
+    assert (report.divergence.quantity, report.divergence.causes) == ("loss", ()), report
+    assert not any("failed" in note for note in report.notes), report
 
 
 def test_a_batch_may_be_a_mapping_that_jax_does_not_know() -> None:

@@ -9,20 +9,23 @@ sum of a recurrent layer's two biases.
 
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from parity_tests.your_port.weights.given_names import Names, ask_for, name_pattern, read_given_name
 from parity_tests.your_port.weights.layouts import Layout, Layouts, Role, Shape, find_layouts, is_usual, wanted_layout
 from parity_tests.your_port.weights.original import Weight
+from parity_tests.your_port.weights.sources import Label, Source, Unit, find_sources, label_weights
 from parity_tests.your_port.weights.weight_map import Entry, Joined, Leaf, Piece, Uses, WeightMap, count_uses
-from parity_tests.your_port.weights.words import layer_first, likeness, modules_of, renumbered, role_of, units_of
+from parity_tests.your_port.weights.words import likeness, role_of
 
-Names = Mapping[str, str | Sequence[str] | None]
+_Pair = tuple[str, int]
+"""A JAX weight, and the number of what it may be made of."""
 
 
 class LeftOverError(ValueError):
@@ -61,16 +64,16 @@ def match_weights(
     names = names or {}
     layouts = {pattern: wish for pattern, wish in (layouts or {}).items() if pattern != "*"}  # of inputs and results
     for name in names:
-        if not any(_pattern(name).search(path) for path in leaves):
+        if not any(name_pattern(name).search(path) for path in leaves):
             raise ValueError(
                 f"names: {name!r} is no part of a JAX name. JAX's name stands on the left, PyTorch's on the right; JAX "
                 f"has {', '.join(leaves)}"
             )
-    wishes = {path: _given_name(path, names) for path in leaves}
-    labels = _labels(leaves, [wish.path for wish in wishes.values()])
-    sources = list(_sources(weights))
+    wishes = {path: read_given_name(path, names) for path in leaves}
+    labels = label_weights(leaves, [wish.path for wish in wishes.values()])
+    sources = list(find_sources(weights))
     for formula in dict.fromkeys(formula for wish in wishes.values() for formula in wish.formulas):
-        sources += list(_asked_for(formula, sources[: len(weights)]))
+        sources += list(ask_for(formula, sources[: len(weights)]))
     fits: dict[_Pair, tuple[Layout, ...]] = {}
     for path, leaf in leaves.items():
         trained = replace(leaf, is_buffer=leaf.is_buffer and not variables)
@@ -108,80 +111,14 @@ def match_weights(
     return found_map
 
 
-# What is known of a weight, on either side
-
-
-_Unit = tuple[str, ...]
-"""The name of a module, or of weights of a module that belong together."""
-
-
-@dataclass(frozen=True)
-class _Label:
-    """What the name and the place of a weight say."""
-
-    words: str
-    """Its name, with siblings numbered as Linen would."""
-    role: str
-    sizes: tuple[int, ...]
-    """How many numbers each module holds that it is in, without biases, which one side may have or sum otherwise."""
-    unit: _Unit
-    """What it belongs to: its module, or a part of it."""
-    order: float
-    """The rank of the unit among those that hold as many numbers, from 0 to 1."""
-
-
-def _labels(weights: Mapping[str, Leaf | Weight], spelled: Sequence[str]) -> dict[str, _Label]:
-    """Describe weights by name; `spelled` are their names as they are to be compared."""
-    held: Counter[str] = Counter()
-    units, sizes = units_of(weights), defaultdict[str, list[tuple[int, bool]]](list)
-    for name, w in weights.items():
-        size = math.prod(w.shape)
-        sizes[units[name]].append((size, w.is_buffer))
-        if not w.is_buffer and role_of(name) != "bias":
-            held.update(dict.fromkeys(modules_of(name), size))
-    alike = defaultdict[tuple[tuple[int, bool], ...], list[str]](list)
-    for unit, sizes_of_unit in sizes.items():
-        alike[tuple(sorted(sizes_of_unit))].append(unit)
-    order = {unit: rank / max(1, len(units) - 1) for units in alike.values() for rank, unit in enumerate(units)}
-    return {
-        name: _Label(
-            *(words, role_of(name), tuple(held[module] for module in modules_of(name))),
-            *((units[name],), order[units[name]]),
-        )
-        for name, words in zip(weights, renumbered(map(layer_first, spelled)), strict=True)
-    }
-
-
-@dataclass(frozen=True)
-class _Source:
-    """What a JAX weight may be made of."""
-
-    made: Joined
-    shape: Shape
-    """Of all together; of each one where they are stacked."""
-    label: _Label
-    weight: Weight
-    """The first one."""
-    formula: tuple[str, ...] = ()
-    """What the user wrote, if it was made for that."""
-
-    @property
-    def name(self) -> str:
-        return self.weight.name
-
-
-_Pair = tuple[str, int]
-"""A JAX weight, and the number of what it may be made of."""
-
-
-def _score_names(leaf: _Label, source: _Source) -> float:
+def _score_names(leaf: Label, source: Source) -> float:
     """Say how well the two fit by their names; the second name of a tied weight comes after all other weights."""
     roles = {leaf.role, source.label.role}
     role = 0.0 if "" in roles else 0.5 if len(roles) == 1 else -0.5
     return likeness(leaf.words, source.label.words) + role - 1.0 * (not source.weight.is_first)
 
 
-def _score_sizes(leaf: _Label, source: _Source) -> float:
+def _score_sizes(leaf: Label, source: Source) -> float:
     """Say how well the two fit by the sizes of their modules; whole weights and parameters go first."""
     pieces = source.made.pieces
     same_modules = sum(size in source.label.sizes for size in leaf.sizes) / max(1, len(leaf.sizes))
@@ -219,8 +156,8 @@ def _guessed(chosen: Mapping[_Row, _Column], by_name: Mapping[tuple[_Row, _Colum
 def _assign(
     scores: Mapping[_Pair, float],
     by_name: Mapping[_Pair, float],
-    in_jax: Mapping[str, _Label],
-    sources: Sequence[_Source],
+    in_jax: Mapping[str, Label],
+    sources: Sequence[Source],
     needed: set[str],
 ) -> tuple[dict[str, int], set[str]]:
     """Give each JAX weight a source of its own: first module by module, then those that are left.
@@ -235,18 +172,18 @@ def _assign(
     Returns:
         The number of each weight's source, and the weights for which names did not decide.
     """
-    found = defaultdict[tuple[_Unit, _Unit], dict[str, int]](dict)
+    found = defaultdict[tuple[Unit, Unit], dict[str, int]](dict)
     for path, n in sorted(scores, key=scores.__getitem__, reverse=True):
         inside = found[in_jax[path].unit, sources[n].label.unit]
         roles = {in_jax[path].role, sources[n].label.role} - {""}
         if len(roles) < 2 and path not in inside and n not in inside.values():
             inside[path] = n
-    held = defaultdict[_Unit, set[str]](set)
+    held = defaultdict[Unit, set[str]](set)
     for path in needed:
         held[in_jax[path].unit].add(path)
     whole = {pair: inside for pair, inside in found.items() if held[pair[0]] <= inside.keys()}
 
-    def by_module(values: Mapping[_Pair, float]) -> dict[tuple[_Unit, _Unit], float]:
+    def by_module(values: Mapping[_Pair, float]) -> dict[tuple[Unit, Unit], float]:
         return {pair: sum(values[item] for item in inside.items()) for pair, inside in whole.items()}
 
     modules = _best(by_module(scores))
@@ -263,56 +200,13 @@ def _assign(
     return chosen | rest, guessed | _guessed(rest, {pair: by_name[pair] for pair in left})
 
 
-def _fit(path: str, leaf: Leaf, source: _Source, role: Role, layouts: Layouts) -> tuple[Layout, ...]:
+def _fit(path: str, leaf: Leaf, source: Source, role: Role, layouts: Layouts) -> tuple[Layout, ...]:
     """Find the layouts that make the leaf of the source; none if the two cannot belong together."""
     stack = (len(source.made.parts),) if source.made.stacked else ()
     if leaf.shape[: len(stack)] != stack or math.prod(leaf.shape) != math.prod((*stack, *source.shape)):
         return ()
     wish = wanted_layout(layouts, path, source.name, path.rpartition(".")[0], source.name.rpartition(".")[0])
     return find_layouts(source.shape, leaf.shape[len(stack) :], role(path, source.weight.role), wish)
-
-
-# What PyTorch has
-
-
-PARTS = (
-    ("in_proj_", 3, ("query", "key", "value")),
-    ("_ih", 3, ("ir", "iz", "in")),
-    ("_hh", 3, ("hr", "hz", "hn")),
-    ("_ih", 4, ("ii", "if", "ig", "io")),
-    ("_hh", 4, ("hi", "hf", "hg", "ho")),
-)
-"""Weights that PyTorch packs: a part of the name, how many there are, and the word for each."""
-
-
-def _sources(weights: Sequence[Weight]) -> Iterator[_Source]:
-    """Yield the weights, the parts of those that are packed, and stacks of those whose names differ in one number."""
-    labels = _labels({w.name: w for w in weights}, [w.name for w in weights])
-    whole = [_Source(Joined(((Piece(w.first),),)), w.shape, labels[w.name], w) for w in weights]
-    yield from whole
-    numbers = {w.name: math.prod(w.shape) for w in weights}
-    for source in whole:
-        path = source.label.words.rpartition(".")[0]
-        for text, count, names in PARTS:
-            if text in source.name and source.shape and source.shape[0] % count == 0:
-                shape = (source.shape[0] // count, *source.shape[1:])
-                held = numbers.get(source.name.replace("bias", "weight"), 0) // count  # in JAX, a part is a module
-                for index, name in enumerate(names):
-                    words, sizes = f"{path}.{name}.{source.label.role}", (*source.label.sizes, held)
-                    unit = (*source.label.unit, f"{index}/{count}")
-                    label = replace(source.label, words=words, sizes=sizes, unit=unit)
-                    yield replace(source, made=Joined(((Piece(source.name, index, count),),)), shape=shape, label=label)
-    groups = defaultdict[str, dict[int, _Source]](dict)
-    for source in whole:
-        for found in re.finditer(r"(?<=\.)\d+(?=\.)|^\d+(?=\.)", source.name):
-            starred = f"{source.name[: found.start()]}*{source.name[found.end() :]}"
-            groups[starred][int(found[0])] = source
-    for (starred, layers), words in zip(groups.items(), renumbered(groups), strict=True):
-        first, *others = ordered = [layers[index] for index in sorted(layers)]
-        if others and {source.shape for source in others} == {first.shape}:
-            made = Joined(tuple(part for source in ordered for part in source.made.parts), stacked=True)
-            unit = (starred.rpartition(".")[0], *first.label.unit)
-            yield replace(first, made=made, label=replace(first.label, words=words, unit=unit))
 
 
 def _with_sums(entries: Mapping[str, Entry], uses: Mapping[str, Uses]) -> dict[str, Joined]:
@@ -339,93 +233,6 @@ def _with_sums(entries: Mapping[str, Entry], uses: Mapping[str, Uses]) -> dict[s
             parts = (tuple(Piece(n, index, gates) for n in (piece.name, other)[: 1 + free[index]]) for index in mine)
             sums[path] = Joined(((piece, replace(piece, name=other)),) if all(free) else tuple(parts))
     return sums
-
-
-# What the user says
-
-
-@dataclass(frozen=True)
-class _GivenName:
-    """What the user says about the name of a JAX weight."""
-
-    path: str
-    """With the user's words instead of JAX's."""
-    targets: tuple[str, ...] = ()
-    """Parts that the name in PyTorch must have."""
-    formulas: tuple[tuple[str, ...], ...] = ()
-    """Parts, sums or several of PyTorch's weights, as the user wrote them."""
-    keeps: bool = False
-
-    @property
-    def is_said(self) -> bool:
-        """Whether the user names PyTorch's weight."""
-        return bool(self.targets or self.formulas)
-
-    def allows(self, leaf: Leaf, source: _Source) -> bool:
-        """Whether the weight may be made of this source."""
-        if self.keeps or (leaf.is_buffer and not source.weight.is_buffer and not self.is_said):
-            return False
-        is_asked = source.formula in (self.formulas or [()])
-        return is_asked and all(_pattern(target).search(source.name) for target in self.targets)
-
-
-def is_named(path: str, names: Names) -> bool:
-    """Whether the user names PyTorch's weight for a JAX weight."""
-    return _given_name(path, names).is_said
-
-
-def _pattern(name: str) -> re.Pattern[str]:
-    """Compile `h_{i}`, which stands for whole components of a path."""
-    inner = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^.]+?)", re.escape(name.replace("/", ".")))
-    return re.compile(rf"(?:^|(?<=\.)){inner}(?=\.|$)")
-
-
-def _given_name(path: str, names: Names) -> _GivenName:
-    wish = _GivenName(path)
-    for name, target in names.items():
-        found = _pattern(name).search(path)
-        if found is None:
-            continue
-        if target is None:
-            return replace(wish, keeps=True)
-        texts = [target] if isinstance(target, str) else list(target)
-        if not texts:
-            raise ValueError(f"names: {name!r} has an empty list; give names of PyTorch's, or None for JAX's own value")
-        for key, value in found.groupdict().items():
-            texts = [text.replace(f"{{{key}}}", value) for text in texts]
-        words = re.sub(r"\[.*?\]| *\+.*|\.?\{.*?\}", "", texts[0])
-        wish = replace(wish, path=_pattern(found.group()).sub(words, wish.path, count=1))
-        if len(texts) > 1 or "[" in texts[0] or "+" in texts[0]:
-            wish = replace(wish, formulas=(*wish.formulas, tuple(texts)))
-        elif words:
-            wish = replace(wish, targets=(*wish.targets, words))
-    return wish
-
-
-def _asked_for(formula: tuple[str, ...], whole: Sequence[_Source]) -> Iterator[_Source]:
-    """Make what the user asks for: `c_attn[0/3]` is the first third, several are concatenated, a + is a sum."""
-    terms = [[_TERM.findall(term)[0] for term in text.split("+")] for text in formula]
-    by_name, pattern = {source.name: source for source in whole}, _pattern(terms[0][0][0])
-    for name, source in by_name.items():
-        if not pattern.search(name):
-            continue
-        others = [[(pattern.sub(text, name, count=1), *cut) for text, *cut in part] for part in terms]
-        if all(other in by_name for part in others for other, *_ in part):
-            made = Joined(tuple(tuple(_piece(by_name[n], *cut) for n, *cut in part) for part in others))
-            zeros = {piece.name: np.broadcast_to(0, by_name[piece.name].shape) for piece in made.pieces}
-            label = replace(source.label, unit=(*formula, *source.label.unit))
-            shape = made.fill(zeros, Layout()).shape
-            yield replace(source, made=made, shape=shape, label=label, formula=formula)
-
-
-_TERM = re.compile(r"^\s*(.*?)(?:\[(\d+)/([1-9]\d*)\])?\s*$")
-
-
-def _piece(source: _Source, index: str, count: str) -> Piece:
-    """Cut along the first axis, or along the last one if that is longer, as in a kernel of GPT-2's own."""
-    shape, parts = source.shape, int(count or 1)
-    is_first = shape[0] % parts == 0 and (len(shape) == 1 or shape[0] >= shape[-1])
-    return Piece(source.name, int(index or 0), parts, 0 if is_first else len(shape) - 1)
 
 
 def _complain(left: Mapping[str, Shape], found: WeightMap, convolutions: bool) -> str:
