@@ -34,7 +34,8 @@ from train.setting import ConfigError
 from train.translating.lines import InputError, TextPosition, batched, read_every_line
 
 if TYPE_CHECKING:
-    from train.translating.translator import Hypothesis, Translation, Translator
+    from train.translating.translation import Hypothesis, Translation
+    from train.translating.translator import Translator
 
 __all__ = ["Translation", "Translator", "main"]
 

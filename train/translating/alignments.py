@@ -5,7 +5,7 @@ import json
 
 from train.data.vocabulary import UNKNOWN, Vocabulary
 from train.translating.metrics import Link, peaks
-from train.translating.translator import Hypothesis, Translation
+from train.translating.translation import Hypothesis, Translation
 
 
 def links(source: tuple[str, ...], hypothesis: Hypothesis) -> list[Link]:

@@ -12,7 +12,8 @@ from jax_attn.plots import make_figure
 from train.data.corpus import Pair
 from train.data.vocabulary import EOS
 from train.translating.metrics import alignment_counts, alignment_error_of, peaks
-from train.translating.translator import Translator, by_words
+from train.translating.translation import by_words
+from train.translating.translator import Translator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,8 @@ from jaxtyping import Float
 
 from jax_attn.models.interface import AttentionMaps
 from train.data.vocabulary import EOS
-from train.translating.translator import Hypothesis, Source, Translation, Translator, by_words
+from train.translating.translation import Hypothesis, Translation, by_words
+from train.translating.translator import Source, Translator
 
 Kind = Literal["cross", "source", "target"]
 

@@ -16,7 +16,7 @@ from train.translating.maps import AttentionMap, Maps, attention_maps, sizes
 from train.translating.metrics import alignment_error_rate
 from train.translating.page import page
 from train.translating.scoring import evaluate
-from train.translating.translator import by_words
+from train.translating.translation import by_words
 
 SENTENCES = [pair.source for pair in embedded_pairs()[-9:]]
 OPTIONS = """

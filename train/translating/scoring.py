@@ -24,7 +24,8 @@ from train.runs.run_folder import RunFolder, SavedRun
 from train.setting import ConfigError
 from train.translating.metrics import Link, TextScores, alignment_error_rate, diagonal, peaks, score_texts
 from train.translating.search import make_search
-from train.translating.translator import Translation, Translator, by_words, rows_for
+from train.translating.translation import Translation, by_words
+from train.translating.translator import Translator, rows_for
 
 Results = dict[str, Any]
 

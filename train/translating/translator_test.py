@@ -21,7 +21,8 @@ from train.setting import ConfigError
 from train.translate import Translator, main
 from train.translating.alignments import as_json, replace_unknown
 from train.translating.scoring import evaluate, make_validation
-from train.translating.translator import by_words, load_model, widths
+from train.translating.translation import by_words
+from train.translating.translator import load_model, widths
 
 SENTENCES = [pair.source for pair in embedded_pairs()[-30:]]
 

@@ -245,6 +245,9 @@ def _scaled(sizes: Sequence[int]) -> Iterator[Row]:
 EXCHANGED: tuple[Row, ...] = (
     ("the halves of a GLU are exchanged", "glu", lambda call: call.on(wrong.halves_exchanged(call))),
     ("the other end is cut off", "__getitem__", wrong.cut_otherwise),
+    ("both ends are cut off, not one,", "__getitem__", wrong.cut_on_both_sides),
+    ("the padding stands at both ends, not at one,", "pad", wrong.padded_on_both_sides),
+    ("a difference is taken the other way round", "sub", lambda call: -call.right()),
     ("the first is taken for the last, or the last for the first,", "__getitem__", wrong.other_end),
 )
 CONVOLUTIONS: tuple[Row, ...] = (
@@ -283,6 +286,10 @@ def _permuted() -> Iterator[Row]:
         (f"{AXES} change places where they are split", SHAPING, wrong.split_otherwise),
         (f"{AXES} change places where they are merged", SHAPING, wrong.merged_otherwise),
         ("the channels come last when axes are flattened", SHAPING, wrong.channels_last),
+        ("the parts of a pixel stand before the channels, not behind them,", "pixel_shuffle",
+         wrong.pixels_before_channels),
+        ("the parts of a pixel stand before the channels, not behind them,", "pixel_unshuffle",
+         wrong.pixels_behind_channels),
         ("an axis is reshaped, not transposed,", "transpose permute mT t swapaxes",
          lambda call: call.x.reshape(call.right().shape)),
         ("the heads of keys and values are repeated as a whole, not each in turn,", "repeat_interleave", wrong.tiled),
@@ -295,6 +302,7 @@ DROPPED: tuple[Row, ...] = (
     ("the first term of a sum is missing: a residual, a position or a bias,", "add", partial(wrong.operand, 1)),
     ("the second term of a sum is missing: a residual, a position or a bias,", "add", partial(wrong.operand, 0)),
     ("the term {c} of a sum is missing", "add", wrong.without_number),
+    ("the second term of a sum has the other sign", "add", lambda call: wrong.operand(0, call) - call.args[1]),
     ("a gate or a scale is missing: the first factor of a product", "mul", partial(wrong.operand, 1)),
     ("a gate or a scale is missing: the second factor of a product", "mul", partial(wrong.operand, 0)),
     ("the division by a tensor is missing", "div", partial(wrong.operand, 0)),

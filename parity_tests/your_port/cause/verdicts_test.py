@@ -740,6 +740,49 @@ def test_norms_state_spaces_and_resizing(torch_side: Any, parts: Any, port: Any,
     assert cause(Module(torch_side, **parts), port, TOKENS) == f"{words} in JAX {BOTH}"
 
 
+def attending(x: Any, bias: Any) -> Any:
+    return jax.nn.softmax(x @ x.mT + bias) @ x
+
+
+def same_convolution(w: Any, x: Any) -> Any:
+    return jax.lax.conv_general_dilated(x.mT, w["c.weight"], (1,), "SAME") + w["c.bias"][:, None]
+
+
+def shuffled(w: Any, x: Any) -> Any:
+    """The channels of each of 2 × 2 parts of a pixel, one part after the other."""
+    pixels = dense(w, "a", x).mT.reshape(3, 2, 2, 2, 5, 1)
+    return pixels.transpose(0, 3, 4, 1, 5, 2).reshape(3, 2, 10, 2)
+
+
+DISTANCE = torch.arange(5)[:, None] - torch.arange(5)
+NEAR = DISTANCE.abs() * -0.5
+
+
+def relative(module: Any, x: Any) -> Any:
+    distance = torch.arange(5)[:, None] - torch.arange(5)
+    return (x @ x.mT + module.bias(distance + 4)[..., 0]).softmax(-1) @ x
+
+
+@pytest.mark.parametrize(
+    ("torch_side", "parts", "port", "words"),
+    [
+        (lambda m, x: (m.a(x) @ m.a(x).mT + NEAR).softmax(-1) @ m.a(x), {"a": linear(6, 6)},
+         lambda w, x: attending(dense(w, "a", x), -NEAR.numpy()), "the second term of a sum has the other sign"),
+        (relative, {"bias": torch.nn.Embedding(9, 1)},
+         lambda w, x: attending(x, w["bias.weight"][4 - DISTANCE.numpy()][..., 0]),
+         "a difference is taken the other way round"),
+        (lambda m, x: m.c(x.mT)[..., :5], {"c": torch.nn.Conv1d(6, 4, 3, padding=2)}, same_convolution,
+         "both ends are cut off, not one,"),
+        (lambda m, x: m.c(F.pad(x.mT, (2, 0))), {"c": torch.nn.Conv1d(6, 4, 3)}, same_convolution,
+         "the padding stands at both ends, not at one,"),
+        (lambda m, x: F.pixel_shuffle(m.a(x).mT[..., None], 2), {"a": linear(6, 8)}, shuffled,
+         "the parts of a pixel stand before the channels, not behind them,"),
+    ],
+)  # fmt: skip
+def test_signs_directions_and_pixels(torch_side: Any, parts: Any, port: Any, words: str) -> None:
+    assert cause(Module(torch_side, **parts), port, TOKENS) == f"{words} in JAX {BOTH}"
+
+
 # What fits by accident, and where exactly a mistake is
 
 

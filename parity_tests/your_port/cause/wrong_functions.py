@@ -333,17 +333,49 @@ def halves_exchanged(call: Call) -> Any:
     return call.x.roll(call.x.shape[axis] // 2, axis)
 
 
-def cut_otherwise(call: Call) -> Any:
-    """x[:, :n] for x[:, -n:], on the axis where the slice stands."""
+def _cut(call: Call) -> tuple[int, int, bool]:
+    """Return the axis of x[:, :n] or x[:, -n:], how many entries are cut off, and whether these are the last."""
     index = call.args[1] if isinstance(call.args[1], tuple) else (call.args[1],)
     only_if(all(isinstance(part, slice) or part is ... for part in index))
     cut = [place for place, part in enumerate(index) if part is not ... and part != slice(None)]
     only_if(len(cut) == 1)
     part, axis = index[cut[0]], cut[0] - len(index) if ... in index[: cut[0]] else cut[0]
     only_if(part.step is None and (part.start is None) != (part.stop is None))
-    whole, size = call.x.shape[axis], call.right().shape[axis]
-    only_if(0 < size < whole)
-    return call.x.narrow(axis, whole - size if part.start is None else 0, size)
+    off = call.x.shape[axis] - call.right().shape[axis]
+    only_if(0 < off < call.x.shape[axis])
+    return axis, off, part.start is None
+
+
+def cut_otherwise(call: Call) -> Any:
+    """x[:, :n] for x[:, -n:], on the axis where the slice stands."""
+    axis, off, at_end = _cut(call)
+    return call.x.narrow(axis, off if at_end else 0, call.x.shape[axis] - off)
+
+
+def cut_on_both_sides(call: Call) -> Any:
+    axis, off, _ = _cut(call)
+    only_if(off > 1)
+    return call.x.narrow(axis, off // 2, call.x.shape[axis] - off)
+
+
+def padded_on_both_sides(call: Call) -> Any:
+    pads = call.option("pad", 1, ())
+    both = [*zip(pads[::2], pads[1::2], strict=True)]
+    only_if(any(min(pair) == 0 and max(pair) > 1 for pair in both))
+    even = [n for pair in both for n in (sum(pair) // 2, sum(pair) - sum(pair) // 2)]
+    return call.on(call.x, even)
+
+
+def pixels_before_channels(call: Call) -> Any:
+    """Channels of [r, r, c] for [c, r, r], as in TensorFlow's depth to space."""
+    r = call.option("upscale_factor", 1, 1)
+    return call.on(call.x.unflatten(-3, (r, r, -1)).movedim(-3, -5).flatten(-5, -3))
+
+
+def pixels_behind_channels(call: Call) -> Any:
+    """The same of space to depth."""
+    r = call.option("downscale_factor", 1, 1)
+    return call.right().unflatten(-3, (-1, r, r)).movedim(-5, -3).flatten(-5, -3)
 
 
 def other_end(call: Call) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from train.machine.whole_files import write_whole
 from train.translating.maps import AttentionMap, Maps
-from train.translating.translator import Hypothesis, Steps, Translation
+from train.translating.translation import Hypothesis, Steps, Translation
 
 MAX_WEIGHTS = 10_000_000
 """Attention weights of a side, which take about three bytes each: a page of more would be slow."""

@@ -14,7 +14,7 @@ import pytest
 
 from train.translating.maps import AttentionMap
 from train.translating.page.page import Side, as_page, compare, save
-from train.translating.translator import NOTHING, Hypothesis, Translation
+from train.translating.translation import NOTHING, Hypothesis, Translation
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
