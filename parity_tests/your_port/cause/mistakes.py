@@ -244,6 +244,11 @@ def _scaled(sizes: Sequence[int]) -> Iterator[Row]:
 
 EXCHANGED: tuple[Row, ...] = (
     ("the halves of a GLU are exchanged", "glu", lambda call: call.on(wrong.halves_exchanged(call))),
+    (
+        "the two directions of a recurrent layer are put together in the other order",
+        "lstm gru rnn_tanh rnn_relu",
+        wrong.directions_exchanged,
+    ),
     ("the other end is cut off", "__getitem__", wrong.cut_otherwise),
     ("both ends are cut off, not one,", "__getitem__", wrong.cut_on_both_sides),
     ("the padding stands at both ends, not at one,", "pad", wrong.padded_on_both_sides),

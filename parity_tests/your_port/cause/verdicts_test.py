@@ -740,7 +740,7 @@ def test_norms_state_spaces_and_resizing(torch_side: Any, parts: Any, port: Any,
     assert cause(Module(torch_side, **parts), port, TOKENS) == f"{words} in JAX {BOTH}"
 
 
-def attending(x: Any, bias: Any) -> Any:
+def with_bias(x: Any, bias: Any) -> Any:
     return jax.nn.softmax(x @ x.mT + bias) @ x
 
 
@@ -752,6 +752,23 @@ def shuffled(w: Any, x: Any) -> Any:
     """The channels of each of 2 × 2 parts of a pixel, one part after the other."""
     pixels = dense(w, "a", x).mT.reshape(3, 2, 2, 2, 5, 1)
     return pixels.transpose(0, 3, 4, 1, 5, 2).reshape(3, 2, 10, 2)
+
+
+def lstm(w: Any, x: Any, direction: str = "") -> Any:
+    def step(state: Any, x: Any) -> Any:
+        h, c = state
+        of = {name: w[f"r.{name}_l0{direction}"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+        gates = x @ of["weight_ih"].T + of["bias_ih"] + h @ of["weight_hh"].T + of["bias_hh"]
+        i, f, g, o = jnp.split(gates, 4, -1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        return (h := jax.nn.sigmoid(o) * jnp.tanh(c), c), h
+
+    zeros = jnp.zeros((len(x), 4))
+    return jax.lax.scan(step, (zeros, zeros), x.swapaxes(0, 1), reverse=bool(direction))[1].swapaxes(0, 1)
+
+
+def back_and_there(w: Any, x: Any) -> Any:
+    return dense(w, "a", jnp.concatenate([lstm(w, x, "_reverse"), lstm(w, x)], -1))
 
 
 DISTANCE = torch.arange(5)[:, None] - torch.arange(5)
@@ -767,14 +784,17 @@ def relative(module: Any, x: Any) -> Any:
     ("torch_side", "parts", "port", "words"),
     [
         (lambda m, x: (m.a(x) @ m.a(x).mT + NEAR).softmax(-1) @ m.a(x), {"a": linear(6, 6)},
-         lambda w, x: attending(dense(w, "a", x), -NEAR.numpy()), "the second term of a sum has the other sign"),
+         lambda w, x: with_bias(dense(w, "a", x), -NEAR.numpy()), "the second term of a sum has the other sign"),
         (relative, {"bias": torch.nn.Embedding(9, 1)},
-         lambda w, x: attending(x, w["bias.weight"][4 - DISTANCE.numpy()][..., 0]),
+         lambda w, x: with_bias(x, w["bias.weight"][4 - DISTANCE.numpy()][..., 0]),
          "a difference is taken the other way round"),
         (lambda m, x: m.c(x.mT)[..., :5], {"c": torch.nn.Conv1d(6, 4, 3, padding=2)}, same_convolution,
          "both ends are cut off, not one,"),
         (lambda m, x: m.c(F.pad(x.mT, (2, 0))), {"c": torch.nn.Conv1d(6, 4, 3)}, same_convolution,
          "the padding stands at both ends, not at one,"),
+        (lambda m, x: m.a(m.r(x)[0]),
+         {"r": torch.nn.LSTM(6, 4, batch_first=True, bidirectional=True), "a": linear(8, 5)}, back_and_there,
+         "the two directions of a recurrent layer are put together in the other order"),
         (lambda m, x: F.pixel_shuffle(m.a(x).mT[..., None], 2), {"a": linear(6, 8)}, shuffled,
          "the parts of a pixel stand before the channels, not behind them,"),
     ],

@@ -385,6 +385,14 @@ def other_end(call: Call) -> Any:
     return call.on(call.x, tuple(-1 - part if isinstance(part, int) and part in (0, -1) else part for part in index))
 
 
+def directions_exchanged(call: Call) -> Any:
+    """The results of the way back before those of the way there, of the last layer."""
+    is_packed = not isinstance(call.args[2], list)
+    only_if(call.args[-1 if is_packed else -2])  # bidirectional; before batch_first, which a packed one has not
+    result, *states = call.right()
+    return (result.roll(result.shape[-1] // 2, -1), *states)
+
+
 def split_otherwise(call: Call) -> Any:
     """[…, size, heads] for […, heads, size]."""
     shape = call.right().shape

@@ -174,7 +174,8 @@ CLIPS = {
 
 def transformation(settings: Settings) -> optax.GradientTransformation:
     def decayed(params: Any) -> Any:
-        return jax.tree.map(lambda p: p.ndim > 1 or settings.decays == "all", params)
+        also = {"matrices": (), "norms": ("scale",), "all": ("scale", "bias")}[settings.decays]
+        return jax.tree_util.tree_map_with_path(lambda path, p: p.ndim > 1 or path[-1].key in also, params)
 
     inner = [
         optax.scale_by_adam(*settings.betas, settings.eps),
@@ -306,6 +307,13 @@ MISTAKES = {
         1,
         "parameters",
         "weight decay acts on all parameters in JAX, and on some in PyTorch",
+        SLOW,
+    ),
+    "decay on norms": (
+        Settings(decays="norms"),
+        1,
+        "parameters",
+        "weight decay acts on the scales of norms in JAX, and not in PyTorch",
         SLOW,
     ),
     "decay in the gradient": (

@@ -104,19 +104,28 @@ def _decays(side: TorchTraining) -> Iterator[Deviation]:
     groups = side.optimizer.param_groups
     given = {p for group in groups for p in group["params"]}
     decayed = {p for group in groups for p in group["params"] if group.get("weight_decay")}
-    embeddings = {m.weight for m in side.model.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
+    modules = [m for m in side.model.modules() if isinstance(getattr(m, "weight", None), nn.Parameter)]
+    embeddings = {m.weight for m in modules if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
+    scales = {m.weight for m in modules if "norm" in type(m).__name__.lower()}
+    biases = {p for p, name in side.names.items() if name.endswith("bias")}
     masks = {
         "acts on all parameters in JAX, and on some in PyTorch": given,
         "leaves vectors (biases, norms) alone in JAX, and not in PyTorch": {p for p in decayed if p.dim() > 1},
         "acts in JAX on those parameters that PyTorch spares, and on no others: the mask is inverted": given - decayed,
         "leaves embeddings alone in JAX, and not in PyTorch": decayed - embeddings,
+        "leaves biases alone in JAX, and not in PyTorch": decayed - biases,
+        "leaves the scales of norms alone in JAX, and not in PyTorch": decayed - scales,
+        "acts on biases in JAX, and not in PyTorch": decayed | biases & given,
+        "acts on the scales of norms in JAX, and not in PyTorch": decayed | scales & given,
     }
     if any(group.get("weight_decay") and group.get("decoupled_weight_decay") for group in groups):
         words = "the weight decay is not multiplied by the learning rate in JAX"
         yield Deviation(words, partial(_decay_without_rate, sign=1))
         yield Deviation(f"{words}, and makes the parameters larger", partial(_decay_without_rate, sign=-1))
-    for words, mask in masks.items():
-        if decayed and mask != decayed and mask:
+    tried = [set(), decayed]
+    for words, mask in masks.items() if decayed else ():
+        if mask not in tried:
+            tried.append(mask)
             yield Deviation(f"weight decay {words}", partial(_decay, names={side.names.get(p) for p in mask}))
 
 
