@@ -262,8 +262,8 @@ def _merged(from_x: Sequence[str], from_h: Sequence[str], given: Weights) -> Wei
     return left | {x: given[x] + given[h] - left[h] for x, h in zip(from_x, from_h, strict=True)}
 
 
-HEADS = (2, 4, 8, 12, 16)
-"""How many heads a packed projection may have that are tried."""
+MOST_HEADS, LARGEST_HEAD = 64, 256
+"""How many heads there may be, and how many features of each, that are tried."""
 
 
 def _of_packed(state: Weights) -> Iterator[Hypothesis]:
@@ -272,20 +272,16 @@ def _of_packed(state: Weights) -> Iterator[Hypothesis]:
     for name, x in state.items():
         if x.ndim:
             groups[kind_of(name.rpartition(".")[0]), len(x)].append(name)
+    ways = [(part, heads) for part, heads in product((2, 3), range(2, MOST_HEADS + 1)) if part != heads]
     for (_, rows), names in groups.items():
-        for pair in product((2, 3), HEADS):
-            for one, other in (pair, pair[::-1]):
-                size = rows // (one * other)
-                if one != other and size * one * other == rows:
-                    split = one, other, size
-                    change = partial(lambda split, x: x.unflatten(0, split).transpose(0, 1).flatten(0, 2), split)
-                    in_jax, in_torch = f"[{one}, {other}, {size}]", f"[{other}, {one}, {size}]"
-                    words = f"the rows of {{at}}{kind_of(names[0])} are read as {in_jax} in JAX, not as {in_torch}"
-                    yield weighted(words, _each(names, change))
-
-
-LARGEST_HEAD = 256
-"""How many features a head may have whose rotation is tried."""
+        for one, other in dict.fromkeys(pair for way in ways for pair in (way, way[::-1])):
+            size = rows // (one * other)
+            if 1 < size <= LARGEST_HEAD and size * one * other == rows:
+                split = one, other, size
+                change = partial(lambda split, x: x.unflatten(0, split).transpose(0, 1).flatten(0, 2), split)
+                in_jax, in_torch = f"[{one}, {other}, {size}]", f"[{other}, {one}, {size}]"
+                words = f"the rows of {{at}}{kind_of(names[0])} are read as {in_jax} in JAX, not as {in_torch}"
+                yield weighted(words, _each(names, change))
 
 
 def _of_rotation(state: Weights, functions: Collection[str]) -> Iterator[Hypothesis]:
