@@ -622,7 +622,7 @@ def test_heads_that_are_packed_otherwise_are_not_rotated_otherwise(whole: bool) 
     assert found == f"the rows of qkv.weight are read as {orders[0]} in JAX, not as {orders[1]} {BOTH}"
 
 
-def test_distances_of_the_other_sign_are_no_inputs_in_reverse() -> None:
+def test_distances_of_the_other_sign_are_named_and_no_inputs_in_reverse() -> None:
     """In reverse, PyTorch's numbers would be those of JAX, but in reverse."""
 
     def torch_side(module: Any, x: Any) -> Any:
@@ -771,13 +771,7 @@ def back_and_there(w: Any, x: Any) -> Any:
     return dense(w, "a", jnp.concatenate([lstm(w, x, "_reverse"), lstm(w, x)], -1))
 
 
-DISTANCE = torch.arange(5)[:, None] - torch.arange(5)
-NEAR = DISTANCE.abs() * -0.5
-
-
-def relative(module: Any, x: Any) -> Any:
-    distance = torch.arange(5)[:, None] - torch.arange(5)
-    return (x @ x.mT + module.bias(distance + 4)[..., 0]).softmax(-1) @ x
+NEAR = (torch.arange(5)[:, None] - torch.arange(5)).abs() * -0.5
 
 
 @pytest.mark.parametrize(
@@ -785,9 +779,6 @@ def relative(module: Any, x: Any) -> Any:
     [
         (lambda m, x: (m.a(x) @ m.a(x).mT + NEAR).softmax(-1) @ m.a(x), {"a": linear(6, 6)},
          lambda w, x: with_bias(dense(w, "a", x), -NEAR.numpy()), "the second term of a sum has the other sign"),
-        (relative, {"bias": torch.nn.Embedding(9, 1)},
-         lambda w, x: with_bias(x, w["bias.weight"][4 - DISTANCE.numpy()][..., 0]),
-         "a difference is taken the other way round"),
         (lambda m, x: m.c(x.mT)[..., :5], {"c": torch.nn.Conv1d(6, 4, 3, padding=2)}, same_convolution,
          "both ends are cut off, not one,"),
         (lambda m, x: m.c(F.pad(x.mT, (2, 0))), {"c": torch.nn.Conv1d(6, 4, 3)}, same_convolution,

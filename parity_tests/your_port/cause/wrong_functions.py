@@ -353,6 +353,7 @@ def cut_otherwise(call: Call) -> Any:
 
 
 def cut_on_both_sides(call: Call) -> Any:
+    """The middle for x[:, :n], as where a causal convolution becomes one that is SAME."""
     axis, off, _ = _cut(call)
     only_if(off > 1)
     return call.x.narrow(axis, off // 2, call.x.shape[axis] - off)

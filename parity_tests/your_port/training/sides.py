@@ -254,10 +254,12 @@ class JaxTraining(_Training):
         """Find the quantity that a leaf belongs to, and the path of its parameter; "" where it is of none."""
         for at, key in enumerate(path):
             name = getattr(key, "name", getattr(key, "key", None))
+            if not isinstance(name, str):
+                continue
             # several optimisers may each have a state, at the place of its parameters: {"generator": …, "critic": …}
             for start in range(1, at + 1 if name in MOMENTS else 2):
                 parameter = jax.tree_util.keystr((*path[1:start], *path[at + 1 :]))
-                if isinstance(name, str) and self.places.has(parameter, leaf):
+                if self.places.has(parameter, leaf):
                     # the trace of Optax's RMSprop has the learning rate in it, and PyTorch's momentum has not
                     scaled = name == "trace" and isinstance(self.beside.optimizer, torch.optim.RMSprop)
                     return name if scaled else MOMENTS.get(name, name), parameter
