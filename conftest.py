@@ -18,7 +18,8 @@ from pathlib import Path
 if "PYTEST_XDIST_WORKER" not in os.environ:
     # The processes of one run of the tests share the programs that take long to compile. No other run sees them.
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="jax-attn-tests-")
-    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.3"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # PyTorch's tensors here are so small that a second thread is all waiting, and every core has a process already.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ORDERS = {
     "jax_attn": "functional ← search, modules ← models ← checkpoints",
-    "parity_tests/your_port": "measure ← weights ← place ← cause ← training",
+    "parity_tests/your_port": "measure ← weights ← place ← cause ← training, generation",
     "train": "machine ← data ← runs ← translating ← training ← command_line",
 }
 

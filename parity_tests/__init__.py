@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from parity_tests.your_port.divergence import find_divergence as find_divergence
     from parity_tests.your_port.dumped import DumpReport as DumpReport
     from parity_tests.your_port.dumped import compare_dump as compare_dump
-    from parity_tests.your_port.generation import Decoder as Decoder
-    from parity_tests.your_port.generation import GenerationReport as GenerationReport
-    from parity_tests.your_port.generation import compare_generation as compare_generation
+    from parity_tests.your_port.generation.comparison import compare_generation as compare_generation
+    from parity_tests.your_port.generation.decoder import Decoder as Decoder
+    from parity_tests.your_port.generation.report import GenerationReport as GenerationReport
     from parity_tests.your_port.golden import GoldenError as GoldenError
     from parity_tests.your_port.golden import load_golden as load_golden
     from parity_tests.your_port.measure.case import Case as Case
@@ -72,7 +72,9 @@ _PLACES = {
     "divergence": ("Divergence", "find_divergence"),
     "training.updates": ("find_update_divergence",),
     "dumped": ("DumpReport", "compare_dump"),
-    "generation": ("Decoder", "GenerationReport", "compare_generation"),
+    "generation.comparison": ("compare_generation",),
+    "generation.decoder": ("Decoder",),
+    "generation.report": ("GenerationReport",),
     "golden": ("GoldenError", "load_golden"),
     "measure.jax_side": ("jax_function",),
     "compare": ("compare",),

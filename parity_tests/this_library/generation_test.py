@@ -11,7 +11,8 @@ import torch
 
 from jax_attn.weights import from_torch
 from parity_tests.this_library.cases import models, transformer
-from parity_tests.your_port.generation import Decoder, compare_generation
+from parity_tests.your_port.generation.comparison import compare_generation
+from parity_tests.your_port.generation.decoder import Decoder
 from parity_tests.your_port.measure.jax_side import Applied
 
 BOS, EOS, VOCAB, TOKENS = 1, 2, 13, 12

@@ -149,7 +149,9 @@ def test_logits_and_gradients_are_those_of_transformers(tmp_path, pieces, change
 def test_generating_step_by_step_is_that_of_transformers(tmp_path, pieces):
     import torch
 
-    from parity_tests.your_port.generation import Decoder, compare_generation, hugging_face
+    from parity_tests.your_port.generation.comparison import compare_generation
+    from parity_tests.your_port.generation.decoder import Decoder
+    from parity_tests.your_port.generation.hugging_face import hugging_face
     from parity_tests.your_port.measure.jax_side import Applied
 
     twin = marian_folder(tmp_path / "marian", pieces)

@@ -12,16 +12,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from parity_tests.your_port.generation import (
-    FREE,
-    FULL,
-    OWN,
-    STEPS,
-    Decoder,
-    GenerationReport,
-    compare_generation,
-    hugging_face,
-)
+from parity_tests.your_port.generation.comparison import compare_generation
+from parity_tests.your_port.generation.decoder import Decoder
+from parity_tests.your_port.generation.hugging_face import hugging_face
+from parity_tests.your_port.generation.report import FREE, FULL, OWN, STEPS, GenerationReport
 
 ROWS, WIDTH, WINDOW, LAYERS, LONGEST = 23, 8, 6, 2, 40
 END = 2

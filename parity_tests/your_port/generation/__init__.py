@@ -1,0 +1,1 @@
+"""Models that generate, compared token by token."""
