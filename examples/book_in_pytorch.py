@@ -1,6 +1,6 @@
 """Train the translator of d2l.ai in PyTorch by the book's own recipe, in a loop of its own over `torch_ref`.
 
-Run it: python examples/book_in_pytorch.py fra.txt
+Run it: python examples/book_in_pytorch.py fra.txt. It takes minutes.
 """
 
 import sys
@@ -48,7 +48,11 @@ def main(path: str = "embedded", epochs: int = 500) -> None:
     source, target, batches = d2l.load_data_nmt(64, NUM_STEPS, path=path, edition="2020")  # the first 1000 pairs
     decoder = Seq2SeqAttentionDecoder(len(target), **SIZES, attention=AdditiveAttention(SIZES["num_hiddens"]))
     model = EncoderDecoder(Seq2SeqEncoder(len(source), **SIZES), decoder).apply(d2l.init_seq2seq)
-    course = list(train(model, batches, epochs))
+    course = []
+    for found in train(model, batches, epochs):
+        course.append(found)
+        if len(course) % 50 == 0:
+            print(f"epoch {len(course)} of {epochs}: loss {found[0]:.4f}", file=sys.stderr)
     last = [loss for loss, _, _ in course[-50:]]
     print(f"loss by the book's measure: {sum(last) / len(last):.4f}, the mean of the last {len(last)} epochs")
     print(f"{min(course)[0]:.4f} in the best one; {course[-1][1]:.3f} nats a token in the last one")

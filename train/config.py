@@ -342,7 +342,12 @@ def _without_validation(config: Config) -> list[str]:
         "training.best": (training.best, training.best in ("bleu", "chrf")),
     }
     return [
-        f"{name} {value} needs validation pairs, and training.best loss, bleu or chrf"
+        f"{name} {value} needs validation pairs"
+        + (
+            "; without them: training.best last"
+            if name == "training.best"
+            else ", and training.best loss, bleu or chrf"
+        )
         for name, (value, is_asked) in needed.items()
         if is_asked
     ]

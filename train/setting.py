@@ -46,7 +46,7 @@ def _read_number(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[Any] | Non
         try:
             return kind(texts[0])
         except ValueError:
-            raise ValueError(f"it must be {must}{' or None' * has_none}; got {texts[0]!r}") from None
+            raise ValueError(f"it must be {must}{', or None to leave it unset' * has_none}; got {texts[0]!r}") from None
 
     def fits(value: Any) -> bool:
         return isinstance(value, (int, kind, NoneType) if has_none else (int, kind)) and not isinstance(value, bool)

@@ -110,6 +110,8 @@ def parse(arguments: list[str]) -> Command:
     for run in (resume, init):
         if run is not None and not run.is_dir():
             raise ConfigError(f"there is no folder {run}; name the run folder that `python -m train.nmt` wrote")
+        if run is not None and not (run / "config.json").exists():
+            raise ConfigError(f"{run} has no config.json; name the run folder that `python -m train.nmt` wrote")
     if file is not None:  # its settings are the defaults of the options
         preset, default = read_config(file, family if origin.config else None, preset if has_preset else None)
         if family not in (None, default.model.family):

@@ -152,7 +152,7 @@ def test_all_help_shows_the_defaults_that_the_preset_sets(preset, shown, capsys,
         ("--batch-size 3", "Perhaps you meant"),
         ("--lr 0.01", "Unrecognized options: --lr, 0.01"),
         ("--training.optimizer foo", "invalid choice"),
-        ("--epochs three", "it must be a whole number or None; got 'three'"),
+        ("--epochs three", "it must be a whole number, or None to leave it unset; got 'three'"),
         ("--model.dropout high", "it must be a number; got 'high'"),
     ],
 )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from jax_attn.plots import save
 from train.training.report import Report
@@ -31,6 +32,7 @@ def write(reports: Sequence[Report], path: Path) -> None:
         ax.grid(alpha=0.3)
         ax.legend()
     axes[-1].set_xlabel("training steps")
+    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     try:
         save(figure, path)
     except (OSError, ValueError, RuntimeError) as error:

@@ -133,6 +133,7 @@ def _replaced() -> Iterator[Row]:
         ("the softmax has one more term, exp(0), in its sum", "softmax", wrong.one_more_term),
         ("softplus is exp", "softplus", lambda call: call.x.exp()),
         ("exp is softplus", "exp", lambda call: F.softplus(call.x)),
+        ("softplus is never linear, as PyTorch's is above its threshold,", "softplus", wrong.softplus_throughout),
         ("the limits of a clip are missing", "clamp clip clamp_min clamp_max", lambda call: call.x),
         ("nothing is turned round", "flip", lambda call: call.x),
         ("the absolute value is missing", "abs", lambda call: call.x),
@@ -253,6 +254,14 @@ EXCHANGED: tuple[Row, ...] = (
     ("both ends are cut off, not one,", "__getitem__", wrong.cut_on_both_sides),
     ("the padding stands at both ends, not at one,", "pad", wrong.padded_on_both_sides),
     ("a difference is taken the other way round", "sub", lambda call: -call.right()),
+    ("a roll goes the other way round", "roll", wrong.rolled_back),
+    (
+        "the largest values are divided by their sum: top-k with renormalisation",
+        "topk",
+        partial(wrong.of_largest, lambda values: values / values.sum(-1, keepdim=True)),
+    ),
+    ("top-k takes the largest alone", "topk", partial(wrong.of_largest, wrong.first_alone)),
+    ("nothing is rolled", "roll", lambda call: call.x),
     ("the first is taken for the last, or the last for the first,", "__getitem__", wrong.other_end),
 )
 CONVOLUTIONS: tuple[Row, ...] = (

@@ -8,6 +8,8 @@ from parity_tests.your_port.measure.errors import relative_error, relative_error
 
 _CLOSE = 1e-6
 """Relative to the entries of about the same size: what counts as equal here, in any dtype."""
+_NEAR_ONE = 1e-3
+"""A factor so near 1 is no scale that somebody chose."""
 
 
 def describe(in_jax: np.ndarray | None, truth: np.ndarray | None) -> tuple[str, ...]:
@@ -40,8 +42,10 @@ def _in_values(in_jax: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     elif not truth.any():
         yield "PyTorch's is zero everywhere: not used there, or its gradient is stopped"
     elif _equal(in_jax, ratio * truth) and (truth.size > 1 or _is_simple(ratio)):
-        digits = 6 if abs(ratio - 1) > 1e-5 else 9
-        yield f"JAX's is {ratio:.{digits}g} times PyTorch's: a scale, a sum for a mean, or a sign"
+        is_near, digits = abs(ratio - 1) < _NEAR_ONE, 6 if abs(ratio - 1) > 1e-5 else 9
+        chosen, slight = "a scale, a sum for a mean, or a sign", "an epsilon in a divisor, or a constant of few digits"
+        what = slight if is_near else chosen
+        yield f"JAX's is {ratio:.{digits}g} times PyTorch's: {what}"
     elif len(rows) > 1 and _equal(rows, np.broadcast_to(rows[0], rows.shape)):
         yield "the difference is the same in every row: a bias"
     elif _equal(np.sort(in_jax, axis=None), np.sort(truth, axis=None)):

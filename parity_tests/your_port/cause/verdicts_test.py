@@ -603,23 +603,26 @@ def by_heads(like: Any, q: Any, k: Any, v: Any) -> Any:
     return like.einsum("bhqk,bkhd->bqhd", weights, v).reshape(*v.shape[:2], -1)
 
 
+@pytest.mark.parametrize("heads", [2, 3])
 @pytest.mark.parametrize("whole", [True, False])
-def test_heads_that_are_packed_otherwise_are_not_rotated_otherwise(whole: bool) -> None:
+def test_heads_that_are_packed_otherwise_are_not_rotated_otherwise(whole: bool, heads: int) -> None:
     """Two rotations one after the other would give the same order, in a program that rotates nothing."""
 
     def torch_side(module: Any, x: Any) -> Any:
         y = module.qkv(x)
-        parts = y.reshape(3, 5, 3, 2, 8).unbind(2) if whole else y.unflatten(-1, (2, 24)).chunk(3, -1)
+        parts = y.reshape(3, 5, 3, heads, 8).unbind(2) if whole else y.unflatten(-1, (heads, 24)).chunk(3, -1)
         return module.o(by_heads(torch, *parts))
 
     def port(w: Any, x: Any) -> Any:
         y = dense(w, "qkv", x)
-        parts = jnp.split(y.reshape(3, 5, 2, 24), 3, -1) if whole else jnp.moveaxis(y.reshape(3, 5, 3, 2, 8), 2, 0)
+        of_heads, of_parts = y.reshape(3, 5, heads, 24), y.reshape(3, 5, 3, heads, 8)
+        parts = jnp.split(of_heads, 3, -1) if whole else jnp.moveaxis(of_parts, 2, 0)
         return dense(w, "o", by_heads(jnp, *parts))
 
-    found = cause(Module(torch_side, qkv=linear(6, 48), o=linear(16, 3)), port, TOKENS)
-    orders = ("[2, 3, 8]", "[3, 2, 8]")[:: 1 if whole else -1]
-    assert found == f"the rows of qkv.weight are read as {orders[0]} in JAX, not as {orders[1]} {BOTH}"
+    found = cause(Module(torch_side, qkv=linear(6, 24 * heads), o=linear(8 * heads, 3)), port, TOKENS)
+    in_jax, in_torch = (f"[{heads}, 3, 8]", f"[3, {heads}, 8]")[:: 1 if whole else -1]
+    what = f"not as {in_torch}" if heads != 3 else "with the first two axes exchanged"
+    assert found == f"the rows of qkv.weight are read as {in_jax} in JAX, {what} {BOTH}"
 
 
 def test_distances_of_the_other_sign_are_named_and_no_inputs_in_reverse() -> None:
@@ -710,6 +713,11 @@ def gating(one: float = 1, sign: float = -1, early: bool = True) -> Any:
     return port
 
 
+def top_two(w: Any, x: Any) -> Any:
+    values = jax.lax.top_k(jax.nn.softmax(dense(w, "a", x)), 2)[0]
+    return values / values.sum(-1, keepdims=True)
+
+
 SQUARES = {name: linear(6, 6) for name in "abc"}
 STATES = {"step": linear(6, 6), "b": linear(6, 3), "rate": torch.nn.Parameter(torch.ones(6, 3))}
 
@@ -723,6 +731,15 @@ STATES = {"step": linear(6, 6), "b": linear(6, 3), "rate": torch.nn.Parameter(to
                      "epsilon is added outside of the root"),
         (scan, STATES, scanning(hold=True), "B is discretised by a zero-order hold, not by Δ B,"),
         (scan, STATES, scanning(softplus=jnp.exp), "softplus is exp"),
+        (lambda m, x: F.softplus(30 * m.a(x)), {"a": linear(6, 6)},
+         lambda w, x: jax.nn.softplus(30 * dense(w, "a", x)),
+         "softplus is never linear, as PyTorch's is above its threshold,"),
+        (lambda m, x: m.a(x).roll(2, -1), {"a": linear(6, 6)}, lambda w, x: jnp.roll(dense(w, "a", x), -2, -1),
+         "a roll goes the other way round"),
+        (lambda m, x: torch.roll(m.a(x), 2, 1), {"a": linear(6, 6)}, lambda w, x: dense(w, "a", x),
+         "nothing is rolled"),
+        (lambda m, x: m.a(x).softmax(-1).topk(2).values, {"a": linear(6, 6)}, top_two,
+         "the largest values are divided by their sum: top-k with renormalisation"),
         (gated, SQUARES, gating(one=0, sign=1), "a gate and 1 − the gate are exchanged"),
         (gated, SQUARES, gating(early=False), "a gate is applied after a product with a matrix, not before it,"),
         (lambda m, x: F.gelu(m.n(m.a(x))), {"a": linear(6, 6), "n": torch.nn.LayerNorm(6)},

@@ -287,6 +287,29 @@ def other_factor(change: Callable[[float], float], call: Call) -> Any:
     return call.function(*(new if x is numbers[0] else x for x in call.args))
 
 
+def softplus_throughout(call: Call) -> Any:
+    """log(1 + exp(βx)) / β, also where PyTorch returns x itself, since βx is above its threshold."""
+    beta = call.option("beta", 1, 1.0)
+    return torch.logaddexp(beta * call.x, torch.zeros_like(call.x)) / beta
+
+
+def of_largest(change: Callable[[Tensor], Tensor], call: Call) -> Any:
+    """What `topk` returns, with other values along its last axis."""
+    values, places = call.right()
+    only_if(call.option("dim", 2, -1) in (-1, values.ndim - 1))
+    return torch.return_types.topk((change(values), places))
+
+
+def first_alone(values: Tensor) -> Tensor:
+    return torch.cat([values[..., :1], torch.zeros_like(values[..., 1:])], -1)
+
+
+def rolled_back(call: Call) -> Any:
+    shifts, dims = call.option("shifts", 1, None), call.option("dims", 2, ())
+    only_if(isinstance(shifts, int | Sequence))
+    return call.x.roll(-shifts if isinstance(shifts, int) else [-by for by in shifts], dims)
+
+
 def operand(place: int, call: Call) -> Any:
     """One of the two operands alone."""
     only_if(len(call.args) == 2 and all(isinstance(x, Tensor) for x in call.args))

@@ -68,8 +68,12 @@ def look_for_tables(function: Callable[..., Any], *arguments: Any) -> None:
     """
     if _Width.has_tables:
         return
+
+    def tables() -> list[np.ndarray]:
+        return trace(lambda *given: function(*given), *arguments)[0].tables  # a new function is traced anew
+
     try:
-        first, again = (trace(lambda *given: function(*given), *arguments)[0].tables for _ in range(2))
+        again = tables() if (first := tables()) else []
     except Exception:  # which the next one who runs it reports
         return
     _Width.has_tables = any(x is y for x in first for y in again)  # and not made anew by each trace

@@ -116,6 +116,13 @@ def test_a_bias_does_not_go_to_another_layer() -> None:
         lines(module, {"a.kernel": (3, 4), "a.bias": (4,), "b.kernel": (4, 4)})
 
 
+def test_a_bias_of_a_transposed_convolution_is_not_the_norm_s_behind_it() -> None:
+    module = torch.nn.ModuleDict({"up": torch.nn.ConvTranspose2d(3, 6, 2), "norm": torch.nn.GroupNorm(2, 6)})
+    shapes: dict[str, Shape] = {"up.kernel": (2, 2, 6, 3), "up.bias": (6,), "norm.scale": (6,), "norm.bias": (6,)}
+    found = lines(module, shapes)
+    assert [found[f"{name}.bias"] for name in module] == [f"{name}.bias: as it is" for name in module]
+
+
 def test_a_sibling_without_a_number_is_the_first_one() -> None:
     shapes: dict[str, Shape] = {f"net.~.linear{i}.w": (4, 4) for i in ("", *(f"_{i}" for i in range(1, 12)))}
     module = torch.nn.Sequential(*(torch.nn.Linear(4, 4, bias=False) for _ in range(12)))
