@@ -59,7 +59,7 @@ class Trial:
     ) -> Found:
         """Return the causes of the first group that explain everything, or else those that explain most.
 
-        Each that does not fit is given to `note`, with the steps of PyTorch's run, which `watch` may stop.
+        Each that explains nothing is given to `note`, with the steps of PyTorch's run, which `watch` may stop.
 
         Args:
             until: an earlier deadline, in seconds of computing.
@@ -73,10 +73,10 @@ class Trial:
                     return Found(most_explaining(causes.values()), self.tried, time.process_time() - self.start)
                 self.tried += 1
                 steps = Steps(watch=watch)
-                if suspect.fits(hypothesis, None if note is None else steps):
-                    if (cause := self._confirmed(suspect, hypothesis)) is not None:
-                        causes.setdefault(str(cause), cause)
-                elif note is not None:
+                fits = suspect.fits(hypothesis, None if note is None else steps)
+                if fits and (cause := self._confirmed(suspect, hypothesis)) is not None:
+                    causes.setdefault(str(cause), cause)
+                elif note is not None:  # one that fits, and does not on fresh draws, may be one of several
                     note(hypothesis, steps)
             if any(cause.explains.everything for cause in causes.values()):
                 break

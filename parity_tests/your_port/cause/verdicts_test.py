@@ -757,6 +757,21 @@ def test_norms_state_spaces_and_resizing(torch_side: Any, parts: Any, port: Any,
     assert cause(Module(torch_side, **parts), port, TOKENS) == f"{words} in JAX {BOTH}"
 
 
+@pytest.mark.parametrize("factor", [4, 8])
+def test_of_two_mistakes_one_may_fit_the_given_numbers_alone(factor: int) -> None:
+    """With the smaller factor only the fresh draws are above softplus's threshold."""
+
+    def torch_side(m: Any, x: Any) -> Any:
+        return m.c(F.silu(m.b(x)) * F.softplus(factor * F.silu(m.a(x))))
+
+    def port(w: Any, x: Any) -> Any:
+        return dense(w, "c", jax.nn.silu(dense(w, "b", x)) * jax.nn.softplus(factor * dense(w, "a", x)))
+
+    module = Module(torch_side, a=linear(6, 6), b=linear(6, 6), c=linear(6, 3))
+    others = "softplus is never linear, as PyTorch's is above its threshold, in JAX"
+    assert cause(module, port, TOKENS) == f"silu is missing in JAX; and {others} {BOTH}"
+
+
 def with_bias(x: Any, bias: Any) -> Any:
     return jax.nn.softmax(x @ x.mT + bias) @ x
 
@@ -796,7 +811,7 @@ NEAR = (torch.arange(5)[:, None] - torch.arange(5)).abs() * -0.5
     [
         (lambda m, x: (m.a(x) @ m.a(x).mT + NEAR).softmax(-1) @ m.a(x), {"a": linear(6, 6)},
          lambda w, x: with_bias(dense(w, "a", x), -NEAR.numpy()), "the second term of a sum has the other sign"),
-        (lambda m, x: m.c(x.mT)[..., :5], {"c": torch.nn.Conv1d(6, 4, 3, padding=2)}, same_convolution,
+        (lambda m, x: m.c(x.mT)[..., :5], {"c": torch.nn.Conv1d(6, 4, 4, padding=3)}, same_convolution,
          "both ends are cut off, not one,"),
         (lambda m, x: m.c(F.pad(x.mT, (2, 0))), {"c": torch.nn.Conv1d(6, 4, 3)}, same_convolution,
          "the padding stands at both ends, not at one,"),

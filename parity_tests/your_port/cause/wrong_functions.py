@@ -376,10 +376,10 @@ def cut_otherwise(call: Call) -> Any:
 
 
 def cut_on_both_sides(call: Call) -> Any:
-    """The middle for x[:, :n], as where a causal convolution becomes one that is SAME."""
+    """The middle for x[:, :n], as where a causal convolution becomes one that is SAME, which pads less in front."""
     axis, off, _ = _cut(call)
     only_if(off > 1)
-    return call.x.narrow(axis, off // 2, call.x.shape[axis] - off)
+    return call.x.narrow(axis, off - off // 2, call.x.shape[axis] - off)
 
 
 def padded_on_both_sides(call: Call) -> Any:
