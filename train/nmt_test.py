@@ -376,6 +376,7 @@ def test_the_default_run_translates_and_aligns(tmp_path):
         (["--training.num-parts", "0", "--mesh", "data=2"], "training.num-parts must be in [1, 65536]; got 0"),
         (["--training.num-parts", "3"], "training.batch-size must be a multiple of training.num-parts, 3; got 64"),
         (["--resume", "nowhere"], "there is no folder nowhere; name the run folder that `python -m train.nmt` wrote"),
+        (["--resume", "."], ". has no config.json; name the run folder that `python -m train.nmt` wrote"),
         (["--resume", "nowhere", "--seed", "3"], "--resume RUN keeps the run's settings"),
         (["--out", "run[1]"], "the run folder's path must not hold any of * ? [ ]; got"),
         (["--model.num-hiddens", "65536"], "GB: lower --model.num-hiddens"),
@@ -395,6 +396,11 @@ def test_bad_settings_are_refused_before_anything_is_written(tmp_path, monkeypat
     assert nmt.main([*options, *small]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_choice_by_bleu_without_validation_pairs_says_what_helps(capsys):
+    assert nmt.main(["--corpus.valid", "0", "--training.best", "bleu"]) == 2
+    assert capsys.readouterr().err.endswith("needs validation pairs; without them: training.best last\n")
 
 
 @pytest.mark.parametrize(("folder", "message"), [("", "exists already"), ("file/run", "cannot be made")])

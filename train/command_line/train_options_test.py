@@ -160,7 +160,7 @@ def test_an_unknown_option_ends_the_program_with_a_message(arguments, message, c
     with pytest.raises(SystemExit) as ended:
         parse(arguments.split())
     assert ended.value.code == 2
-    assert message in "".join(capsys.readouterr())
+    assert message in " ".join("".join(capsys.readouterr()).split())
 
 
 def test_help_and_wrong_settings_are_answered_without_importing_jax():

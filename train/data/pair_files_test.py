@@ -95,6 +95,11 @@ def test_a_file_that_cannot_be_used_says_what_was_found(tmp_path, content, said)
         read(write(tmp_path, content))
 
 
+def test_a_csv_file_says_how_to_save_it(tmp_path):
+    with pytest.raises(CorpusError, match=r"1 line without a tab\); .*; this is a CSV file: save it with tabs"):
+        read(write(tmp_path, b"go .,va !\n", "pairs.csv"))
+
+
 def test_one_line_in_a_hundred_may_be_no_utf_8_and_two_files_are_counted_each(tmp_path):
     good, bad = write(tmp_path, b"a\n" * 200, "a.de"), write(tmp_path, b"a\n" * 197 + b"\xe9\n" * 3, "a.en")
     with pytest.raises(CorpusError, match=r"^3 of the 200 lines of .*a\.en are no UTF-8"):
