@@ -43,7 +43,7 @@ def _in_values(in_jax: np.ndarray, truth: np.ndarray) -> Iterator[str]:
         yield "PyTorch's is zero everywhere: not used there, or its gradient is stopped"
     elif _equal(in_jax, ratio * truth) and (truth.size > 1 or _is_simple(ratio)):
         is_near, digits = abs(ratio - 1) < _NEAR_ONE, 6 if abs(ratio - 1) > 1e-5 else 9
-        chosen, slight = "a scale, a sum for a mean, or a sign", "an epsilon in a divisor, or a constant of few digits"
+        chosen, slight = "a scale, a sum for a mean, or a sign", "a scale, an epsilon, or a constant of few digits"
         what = slight if is_near else chosen
         yield f"JAX's is {ratio:.{digits}g} times PyTorch's: {what}"
     elif len(rows) > 1 and _equal(rows, np.broadcast_to(rows[0], rows.shape)):

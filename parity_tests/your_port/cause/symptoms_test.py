@@ -20,6 +20,7 @@ PART = np.where(np.arange(3)[:, None] == 1, TRUTH * 2 + 1, TRUTH)
         (0 * TRUTH, "JAX's is zero everywhere"),
         (TRUTH * 4, "JAX's is 4 times PyTorch's"),
         (-TRUTH, "JAX's is -1 times PyTorch's"),
+        (TRUTH * 0.9999, "JAX's is 0.9999 times PyTorch's: a scale, an epsilon, or a constant of few digits"),
         (TRUTH + np.arange(4), "the difference is the same in every row"),
         (np.roll(TRUTH, 1, axis=-1), "the same numbers in another order"),
         (PART, "only part of it differs: 4 of 12 entries, all within [1:2, 0:4]"),

@@ -378,7 +378,7 @@ PARTED = {
         {"optimizer": adam},
         [
             "1 in parameters of tokens.weight (4 tensors part): error 3e-06, bound 1e-08",
-            "looks like: JAX's is 1.000003 times PyTorch's: a scale, a sum for a mean, or a sign",
+            "looks like: JAX's is 1.000003 times PyTorch's: a scale, an epsilon, or a constant of few digits",
             "explained by: the learning rate is 0.01000003 in JAX and 0.01 in PyTorch at step 1",
         ],
     ),
