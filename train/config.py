@@ -336,21 +336,14 @@ def _without_validation(config: Config) -> list[str]:
     training = config.training
     if training.best != "last" and (config.valid or config.corpus.valid != 0):
         return []
+    pairs = "needs validation pairs"
+    both = f"{pairs}, and training.best loss, bleu or chrf"
     needed = {
-        "training.schedule": (training.schedule, training.schedule == "plateau"),
-        "training.patience": (training.patience, training.patience is not None),
-        "training.best": (training.best, training.best in ("bleu", "chrf")),
+        f"training.schedule {training.schedule} {both}": training.schedule == "plateau",
+        f"training.patience {training.patience} {both}": training.patience is not None,
+        f"training.best {training.best} {pairs}; without them: training.best last": training.best in ("bleu", "chrf"),
     }
-    return [
-        f"{name} {value} needs validation pairs"
-        + (
-            "; without them: training.best last"
-            if name == "training.best"
-            else ", and training.best loss, bleu or chrf"
-        )
-        for name, (value, is_asked) in needed.items()
-        if is_asked
-    ]
+    return [message for message, is_asked in needed.items() if is_asked]
 
 
 def num_widths(config: Config) -> int:

@@ -110,7 +110,7 @@ def read_pairs(files: PairFiles, report: Counter[str]) -> Iterator[Pair]:
     if not pairs:
         found = ", ".join(counted(report)) or "it is empty"
         needed = "each line must be: source, a tab, target" if len(files.paths) == 1 else "no line has two sides"
-        if files.paths[0].suffix.lower() == ".csv":
+        if len(files.paths) == 1 and files.paths[0].suffix.lower() == ".csv":
             needed += "; this is a CSV file: save it with tabs between the columns, as a spreadsheet can"
         raise CorpusError(f"no pair in {files} ({found}); {needed}")
 

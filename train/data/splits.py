@@ -110,9 +110,10 @@ def _hold_out(hashes: Hashes, pairs: Indices, size: int, usable: Bool[np.ndarray
 def _too_few(pairs: int, distinct: int, train: int | None, valid: int, test: int, found: str) -> CorpusError:
     sources = "source sentence" if distinct == 1 else "source sentences"
     return CorpusError(
-        f"{pairs} pairs with only {distinct} different {sources} are too few: wanted are "
-        f"{'some' if train is None else train} for training, {valid} for validation and {test} for test ({found}); ask "
-        "for fewer with --corpus.train, --corpus.valid or --corpus.test, or give files with --valid and --test"
+        f"{pairs} pairs with only {distinct} different {sources} are too few: it takes "
+        f"{'at least 1' if train is None else train} for training, {valid} for validation and {test} for test "
+        f"({found}); ask for fewer with --corpus.train, --corpus.valid or --corpus.test, or give files with --valid and "
+        "--test"
     )
 
 

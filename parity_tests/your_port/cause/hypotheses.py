@@ -272,17 +272,17 @@ def _of_packed(state: Weights) -> Iterator[Hypothesis]:
     for name, x in state.items():
         if x.ndim:
             groups[kind_of(name.rpartition(".")[0]), len(x)].append(name)
-    ways = list(product((2, 3), range(2, MOST_HEADS + 1)))
+    ways = product((2, 3), range(2, MOST_HEADS + 1))
+    pairs = dict.fromkeys(pair for way in ways for pair in (way, way[::-1]))
     for (_, rows), names in groups.items():
-        for one, other in dict.fromkeys(pair for way in ways for pair in (way, way[::-1])):
+        for one, other in pairs:
             size = rows // (one * other)
             if 1 < size <= LARGEST_HEAD and size * one * other == rows:
                 split = one, other, size
                 change = partial(lambda split, x: x.unflatten(0, split).transpose(0, 1).flatten(0, 2), split)
-                in_jax, in_torch = f"[{one}, {other}, {size}]", f"[{other}, {one}, {size}]"
-                rows_of = f"the rows of {{at}}{kind_of(names[0])} are read as {in_jax} in JAX"
-                words = f"{rows_of}, " + (f"not as {in_torch}" if one != other else "with the first two axes exchanged")
-                yield weighted(words, _each(names, change))
+                rows_of = f"the rows of {{at}}{kind_of(names[0])} are read as [{one}, {other}, {size}] in JAX"
+                otherwise = f"not as [{other}, {one}, {size}]" if one != other else "with the first two axes exchanged"
+                yield weighted(f"{rows_of}, {otherwise}", _each(names, change))
 
 
 def _of_rotation(state: Weights, functions: Collection[str]) -> Iterator[Hypothesis]:

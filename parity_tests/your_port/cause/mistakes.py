@@ -136,6 +136,9 @@ def _replaced() -> Iterator[Row]:
         ("softplus is never linear, as PyTorch's is above its threshold,", "softplus", wrong.softplus_throughout),
         ("the limits of a clip are missing", "clamp clip clamp_min clamp_max", lambda call: call.x),
         ("nothing is turned round", "flip", lambda call: call.x),
+        ("nothing is rolled", "roll", lambda call: call.x),
+        ("the largest are divided by their sum: top-k with renormalisation", "topk", wrong.largest_renormalised),
+        ("top-k takes the largest alone", "topk", wrong.largest_alone),
         ("the absolute value is missing", "abs", lambda call: call.x),
         ("the KL divergence is taken the other way round", "kl_div", wrong.kl_reversed),
         ("features are not rotated by their positions", "mul", wrong.not_rotated),
@@ -255,13 +258,6 @@ EXCHANGED: tuple[Row, ...] = (
     ("the padding stands at both ends, not at one,", "pad", wrong.padded_on_both_sides),
     ("a difference is taken the other way round", "sub", lambda call: -call.right()),
     ("a roll goes the other way round", "roll", wrong.rolled_back),
-    (
-        "the largest values are divided by their sum: top-k with renormalisation",
-        "topk",
-        partial(wrong.of_largest, lambda values: values / values.sum(-1, keepdim=True)),
-    ),
-    ("top-k takes the largest alone", "topk", partial(wrong.of_largest, wrong.first_alone)),
-    ("nothing is rolled", "roll", lambda call: call.x),
     ("the first is taken for the last, or the last for the first,", "__getitem__", wrong.other_end),
 )
 CONVOLUTIONS: tuple[Row, ...] = (

@@ -42,10 +42,10 @@ def _in_values(in_jax: np.ndarray, truth: np.ndarray) -> Iterator[str]:
     elif not truth.any():
         yield "PyTorch's is zero everywhere: not used there, or its gradient is stopped"
     elif _equal(in_jax, ratio * truth) and (truth.size > 1 or _is_simple(ratio)):
-        is_near, digits = abs(ratio - 1) < _NEAR_ONE, 6 if abs(ratio - 1) > 1e-5 else 9
-        chosen, slight = "a scale, a sum for a mean, or a sign", "a scale, an epsilon, or a constant of few digits"
-        what = slight if is_near else chosen
-        yield f"JAX's is {ratio:.{digits}g} times PyTorch's: {what}"
+        digits = 6 if abs(ratio - 1) > 1e-5 else 9
+        is_near = abs(ratio - 1) < _NEAR_ONE
+        others = "an epsilon, or a constant of few digits" if is_near else "a sum for a mean, or a sign"
+        yield f"JAX's is {ratio:.{digits}g} times PyTorch's: a scale, {others}"
     elif len(rows) > 1 and _equal(rows, np.broadcast_to(rows[0], rows.shape)):
         yield "the difference is the same in every row: a bias"
     elif _equal(np.sort(in_jax, axis=None), np.sort(truth, axis=None)):

@@ -293,15 +293,16 @@ def softplus_throughout(call: Call) -> Any:
     return torch.logaddexp(beta * call.x, torch.zeros_like(call.x)) / beta
 
 
-def of_largest(change: Callable[[Tensor], Tensor], call: Call) -> Any:
-    """What `topk` returns, with other values along its last axis."""
+def largest_renormalised(call: Call) -> Any:
+    values, places = call.right()
+    return torch.return_types.topk((values / values.sum(call.option("dim", 2, -1), keepdim=True), places))
+
+
+def largest_alone(call: Call) -> Any:
+    """0 for all of the k but the first."""
     values, places = call.right()
     only_if(call.option("dim", 2, -1) in (-1, values.ndim - 1))
-    return torch.return_types.topk((change(values), places))
-
-
-def first_alone(values: Tensor) -> Tensor:
-    return torch.cat([values[..., :1], torch.zeros_like(values[..., 1:])], -1)
+    return torch.return_types.topk((values * (torch.arange(values.shape[-1]) == 0), places))
 
 
 def rolled_back(call: Call) -> Any:

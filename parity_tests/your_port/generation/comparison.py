@@ -18,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from parity_tests.your_port.generation.decoder import Decoder, Side
+from parity_tests.your_port.generation.decoder import Decoder
 from parity_tests.your_port.generation.hugging_face import hugging_face
 from parity_tests.your_port.generation.judge import Judge, distances, sizes
 from parity_tests.your_port.generation.report import FREE, FULL, OWN, STEPS, GenerationReport
+from parity_tests.your_port.generation.sides import Side
 from parity_tests.your_port.measure.errors import unit_roundoff
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES
 from parity_tests.your_port.measure.width import own_tables

@@ -138,8 +138,8 @@ def describe_weights(module: torch.nn.Module) -> tuple[Weight, ...]:
     described = []
     for name, tensor in {**parameters, **state}.items():
         part, own = module.get_submodule(name.rpartition(".")[0]), first.get(id(held.get(name)), name)
-        role = next(role for role, kinds in ROLES.items() if isinstance(part, kinds))
-        role = role if tensor.ndim > 1 else "unknown"  # a bias stands as it is, whatever its layer
+        of_layer = next(role for role, kinds in ROLES.items() if isinstance(part, kinds))
+        role = of_layer if tensor.ndim > 1 else "unknown"  # a bias stands as it is, whatever its layer
         dtype = str(tensor.dtype).removeprefix("torch.")
         described.append(Weight(name, tuple(tensor.shape), own, role, name not in parameters, dtype))
     return tuple(described)
