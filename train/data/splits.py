@@ -112,8 +112,8 @@ def _too_few(pairs: int, distinct: int, train: int | None, valid: int, test: int
     return CorpusError(
         f"{pairs} pairs with only {distinct} different {sources} are too few: it takes "
         f"{'at least 1' if train is None else train} for training, {valid} for validation and {test} for test "
-        f"({found}); ask for fewer with --corpus.train, --corpus.valid or --corpus.test, or give files with --valid and "
-        "--test"
+        f"({found}); ask for fewer with --corpus.train, --corpus.valid or --corpus.test, or give files with --valid "
+        "and --test"
     )
 
 
