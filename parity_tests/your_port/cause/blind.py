@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from parity_tests.your_port.cause.cause import Blind
-from parity_tests.your_port.cause.hypotheses import PADDING, hypotheses
+from parity_tests.your_port.cause.gradients import PADDING
+from parity_tests.your_port.cause.hypotheses import hypotheses
 from parity_tests.your_port.cause.planting import Hypothesis, Places, Planted, Program, passing, planted
 from parity_tests.your_port.cause.suspects import Suspect, suspects
 from parity_tests.your_port.measure.case import Case

@@ -12,7 +12,8 @@ from dataclasses import replace
 import jax
 
 from parity_tests.your_port.cause.cause import Cause, Explains, Found
-from parity_tests.your_port.cause.hypotheses import hypotheses, of_gradients
+from parity_tests.your_port.cause.gradients import of_gradients
+from parity_tests.your_port.cause.hypotheses import hypotheses
 from parity_tests.your_port.cause.several import find_several
 from parity_tests.your_port.cause.suspects import suspects
 from parity_tests.your_port.cause.trial import SHARE, Trial

@@ -1,4 +1,7 @@
-"""Which mistakes may have been made in a submodule or program, in groups: the likely and cheap ones first."""
+"""Which mistakes may have been made in a submodule or program, in groups: the likely and cheap ones first.
+
+Those that change gradients alone stand in `gradients`.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -10,13 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parity_tests.your_port.cause.mistakes import ACTIVATED, ACTIVATIONS, mistake, mistakes_in
+from parity_tests.your_port.cause.mistakes import ACTIVATED, ACTIVATIONS, mistakes_in
 from parity_tests.your_port.cause.planting import (
-    Call,
     Change,
     Hypothesis,
     Lines,
-    Mistake,
     Site,
     Weights,
     around,
@@ -45,14 +46,14 @@ def hypotheses(suspect: Suspect, calls: bool = True, turned: bool = True) -> Ite
         yield _turned(suspect)
     yield from (map(planted, known) for known in kinds)
     yield _results(suspect)
-    yield _weights(suspect)
+    yield weights(suspect)
     yield from (_activations(suspect, sites), _exchanged(suspect))
     for known in kinds:
-        at = ((each, site) for each in known for site in _narrower({s: sites[s] for s in sites if s[1] in each.wrong}))
+        at = ((each, site) for each in known for site in narrower({s: sites[s] for s in sites if s[1] in each.wrong}))
         yield (planted(each, site) for each, site in at if calls or (isinstance(site, tuple) and len(site) == 1))
 
 
-def _narrower(sites: Mapping[Site, Lines]) -> Iterator[Site | str]:
+def narrower(sites: Mapping[Site, Lines]) -> Iterator[Site | str]:
     """Yield some of the calls: those in a kind of submodules, of a line of code, of a shape, and then each.
 
     Of many calls of a function, as in a loop, not each is tried.
@@ -196,7 +197,7 @@ def _part(place: int, count: int, change: Callable[[Tensor], Tensor]) -> Callabl
     return lambda x: torch.cat([change(part) if i == place else part for i, part in enumerate(x.chunk(count))])
 
 
-def _weights(suspect: Suspect) -> Iterator[Hypothesis]:
+def weights(suspect: Suspect) -> Iterator[Hypothesis]:
     """Yield weights that are cleared, transposed, in another order, or taken from another layer."""
     state = _state_of(suspect)
     biases = [name for name in state if "bias" in name.rpartition(".")[2]]
@@ -325,29 +326,3 @@ def _exchanged(suspect: Suspect) -> Iterator[Hypothesis]:
             for kept, lost, sources in ((one, other, {*theirs}), (other, one, {*mine})):
                 copies = {name: source for name, source in pairs.items() if name in sources}
                 yield weighted(f"{{at}}{kept} is used instead of {{at}}{lost}, too, in JAX", _taken(copies))
-
-
-# Gradients: the values agree
-
-
-PADDING = mistake("the row of the padding gets a gradient", "embedding", lambda call: call.but(padding_idx=None))
-
-
-def of_gradients(suspect: Suspect) -> Iterator[Iterator[Hypothesis]]:
-    """Yield what changes gradients alone: the row of a padding, and functions through which none flows."""
-    yield iter([planted(PADDING)])
-    sites = dict.fromkeys(site[:2] for site in suspect.sites)
-    names = dict.fromkeys(name for _, name in sites)
-    stopped = {
-        name: Mistake(f"no gradient flows through {name} in JAX: stop_gradient", {name: _detached}) for name in names
-    }
-    yield map(planted, stopped.values())
-    yield _weights(suspect)  # of zeros, such as given biases, the values say nothing
-    yield (planted(stopped[name], (kind,)) for kind, name in sites)
-
-
-def _detached(call: Call) -> Any:
-    right = call.right()
-    if isinstance(right, tuple | list):
-        return tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in right)
-    return right.detach()

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 
 from parity_tests.your_port.cause.cause import Cause, Explains, Found, either
-from parity_tests.your_port.cause.hypotheses import hypotheses, of_gradients
+from parity_tests.your_port.cause.gradients import of_gradients
+from parity_tests.your_port.cause.hypotheses import hypotheses
 from parity_tests.your_port.cause.planting import Hypothesis, NotHereError, Places
 from parity_tests.your_port.cause.steps import InJax, Progress, Steps
 from parity_tests.your_port.cause.suspects import Suspect

@@ -1,0 +1,72 @@
+"""Which mistakes change gradients alone: a gradient is stopped in one of the two programs, and flows in the other."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from parity_tests.your_port.cause.hypotheses import narrower, weights
+from parity_tests.your_port.cause.mistakes import mistake
+from parity_tests.your_port.cause.planting import Call, Hypothesis, Mistake, only_if, planted
+from parity_tests.your_port.cause.suspects import Suspect
+
+PADDING = mistake("the row of the padding gets a gradient", "embedding", lambda call: call.but(padding_idx=None))
+DETACH = mistake("a gradient flows through detach, as without stop_gradient,", "detach", lambda call: call.x)
+
+
+def of_gradients(suspect: Suspect) -> Iterator[Iterator[Hypothesis]]:
+    """Yield groups of mistakes that can be tried on the whole program, whose values agree."""
+    sites = suspect.sites
+    names = list(dict.fromkeys(name for _, name, *_ in sites))
+    no_grad = mistake("a gradient flows through no_grad, as without stop_gradient,", " ".join(names), _with_grad)
+    stopped = [_stopping(name, name, _detached) for name in names]
+    operands = [
+        *(_stopping(f"the {nth} operand of {name}", name, partial(_with_detached, place))
+          for name in names for place, nth in enumerate(("first", "second"))),
+        *(Mistake(f"the gradient is stopped in the other operand of {name} in JAX",
+                  {"detach": Call.right, name: _other_detached}) for name in names if name != "detach"),
+    ]  # fmt: skip
+    yield map(planted, [PADDING, DETACH, no_grad])
+    yield map(planted, stopped)
+    yield weights(suspect)  # of zeros, such as given biases, the values say nothing
+    yield map(planted, operands)
+    for known in ([DETACH, *stopped], operands):
+        at = ((each, site) for each in known for site in narrower({s: sites[s] for s in sites if s[1] in each.wrong}))
+        yield (planted(each, site) for each, site in at)
+
+
+def _stopping(words: str, name: str, wrong: Callable[[Call], Any]) -> Mistake:
+    return Mistake(f"no gradient flows through {words} in JAX: stop_gradient", {name: wrong})
+
+
+def _detached(call: Call) -> Any:
+    right = call.right()
+    if isinstance(right, tuple | list):
+        return tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in right)
+    return right.detach()
+
+
+def _with_detached(place: int, call: Call) -> Any:
+    """Stop the gradient in one of two operands, such as of a sum or of what is put together."""
+    made = [x.detach() if i == place else x for i, x in enumerate(_operands(call))]
+    return call.on(made) if isinstance(call.x, tuple | list) else call.on(*made)
+
+
+def _other_detached(call: Call) -> Any:
+    """Stop the gradient in the other one of two operands."""
+    stopped, operands = call.last, _operands(call)
+    only_if(any(x is stopped.result for x in operands))
+    return call.on(*(stopped.x if x is stopped.result else x.detach() for x in operands))
+
+
+def _operands(call: Call) -> Sequence[torch.Tensor]:
+    operands = call.x if isinstance(call.x, tuple | list) else call.args[:2]
+    only_if(len(operands) == 2 and all(isinstance(x, torch.Tensor) for x in operands))
+    return operands
+
+
+def _with_grad(call: Call) -> Any:
+    only_if(not torch.is_grad_enabled())
+    with torch.enable_grad():
+        return call.right()
