@@ -12,14 +12,17 @@ from parity_tests.your_port.cause.planting import Call, Hypothesis, Mistake, onl
 from parity_tests.your_port.cause.suspects import Suspect
 
 PADDING = mistake("the row of the padding gets a gradient", "embedding", lambda call: call.but(padding_idx=None))
-DETACH = mistake("a gradient flows through detach, as without stop_gradient,", "detach", lambda call: call.x)
+FLOWING = (
+    mistake("a gradient flows through detach, as without stop_gradient,", "detach", lambda call: call.x),
+    mistake("a gradient flows through no_grad, as without stop_gradient,", "_set_grad_enabled",
+            lambda call: call.on(True)),
+)  # fmt: skip
 
 
 def of_gradients(suspect: Suspect) -> Iterator[Iterator[Hypothesis]]:
     """Yield groups of mistakes that can be tried on the whole program, whose values agree."""
     sites = suspect.sites
     names = list(dict.fromkeys(name for _, name, *_ in sites))
-    no_grad = mistake("a gradient flows through no_grad, as without stop_gradient,", " ".join(names), _with_grad)
     stopped = [_stopping(name, name, _detached) for name in names]
     operands = [
         *(_stopping(f"the {nth} operand of {name}", name, partial(_with_detached, place))
@@ -27,11 +30,11 @@ def of_gradients(suspect: Suspect) -> Iterator[Iterator[Hypothesis]]:
         *(Mistake(f"the gradient is stopped in the other operand of {name} in JAX",
                   {"detach": Call.right, name: _other_detached}) for name in names if name != "detach"),
     ]  # fmt: skip
-    yield map(planted, [PADDING, DETACH, no_grad])
+    yield map(planted, [PADDING, *FLOWING])
     yield map(planted, stopped)
     yield weights(suspect)  # of zeros, such as given biases, the values say nothing
     yield map(planted, operands)
-    for known in ([DETACH, *stopped], operands):
+    for known in ([*FLOWING, *stopped], operands):
         at = ((each, site) for each in known for site in narrower({s: sites[s] for s in sites if s[1] in each.wrong}))
         yield (planted(each, site) for each, site in at)
 
@@ -44,6 +47,7 @@ def _detached(call: Call) -> Any:
     right = call.right()
     if isinstance(right, tuple | list):
         return tuple(x.detach() if isinstance(x, torch.Tensor) else x for x in right)
+    only_if(isinstance(right, torch.Tensor))
     return right.detach()
 
 
@@ -64,9 +68,3 @@ def _operands(call: Call) -> Sequence[torch.Tensor]:
     operands = call.x if isinstance(call.x, tuple | list) else call.args[:2]
     only_if(len(operands) == 2 and all(isinstance(x, torch.Tensor) for x in operands))
     return operands
-
-
-def _with_grad(call: Call) -> Any:
-    only_if(not torch.is_grad_enabled())
-    with torch.enable_grad():
-        return call.right()

@@ -86,6 +86,7 @@ def with_mean(x: Any, fixed: bool) -> Any:
         (False, lambda x: (x - stop(x.mean(0)), x), "no gradient flows through mean in JAX: stop_gradient"),
         (False, lambda x: (stop(x) - x.mean(0), x), "no gradient flows through the first operand of sub in JAX"),
         (False, lambda x: (x - x.mean(0), stop(x)), "no gradient flows through the second operand of cat in JAX"),
+        (True, lambda x: (x - stop(x.mean(0)), stop(x)), "no gradient flows through the second operand of cat in JAX"),
         (True, lambda x: (x - x.mean(0), x), "a gradient flows through no_grad, as without stop_gradient, in JAX"),
     ],
 )
@@ -95,3 +96,4 @@ def test_a_mean(fixed: bool, port: Callable[[Any], tuple[Any, Any]], cause: str)
         return jnp.concatenate([jnp.tanh(distance), kept], 1)
 
     assert f"cause: {cause}" in str(compare(lambda x: with_mean(x, fixed), in_jax, X))
+    assert torch.is_grad_enabled()

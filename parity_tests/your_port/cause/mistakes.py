@@ -257,9 +257,13 @@ EXCHANGED: tuple[Row, ...] = (
     ("both ends are cut off, not one,", "__getitem__", wrong.cut_on_both_sides),
     ("the padding stands at both ends, not at one,", "pad", wrong.padded_on_both_sides),
     ("a difference is taken the other way round", "sub", lambda call: -call.right()),
+    ("a quotient is taken for a product", "mul", lambda call: wrong.operand(0, call) / call.args[1]),
+    ("a product is taken for a quotient", "div", lambda call: wrong.operand(0, call) * call.args[1]),
+    *((f"the {other}imum is taken for the {name}imum", f"{name} {name}imum a{name}", partial(wrong.extreme, other))
+      for name, other in (("min", "max"), ("max", "min"))),
     ("a roll goes the other way round", "roll", wrong.rolled_back),
     ("the first is taken for the last, or the last for the first,", "__getitem__", wrong.other_end),
-)
+)  # fmt: skip
 CONVOLUTIONS: tuple[Row, ...] = (
     ("the padding is SAME, which adds more at the end than at the beginning where the stride is 2,", CONVOLVED,
      wrong.padding_same),

@@ -319,6 +319,12 @@ def operand(place: int, call: Call) -> Any:
     return x.expand(call.right().shape)
 
 
+def extreme(other: str, call: Call) -> Any:
+    """The maximum for the minimum, or the other way round."""
+    name = call.name.replace("max" if other == "min" else "min", other)
+    return getattr(torch, name)(*call.args, **call.options)
+
+
 def without_number(call: Call) -> Any:
     """x for x + 1, and for 1 + x, which is the same call."""
     only_if(len(call.args) == 2 and isinstance(call.x, Tensor) and isinstance(call.args[1], int | float))
