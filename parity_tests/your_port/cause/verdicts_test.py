@@ -218,8 +218,12 @@ def test_beside_an_unknown_mistake_the_one_before_it_is_named() -> None:
 
 
 def test_a_cause_that_explains_the_outputs_alone() -> None:
-    assert cause(linear(6, 5), lambda w, x: x @ jax.lax.stop_gradient(w["weight"]).T, X) == (
+    assert cause(linear(6, 5), lambda w, x: x @ (2 * w["weight"] - jax.lax.stop_gradient(w["weight"])).T, X) == (
         "bias is missing in JAX (explains the outputs on fresh draws, not the gradients)"
+    )
+    assert cause(linear(6, 5), lambda w, x: x @ jax.lax.stop_gradient(w["weight"]).T, X) == (
+        "bias is missing in JAX; and no gradient flows through the second operand of linear in JAX: stop_gradient "
+        + BOTH
     )
 
 
