@@ -12,11 +12,17 @@ from parity_tests.your_port.cause.planting import Call, Hypothesis, Mistake, onl
 from parity_tests.your_port.cause.suspects import Suspect
 
 PADDING = mistake("the row of the padding gets a gradient", "embedding", lambda call: call.but(padding_idx=None))
+
+
+def _left_on(call: Call) -> Any:
+    only_if(not call.x)  # at its end no_grad sets what was before
+    return call.on(True)
+
+
 FLOWING = (
     mistake("a gradient flows through detach, as without stop_gradient,", "detach", lambda call: call.x),
-    mistake("a gradient flows through no_grad, as without stop_gradient,", "_set_grad_enabled",
-            lambda call: call.on(True)),
-)  # fmt: skip
+    mistake("a gradient flows through no_grad, as without stop_gradient,", "_set_grad_enabled", _left_on),
+)
 
 
 def of_gradients(suspect: Suspect) -> Iterator[Iterator[Hypothesis]]:

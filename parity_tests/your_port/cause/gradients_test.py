@@ -87,7 +87,11 @@ def with_mean(x: Any, fixed: bool) -> Any:
         (False, lambda x: (stop(x) - x.mean(0), x), "no gradient flows through the first operand of sub in JAX"),
         (False, lambda x: (x - x.mean(0), stop(x)), "no gradient flows through the second operand of cat in JAX"),
         (True, lambda x: (x - stop(x.mean(0)), stop(x)), "no gradient flows through the second operand of cat in JAX"),
-        (True, lambda x: (x - x.mean(0), x), "a gradient flows through no_grad, as without stop_gradient, in JAX"),
+        (
+            True,
+            lambda x: (x - x.mean(0), x),
+            "a gradient flows through no_grad, as without stop_gradient, in JAX, at gradients_test.py:",
+        ),
     ],
 )
 def test_a_mean(fixed: bool, port: Callable[[Any], tuple[Any, Any]], cause: str) -> None:
