@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from parity_tests.your_port.cause.hypotheses import narrower, weights
+from parity_tests.your_port.cause.hypotheses import in_some_calls, weights
 from parity_tests.your_port.cause.mistakes import mistake
 from parity_tests.your_port.cause.planting import Call, Hypothesis, Mistake, only_if, planted
 from parity_tests.your_port.cause.suspects import Suspect
@@ -15,7 +15,8 @@ PADDING = mistake("the row of the padding gets a gradient", "embedding", lambda 
 
 
 def _left_on(call: Call) -> Any:
-    only_if(not call.x)  # at its end no_grad sets what was before
+    """Leave gradients on where no_grad begins; where it ends, it sets what was before."""
+    only_if(not call.x)
     return call.on(True)
 
 
@@ -41,8 +42,7 @@ def of_gradients(suspect: Suspect) -> Iterator[Iterator[Hypothesis]]:
     yield weights(suspect)  # of zeros, such as given biases, the values say nothing
     yield map(planted, operands)
     for known in ([*FLOWING, *stopped], operands):
-        at = ((each, site) for each in known for site in narrower({s: sites[s] for s in sites if s[1] in each.wrong}))
-        yield (planted(each, site) for each, site in at)
+        yield (planted(each, site) for each, site in in_some_calls(known, sites))
 
 
 def _stopping(words: str, name: str, wrong: Callable[[Call], Any]) -> Mistake:

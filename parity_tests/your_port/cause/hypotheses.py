@@ -18,6 +18,7 @@ from parity_tests.your_port.cause.planting import (
     Change,
     Hypothesis,
     Lines,
+    Mistake,
     Site,
     Weights,
     around,
@@ -49,11 +50,18 @@ def hypotheses(suspect: Suspect, calls: bool = True, turned: bool = True) -> Ite
     yield weights(suspect)
     yield from (_activations(suspect, sites), _exchanged(suspect))
     for known in kinds:
-        at = ((each, site) for each in known for site in narrower({s: sites[s] for s in sites if s[1] in each.wrong}))
+        at = in_some_calls(known, sites)
         yield (planted(each, site) for each, site in at if calls or (isinstance(site, tuple) and len(site) == 1))
 
 
-def narrower(sites: Mapping[Site, Lines]) -> Iterator[Site | str]:
+def in_some_calls(known: Iterable[Mistake], sites: Mapping[Site, Lines]) -> Iterator[tuple[Mistake, Site | str]]:
+    """Yield each mistake of functions with each part of the calls in which it can be made."""
+    for each in known:
+        for site in _narrower({s: sites[s] for s in sites if s[1] in each.wrong}):
+            yield each, site
+
+
+def _narrower(sites: Mapping[Site, Lines]) -> Iterator[Site | str]:
     """Yield some of the calls: those in a kind of submodules, of a line of code, of a shape, and then each.
 
     Of many calls of a function, as in a loop, not each is tried.
