@@ -24,7 +24,7 @@ from benchmarks.translators import BASE, EXAMPLE, SMALL, W1, W2, J, Translator, 
 from train.data.batches import Examples
 from train.machine.devices import distribute, make_mesh, shard_batches, start_jax
 from train.training.optimizer import make_optimizer
-from train.training.step import Losses, TrainState, make_init, make_train_steps
+from train.training.step import Losses, TrainState, label_lens, make_init, make_train_steps
 
 COMPARED = 4
 """The losses of so many first steps are compared, without dropout: rounding errors drive later ones apart."""
@@ -33,14 +33,14 @@ COMPARED = 4
 class Training:
     """A translator in training on groups of batches, arrays `[steps, batch, ...]`."""
 
-    def __init__(self, translator: Translator, groups: Sequence[Sequence[np.ndarray]]) -> None:
+    def __init__(self, translator: Translator, groups: Sequence[Examples]) -> None:
         settings = translator.training
         self.model, self.optimizer = translator.build(), make_optimizer(settings, 1)
         self.mesh = make_mesh(batch_size=groups[0][0].shape[1])
         self.train_steps = make_train_steps(
             self.model, self.optimizer, settings.loss, 0, settings.label_smoothing, self.mesh
         )
-        self.batches = [shard_batches(Examples(*group), self.mesh) for group in groups]
+        self.batches = [shard_batches(group, self.mesh) for group in groups]
 
     def start(self, params: Any = None) -> TrainState:
         """Make the state before the first step: with a copy of these parameters, or initialised as usual."""
@@ -183,7 +183,7 @@ def step_needs(translator: Translator) -> dict[Operation, float]:
     steps = sum(len(group.sources) for group in groups)
     rows = round(sum(group.source_lens.size for group in groups) / steps)
     read = round(sum(group.source_lens.sum() for group in groups) / steps)
-    written = round(sum(group.label_lens.sum() for group in groups) / steps)
+    written = round(sum(int(label_lens(group).sum()) for group in groups) / steps)
     if model.family == "transformer":
         of_source = (E, 3 * E), (E, E), (E, H), (H, E)
         of_target = *of_source, (E, E), (E, E)
@@ -212,7 +212,7 @@ def step_needs(translator: Translator) -> dict[Operation, float]:
             Layer(written, written, H, N),  # the logits
         ]
         attention = records.values(
-            "tanh", sum((group.source_lens * group.label_lens).sum() for group in groups) / steps * H
+            "tanh", sum(int((group.source_lens * label_lens(group)).sum()) for group in groups) / steps * H
         )
     parameters = 2 * N * E + sum(layer.inner * layer.columns for layer in matrices)
     adam = {Operation("copy", (parameters,)): 7 / 2}  # a copy reads and writes
@@ -223,7 +223,7 @@ def train(translator: Translator, *ratios: Ratio, unit: str = "step") -> Workloa
     """A pass over the batches of a translator. Only W1 and W2 have a reference, since the book has no such others."""
     groups = draw_training(translator.name)
     steps = sum(len(group.sources) for group in groups)
-    units = steps if unit == "step" else sum(int(group.label_lens.sum()) for group in groups)
+    units = steps if unit == "step" else sum(int(label_lens(group).sum()) for group in groups)
     implementations = {OURS: partial(train_ours, translator)}
     if translator in (W1, W2):
         implementations[WITHOUT] = partial(

@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -101,21 +101,6 @@ def draw_params(seed: str, module: Any, *example: Any) -> Any:
     return from_torch(draw_weights(seed, shapes), params)
 
 
-class Group(NamedTuple):
-    """Batches of one padded shape: ids `[steps, batch, length]` and lengths `[steps, batch]`; 0 is a row of padding."""
-
-    sources: np.ndarray
-    source_lens: np.ndarray
-    targets: np.ndarray
-    """They start with `<bos>`, which the lengths count."""
-    target_lens: np.ndarray
-
-    @property
-    def label_lens(self) -> np.ndarray:
-        """The number of target tokens that are predicted."""
-        return np.maximum(self.target_lens - 1, 0)
-
-
 BOOK_SOURCE_LENS = {2: 6, 3: 53, 4: 729, 5: 210, 6: 2}
 """Length -> how many of the book's first 1000 English sentences have it, `<eos>` included."""
 BOOK_TARGET_LENS = {4: 189, 5: 314, 6: 369, 7: 91, 8: 25, 9: 10, 10: 2}
@@ -125,7 +110,7 @@ BUCKETS = {12: 2, 16: 2, 20: 1, 26: 1}
 about the proportions of Multi30k."""
 
 
-def draw_training(name: str) -> list[Group]:
+def draw_training(name: str) -> list[Examples]:
     """Draw the batches of one pass of a training workload, in order.
 
     W1 is the book's 1000 pairs: 15 batches of 64 and one of 40 in random order. W2 and the Transformer's base size are
@@ -155,7 +140,7 @@ def draw_training(name: str) -> list[Group]:
 
 def _draw_group(
     rng: np.random.Generator, vocab_size: int, S: int, T: int, source_lens: np.ndarray, target_lens: np.ndarray
-) -> Group:
+) -> Examples:
     sources, targets = (rng.integers(FIRST_WORD, vocab_size, (*source_lens.shape, size)) for size in (S, T))
     targets[..., 0] = BOS
-    return Group(*(x.astype(np.int32) for x in (sources, source_lens, targets, target_lens)))
+    return Examples(*(x.astype(np.int32) for x in (sources, source_lens, targets, target_lens)))

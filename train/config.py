@@ -46,7 +46,7 @@ def parse_mesh(text: str) -> MeshShape:
 
 
 BY_PAIRS = without_default("N", "by the number of pairs")
-"""Show an option that `train.presets.fit_to_pairs` chooses where it is None."""
+"""Show an option that the number of pairs chooses where it is None."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ class CorpusConfig:
     valid: Annotated[int | None, Range(0, 10_000_000), N] = None
     """Pairs for validation; without it 500 of the embedded corpus, or 2 % of a file but at most 1000."""
     test: Annotated[int | None, Range(0, 10_000_000), N] = None
-    """Pairs that are translated and scored at the end; without it as many as for valid."""
+    """Pairs that are translated and scored at the end; without it 500 of the embedded corpus, or 2 % of a file but at
+    most 1000."""
     tokenizer: Tokenizer = "words"
     """How text is cut into tokens. unigram and bpe: subwords with case, by sentencepiece. words: lower case, cut at
     punctuation and after an apostrophe. book: lower case, cut only before , . and !
@@ -265,8 +266,6 @@ def check(config: Config) -> None:
         wrong.append("valid and test are files beside those of data; give data, too")
     if not config.data and config.languages:
         wrong.append("languages are the endings of the files of data; give data, too")
-    if len(config.languages) not in (0, 2):
-        wrong.append(f"languages must be the source's and the target's, as in de en; got {len(config.languages)}")
     wrong += _without_validation(config) + _wrong_devices(config)
     if wrong:
         raise ConfigError("; ".join(wrong))

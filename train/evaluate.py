@@ -134,7 +134,7 @@ def given_pairs(options: Options) -> Sequence[Pair]:
         CorpusError: a file cannot be used.
     """
     found = find_corpus(options.data, options.languages, options.mirror, "--data")
-    files = found.test if is_name(options.data[0]) else found.train
+    files = found.test if len(options.data) == 1 and is_name(options.data[0]) else found.train
     if files is None:
         raise CorpusError(f"{options.data[0]} has no test set of its own; name a file")
     report: Counter[str] = Counter()

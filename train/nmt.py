@@ -101,7 +101,7 @@ class Task(NamedTuple):
     """What a training needs."""
 
     command: Command
-    """All its settings are set, also those that depend on the number of pairs."""
+    """Its epochs are set, also where the number of pairs chooses them."""
     data: dataset.Data
     learner: "JaxLearner"
 
@@ -151,10 +151,8 @@ def train(task: Task, folder: RunFolder, stop: StopRequest) -> Sequence[Report] 
     (preset, config, resumed), data, learner = task
     console.CONSOLE.quiet = not folder.writes
     console.show_start(config, data, folder, learner.batches())
-    with (
-        folder.lock(),
-        console.Progress(learner.num_steps, num_reports(config, learner.num_steps)) as progress,
-    ):
+    num_reports = -(-learner.num_steps // (config.training.valid_every or learner.steps_per_epoch))
+    with folder.lock(), console.Progress(learner.num_steps, num_reports) as progress:
         if folder.writes and resumed is None:
             folder.save_inputs(preset, config, (data.source, data.target), data.facts())
         elif folder.writes:
@@ -200,12 +198,6 @@ def test(task: Task, folder: RunFolder, reports: Sequence[Report], started: floa
     console.show_results(summary, folder, book_loss=config.training.loss == "sentences")
     if reports[-1].loss > math.log(len(data.target)):
         warnings.warn("the model is worse than guessing; lower --training.learning-rate", stacklevel=2)
-
-
-def num_reports(config: Config, num_steps: int) -> int:
-    """Return how often the training reports, if it does not stop early."""
-    every = config.training.valid_every
-    return config.num_epochs if every is None else -(-num_steps // every)
 
 
 def make_learner(config: Config, data: dataset.Data) -> "JaxLearner":

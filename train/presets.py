@@ -108,7 +108,8 @@ Today's archive is larger and takes longer.
 """
 
 OWN = replace(MULTI30K, data=(), epochs=None, corpus=CorpusConfig(tokenizer="unigram"))
-"""Your own pairs, when `--data` is given without a preset: Multi30k's settings, scaled by the two functions below.
+"""Your own pairs, when `--data` is given without a preset: Multi30k's settings, with as many epochs as `fit_to_pairs`
+chooses, and as many pieces as `train.data.subwords.vocab_size_for`.
 
     python -m train.nmt --data pairs.txt
 """
@@ -117,11 +118,6 @@ OWN = replace(MULTI30K, data=(), epochs=None, corpus=CorpusConfig(tokenizer="uni
 def fit_to_pairs(config: Config, pairs: int) -> Config:
     """Choose the epochs by the number of training pairs, where they are None."""
     return replace(config, epochs=config.epochs or min(20, max(5, 600_000 // pairs)))
-
-
-def vocab_size_for(pairs: int) -> int:
-    """Return the number of subwords to learn from so many pairs, where a configuration has None."""
-    return min(8000, max(500, pairs // 5))
 
 
 OF_FAMILY = {"recurrent": (DEMO, MULTI30K), "transformer": (DEMO_TRANSFORMER, SUBWORDS_TRANSFORMER)}

@@ -34,16 +34,13 @@ class Bar:
 
     def __init__(self, task: str, total: float | None = None, done: int = 0, console: Console | None = None) -> None:
         console = Console(stderr=True) if console is None else console
-        left = (TextColumn("left"), TimeRemainingColumn())
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            TimeElapsedColumn(),
-            *left,
-        )
         self.bar = Progress(
-            *columns,
+            TextColumn("{task.description}", markup=False),  # a file's name may have brackets
+            BarColumn(),
+            TextColumn("{task.fields[numbers]}", markup=False),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,

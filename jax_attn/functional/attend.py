@@ -5,6 +5,7 @@ and call it. `blockwise_attention` computes the same context by another algorith
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax.numpy as jnp
 from jax import Array
@@ -18,7 +19,7 @@ from jax_attn.functional.checks import (
     shape_text,
     wide_dtype,
 )
-from jax_attn.functional.dropout import dropout
+from jax_attn.functional.dropout import drop
 from jax_attn.functional.masks import allow_all_where_empty, attention_mask, zero_unattended
 from jax_attn.functional.scores import scaled_dot_score
 from jax_attn.functional.softmax import EmptyRow, masked_softmax
@@ -58,11 +59,6 @@ def zero_unattended_values(
     return zero_unattended(values, allowed)
 
 
-def make_dropout(rate: float, keep_mask: Bool[Array, "*shape"] | None) -> Callable[[Array], Array] | None:
-    """Return dropout by a keep-mask as a function of the weights, or None without one."""
-    return None if keep_mask is None else lambda weights: dropout(weights, rate, keep_mask)
-
-
 def attend(
     scores: Float[Array, "*batch query key"],
     values: Float[Array, "*batch key value"],
@@ -99,7 +95,8 @@ def attend(
         )
     allowed = attention_mask(scores.shape, valid_lens, mask)
     values = zero_unattended_values(values, allowed, empty_row)
-    context, weights, _ = weigh(scores, values, allowed, empty_row, make_dropout(dropout_rate, keep_mask))
+    dropped = partial(drop, rate=dropout_rate, keep_mask=keep_mask)
+    context, weights, _ = weigh(scores, values, allowed, empty_row, dropped)
     return context.astype(jnp.result_type(scores, values)), weights.astype(scores.dtype)
 
 

@@ -27,7 +27,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from jaxtyping import Bool, Float, Num
 
-from jax_attn.functional.attend import make_dropout, weigh, zero_unattended_values
+from jax_attn.functional.attend import weigh, zero_unattended_values
 from jax_attn.functional.blockwise import blockwise_attention
 from jax_attn.functional.checks import (
     as_array,
@@ -38,6 +38,7 @@ from jax_attn.functional.checks import (
     require_same_length,
     wide_dtype,
 )
+from jax_attn.functional.dropout import drop
 from jax_attn.functional.dropout import keep_mask as draw_keep_mask
 from jax_attn.functional.masks import attention_mask, zero_unattended
 from jax_attn.functional.scores import additive_score, cosine_score, dot_score, gaussian_score, scaled_dot_score
@@ -182,8 +183,8 @@ class Attention(nn.Module, kw_only=True):
             )  # fmt: skip
             return context.astype(context_dtype), None
         scores = score(queries.astype(wide), memory.keys.astype(wide), *parameters)
-        drop = make_dropout(rate, keep_mask)
-        context, weights, _ = weigh(scores, memory.values, memory.mask, self.empty_row, drop)
+        dropped = partial(drop, rate=rate, keep_mask=keep_mask)
+        context, weights, _ = weigh(scores, memory.values, memory.mask, self.empty_row, dropped)
         return context.astype(context_dtype), weights.astype(weights_dtype) if return_weights else None
 
     def _by_blocks(self, shape: tuple[int, ...]) -> bool:

@@ -11,7 +11,8 @@ from jax_attn.modules.attention import ATTENTIONS
 from jax_attn.settings import AttentionName
 from torch_ref.modules import attention as torch_attention
 from train.command_line.train_options import parse
-from train.presets import BOOK, DEMO, DEMO_TRANSFORMER, OWN, SUBWORDS_TRANSFORMER, fit_to_pairs, vocab_size_for
+from train.data.subwords import vocab_size_for
+from train.presets import BOOK, DEMO, DEMO_TRANSFORMER, OWN, SUBWORDS_TRANSFORMER, fit_to_pairs
 from train.setting import ConfigError
 
 

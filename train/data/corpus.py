@@ -1,4 +1,4 @@
-"""Sentence pairs, and their division into training, validation and test."""
+"""Sentence pairs, and the three parts of a corpus: training, validation and test."""
 
 import re
 from collections.abc import Iterator, Mapping

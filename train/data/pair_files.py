@@ -56,11 +56,13 @@ def find_files(names: tuple[str, ...], languages: tuple[str, ...], option: str) 
     """Return the files that an option names: one file, two, or a stem with languages.
 
     Raises:
-        CorpusError: another number of names, or a stem without files.
+        CorpusError: another number of names or languages, or a stem without files.
     """
     for name in names:
         if INVALID.search(name):
             raise CorpusError(f"{option}: the path {name!r} holds bytes that are not UTF-8; rename it")
+    if len(languages) not in (0, 2):
+        raise CorpusError(f"languages must be the source's and the target's, as in de en; got {' '.join(languages)}")
     if len(names) == 1 and languages:
         return PairFiles(tuple(_with_language(names[0], language) for language in languages))
     if len(names) not in (1, 2):

@@ -126,6 +126,8 @@ def test_a_stem_finds_both_languages_plain_or_gzipped(tmp_path):
     assert find_files((stem,), ("de", "en"), "--data").paths == (source, target)
     with pytest.raises(CorpusError, match=r"no file .*train\.fr, and no train\.fr\.gz"):
         find_files((stem,), ("de", "fr"), "--data")
+    with pytest.raises(CorpusError, match="languages must be the source's and the target's, as in de en; got de en fr"):
+        find_files((stem,), ("de", "en", "fr"), "--data")
     with pytest.raises(CorpusError, match=r"--valid takes one file .*got 3 names: a b c"):
         find_files(("a", "b", "c"), (), "--valid")
     with pytest.raises(

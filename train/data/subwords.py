@@ -17,7 +17,6 @@ from train.data.corpus import Pairs
 from train.data.pair_files import CUT
 from train.data.tokens import clean
 from train.data.vocabulary import EOS, SPECIAL, UNKNOWN, Vocabulary, until_eos
-from train.presets import vocab_size_for
 from train.setting import ConfigError
 
 SPACE = "\u2581"
@@ -141,6 +140,11 @@ class PieceVocabulary(Vocabulary):
 
     def to_bytes(self) -> bytes:
         return self.model
+
+
+def vocab_size_for(pairs: int) -> int:
+    """Return the number of subwords to learn from so many pairs, where a configuration has None."""
+    return min(8000, max(500, pairs // 5))
 
 
 def train_pieces(config: CorpusConfig, pairs: Pairs) -> tuple[Vocabulary, Vocabulary]:

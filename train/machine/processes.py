@@ -161,8 +161,8 @@ def gather_list(values: Sequence[Any]) -> list[Any]:
 class Agreement:
     """Let all processes do the same: the largest of their wishes, which are numbers.
 
-    The wishes travel while the devices train, so that no process waits: an answer belongs to the call before. A single
-    process has its answer at once.
+    Each call returns the largest wish of the call before, so that no process waits. A single process has its answer at
+    once.
     """
 
     def __init__(self, mesh: Mesh) -> None:

@@ -42,8 +42,8 @@ class Followed(NamedTuple):
 Attend = Callable[[np.ndarray, np.ndarray, np.ndarray], AttentionMaps]
 """attend(sources [rows, S], source_lens [rows], targets [rows, L]) -> the weights of every layer and head.
 
-The step that predicts a target has its row in `cross`. In `target` it has the row and, on the tokens that were read,
-`<bos>` and all targets but the last, the columns.
+`cross` and `target` have a row for each target: the step that predicts it. The columns of `target` are what that step
+has read: `<bos>`, and the targets before.
 """
 
 Follow = Callable[[np.ndarray, np.ndarray, np.ndarray], Followed]

@@ -34,8 +34,8 @@ def of_gradients(suspect: Suspect) -> Iterator[Iterator[Hypothesis]]:
     operands = [
         *(_stopping(f"the {nth} operand of {name}", name, partial(_with_detached, place))
           for name in names for place, nth in enumerate(("first", "second"))),
-        *(Mistake(f"the gradient is stopped in the other operand of {name} in JAX",
-                  {"detach": Call.right, name: _other_detached}) for name in names if name != "detach"),
+        *(Mistake(words.format(name), {"detach": Call.right, name: wrong})
+          for words, wrong in BESIDE_DETACHED for name in names if name != "detach"),
     ]  # fmt: skip
     yield map(planted, [PADDING, *FLOWING])
     yield map(planted, stopped)
@@ -65,9 +65,27 @@ def _with_detached(place: int, call: Call) -> Any:
 
 def _other_detached(call: Call) -> Any:
     """Stop the gradient in the other one of two operands."""
-    stopped, operands = call.last, _operands(call)
-    only_if(any(x is stopped.result for x in operands))
+    stopped, operands = _with_one_detached(call)
     return call.on(*(stopped.x if x is stopped.result else x.detach() for x in operands))
+
+
+def _straight_through(call: Call) -> Any:
+    """Pass the gradient of one of two operands to what the other one is detached from."""
+    stopped, operands = _with_one_detached(call)
+    return call.on(*(x if x is stopped.result else stopped.x + (x - stopped.x).detach() for x in operands))
+
+
+BESIDE_DETACHED = (
+    ("the gradient is stopped in the other operand of {} in JAX", _other_detached),
+    ("{} gets the result of a straight-through in JAX: its gradient passes to what is detached", _straight_through),
+)
+
+
+def _with_one_detached(call: Call) -> tuple[Call, Sequence[torch.Tensor]]:
+    """Return the call of detach that gave one of two operands, and both of them."""
+    operands = _operands(call)
+    only_if(any(x is call.last.result for x in operands))
+    return call.last, operands
 
 
 def _operands(call: Call) -> Sequence[torch.Tensor]:

@@ -198,7 +198,8 @@ class WeightMap:
         """Decide by trying the layouts that shapes leave open, if there are any.
 
         First weights of the same kind go the same way; then one weight after the other is changed, as long as the
-        outputs come nearer; then all ways are tried, if they are few. If none agrees, the nearest is kept.
+        outputs come nearer; then all ways are tried, if they are few. If none agrees, the first is kept, or the nearest
+        if it is more than twice as near.
 
         Args:
             distance: how far apart the outputs are.
