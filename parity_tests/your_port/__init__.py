@@ -1,6 +1,6 @@
 """The harness: it holds any PyTorch program against its JAX port, and knows neither library of this project.
 
-It imports one thing of theirs, the table of the faults of the compiler (`jax_attn.compiler`).
+It imports one module of theirs, `jax_attn.compiler`: the faults of the compiler, and whether there is a device.
 
 compare    the call: it reads the two, maps the weights, measures and explains; `report` is what it returns
 mapping    the weights put into place, by trying where names and shapes leave it open

@@ -82,7 +82,7 @@ def compare_weights(
     lacks are differences. Counters, keys and the states of optimisers are left out.
 
     Args:
-        torch_weights: a file or a folder (see `stored`), or a state dict in memory.
+        torch_weights: a file or a folder of those that docs/parity.md lists, or a state dict in memory.
         jax_weights: the same of JAX, or a tree of arrays in memory.
         names: as in `compare`: JAX's name -> PyTorch's, or None for what JAX alone has.
         layout: as in `compare`: JAX's name -> its layout.

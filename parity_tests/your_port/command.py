@@ -127,7 +127,7 @@ def run(options: Options) -> tuple[int, list[str]]:
     files = [file and file.absolute() for file in (options.json, options.markdown)]  # before the builder goes elsewhere
     try:
         record = _compare(options)
-    except (Exception, SystemExit) as error:  # whosever it is, the two were not compared
+    except (Exception, SystemExit) as error:  # of the user's code too: the two were not compared
         record = Record(options.name, [f"error: {in_one_line(error)}"])
     try:
         record.write(*files)

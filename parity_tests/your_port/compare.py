@@ -71,7 +71,7 @@ def compare(
         names: JAX's name or a part of it -> PyTorch's, where they are not alike: `{"h_{i}": "transformer.h.{i}"}`.
         layout: names of weights, inputs or outputs, with * -> their layout in JAX: `{"conv*": "NHWC"}`, or the order of
             PyTorch's axes: `{"x": (1, 0, 2)}`. A star alone means all inputs and outputs. By default channels are
-            tried as in PyTorch and last, if there are convolutions.
+            tried as in PyTorch and last, if there are convolutions or batch norms.
         buffers: also take a step of training, and compare its outputs, gradients and running statistics.
         gradients: False compares the outputs alone.
         bound: of the relative error in float64, instead of 1e-12.
@@ -89,7 +89,7 @@ def compare(
         GoldenError: the file is damaged, or was written by another version.
     """
     torch_first = callable(torch_module) or isinstance(torch_module, str | Path)
-    if not torch_first or type(jax_module).__module__.startswith("torch."):
+    if not torch_first or any(kind.__module__.startswith("torch.") for kind in type(jax_module).__mro__):
         raise TypeError(f"torch_module comes first and jax_module second; got {type(torch_module).__name__} first")
     if dtypes is not None and (not dtypes or isinstance(dtypes, str) or set(dtypes) - set(DTYPES)):
         raise ValueError(f"dtypes must be some of {DTYPES}; got {dtypes!r}")
@@ -188,7 +188,7 @@ def _measure(pairs: Sequence[Pair], dtypes: Sequence[str]) -> tuple[list[Measure
     pair = pairs[0]
     measured = [m for each in pairs for dtype in dtypes for m in each.compiled(dtype)]
     measured += pair.without_jit() if "float64" in dtypes else []
-    weak = [*find_constant(pair.case.variants[0])]
+    weak = [*find_constant(pair.case)]
     if all(dtype.endswith("16") for dtype in dtypes):
         wide = pair.in_float64()
         measured += wide

@@ -886,6 +886,12 @@ def test_arguments_of_another_kind_are_refused() -> None:
     with pytest.raises(TypeError, match="variables= is for a module of Linen or a function; Linear has weights"):
         compare(torch.nn.Linear(4, 4), square(), X, variables={})
 
+    class Own(torch.nn.Linear):
+        pass
+
+    with pytest.raises(TypeError, match="torch_module comes first and jax_module second; got Linear first"):
+        compare(square(), Own(4, 4), X)
+
 
 def test_a_bias_of_heads_that_pytorch_lacks_gets_no_weight_of_its_size() -> None:
     class Port(nnx.Module):

@@ -36,6 +36,7 @@ from parity_tests.your_port.measure.jax_side import differentiate
 from parity_tests.your_port.measure.judge import Measurement
 from parity_tests.your_port.measure.numbers import gradient_of
 from parity_tests.your_port.measure.op_by_op import Operation, Program, ResultChange, trace
+from parity_tests.your_port.measure.users_code import folders_of, is_users
 from parity_tests.your_port.record import Findings
 
 MOVED_RUNS = 3
@@ -49,7 +50,7 @@ ROUNDS = frozenset({
     "sqrt", "square", "sub", "tan", "tanh",
 })  # fmt: skip
 """The operations whose results are rounded. Others copy, compare or choose, and stay exact."""
-LIBRARIES = ("jax", "jaxlib", "flax", "equinox", "haiku", "optax")
+LIBRARIES = folders_of("jax", "jaxlib", "flax", "equinox", "haiku", "optax")
 
 Function = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -252,13 +253,8 @@ def place_of(operation: Operation) -> str:
     """Return the user's line that an operation comes from: `model.py:42`."""
     traceback = operation.equation.source_info.traceback
     frames = [] if traceback is None else traceback.frames
-    for frame in frames:
-        file = Path(frame.file_name)
-        library = "site-packages" in file.parts and file.parts[file.parts.index("site-packages") + 1] in LIBRARIES
-        own = Path(__file__).parent in file.parents and not file.name.endswith("_test.py")
-        if not library and not own:
-            return f"{file.name}:{frame.line_num}"
-    return "code that is not yours"
+    found = next((frame for frame in frames if is_users(frame.file_name, LIBRARIES)), None)
+    return "code that is not yours" if found is None else f"{Path(found.file_name).name}:{found.line_num}"
 
 
 def _as_function(program: Any, inputs: Any) -> tuple[Function, dict[str, Any]]:

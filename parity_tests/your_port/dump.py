@@ -26,7 +26,6 @@ from parity_tests.your_port.command import call_builder, in_one_line
 from parity_tests.your_port.golden import GoldenFolder, write_golden
 from parity_tests.your_port.measure.arrays import to_numpy
 from parity_tests.your_port.measure.case import DTYPES, TorchSide
-from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.numbers import make_numbers
 from parity_tests.your_port.measure.taps import recording
 from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, run_module, state_in_dtype
@@ -48,7 +47,7 @@ class Options:
     dtype: tuple[Literal["float64", "float32", "bfloat16"], ...] = ()
     """The dtypes in which JAX will be compared; by default float64 and float32, of a large model its own."""
     large: bool = False
-    """Write a folder, with the module's own weights and without the gradients."""
+    """Write a folder, with the module's own weights and without gradients but those of --gradients."""
     gradients: tuple[str, ...] = ()
     """With --large: parameters whose gradients are compared, such as *.3.q_proj.weight."""
     truth: Literal["float64", "float32"] = "float64"
@@ -85,11 +84,10 @@ def main() -> int:
 def dump(module: torch.nn.Module, inputs: Any, own: bool, dtypes: tuple[str, ...]) -> dict[str, Any]:
     """Run a module in each dtype, on as many draws as a comparison needs, and return the record of everything."""
     original = read_program(module, inputs, weights=module.state_dict() if own else None)
-    case = original.case()
     given: dict[str, Any] = {dtype: {} for dtype in dtypes}
     runs: dict[str, Any] = {dtype: {run: {} for run in (dtype, "float64", "float32")} for dtype in dtypes}
     for dtype in dtypes:
-        first = Draw(case, case.variants[0], dtype)
+        first = original.draw(dtype)
         for drawn in islice(first.redrawn(), 1 if own else None):
             numbers, variant = drawn.numbers, drawn.variant
             for run_dtype, by_name in runs[dtype].items():
@@ -128,6 +126,8 @@ def dump_large(
     (dtype,) = dtypes or [most_common_dtype(described) or "float32"]
     if dtype not in DTYPES:
         raise ValueError(f"the module is {dtype}, in which nothing is compared: give --dtype {' or '.join(DTYPES)}")
+    if truth == "float32" and dtype != "bfloat16":
+        raise ValueError(f"--truth float32 is for bfloat16 alone, and shows no rounding of {dtype}: leave it out")
     chosen = {name for name, _ in module.named_parameters() if any(fnmatchcase(name, each) for each in gradients)}
     if unknown := [each for each in gradients if not any(fnmatchcase(name, each) for name in chosen)]:
         raise ValueError(f"--gradients {unknown[0]} fits no parameter; they are called like {described[0].name}")
@@ -147,7 +147,7 @@ def dump_large(
         differentiated = drawn.differentiated if gradients else ()
         numbers = replace(drawn, weights=weights, buffers=buffers, differentiated=differentiated)
         runs: dict[str, Any] = {}
-        for run_dtype in (dtype, truth):
+        for run_dtype in dict.fromkeys((dtype, truth, "float32" if dtype == "float64" else dtype)):
             state_in_dtype(module, TORCH_DTYPES[run_dtype])
             with recording(keep=folder.keep) as trace:
                 run = run_module(case, variant, module, numbers, run_dtype)

@@ -118,7 +118,8 @@ def compare_dump(
 
     Args:
         torch_module: the folder of the dump.
-        weights: PyTorch's: a file or folder (see `stored`), or a state dict. By default the port keeps its own.
+        weights: PyTorch's: a file or folder of those that docs/parity.md lists, or a state dict. By default the port
+            keeps its own.
 
     Raises:
         OSError, ValueError: the dump or the weights cannot be read, are of several ranks, or fit nothing in the port.
@@ -135,7 +136,7 @@ def compare_dump(
     if counts[dtype] < counts.total():
         notes.append(f"{counts[dtype]} of {counts.total()} tensors of the dump are {dtype}, and all are judged by it")
     if weights is None:
-        placed = program.own_weights(variables)
+        placed = program.own_weights()
         notes.append("the port ran with its own weights: give weights= if the dump's may be others")
     else:
         described, found = program.place(read, names, dump)
@@ -222,15 +223,13 @@ class _Program:
     inputs: Inputs
     layouts: Layouts
 
-    def own_weights(self, variables: Any) -> dict[str, Any]:
+    def own_weights(self) -> dict[str, Any]:
         """Return the weights that it has."""
-        model = self.port.model
-        held = {"linen": getattr(model, "params", variables), "function": variables}.get(self.port.kind, model)
-        read = {} if held is None else self.port.read(held)
-        missing = [path for path in self.port.leaves if isinstance(read.get(path), jax.ShapeDtypeStruct | None)]
+        values = self.port.values
+        missing = [path for path in self.port.leaves if isinstance(values.get(path), jax.ShapeDtypeStruct | None)]
         if missing:
             raise ValueError(f"the port has no numbers for {', '.join(missing[:SHOWN])}: give weights=")
-        return {path: read[path] for path in self.port.leaves}
+        return {path: values[path] for path in self.port.leaves}
 
     def place(
         self, weights: Tensors, names: Names | None, dump: Sequence[Tensor]

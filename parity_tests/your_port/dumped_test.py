@@ -197,6 +197,22 @@ def test_a_mistake_is_located(dump: Path, mistake: str, place: str) -> None:
     assert report.record.verdict == "differs"
 
 
+def test_a_pretrained_model_of_flax_has_weights_of_its_own(tmp_path: Path) -> None:
+    class Pretrained:
+        """As those of `transformers`."""
+
+        def __init__(self) -> None:
+            self.module = nn.Dense(3)
+            self.params = self.module.init(jax.random.key(0), X)["params"]
+
+        def __call__(self, x: Any) -> Any:
+            return self.module.apply({"params": self.params}, x)
+
+    model = Pretrained()
+    np.save(tmp_path / "result.npy", np.asarray(model(X)))
+    assert compare_dump(tmp_path, model, X)
+
+
 def test_the_ports_own_weights_are_said(dump: Path) -> None:
     report = compare_dump(dump, Port(), X)
     assert not report

@@ -12,8 +12,9 @@ import jax
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
-from parity_tests import GoldenError, load_golden
+from parity_tests import GoldenError, compare, load_golden
 from parity_tests.your_port import dump
 from parity_tests.your_port.golden import HEADER, GoldenFolder, write_golden
 
@@ -201,6 +202,14 @@ def test_a_complex_buffer_keeps_its_imaginary_part_in_a_folder(tmp_path: Path) -
     dump.dump_large(module, (x,), tmp_path / "golden", {})
     run = load_golden(tmp_path / "golden").run("given inputs", "float32", "float64", False)
     np.testing.assert_allclose(run.outputs["result"], expected, rtol=1e-5)
+
+
+def test_a_constant_input_is_named_without_what_only_pytorch_could_show(tmp_path: Path) -> None:
+    module = torch.nn.Linear(3, 2)
+    facts = {"versions": {"torch": torch.__version__}, "build": ""}
+    write_golden(tmp_path / "torch.npz", facts | dump.dump(module, (torch.ones(4, 3),), False, ("float64",)))
+    report = compare(tmp_path / "torch.npz", nnx.Linear(3, 2, rngs=nnx.Rngs(0)))
+    assert "  weak: input is 1 everywhere, which may hide mistakes" in str(report).splitlines()
 
 
 def test_a_wrong_build_is_answered_in_a_line(

@@ -11,6 +11,7 @@ the folder of `--parity-files`.
 import re
 from collections.abc import Callable, Iterator
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,8 @@ def parity(request: pytest.FixtureRequest, record_property: Callable[[str, objec
         if missing := [dtype for dtype in dtypes if not any(m.run_dtype == dtype for m in measured)]:
             raise ValueError(f"{found.name} was not run in {', '.join(missing)}")
         assert measured, f"{found.name} has no variant in float64 or float32"
-        for _, group in groupby(measured, lambda m: (m.case, m.dtype)):
+        row = attrgetter("case", "dtype")
+        for _, group in groupby(sorted(measured, key=row), row):
             record_property(_PROPERTY, summarize([*group])._asdict())
         failed = [m for m in measured if m.failed]
         if not failed:

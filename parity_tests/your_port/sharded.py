@@ -32,7 +32,7 @@ FRESH = 2
 NEAR = 1e-9
 """The relative error in float64 below which a cause explains what stands there."""
 LOST = 0.5
-"""A larger relative error is none of rounding."""
+"""Rounding does not make a larger relative error."""
 TINY = np.finfo(np.float64).tiny
 SHOWN = 3
 
@@ -186,7 +186,7 @@ class _Programs:
     ) -> list[Run]:
         """Run the program on a mesh, with gradients along directions of the outputs.
 
-        What the program calls a copy on each device may be none, so all that differ are returned.
+        Copies that should be equal may differ, so all different ones are returned.
 
         Args:
             whole: where the inputs are a part of the whole ones, the run of these.

@@ -33,7 +33,7 @@ Shape = tuple[int, ...]
 BESIDE_WEIGHTS = ("training_args.bin", "optimizer.pt", "optimizer.bin", "scheduler.pt", "rng_state*.pth")
 """Files of a folder that a trainer of `transformers` writes beside the weights; some of them are no tensors."""
 UNNAMED = ("", "data", "value")
-"""The names of tensors that are alone in their files and have those of the files."""
+"""A tensor that is alone in its file and has one of these names is called like the file."""
 BATCH = 2**26
 """Bytes, until which Orbax is asked for several tensors at once: each request reads the description of all of them."""
 

@@ -44,6 +44,15 @@ def test_a_right_port_agrees_and_a_mistake_is_located(tmp_path):
     assert [cause, *rest] == ["  cause: not looked for, which needs PyTorch itself", weights]
 
 
+def test_a_folder_in_float64_has_what_judges_it(tmp_path):
+    torch.manual_seed(0)
+    dump_large(torch_llama(SIZES, "float32"), IDS, tmp_path / "torch", FACTS, ("float64",))
+    report = compare(tmp_path / "torch", nnx_llama(SIZES, "float32"))
+    assert lines(report)[0] == "TorchLlama agrees (1 output, 0 gradients; float64)"
+    with pytest.raises(ValueError, match="--truth float32 is for bfloat16 alone, and shows no rounding of float32"):
+        dump_large(torch_llama(SIZES, "float32"), IDS, tmp_path / "other", FACTS, truth="float32")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("truth", ["float32", "float64"])
 def test_the_gradients_of_named_parameters_in_bfloat16(tmp_path, truth):

@@ -324,7 +324,7 @@ DROPPED: tuple[Row, ...] = (
     ("the second term of a sum stands in both places", "add", lambda call: 2 * wrong.operand(1, call)),
 )
 
-# In several functions at once, of which one is told by another: see `Call.last`
+# In several functions at once: the second one looks at the call of the first, see `Call.last`
 
 IN_SEVERAL = (
     several("sine and cosine are exchanged", sin=lambda call: call.x.cos(), cos=lambda call: call.x.sin()),

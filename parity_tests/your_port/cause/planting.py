@@ -5,7 +5,6 @@ A mistake turns a program into a wrong one. So the same mistake is tried on one 
 
 import inspect
 import linecache
-import os
 import sys
 import warnings
 from collections import Counter
@@ -13,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType
@@ -23,8 +21,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from parity_tests.your_port.measure.arrays import flatten, plain
-from parity_tests.your_port.measure.attention_steps import IN_STEPS
+from parity_tests.your_port.measure.attention_steps import IN_STEPS, is_taken_apart
 from parity_tests.your_port.measure.case import Case
+from parity_tests.your_port.measure.users_code import folders_of, is_users
 from parity_tests.your_port.place.pairing import kind_of
 from parity_tests.your_port.weights import torch_program
 
@@ -176,7 +175,7 @@ class Planted(TorchFunctionMode):
                 return made.result
             except NotHereError:
                 pass
-        if call.name not in IN_STEPS or call.x.ndim < 3:  # attention without a batch stays whole
+        if not is_taken_apart(call.name, call.args, call.options):
             return call.right()
         with self:
             return IN_STEPS[call.name](*call.args, **call.options)
@@ -199,10 +198,8 @@ class Planted(TorchFunctionMode):
                 yield
 
 
-LIBRARIES = ("torch", "einops", "jaxtyping", "beartype")
+LIBRARIES = folders_of("torch", "einops", "jaxtyping", "beartype")
 """What a user's line may call, and where nobody looks for a mistake."""
-FILES = [spec.origin for name in LIBRARIES if (spec := find_spec(name)) is not None and spec.origin is not None]
-NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (*(Path(x).parent for x in FILES), Path(__file__).parents[1]))
 
 
 def lines_of_call(last: FrameType | None = None) -> Lines:
@@ -216,7 +213,7 @@ def lines_of_call(last: FrameType | None = None) -> Lines:
         if code.co_name == "_call_impl":
             found = found or [""]
             in_module = len(found)
-        if not code.co_filename.startswith(NOT_THE_USERS) or code.co_filename.endswith("_test.py"):
+        if is_users(code.co_filename, LIBRARIES):
             found += _lines_at(code, frame.f_lasti)
         frame = frame.f_back
     return tuple(found[:in_module])  # what calls the outermost module is no part of it

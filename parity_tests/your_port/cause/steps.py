@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from parity_tests.your_port.cause.planting import Lines, lines_of_call
 from parity_tests.your_port.measure.arrays import flatten, is_mixed, plain, to_numpy
-from parity_tests.your_port.measure.attention_steps import IN_STEPS
+from parity_tests.your_port.measure.attention_steps import IN_STEPS, is_taken_apart
 from parity_tests.your_port.measure.errors import unit_roundoff
 from parity_tests.your_port.measure.taps import holds_numbers
 from parity_tests.your_port.place.bisect import Search
@@ -155,7 +155,7 @@ class Steps(TorchFunctionMode):
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         name, options = getattr(function, "__name__", ""), kwargs or {}
-        if name in IN_STEPS and args and args[0].ndim > 2:  # as where a mistake is planted
+        if is_taken_apart(name, args, options):  # as where a mistake is planted
             with self:
                 return IN_STEPS[name](*args, **options)
         result = function(*args, **options)

@@ -14,8 +14,9 @@ from torch.nn import functional
 
 from parity_tests.your_port.generation.comparison import compare_generation
 from parity_tests.your_port.generation.decoder import Decoder
-from parity_tests.your_port.generation.hugging_face import hugging_face
+from parity_tests.your_port.generation.hugging_face import _decoder_alone, hugging_face
 from parity_tests.your_port.generation.report import FREE, FULL, OWN, STEPS, GenerationReport
+from parity_tests.your_port.generation.sides import Side
 
 ROWS, WIDTH, WINDOW, LAYERS, LONGEST = 23, 8, 6, 2, 40
 END = 2
@@ -368,3 +369,16 @@ def test_models_of_transformers_need_no_decoder(kind: str) -> None:
         assert report.agrees, report
         shifted = Decoder(prefill, lambda tokens, cache: step((tokens + 1) % ROWS, cache), full)
         assert not compare_generation(model, shifted, PROMPTS, tokens=6)
+
+
+def test_an_input_that_a_model_of_transformers_would_not_get_is_named() -> None:
+    inputs = {"input_ids": torch.ones(1, 2), "pixel_values": torch.ones(1, 3)}
+    with pytest.raises(ValueError, match="gets input_ids and attention_mask alone; for pixel_values give"):
+        _decoder_alone().prefill(None, inputs)
+
+
+def test_a_complex_buffer_keeps_its_imaginary_part() -> None:
+    module = torch.nn.Module()
+    module.register_buffer("turn", torch.polar(torch.ones(2), torch.ones(2)))
+    decoder = Decoder(lambda module, _: module.turn, lambda *_: None, lambda *_: None)
+    assert Side.of_torch(decoder, {}, module, "float64").decoder.prefill(None).dtype == torch.complex128

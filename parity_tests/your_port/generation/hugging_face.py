@@ -25,9 +25,17 @@ def _decoder_alone() -> Decoder:
         more = {"position_ids": positions} if accepts else {}
         return module(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **more)
 
+    def ids_and_mask(inputs: Any) -> tuple[Any, Any]:
+        if others := sorted(inputs.keys() - {"input_ids", "attention_mask"}):
+            raise ValueError(
+                f"a decoder of transformers gets input_ids and attention_mask alone; for {', '.join(others)} give "
+                "(module, Decoder(prefill, step, full))"
+            )
+        return inputs["input_ids"], inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
+
     def prefill(module: Any, inputs: Any) -> Any:
-        mask = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
-        made = call(module, inputs["input_ids"], mask)
+        ids, mask = ids_and_mask(inputs)
+        made = call(module, ids, mask)
         return made.logits[:, -1], (mask, made.past_key_values)
 
     def step(module: Any, tokens: Any, cache: Any) -> Any:
@@ -36,8 +44,7 @@ def _decoder_alone() -> Decoder:
         return made.logits[:, -1], (mask, made.past_key_values)
 
     def full(module: Any, inputs: Any, tokens: Any) -> Any:
-        ids = inputs["input_ids"]
-        mask = inputs.get("attention_mask", torch.ones_like(ids))
+        ids, mask = ids_and_mask(inputs)
         made = call(module, torch.cat([ids, tokens], 1), torch.cat([mask, torch.ones_like(tokens)], 1))
         return made.logits[:, ids.shape[1] - 1 :]
 

@@ -1,6 +1,5 @@
 """A model that generates, run on its prompts in one of the two frameworks."""
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -13,8 +12,9 @@ import torch
 
 from parity_tests.your_port.generation.decoder import Decoder
 from parity_tests.your_port.measure.arrays import is_floating, to_numpy
-from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, Observer, default_dtype
+from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, Observer, default_dtype, in_dtype
 from parity_tests.your_port.measure.width import enable_x64
+from parity_tests.your_port.weights.torch_program import copied
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Side:
         cls, decoder: Decoder, inputs: Mapping[str, np.ndarray], module: Any, dtype: str, moved_by: Any = None
     ) -> "Side":
         """Copy the module in a dtype; with `moved_by`, (unit, seed), each weight is moved by a unit at random."""
-        module = copy.deepcopy(module).eval().to(TORCH_DTYPES[dtype])
+        module = in_dtype(copied(module).eval(), TORCH_DTYPES[dtype])
         if moved_by is not None:
             unit, draw = moved_by
             generator = torch.Generator().manual_seed(draw)

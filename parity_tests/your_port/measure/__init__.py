@@ -10,6 +10,7 @@ bits                  two arrays of weights, bit for bit
 op_by_op              a JAX program run operation by operation, so that the compiler fuses nothing
 taps                  intermediate tensors, recorded by name in either framework
 attention_steps       PyTorch's fused attention step by step
+width, users_code     JAX's 64 bits while entered; which line is the user's
 strength              inputs and weights that are too weak to show mistakes, and stronger ones
 tables                the measurements as rows and as a table
 """

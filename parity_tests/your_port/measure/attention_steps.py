@@ -1,7 +1,7 @@
 """PyTorch's fused attention step by step: its scores, and a place for a mistake in any of its steps."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -90,3 +90,8 @@ IN_STEPS: dict[str, Callable[..., Any]] = {
     function.__name__: function for function in (scaled_dot_product_attention, multi_head_attention_forward)
 }
 """By the name of the fused function; the same arguments."""
+
+
+def is_taken_apart(name: str, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Whether a call is one of fused attention with a batch; without a batch it stays whole."""
+    return name in IN_STEPS and (args[0] if args else options["query"]).ndim > 2

@@ -101,11 +101,6 @@ class Case:
         return next(variant for variant in self.variants if name in ("", variant.name))
 
 
-def name_of_draw(variant: str, draw: int) -> str:
-    """Name the draws of a variant; the first has the variant's own name."""
-    return f"{variant} {draw}" if draw else variant
-
-
 def random_for(*names: str) -> np.random.Generator:
     """Make a generator seeded by names, so that a case's numbers do not depend on the cases before it."""
     return np.random.default_rng(zlib.crc32("/".join(names).encode()))

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from parity_tests.your_port.measure.case import Case, Variant, name_of_draw
+from parity_tests.your_port.measure.case import Case, Variant
 from parity_tests.your_port.measure.jax_side import Transform, run_jax, trace_jax
 from parity_tests.your_port.measure.judge import Judge, Measurement, Runs, median_of_draws
 from parity_tests.your_port.measure.numbers import Numbers, Run, make_numbers
@@ -126,7 +126,7 @@ class Draw:
         exact = self.dtype == "float64" and not self.case.inside
         yield self
         for number in range(1, 1 if exact else DRAWS if golden is None else golden.draws(self.dtype)):
-            variant = replace(self.variant, name=name_of_draw(self.variant.name, number))
+            variant = replace(self.variant, name=f"{self.variant.name} {number}")
             draw = Draw(self.case, variant, self.dtype)
             if not draw.numbers.weights and not draw.numbers.differentiated:
                 return  # nothing is drawn

@@ -8,15 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parity_tests.your_port.measure.arrays import Arrays, flatten, is_floating, to_numpy
-from parity_tests.your_port.measure.case import (
-    AFTER_A_STEP,
-    RUN_DTYPE,
-    Case,
-    Variant,
-    make_weights,
-    name_of_draw,
-    random_for,
-)
+from parity_tests.your_port.measure.case import AFTER_A_STEP, RUN_DTYPE, Case, Variant, make_weights, random_for
 from parity_tests.your_port.measure.taps import Tensor
 
 Shape = tuple[int, ...]
@@ -162,7 +154,7 @@ def fresh(variant: Variant, draw: int) -> Variant:
 
     Shapes, dtypes and kinds stay (see `redrawn`), so that it is another example of the same thing.
     """
-    name = name_of_draw(f"{variant.name}, fresh", draw)
+    name = f"{variant.name}, fresh {draw}"
     flat, rebuild = flatten(dict(variant.inputs))
     inputs = {key: None if x is None else redrawn(np.asarray(x), random_for(name, key)) for key, x in flat.items()}
     return replace(variant, name=name, inputs=rebuild(inputs), weights=None)

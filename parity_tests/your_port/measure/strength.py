@@ -11,17 +11,18 @@ from typing import Any
 import numpy as np
 
 from parity_tests.your_port.measure.arrays import flatten, is_floating
-from parity_tests.your_port.measure.case import Variant, random_for
+from parity_tests.your_port.measure.case import Case, Variant, random_for
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.judge import Measurement, Runs
 from parity_tests.your_port.measure.numbers import Run, redrawn
 
 
-def find_constant(variant: Variant) -> list[str]:
+def find_constant(case: Case) -> list[str]:
     """Say which inputs are the same number everywhere, in one sentence or none."""
-    flat, _ = flatten(dict(variant.inputs))
+    flat, _ = flatten(dict(case.variants[0].inputs))
     found = {name: x for name, x in flat.items() if x is not None and _is_constant(np.asarray(x))}
-    return [f"{_everywhere(found)}, which may hide mistakes (print(report.blind) shows which)"] if found else []
+    more = " (print(report.blind) shows which)" if case.torch.golden is None else ""
+    return [f"{_everywhere(found)}, which may hide mistakes{more}"] if found else []
 
 
 def on_other_numbers(draw: Draw) -> tuple[list[Measurement], list[str]]:

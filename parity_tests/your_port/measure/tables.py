@@ -15,8 +15,6 @@ class Row(NamedTuple):
 
     case: str
     dtype: str
-    variants: int
-    tensors: int
     forward: float
     """The largest error of an output; `gradients` is that of a gradient."""
     gradients: float
@@ -37,8 +35,6 @@ def summarize(measurements: Sequence[Measurement]) -> Row:
     return Row(
         first.case,
         first.dtype,
-        len({m.variant for m in measurements}),
-        len(measurements),
         max((m.error for m in told if not m.is_gradient), default=0.0),
         max((m.error for m in told if m.is_gradient), default=0.0),
         max(m.torch_error for m in told),

@@ -1,4 +1,4 @@
-"""Try known mistakes as explanations of where two trainings part.
+"""Try known mistakes as explanations of a difference of two trainings.
 
 A mistake is named only if it explains two trainings: the one in which it was found, and another from other weights, on
 the batches in another order. Whatever is read off the first (a factor, a learning rate, betas) must hold in the second.

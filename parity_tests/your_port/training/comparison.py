@@ -1,4 +1,4 @@
-"""Compare a training of one's own in both frameworks, step by step, down to the first number that parts, and why.
+"""Compare a training of one's own in both frameworks, step by step, down to the first number that differs, and why.
 
     free-running     each goes its own way from the same weights: errors add up over the steps
     re-synchronised  before each step JAX takes over PyTorch's parameters and moments: each step is judged on its own

@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from parity_tests import compare_training
+from parity_tests.your_port.training.loss_causes import _readings
 
 pytestmark = pytest.mark.slow
 VOCAB, WIDTH, ROWS, LENGTH, STEPS, RATE, DECAY = 7, 4, 4, 5, 6, 1e-2, 0.1
@@ -851,6 +852,45 @@ def test_a_loss_that_differs_by_a_constant_is_no_weight_decay() -> None:
     report = of_squares_compared(in_jax=shifted)
     assert (report.divergence.quantity, report.divergence.causes) == ("loss", ()), report
     assert not any("failed" in note for note in report.notes), report
+
+
+class Turned(nn.Module):
+    """Turns pairs of numbers by a complex buffer, as rotary embeddings do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+        self.register_buffer("turn", torch.polar(torch.ones(2), torch.tensor([0.5, 1.0])), persistent=False)
+
+    def forward(self, x: Any) -> Any:
+        return torch.view_as_real(torch.view_as_complex((x * self.scale).view(-1, 2, 2)) * self.turn)[..., 0]
+
+
+def test_a_complex_buffer_keeps_its_imaginary_part() -> None:
+    turn, tx = np.asarray(Turned().turn).astype(complex), optax.adam(RATE)
+
+    def in_jax(w: Any) -> Any:
+        def loss(p: Any, x: Any) -> Any:
+            z = (x * p["scale"]).reshape(-1, 2, 2)
+            return (((z[..., 0] + 1j * z[..., 1]) * turn).real ** 2).mean()
+
+        def step(p: Any, state: Any, x: Any) -> Any:
+            found, gradient = jax.value_and_grad(loss)(p, x)
+            updates, state = tx.update(gradient, state, p)
+            return optax.apply_updates(p, updates), state, {"loss": found}
+
+        params = {"scale": jnp.asarray(w["scale"])}
+        return params, tx.init(params), step
+
+    batches = [RNG.normal(size=(3, 4)) for _ in range(2)]
+    assert compare_training(lambda w: of_squares(w, model=Turned()), in_jax, {"scale": RNG.normal(size=4)}, batches, 2)
+
+
+def test_rows_are_those_of_most_arrays_of_a_batch() -> None:
+    batch = {"bins": np.ones(100), "x": np.ones((8, 4)), "y": np.ones(8)}
+    left_out = {each.words: each.read(batch) for each in _readings(batch) if "left out" in each.words}
+    read = left_out["the last 4 of 8 rows of the batch are left out in JAX"]
+    assert [len(x) for x in read.values()] == [100, 4, 4]
 
 
 def test_a_batch_may_be_a_mapping_that_jax_does_not_know() -> None:

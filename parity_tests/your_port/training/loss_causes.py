@@ -1,6 +1,7 @@
-"""Name the mistakes that explain a loss or gradients that part: in the batch, the loss, or after the backward pass."""
+"""Name the mistakes behind a loss or gradients that differ: in the batch, the loss, or after the backward pass."""
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, pairwise, product
 from typing import Any
@@ -162,7 +163,7 @@ def _readings(batch: Any) -> Iterator[Deviation]:
         for by in (-2, -1, 1, 2):
             words = f"{name} of the batch is shifted by {abs(by)} to the {'left' if by < 0 else 'right'} in JAX"
             yield Deviation(words, read=partial(_with, name=name, source=name, by=by))
-    rows = len(next(iter(arrays.values()))) if arrays else 0
+    rows = _rows(arrays)
     for pieces in (pieces for pieces in range(2, rows + 1) if rows % pieces == 0 and pieces in (*range(17), rows)):
         for out, side in product(sorted({1, pieces - 1}), ("first", "last")):
             words = f"the {side} {out * rows // pieces} of {rows} rows of the batch are left out in JAX"
@@ -178,9 +179,15 @@ def _with(batch: Any, name: str, source: str, by: int = 0) -> Any:
     return rebuild({**flat, name: np.roll(flat[source], by, -1)})
 
 
+def _rows(arrays: Mapping[str, Any]) -> int:
+    """Return the length of most arrays of a batch."""
+    lengths = Counter(len(x) for x in arrays.values() if np.ndim(x))
+    return lengths.most_common(1)[0][0] if lengths else 0
+
+
 def _keep(batch: Any, pieces: int, part: slice) -> Any:
     """Keep some of the pieces into which the rows are cut."""
     flat, rebuild = flatten(batch)
-    rows = max((len(x) for x in flat.values() if np.ndim(x)), default=0)
+    rows = _rows(flat)
     kept = np.arange(rows).reshape(pieces, -1)[part].ravel()
     return rebuild({name: x[kept] if np.ndim(x) and len(x) == rows else x for name, x in flat.items()})

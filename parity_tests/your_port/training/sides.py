@@ -12,7 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from parity_tests.your_port.measure.arrays import Arrays, flatten, is_floating, to_numpy
 from parity_tests.your_port.measure.errors import relative_error
 from parity_tests.your_port.measure.op_by_op import trace
-from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, default_dtype
+from parity_tests.your_port.measure.torch_side import TORCH_DTYPES, default_dtype, state_in_dtype
 from parity_tests.your_port.measure.width import enable_x64
 from parity_tests.your_port.weights.positions import Places
 
@@ -56,7 +56,7 @@ class TorchTraining(_Training):
         with default_dtype(dtype):
             started = start({name: torch.tensor(x) for name, x in weights.items()})
             self.model, self.optimizer, self.step = _checked(started, "PyTorch's function", "model, optimizer, step")
-            self.model.to(TORCH_DTYPES[dtype])
+            state_in_dtype(self.model, TORCH_DTYPES[dtype])
         self.names = {parameter: name for name, parameter in self.model.named_parameters()}
         if not isinstance(self.optimizer, torch.optim.Optimizer):
             kind = type(self.optimizer).__name__
@@ -115,7 +115,7 @@ class TorchTraining(_Training):
     def run(self, batch: Any) -> StepRecord:
         """Train on a batch; return what the step returns, the gradients, the optimiser's state and the parameters."""
         self.record, read = {}, self.read(batch)
-        tensors = _as_tensors(read)
+        tensors = jax.tree.map(lambda x: torch.tensor(x) if isinstance(x, np.ndarray) else x, read)
         self._taken = set()
         with default_dtype(self.dtype):
             self._runs, hook = True, register_optimizer_step_pre_hook(self._before_other_update)
@@ -205,7 +205,7 @@ class JaxTraining(_Training):
 
     def run(self, batch: Any) -> StepRecord:
         """Train on a batch; return what the step returns, the moments that the state holds, and the parameters."""
-        read = copied(batch)
+        read = jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, batch)  # a step may write into it
         with enable_x64(self.wide):
             made = self.step(self.params, self.opt_state, read)
         self.params, self.opt_state, returned = _checked(made, "JAX's step", "params, opt_state, mapping")
@@ -298,16 +298,6 @@ def _returned(found: Any, side: str) -> dict[str, Any]:
             f"{side}'s step must return a mapping of what is compared, such as {{'loss': loss}}; got {kind}"
         )
     return dict(found or {})
-
-
-def _as_tensors(batch: Any) -> Any:
-    """Copy the arrays of a batch into tensors; what is no array stays as it is."""
-    return jax.tree.map(lambda x: torch.tensor(x) if isinstance(x, np.ndarray) else x, batch)
-
-
-def copied(batch: Any) -> Any:
-    """Copy the arrays of a batch, so that a side that writes into them writes into its own."""
-    return jax.tree.map(lambda x: x.copy() if isinstance(x, np.ndarray) else x, batch)
 
 
 def _require_unchanged(side: str, given: Any, read: Any) -> None:

@@ -1,4 +1,4 @@
-"""Name the mistakes that explain moments or parameters that part: in the optimiser, clipping or the learning rates."""
+"""Name the mistakes behind moments or parameters that differ: in the optimiser, clipping or the learning rates."""
 
 from collections.abc import Iterator
 from functools import partial

@@ -44,7 +44,8 @@ class JaxProgram:
     kind: str
     role: Role
     """How it stores the weights of its layers."""
-    model: Any
+    values: dict[str, Any]
+    """Its own arrays by their JAX names; shapes, where it holds no numbers."""
     leaves: dict[str, Leaf]
     """Its weights by their JAX names, in order of definition."""
     run: Callable[[Arrays, Arguments, Any, bool], tuple[Any, dict[str, Any]]]
@@ -105,11 +106,6 @@ def flax_role(path: str, role: str) -> str:
     if leaf == "embedding":
         return "straight"
     return "unknown" if role in ("linear", "convolution") and "kernel" not in leaf else role
-
-
-def equinox_role(path: str, role: str) -> str:
-    """Say how Equinox stores a weight: as PyTorch does."""
-    return role if role == "transposed convolution" else "straight"
 
 
 # Trees of arrays
@@ -194,7 +190,7 @@ def _nnx(model: nnx.Module, call: Call) -> JaxProgram:
     def read(loaded: Any) -> dict[str, Any]:
         return _named(nnx.state(loaded) if isinstance(loaded, nnx.Module) else loaded, name)
 
-    return JaxProgram("nnx", flax_role, model, leaves, run, read)
+    return JaxProgram("nnx", flax_role, arrays, leaves, run, read)
 
 
 # Flax Linen
@@ -260,7 +256,7 @@ def _linen(
     def read(loaded: Any) -> Any:
         return _named(_collections(nn.meta.unbox(loaded)), name)
 
-    return JaxProgram("linen", flax_role, model, leaves, run, read)
+    return JaxProgram("linen", flax_role, arrays, leaves, run, read)
 
 
 def _collections(variables: Any) -> Any:
@@ -304,12 +300,15 @@ def _is_float32(module: Any, field: str) -> bool:
 
 
 def _equinox(model: Any, call: Call) -> JaxProgram:
-    leaves = {path: Leaf.of(x) for path, x in _named(model).items() if is_floating(x)}
+    values = {path: x for path, x in _named(model).items() if is_floating(x)}
+    leaves = {path: Leaf.of(x) for path, x in values.items()}
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(model)]
     own = {_text(path) for path in paths if type(_holder(model, path)).__module__.startswith("equinox.")}
 
     def role(path: str, role: str) -> str:
-        return equinox_role(path, role) if path in own else flax_role(path.removesuffix(".value"), role)
+        if path in own:  # Equinox stores most as PyTorch does
+            return role if role == "transposed convolution" else "straight"
+        return flax_role(path.removesuffix(".value"), role)
 
     def set_other(path: Any, leaf: Any, dtype: Any, train: bool) -> Any:
         if _text(path[-1:]) == "inference" and isinstance(leaf, bool):
@@ -328,7 +327,7 @@ def _equinox(model: Any, call: Call) -> JaxProgram:
             return results, {}
         return results[0], {f"1.{path}": x for path, x in _named(results[1]).items()}
 
-    return JaxProgram("equinox", role, model, leaves, run, _named)
+    return JaxProgram("equinox", role, values, leaves, run, _named)
 
 
 def _holder(held: Any, path: tuple[Any, ...]) -> Any:
@@ -364,7 +363,7 @@ def _function(function: Any, call: Call, variables: Any, torch_leaves: dict[str,
         return _call(call, function, function, ((tree, *args) if leaves else args, kwargs), train), {}
 
     role: Role = flax_role if variables is not None else lambda path, role: "straight"
-    return JaxProgram("function", role, function, leaves, run, _named)
+    return JaxProgram("function", role, named, leaves, run, _named)
 
 
 def _call(call: Call, module: Any, original: Any, arguments: Arguments, train: bool) -> Any:

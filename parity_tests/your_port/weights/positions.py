@@ -70,7 +70,7 @@ class Affine:
         return filled + self.own.astype(filled.dtype) if self.own.any() else filled
 
     def blocks(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape: each number may go elsewhere."""
+        """Return the shape: each number is a block of its own."""
         return shape
 
     def count_uses(self, uses: Mapping[str, np.ndarray]) -> None:
