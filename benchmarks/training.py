@@ -299,7 +299,7 @@ def take_first_step(name: str) -> None:
     """Take one step of a new model, W1's or W2's, with its first batch."""
     translator = {"w1": W1, "w2": W2}[name]
     start_jax(translator.model.num_hiddens)
-    training = Training(translator, [[x[:1] for x in draw_training(name)[0]]])
+    training = Training(translator, [Examples(*(x[:1] for x in draw_training(name)[0]))])
     state, _ = training.run(training.start())
     assert int(state.step) == 1
 

@@ -17,7 +17,7 @@ weights    which weight of PyTorch stands where in JAX
 place      where two programs part: submodules, tensors, values
 cause      which known mistake explains a difference
 training   whole trainings, step by step: `compare_training`, `find_update_divergence`
-command    `python -m parity_tests.your_port compare`, which calls the user's function; `record` writes the files
+command    `jax-attn compare`, which calls the user's function; `record` writes the files
 golden     PyTorch's side in a file, for a machine without PyTorch; `dump` writes it
 plugin     the fixture `parity` for pytest
 """

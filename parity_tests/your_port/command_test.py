@@ -17,6 +17,7 @@ from parity_tests.your_port.record import SCHEMA
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, LOOP = ((DOCS / name).read_text("utf-8") for name in ("parity.md", "porting.md"))
+JAX_ATTN = str(Path(sys.executable).with_name("jax-attn"))
 main = partial(command.main, isolated=False)  # most need no process of their own
 PORT = """
 import os, sys
@@ -123,7 +124,7 @@ def test_a_device_that_is_not_there_is_one_line(port, capsys, monkeypatch) -> No
     ],
 )
 def test_nothing_but_a_verdict_says_that_the_two_agree(port, build, status, words) -> None:
-    arguments = [sys.executable, "-m", "parity_tests.your_port", "compare", "port.py:" + build, "--json", "port.json"]
+    arguments = [JAX_ATTN, "compare", "port.py:" + build, "--json", "port.json"]
     environment = {**os.environ, "PYTHONPATH": str(DOCS.parent)}
     done = subprocess.run(arguments, cwd=port.parent, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == status, done.stderr
@@ -182,12 +183,13 @@ def test_the_files_hold_what_was_found_in_the_fields_of_the_documentation(port, 
 
 
 @pytest.mark.slow  # a process that imports both frameworks
-def test_the_module_runs_the_command_of_the_documentation(tmp_path: Path) -> None:
+def test_the_command_of_the_documentation_runs(tmp_path: Path) -> None:
     example = re.search(r"```python\n(# port\.py\n.*?)```", PAGE, re.DOTALL)
     assert example is not None
     (tmp_path / "port.py").write_text(example[1], "utf-8")
-    command = [sys.executable, "-m", "parity_tests.your_port", "compare", f"{tmp_path}/port.py:build"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [JAX_ATTN, "compare", f"{tmp_path}/port.py:build"], capture_output=True, text=True, timeout=300
+    )
     assert (done.returncode, done.stdout.splitlines()[0]) == (
         0,
         "Linear agrees (1 output, 3 gradients; float64 and float32)",
