@@ -516,6 +516,27 @@ def test_a_pretrained_model_is_called_since_it_fills_in_what_its_module_needs() 
     assert model.params is before
 
 
+def test_a_complex_weight_of_jax_is_said_to_keep_its_numbers() -> None:
+    class Spectral(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.re, self.im = (torch.nn.Parameter(torch.randn(3)) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fft.irfft(torch.fft.rfft(x) * torch.complex(self.re, self.im), n=4)
+
+    class Port(nnx.Module):
+        def __init__(self) -> None:
+            self.w = nnx.Param(jnp.ones(3, complex))
+
+        def __call__(self, x: Any) -> Any:
+            return jnp.fft.irfft(jnp.fft.rfft(x) * self.w[...], n=4)
+
+    report = compare_outputs(Spectral(), Port(), X)
+    assert not report.agrees
+    assert "note: w: complex in JAX, so it keeps the port's own numbers" in str(report)
+
+
 def test_a_result_that_is_no_tensor_is_named() -> None:
     def call(module: torch.nn.Linear, x: torch.Tensor) -> Any:
         return {"logits": module(x), "cache": object()}

@@ -123,7 +123,11 @@ class Report(Findings):
             yield f"  left over in PyTorch: {', '.join(left[:3])}{more}; if JAX has it, give load= or names="
         if self.failed and self.map.remarks:
             yield f"  load: {'; '.join(self.map.remarks[:3])}{' …' * (len(self.map.remarks) > 3)}"
-        guesses = {path: entry for path, entry in self.map.entries.items() if entry.guessed and self.failed}
+        causes = () if self.divergence is None else self.divergence.causes
+        is_open = self.failed and not any(
+            cause.explains.everything for cause in causes
+        )  # by which the map is right, too
+        guesses = {path: entry for path, entry in self.map.entries.items() if entry.guessed and is_open}
         guessed = "".join(
             f", {len(guesses)} guessed ({entry.guessed}), such as {path} from {entry.source}"
             for path, entry in [*guesses.items()][:1]

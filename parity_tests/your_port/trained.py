@@ -9,6 +9,7 @@ from math import prod
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
@@ -28,6 +29,7 @@ def training_notes(pair: Pair, torch_module: Any, jax_module: Any, called: list[
         called: the modules of Linen that were called.
     """
     yield from _moved_otherwise(pair)
+    yield from _complex(pair)
     if pair.original.torch.golden is None:
         yield from _trained_in_jax(pair)
         held = nnx.iter_graph(jax_module) if pair.port.kind in ("nnx", "equinox") else ()
@@ -67,6 +69,17 @@ def _trained_in_jax(pair: Pair) -> Iterator[str]:
     for name in asked:
         if np.any(run.gradients.get(name)):
             yield f"{name} is a buffer in PyTorch, and {places[name]} gets a gradient in JAX: jax.lax.stop_gradient"
+
+
+def _complex(pair: Pair) -> Iterator[str]:
+    """Say which arrays of JAX get no numbers of PyTorch's, since they are complex."""
+    dtypes = {path: getattr(x, "dtype", bool) for path, x in pair.port.values.items()}
+    if names := [path for path, dtype in dtypes.items() if jnp.issubdtype(dtype, jnp.complexfloating)]:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield (
+            f"{names[0]}{more}: complex in JAX, so it keeps the port's own numbers, and what load= returns for it is "
+            "not read; a weight has to be its real and its imaginary part, two parameters, in both"
+        )
 
 
 @contextmanager

@@ -64,12 +64,13 @@ def in_words(found: Found | None) -> str:
     """Say what the causes are: the one, or that it is one of several."""
     if found is None:
         return "not looked for, which needs PyTorch itself"
-    text = f"print what goes into {found.next_step} and what comes out, in both: the numbers that go in agree, "
-    text += "perhaps in another order; those that come out do not"
+    text = f"print what goes into {found.next_step} and what comes out, in both: JAX has the numbers that go in, "
+    text += "perhaps in another order, and not those that come out, unless it makes them in another way"
     if not found.causes:
         stopped = found.stopped_after
         ended = "" if stopped is None else f" of {found.tried} tried, when {stopped:.0f} s of computing were over"
-        return f"none of the known mistakes{ended}{f'; {text}' if found.next_step else ''}"
+        none = f"none of the known mistakes{ended}" if found.tried or not ended else f"no mistake was{ended[5:]}"
+        return f"{none}{f'; {text}' if found.next_step else ''}"
     then = f"; once it is mended, {text}" if found.next_step else ""
     explains = weakest([cause.explains for cause in found.causes])
     return f"{either([str(cause) for cause in found.causes])} ({explains.value}){then}"

@@ -277,6 +277,7 @@ def planted(mistake: Mistake, site: Site | str = ()) -> Hypothesis:
     innermost: dict[str, None] = {}
 
     def run(program: Program, places: Places, module: Any, inputs: Any) -> Any:
+        facts.clear()
         mode = Planted(places, mistake, site, facts)
         with warnings.catch_warnings(action="ignore"), mode.following(module):  # of PyTorch about strange options
             results = program(module, inputs)

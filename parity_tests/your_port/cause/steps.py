@@ -135,7 +135,7 @@ class Steps(TorchFunctionMode):
 
     def selects(self, step: Step) -> bool:
         """Whether its numbers are some of those that it is made of, as in `x[:, 0]`: who has x has them, too."""
-        x, *sources = (to_numpy(y.tensor).astype(np.float64) for y in (step, *(self.made[i] for i in step.sources)))
+        x, *sources = (_numbers(y.tensor).astype(np.float64) for y in (step, *(self.made[i] for i in step.sources)))
         return any(x.size < y.size and bool(np.isin(x, y).all()) for y in sources)
 
     def end_in(self, results: Any) -> None:
@@ -147,7 +147,7 @@ class Steps(TorchFunctionMode):
 
     def _changed_with(self, written: Any) -> list[torch.Tensor]:
         """Return a tensor that a function has written in place, and those that are views of the same numbers."""
-        if not holds_numbers(written):
+        if not _has_numbers(written):
             return []
         address = written.untyped_storage().data_ptr()
         alike = (step.tensor for step in self.made if step.tensor.untyped_storage().data_ptr() == address)
@@ -160,22 +160,32 @@ class Steps(TorchFunctionMode):
                 return IN_STEPS[name](*args, **options)
         result = function(*args, **options)
         leaves = jax.tree.leaves((args, kwargs), is_leaf=is_mixed)
-        given = [x for x in leaves if holds_numbers(x)]
+        given = [x for x in leaves if _has_numbers(x)]
         sources = {self.places[id(x)] for x in given if id(x) in self.places}
         made_of_data = len(sources) < len(given) or any(self.made[place].is_made_of_data for place in sources)
         results = result if isinstance(result, tuple | list) else (result,)
         is_in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
         changed = self._changed_with(args[0] if is_in_place and args else options.get("out"))
         for x in {id(x): x for x in (*results, *changed)}.values():
-            if holds_numbers(x):
+            if _has_numbers(x):
                 line = _line_and_caller(lines_of_call()) if self.with_lines else ""
                 before = {self.places[id(x)]} if id(x) in self.places else set[int]()
                 self.places[id(x)] = len(self.made)
-                entries = entries_of(to_numpy(x))
+                entries = entries_of(_numbers(x))
                 self.made.append(Step(x, entries, line, sources | before, made_of_data, len(results) > 1))
                 if self.watch is not None:
                     self.watch(self)
         return result
+
+
+def _has_numbers(x: Any) -> bool:
+    return holds_numbers(x) or (isinstance(x, torch.Tensor) and x.is_complex())
+
+
+def _numbers(x: torch.Tensor) -> np.ndarray:
+    """Return the numbers of a tensor; of a complex one its two parts."""
+    found = to_numpy(x)
+    return np.stack((found.real, found.imag)) if np.iscomplexobj(found) else found
 
 
 def _line_and_caller(lines: Lines) -> str:
@@ -230,7 +240,7 @@ class InJax:
 
     def _has_among_others(self, x: torch.Tensor) -> bool:
         """Whether JAX computes all entries of a tensor among more, as in attention to a cache with free places."""
-        wanted = np.unique(to_numpy(x).astype(np.float64))
+        wanted = np.unique(_numbers(x).astype(np.float64))
         close = closeness(self._search.judge.rule) * (1 + np.abs(wanted))
         for held in self._sorted if np.isfinite(wanted).all() else ():
             if held.size > x.numel():

@@ -954,7 +954,41 @@ def test_without_a_known_mistake_it_says_which_step_to_print() -> None:
     report = compare(Module(torch_side, a=linear(6, 6)), lambda w, x: jnp.tanh(dense(w, "a", x) ** 5), X)
     line = f"verdicts_test.py:{torch_side.__code__.co_firstlineno + 3}: scores**3"
     assert f"print what goes into {line}, called at verdicts_test.py:" in str(report)
-    assert "self.compute(self, *inputs) and what comes out, in both: the numbers that go in agree" in str(report)
+    said = "self.compute(self, *inputs) and what comes out, in both: JAX has the numbers that go in, perhaps in another"
+    assert said in str(report)
+
+
+def test_what_a_loop_reads_is_no_step_to_print() -> None:
+    def torch_side(module: Any, xs: Any) -> Any:
+        h = torch.zeros_like(xs[0])
+        for x in xs:
+            h = torch.tanh(module.a(h)) + x
+        return h
+
+    def port(w: Any, xs: Any) -> Any:
+        return jax.lax.scan(lambda h, x: (0.9 * jnp.tanh(dense(w, "a", h)) + x, None), jnp.zeros_like(xs[0]), xs)[0]
+
+    report = compare(Module(torch_side, a=linear(6, 6)), port, TOKENS)
+    line = f"verdicts_test.py:{torch_side.__code__.co_firstlineno + 3}: torch.tanh(module.a(h))"
+    assert f"print what goes into {line}" in str(report), report
+
+
+def test_behind_complex_numbers_the_step_to_print_is_named() -> None:
+    def torch_side(module: Any, x: Any) -> Any:
+        power = torch.fft.rfft(x).abs() ** 2
+        return module.a(torch.log1p(power))
+
+    report = compare(
+        Module(torch_side, a=linear(4, 3)), lambda w, x: dense(w, "a", jnp.log1p(jnp.abs(jnp.fft.rfft(x)))), X
+    )
+    line = f"verdicts_test.py:{torch_side.__code__.co_firstlineno + 1}: torch.fft.rfft(x).abs() ** 2"
+    assert f"print what goes into {line}" in str(report), report
+
+
+def test_all_factors_of_a_line_that_are_missing_are_named() -> None:
+    module = Module(lambda module, x: torch.tanh(module.a(x)) * 2 * 3, a=linear(6, 6))
+    words = cause(module, lambda w, x: jnp.tanh(dense(w, "a", x)), X)
+    assert words == f"the factor 2 and 3 is missing in JAX {BOTH}"
 
 
 @pytest.mark.parametrize("late", [False, True])

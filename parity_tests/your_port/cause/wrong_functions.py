@@ -283,7 +283,9 @@ def other_factor(change: Callable[[float], float], call: Call) -> Any:
     c = float(numbers[0])
     new = change(c)
     only_if(abs(new - c) > 1e-12 * abs(c))
-    call.facts |= {"c": f"{c:.6g}", "new": f"{new:.6g}"}
+    for fact, number in (("c", c), ("new", new)):  # of several calls, all of theirs
+        known = call.facts.get(fact, "").split(" and ")
+        call.facts[fact] = " and ".join(dict.fromkeys(filter(None, [*known, f"{number:.6g}"])))
     return call.function(*(new if x is numbers[0] else x for x in call.args))
 
 

@@ -166,7 +166,7 @@ def redrawn(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     A mask of padding keeps its form, with other lengths: a program may need it. The rows of another mask are shuffled,
     so that none is hidden as a whole; a square one stays, such as a triangle. Real
     numbers of one sign stay in their range, others have the same mean and deviation. Zeros, NaN and infinities stay in
-    their places, and so do positions and the numbers of ignored labels.
+    their places, and so do positions, padding of ids and the numbers of ignored labels.
     """
     values, kinds = x.astype(np.float64), np.unique(x).astype(np.float64)
     kept = ~np.isfinite(values) | (values == 0)
@@ -180,14 +180,22 @@ def redrawn(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     least, most = values[~kept].min(), values[~kept].max()
     is_huge = max(-least, most) >= 2**31  # another draw may be beyond what its dtype holds
     if most > 0 and not is_huge and np.array_equal(values, np.round(values)):
-        drawn = rng.integers(min(1, int(max(0, values.min()))), int(most), x.shape, endpoint=True).astype(np.float64)
+        padding = (values == 0) & _is_padded(values)
+        lowest = 1 if padding.any() else min(1, int(max(0, values.min())))
+        drawn = rng.integers(lowest, int(most), x.shape, endpoint=True).astype(np.float64)
         drawn.flat[np.argmax(values)] = most  # which may be a length of time
-        kept = (values < 0) | (np.diff(values) == 1).all()
+        kept = (values < 0) | padding | (np.diff(values) == 1).all()
     elif least < 0 < most and not is_huge:
         drawn = rng.normal(values[~kept].mean(), values[~kept].std(), x.shape)
     else:
         drawn = rng.uniform(least, most, x.shape)
     return np.where(kept, values, drawn).astype(x.dtype)
+
+
+def _is_padded(values: np.ndarray) -> bool:
+    """Whether zeros stand only at the ends of rows, or only at their beginnings: padding, which ids do not hold."""
+    steps = np.diff((values != 0).astype(int), axis=-1)
+    return values.ndim > 1 and bool((values == 0).any()) and bool((steps <= 0).all() or (steps >= 0).all())
 
 
 def _ragged(mask: np.ndarray, kinds: np.ndarray, rng: np.random.Generator) -> np.ndarray | None:

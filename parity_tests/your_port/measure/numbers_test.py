@@ -56,6 +56,14 @@ def test_ids_and_lengths_stay_in_their_range() -> None:
     assert (redraw(np.tile(np.arange(7), (3, 1))) == np.arange(7)).all()
 
 
+def test_ids_with_padding_get_no_padding_among_them() -> None:
+    ids = RNG.integers(1, 5, (40, 6)) * (np.arange(6) < RNG.integers(1, 7, (40, 1)))
+    np.testing.assert_array_equal(redraw(ids) == 0, ids == 0)
+    np.testing.assert_array_equal(redraw(ids[:, ::-1]) == 0, ids[:, ::-1] == 0)
+    labels = RNG.integers(0, 5, (40, 6))
+    assert ((redraw(labels) == 0) & (labels != 0)).any()
+
+
 @pytest.mark.parametrize(
     "x",
     [

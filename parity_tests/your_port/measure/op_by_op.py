@@ -234,7 +234,8 @@ def _scan(operation: Operation, values: Sequence[Any], change: ResultChange | No
     steps: list[list[Any]] = []
     for step in range(params["length"]):
         at = params["length"] - 1 - step if params["reverse"] else step
-        results = body.run([*constants, *carry, *(x[at] for x in xs)], change)
+        read = [x[at] if change is None else change(operation, x[at]) for x in xs]
+        results = body.run([*constants, *carry, *read], change)
         carry = results[:carried]
         steps.append(results[carried:])
     if not steps:

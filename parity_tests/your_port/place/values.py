@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from parity_tests.your_port.measure.arrays import is_floating
+from parity_tests.your_port.measure.arrays import in_reals, is_floating
 from parity_tests.your_port.measure.draw import Draw
 from parity_tests.your_port.measure.jax_side import as_function
 from parity_tests.your_port.measure.judge import Judge
@@ -47,15 +47,15 @@ def find_missing(
 
 
 def compute_values(draw: Draw, note: Callable[[np.ndarray], T]) -> tuple[list[T], list[T]]:
-    """Run JAX's side operation by operation; note what it is given, and all floating values that it computes.
+    """Run JAX's side operation by operation; note what it is given, and all floating and complex values that it makes.
 
-    Those in loops are among them.
+    Those in loops are among them, and of a complex one its two parts.
     """
     values: list[T] = []
 
     def keep(_: Any, x: Any) -> Any:
-        if is_floating(x):
-            values.append(note(np.asarray(x)))
+        if is_floating(reals := in_reals(x)):
+            values.append(note(np.asarray(reals)))
         return x
 
     with enable_x64(draw.dtype == "float64"):

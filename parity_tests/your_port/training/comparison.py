@@ -190,6 +190,11 @@ def _explained(report: TrainingReport, found: TrainingDivergence, in_jax: JaxTra
                 f"{', '.join(agreeing)} agree: what comes after them differs, such as the mask, divisor, shift or "
                 "smoothing of the loss"
             )
+        elif found.step > 1:
+            symptoms.append(
+                f"the steps before agree, and so do the parameters before step {found.step}: what a step keeps for the "
+                "next one differs, such as a hidden state, running statistics or another optimiser"
+            )
         else:
             symptoms.append(
                 "no known mistake of a training explains it: compare the models, then the loss (its mask, divisor, "

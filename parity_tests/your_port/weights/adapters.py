@@ -172,8 +172,8 @@ def _nnx(model: nnx.Module, call: Call) -> JaxProgram:
         return _text(path[:-1] if isinstance(path[-1], jax.tree_util.GetAttrKey) else path)
 
     parameters = _named(nnx.state(model, nnx.Param), name)
-    arrays = {name(path): x for path, x in _as_defined(state, model) if is_floating(x)}
-    leaves = {path: Leaf.of(x, path not in parameters) for path, x in arrays.items()}
+    arrays = {name(path): x for path, x in _as_defined(state, model)}
+    leaves = {path: Leaf.of(x, path not in parameters) for path, x in arrays.items() if is_floating(x)}
 
     def run(weights: Arrays, arguments: Arguments, dtype: Any, train: bool) -> tuple[Any, dict[str, Any]]:
         module = nnx.merge(graph, _filled(state, weights, dtype, name))
@@ -300,8 +300,8 @@ def _is_float32(module: Any, field: str) -> bool:
 
 
 def _equinox(model: Any, call: Call) -> JaxProgram:
-    values = {path: x for path, x in _named(model).items() if is_floating(x)}
-    leaves = {path: Leaf.of(x) for path, x in values.items()}
+    values = _named(model)
+    leaves = {path: Leaf.of(x) for path, x in values.items() if is_floating(x)}
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(model)]
     own = {_text(path) for path in paths if type(_holder(model, path)).__module__.startswith("equinox.")}
 
