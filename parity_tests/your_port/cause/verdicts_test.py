@@ -975,14 +975,50 @@ def test_what_a_loop_reads_is_no_step_to_print() -> None:
 
 def test_behind_complex_numbers_the_step_to_print_is_named() -> None:
     def torch_side(module: Any, x: Any) -> Any:
-        power = torch.fft.rfft(x).abs() ** 2
+        power = torch.fft.rfft(x).abs() ** 3
         return module.a(torch.log1p(power))
 
     report = compare(
         Module(torch_side, a=linear(4, 3)), lambda w, x: dense(w, "a", jnp.log1p(jnp.abs(jnp.fft.rfft(x)))), X
     )
-    line = f"verdicts_test.py:{torch_side.__code__.co_firstlineno + 1}: torch.fft.rfft(x).abs() ** 2"
+    line = f"verdicts_test.py:{torch_side.__code__.co_firstlineno + 1}: torch.fft.rfft(x).abs() ** 3"
     assert f"print what goes into {line}" in str(report), report
+
+
+LABELS, CLASS_WEIGHTS = np.array([2, -100, 1, 3]), torch.tensor([0.5, 1.0, 2.0, 4.0])
+
+
+def not_by_weights(w: Any, x: Any) -> Any:
+    kept = LABELS >= 0
+    losses = optax.softmax_cross_entropy_with_integer_labels(dense(w, "a", x)[kept], LABELS[kept])
+    return (losses * jnp.asarray(CLASS_WEIGHTS)[LABELS[kept]]).mean()
+
+
+@pytest.mark.parametrize(
+    ("compute", "size", "port", "words"),
+    [
+        (
+            lambda module, x: torch.log(module.a(x).exp() + 1),
+            (6, 4),
+            lambda w, x: jnp.log10(jnp.exp(dense(w, "a", x)) + 1),
+            "the logarithm is of base 10",
+        ),
+        (
+            lambda module, x: module.a(torch.fft.rfft(x).abs() ** 2),
+            (4, 4),
+            lambda w, x: dense(w, "a", jnp.abs(jnp.fft.rfft(x))),
+            "nothing is squared, as in a magnitude for a power,",
+        ),
+        (
+            lambda module, x: F.cross_entropy(module.a(x), torch.tensor(LABELS), CLASS_WEIGHTS.to(x.dtype)),
+            (6, 4),
+            not_by_weights,
+            "the loss is divided by the number of labels, not by the sum of their weights",
+        ),
+    ],
+)
+def test_a_spectrum_or_a_weighted_loss(compute: Any, size: Any, port: Any, words: str) -> None:
+    assert cause(Module(compute, a=linear(*size)), port, X) == f"{words} in JAX {BOTH}"
 
 
 def test_all_factors_of_a_line_that_are_missing_are_named() -> None:

@@ -209,6 +209,12 @@ def mean_of_sentences(call: Call) -> Any:
 # Factors and terms
 
 
+def not_squared(call: Call) -> Any:
+    """x for x²."""
+    only_if(call.name == "square" or call.option("exponent", 1, None) == 2)
+    return call.x
+
+
 def not_divided(call: Call) -> Any:
     """x for x / x.sum()."""
     only_if(call.last.name == "sum" and call.args[1] is call.last.result and call.x is call.last.x)
