@@ -516,6 +516,25 @@ class NnxBranches(nnx.Module):
 
 
 @pytest.mark.usefixtures("place_alone")
+def test_a_tensor_that_differs_where_nothing_reads_it_is_not_the_place() -> None:
+    def in_torch(inputs: Any, _: Any) -> Any:
+        hidden = tap("hidden", inputs["x"].tanh() * inputs["mask"])
+        pooled = tap("pooled", (hidden * inputs["mask"]).sum(1))
+        return tap("last", pooled.exp()).sum()
+
+    def in_jax(_: Any, inputs: Any, options: Any) -> Any:
+        hidden = tap("hidden", jnp.tanh(inputs["x"]))
+        pooled = tap("pooled", (hidden * inputs["mask"]).sum(1))
+        return tap("last", jnp.exp2(pooled)).sum()
+
+    mask = (np.arange(4) < np.array([[3], [2], [4]])).astype(float)
+    found = find_divergence(
+        Case("padded", (Variant("random", {"x": X, "mask": mask}),), torch_function(in_torch), JaxSide(in_jax))
+    )
+    assert found is not None
+    assert found.tensor == "last"
+
+
 def test_a_tensor_from_which_right_ones_follow_is_not_the_place() -> None:
     found = compare(TorchBranches(), NnxBranches(), X, gradients=False, dtypes=("float64",)).divergence
     assert found is not None
