@@ -190,12 +190,11 @@ def load(options: Options, alone: bool) -> Translator:
     changes = options.search | options.sampling
     if alone and shape is None:
         changes["batch_size"] = 1
-    if options.samples:
+    if options.samples or runs[0].config.search.sample:
         changes = {"beam_size": 1, "num_samples": output.nbest} | changes
     config = configure(runs[0], changes, option_name)
-    most, name = (config.num_samples, "search.num_samples") if config.sample else (config.beam_size, "--beam-size")
-    if output.nbest > most:
-        raise ConfigError(f"--nbest must be at most {name}, which is {most}; got {output.nbest}")
+    if not config.sample and output.nbest > config.beam_size:
+        raise ConfigError(f"--nbest must be at most --beam-size, which is {config.beam_size}; got {output.nbest}")
     if not any(run.model.attends for run in runs):
         needed = {"alignments": output.alignments, "replace_unknown": output.replace_unknown}
         for name, value in (needed | {"heatmap": options.picture.heatmap}).items():

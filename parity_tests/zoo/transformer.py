@@ -144,7 +144,7 @@ GPT = Port(
     (IDS,),
     (
         Bug(BY_WIDTH, "h.?.attn", SCALE, "vit-pytorch #65"),
-        Bug("q, k, v of each head side by side", "h.?.attn", "order|heads|split", "slapo #46"),
+        Bug("q, k, v of each head side by side", "h.?.attn", "order|heads|split|rows of .* are read as", "slapo #46"),
         Bug("Flax's epsilon", "h.?.ln_1", "epsilon is 1e-06", "CTranslate2 #951"),
         Bug("exact GELU", "h.?.mlp", "exact GELU", "gemma_pytorch #33"),
         Bug("residual from the normed input", "h.?", "residual", "PyTorch #61165"),
