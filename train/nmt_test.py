@@ -414,7 +414,7 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path, capsys, folder, mess
 class Diverging:
     """A learner whose gradients are NaN from the first step on."""
 
-    num_steps = 1
+    num_steps = steps_per_epoch = 1
 
     def batches(self):
         return ""

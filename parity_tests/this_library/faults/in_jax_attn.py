@@ -134,7 +134,7 @@ CASE_FAULTS = (
     Fault("−1e9 in place of −inf", "masked_log_softmax", result(lambda x: x.clip(-1e9)), variant=RAGGED),
     Fault("the weights' gradient stopped", "attend", result(stop), IN_SOFTMAX, in_gradients=True),
     Fault("values not zeroed", "attend", unchanged, f"{IN_ATTEND}zero_unattended", NAN),
-    Fault("dropout not rescaled", "attend", given(rate=0.0), f"{IN_ATTEND}dropout", "dropout"),
+    Fault("dropout not rescaled", "attend", given(rate=0.0), f"{IN_ATTEND}drop", "dropout"),
     Fault("scale forgotten", "attention", instead(jax_attn.dot_score), f"{IN_ATTEND}scaled_dot_score"),
     Fault("keys for queries", "attention", exchanged, f"{IN_ATTEND}scaled_dot_score", "causal mask of all examples"),
     Fault("tanh left out", "AdditiveAttention", given(use_tanh=False), "modules.attention:additive_score"),
