@@ -867,7 +867,7 @@ class Turned(nn.Module):
 
 
 def test_a_complex_buffer_keeps_its_imaginary_part() -> None:
-    turn, tx = np.asarray(Turned().turn).astype(complex), optax.adam(RATE)
+    turn, tx = np.exp([0.5j, 1j]), optax.adam(RATE)
 
     def in_jax(w: Any) -> Any:
         def loss(p: Any, x: Any) -> Any:
