@@ -119,7 +119,7 @@ def beam_search(
 class History(NamedTuple):
     """The choices of each step. `_read_back` follows them at the end, which is cheaper than reordering at each step."""
 
-    origins: Int[Array, "length batch beam"]  # the place of the hypothesis continued, its own without a step
+    origins: Int[Array, "length batch beam"]  # whose place it continues; its own where no step was taken
     tokens: Int[Array, "length batch beam"]  # the token appended
     token_scores: Float[Array, "length batch beam"]  # log p of that token
     weights: Float[Array, "length batch beam key"] | None  # the weights of the step, at the places before it

@@ -534,7 +534,7 @@ def test_a_complex_weight_of_jax_is_said_to_keep_its_numbers() -> None:
 
     report = compare_outputs(Spectral(), Port(), X)
     assert not report.agrees
-    assert "note: w: complex in JAX, so it keeps the port's own numbers" in str(report)
+    assert "note: w is complex in JAX: it keeps the port's own numbers" in str(report)
 
 
 def test_a_result_that_is_no_tensor_is_named() -> None:

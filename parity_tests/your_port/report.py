@@ -124,9 +124,8 @@ class Report(Findings):
         if self.failed and self.map.remarks:
             yield f"  load: {'; '.join(self.map.remarks[:3])}{' …' * (len(self.map.remarks) > 3)}"
         causes = () if self.divergence is None else self.divergence.causes
-        is_open = self.failed and not any(
-            cause.explains.everything for cause in causes
-        )  # by which the map is right, too
+        explained = any(cause.explains.everything for cause in causes)  # then the map is right, too
+        is_open = self.failed and not explained
         guesses = {path: entry for path, entry in self.map.entries.items() if entry.guessed and is_open}
         guessed = "".join(
             f", {len(guesses)} guessed ({entry.guessed}), such as {path} from {entry.source}"

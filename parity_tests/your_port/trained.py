@@ -75,10 +75,10 @@ def _complex(pair: Pair) -> Iterator[str]:
     """Say which arrays of JAX get no numbers of PyTorch's, since they are complex."""
     dtypes = {path: getattr(x, "dtype", bool) for path, x in pair.port.values.items()}
     if names := [path for path, dtype in dtypes.items() if jnp.issubdtype(dtype, jnp.complexfloating)]:
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        more = f", and so are {len(names) - 1} more" if len(names) > 1 else ""
         yield (
-            f"{names[0]}{more}: complex in JAX, so it keeps the port's own numbers, and what load= returns for it is "
-            "not read; a weight has to be its real and its imaginary part, two parameters, in both"
+            f"{names[0]} is complex in JAX{more}: it keeps the port's own numbers, also with load=; a weight has to be "
+            "two parameters in both, its real and its imaginary part"
         )
 
 

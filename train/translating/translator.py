@@ -196,8 +196,9 @@ class Translator:
     def __call__(
         self, sentences: str | Sequence[str], first: int | Sequence[int] = 1
     ) -> Translation | list[Translation]:
-        """Translate a sentence or a list of sentences. A sentence that is too long is shortened with a
-        warning, or an error where the model was imported.
+        """Translate a sentence or a list of sentences.
+
+        A sentence that is too long is shortened, with a warning; with an imported model it is an error.
 
         Args:
             sentences: one text gives one translation, a list gives a list in its order.

@@ -67,9 +67,10 @@ def in_words(found: Found | None) -> str:
     text = f"print what goes into {found.next_step} and what comes out, in both: JAX has the numbers that go in, "
     text += "perhaps in another order, and not those that come out, unless it makes them in another way"
     if not found.causes:
-        stopped = found.stopped_after
-        ended = "" if stopped is None else f" of {found.tried} tried, when {stopped:.0f} s of computing were over"
-        none = f"none of the known mistakes{ended}" if found.tried or not ended else f"no mistake was{ended[5:]}"
+        none = "none of the known mistakes"
+        if found.stopped_after is not None:
+            none = f"{none} of {found.tried}" if found.tried else "no mistake was"
+            none += f" tried, when {found.stopped_after:.0f} s of computing were over"
         return f"{none}{f'; {text}' if found.next_step else ''}"
     then = f"; once it is mended, {text}" if found.next_step else ""
     explains = weakest([cause.explains for cause in found.causes])

@@ -147,7 +147,7 @@ class Steps(TorchFunctionMode):
 
     def _changed_with(self, written: Any) -> list[torch.Tensor]:
         """Return a tensor that a function has written in place, and those that are views of the same numbers."""
-        if not _has_numbers(written):
+        if not holds_numbers(written, or_complex=True):
             return []
         address = written.untyped_storage().data_ptr()
         alike = (step.tensor for step in self.made if step.tensor.untyped_storage().data_ptr() == address)
@@ -160,14 +160,14 @@ class Steps(TorchFunctionMode):
                 return IN_STEPS[name](*args, **options)
         result = function(*args, **options)
         leaves = jax.tree.leaves((args, kwargs), is_leaf=is_mixed)
-        given = [x for x in leaves if _has_numbers(x)]
+        given = [x for x in leaves if holds_numbers(x, or_complex=True)]
         sources = {self.places[id(x)] for x in given if id(x) in self.places}
         made_of_data = len(sources) < len(given) or any(self.made[place].is_made_of_data for place in sources)
         results = result if isinstance(result, tuple | list) else (result,)
         is_in_place = name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
         changed = self._changed_with(args[0] if is_in_place and args else options.get("out"))
         for x in {id(x): x for x in (*results, *changed)}.values():
-            if _has_numbers(x):
+            if holds_numbers(x, or_complex=True):
                 line = _line_and_caller(lines_of_call()) if self.with_lines else ""
                 before = {self.places[id(x)]} if id(x) in self.places else set[int]()
                 self.places[id(x)] = len(self.made)
@@ -176,10 +176,6 @@ class Steps(TorchFunctionMode):
                 if self.watch is not None:
                     self.watch(self)
         return result
-
-
-def _has_numbers(x: Any) -> bool:
-    return holds_numbers(x) or (isinstance(x, torch.Tensor) and x.is_complex())
 
 
 def _numbers(x: torch.Tensor) -> np.ndarray:

@@ -202,6 +202,8 @@ def _submodule(search: Search, name: str, captured: _Captured) -> Suspect:
 
 def _agree(search: Search, name: str, in_jax: Any, made: Any, in_torch: Any) -> bool:
     """Whether JAX's tensor agrees with one made by mistake, in the dtype of PyTorch's."""
+    if np.iscomplexobj(made) and not np.iscomplexobj(in_jax):
+        return False  # without the mistake an absolute value was taken, or a part
     with np.errstate(over="ignore"):  # of the lowest number of float64, which a mask may be
         rounded = made if made is None or in_torch is None else made.astype(in_torch.dtype)
     return tells_something(made) and not search.judge.measure(name, in_jax, rounded, made).failed

@@ -1010,6 +1010,12 @@ def not_by_weights(w: Any, x: Any) -> Any:
             "nothing is squared, as in a magnitude for a power,",
         ),
         (
+            lambda module, x: module.a(torch.vmap(lambda row: torch.fft.rfft(row).abs().mean())(x)[:, None]),
+            (1, 4),
+            lambda w, x: dense(w, "a", jnp.abs(jnp.fft.rfft(x)).sum(-1, keepdims=True)),
+            "a sum is taken for a mean",
+        ),
+        (
             lambda module, x: F.cross_entropy(module.a(x), torch.tensor(LABELS), CLASS_WEIGHTS.to(x.dtype)),
             (6, 4),
             not_by_weights,

@@ -159,10 +159,12 @@ def torch_leaves(tree: Any) -> dict[str, Any]:
     return {name: x for name, x in leaves.items() if holds_numbers(x)}
 
 
-def holds_numbers(x: Any) -> bool:
+def holds_numbers(x: Any, *, or_complex: bool = False) -> bool:
     """Whether it is a floating tensor of PyTorch with a storage: none inside of `torch.vmap` or `torch.func.grad`."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or not isinstance(x, torch.Tensor) or not x.is_floating_point():
+    if torch is None or not isinstance(x, torch.Tensor):
+        return False
+    if not (x.is_floating_point() or (or_complex and x.is_complex())):
         return False
     try:
         x.untyped_storage()

@@ -6,6 +6,7 @@ wrongly from right ones, and does not inherit an error. The first of these is th
 and the gradients from the outputs back.
 """
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -151,17 +152,21 @@ class Search:
         return kind if any(x.measured.failed and id(x.partner) in right for x in self.compare(kind)) else []
 
     def _unread(self, seen: Sequence[Compared]) -> list[str]:
-        """Return the name of the first tensor that differs, if no output is another one with PyTorch's values.
+        """Return the names of the tensors before the first that differs where something reads it.
 
-        Then it differs where nothing reads it, such as in padded frames.
+        What differs in padded frames alone may be read by nothing: with PyTorch's values in its place, all outputs
+        stay as they are.
         """
-        first = next((x.tensor.name for x in seen if x.measured.failed), "")
-        if not first:
-            return []
+        differing = list(dict.fromkeys(x.tensor.name for x in seen if x.measured.failed))
         close, own = 1e-9 if self.judge.rule == "float64" else 1e-4, self.runs.jax.outputs
-        forced = self.run([first]).outputs
-        is_same = all(x is None or relative_error(x, own[name]) <= close for name, x in forced.items())
-        return [first] if is_same else []
+
+        def is_read(count: int) -> bool:
+            forced = self.run(differing[:count]).outputs
+            return any(x is not None and relative_error(x, own[name]) > close for name, x in forced.items())
+
+        if not differing or is_read(1):
+            return []
+        return differing[: bisect_left(range(1, len(differing) + 1), True, key=is_read)]
 
     def compare(self, forced: Collection[str]) -> list[Compared]:
         """Run JAX with these tensors replaced; measure all that PyTorch has too, in the order of the computation."""

@@ -192,8 +192,9 @@ def _explained(report: TrainingReport, found: TrainingDivergence, in_jax: JaxTra
             )
         elif found.step > 1:
             symptoms.append(
-                f"the steps before agree, and so do the parameters before step {found.step}: what a step keeps for the "
-                "next one differs, such as a hidden state, running statistics or another optimiser"
+                f"the steps before agree, and so do the parameters before step {found.step}: look at what a step keeps "
+                "for the next one (a hidden state, running statistics, another optimiser), and at what only this batch "
+                "has, such as padding"
             )
         else:
             symptoms.append(
